@@ -1,0 +1,62 @@
+# The few commands that a stranger types. `make help` lists them.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PROTOS := $(wildcard proto/dranet/pb/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fmt proto lock docs bench clean
+
+help: ## list these commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
+	  || grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with the command `dranet` in it (names or installs missing Debian packages)
+
+$(STAMP): pyproject.toml requirements-dev.lock .ci/system-packages
+	@.ci/system-packages $(PYTHON)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked Python packages into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q -j 0 $(VENV)/lib dranet
+	@touch $@
+	@echo "ready: $(BIN)/dranet --help"
+
+demo: setup ## boot a node of eight GPUs and NICs, attach NICs to pods, prove the traffic and the give-back
+	@$(BIN)/dranet demo
+
+test: setup ## run every test that this machine can run; list by name those it cannot
+	@$(BIN)/python -m pytest
+
+check: setup ## lint, types, import contract, stale generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: setup ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: setup ## regenerate dranet/pb from proto/
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. $(PROTOS)
+
+docs: setup ## regenerate the reference pages in docs/user
+	$(BIN)/python -m dranet.cli.reference docs/user
+
+lock: setup ## lock the dependencies anew, with hashes and without addresses
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --extra testbed --group dev pyproject.toml -o requirements-dev.lock
+
+bench: setup ## measure scan, Prepare, hook, start and memory; print ratios, write JSON
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q dranet
+	@$(BIN)/python -m benchmarks
+
+clean: ## remove the virtualenv, caches and results
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

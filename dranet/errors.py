@@ -1,0 +1,145 @@
+"""What can go wrong, named by who must act.
+
+One ``reason`` is at once the condition reason, the Event reason and the metric label, so it comes
+from a closed list. ``hint`` says how to mend it. A third-party exception is mapped once, in the room
+that owns the library, and chained with ``from``; anything that is not a ``DranetError`` is our bug.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """The closed list of reasons; CamelCase as Kubernetes conditions and Events want it."""
+
+    INVALID_SETTINGS = "InvalidSettings"
+    INVALID_CONFIG = "InvalidConfig"
+    UNSUPPORTED_CLAIM = "UnsupportedClaim"
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    CLAIM_REPLACED = "ClaimReplaced"
+    CLAIM_NOT_ALLOCATED = "ClaimNotAllocated"
+    CLAIM_NOT_RESERVED = "ClaimNotReserved"
+    DEVICE_NOT_FOUND = "DeviceNotFound"
+    DEVICE_BUSY = "DeviceBusy"
+    DEVICE_IS_UPLINK = "DeviceIsUplink"
+    DEVICE_HELD_BACK = "DeviceHeldBack"
+    ATTACH_FAILED = "AttachFailed"
+    DETACH_FAILED = "DetachFailed"
+    NETNS_GONE = "NetworkNamespaceGone"
+    MISSING_FEATURE = "MissingFeature"
+    KERNEL_ERROR = "KernelError"
+    API_UNAVAILABLE = "APIServerUnavailable"
+    API_CONFLICT = "APIConflict"
+    API_FORBIDDEN = "APIForbidden"
+    API_NOT_FOUND = "APINotFound"
+    API_INVALID = "APIInvalid"
+    API_GONE = "APIResourceVersionGone"
+    PROTOCOL_ERROR = "ProtocolError"
+    STORE_UNWRITABLE = "StoreUnwritable"
+    STORE_CORRUPT = "StoreCorrupt"
+    NOT_ATTACHED = "NotAttached"
+    DRAINING = "Draining"
+
+
+class DranetError(Exception):
+    """Base of every error this driver names.
+
+    ``message`` says what and why, ``hint`` (may be empty) says the mend, ``retryable`` whether the
+    same call may succeed later without anybody acting.
+    """
+
+    default_reason = Reason.PROTOCOL_ERROR
+    default_retryable = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        reason: Reason | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.reason = self.default_reason if reason is None else reason
+        self.retryable = self.default_retryable if retryable is None else retryable
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class SettingsError(DranetError):
+    """The operator must act: the driver's own settings are wrong; it refuses to start (exit code 2)."""
+
+    default_reason = Reason.INVALID_SETTINGS
+
+
+class ClaimError(DranetError):
+    """The user must act: the claim asks for something invalid or unsupported."""
+
+    default_reason = Reason.INVALID_CONFIG
+
+
+class DeviceError(DranetError):
+    """The node cannot give this device now: gone, busy or the node's own uplink."""
+
+    default_reason = Reason.DEVICE_NOT_FOUND
+    default_retryable = True
+
+
+class KernelError(DranetError):
+    """The kernel refused. ``errno`` is the kernel's, ``operation`` what was tried, ``link`` on what."""
+
+    default_reason = Reason.KERNEL_ERROR
+    default_retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        errno: int = 0,
+        operation: str = "",
+        link: str = "",
+        hint: str = "",
+        reason: Reason | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, reason=reason, retryable=retryable)
+        self.errno = errno
+        self.operation = operation
+        self.link = link
+
+
+class ClusterError(DranetError):
+    """The API server: unavailable, conflict, forbidden, not found.
+
+    ``status`` is the HTTP code, 0 where there was no answer.
+    """
+
+    default_reason = Reason.API_UNAVAILABLE
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        hint: str = "",
+        reason: Reason | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, reason=reason, retryable=retryable)
+        self.status = status
+
+
+class ProtocolError(DranetError):
+    """A peer (kubelet, container runtime, API server) said something impossible."""
+
+    default_reason = Reason.PROTOCOL_ERROR
+
+
+class StoreError(DranetError):
+    """The disk: unwritable (Prepare fails, nothing else does) or a corrupt record (quarantined)."""
+
+    default_reason = Reason.STORE_UNWRITABLE

@@ -1,0 +1,88 @@
+"""The part of a ResourceClaim (``resource.k8s.io/v1``) that the driver reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """Which claim: a name can be reused, ``uid`` cannot."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """A pod that a claim is reserved for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ConfigSource(StrEnum):
+    """Who wrote an opaque config."""
+
+    CLASS = "FromClass"
+    CLAIM = "FromClaim"
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueConfig:
+    """One entry of ``status.allocation.devices.config``; ``requests`` empty means all."""
+
+    source: ConfigSource
+    driver: str
+    parameters: Mapping[str, Any]
+    requests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationResult:
+    """One entry of ``status.allocation.devices.results``. ``request`` may be ``req`` or ``req/sub``."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool = False
+    share_id: str | None = None
+
+    @property
+    def main_request(self) -> str:
+        """The request's own name without the alternative that won (KEP-4816)."""
+        return self.request.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One entry of ``status.reservedFor``."""
+
+    resource: str
+    name: str
+    uid: str
+    api_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim as fetched. ``allocated`` is false while ``status.allocation`` is absent."""
+
+    ref: ClaimRef
+    allocated: bool = False
+    results: tuple[AllocationResult, ...] = ()
+    configs: tuple[OpaqueConfig, ...] = ()
+    reserved_for: tuple[Consumer, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,210 @@
+"""What the kernel told us, unjudged: links, PCI functions, RDMA devices, GPUs.
+
+Filled by ``dranet.kernel.scan`` from netlink and sysfs, read by ``dranet.inventory``. Sources: the
+kernel's ``Documentation/ABI/testing/sysfs-bus-pci``, ``sysfs-class-net``, ``sysfs-class-infiniband``
+and ``rtnetlink(7)``. A fact that the kernel does not give is ``None`` (or empty), never a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One interface address. ``cidr`` keeps the host bits: ``10.0.0.5/24``, ``2001:db8::5/64``."""
+
+    cidr: str
+    scope: int = 0
+    """``rtnetlink(7)`` scope: 0 universe, 253 link, 254 host."""
+    flags: int = 0
+    """``IFA_F_*`` bits (``linux/if_addr.h``)."""
+    label: str = ""
+    peer: str = ""
+    """Point-to-point peer in CIDR form, empty when there is none."""
+    broadcast: str = ""
+    valid_seconds: int | None = None
+    """Remaining valid lifetime; ``None`` is for ever."""
+    preferred_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One network interface of the namespace that was scanned."""
+
+    ifindex: int
+    ifname: str
+    kind: str = ""
+    """``IFLA_INFO_KIND`` (``veth``, ``bridge`` ...); empty for a physical device."""
+    mac: str = ""
+    """Lower-case, colon separated; 6 bytes for Ethernet, 20 for InfiniBand."""
+    permanent_mac: str = ""
+    mtu: int = 0
+    flags: int = 0
+    """``IFF_*`` bits (``netdevice(7)``)."""
+    operstate: str = "unknown"
+    """RFC 2863 text as the kernel prints it: ``up``, ``down``, ``lowerlayerdown`` ..."""
+    carrier: bool = False
+    arp_type: int = 1
+    """``ARPHRD_*``: 1 Ethernet, 32 InfiniBand, 772 loopback."""
+    alias: str = ""
+    altnames: tuple[str, ...] = ()
+    group: int = 0
+    tx_queue_length: int = 0
+    master: int | None = None
+    """ifindex of the bridge, bond or VRF it is enslaved to."""
+    lower: int | None = None
+    """``IFLA_LINK``: ifindex of the parent of a VLAN, macvlan ...; of a foreign namespace where
+    ``link_netnsid`` is set."""
+    link_netnsid: int | None = None
+    parent_bus: str = ""
+    parent_device: str = ""
+    """``IFLA_PARENT_DEV_NAME``: the PCI address (or ``virtio3`` ...) behind the link."""
+    pci_address: str = ""
+    """The PCI function that carries the link, also through virtio and auxiliary buses; else empty."""
+    virtual: bool = False
+    """Its sysfs home is ``/sys/devices/virtual``."""
+    addresses: tuple[Address, ...] = ()
+
+    IFF_UP = 0x1
+    IFF_LOOPBACK = 0x8
+
+    @property
+    def is_up(self) -> bool:
+        """Administratively up (``IFF_UP``)."""
+        return bool(self.flags & self.IFF_UP)
+
+    @property
+    def is_loopback(self) -> bool:
+        return bool(self.flags & self.IFF_LOOPBACK)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route of any table. ``destination`` is a CIDR; a default route is ``0.0.0.0/0`` or ``::/0``."""
+
+    destination: str
+    gateway: str = ""
+    ifindex: int = 0
+    """Output interface (``RTA_OIF``), 0 when the route has only next hops."""
+    next_hops: tuple[int, ...] = ()
+    """Output interfaces of a multipath route."""
+    source: str = ""
+    """Preferred source address."""
+    scope: int = 0
+    table: int = 254
+    protocol: int = 0
+    """``RTPROT_*``: 2 kernel, 3 boot, 4 static, 16 dhcp."""
+    metric: int = 0
+    type: int = 1
+    """``RTN_*``: 1 unicast."""
+    flags: int = 0
+    """``RTNH_F_*``: 4 onlink."""
+    mtu: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """One permanent neighbour (ARP or ND) entry."""
+
+    address: str
+    mac: str
+
+
+@dataclass(frozen=True, slots=True)
+class CharDevice:
+    """A character device node a container may be given: path inside ``/dev`` and its numbers."""
+
+    path: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One PCI function, as in ``/sys/bus/pci/devices/<address>``."""
+
+    address: str
+    """``dddd:bb:dd.f`` in lower case (the domain may have more digits)."""
+    class_code: int
+    """24 bits: base class, sub class, programming interface."""
+    vendor_id: int
+    device_id: int
+    subsystem_vendor_id: int = 0
+    subsystem_device_id: int = 0
+    driver: str = ""
+    numa_node: int | None = None
+    """``None`` where the platform says -1."""
+    root: str = ""
+    """Root complex, ``pci0000:00``."""
+    path: tuple[str, ...] = ()
+    """Addresses from just below the root down to this function itself: bridges, switch ports, function."""
+    physical_function: str = ""
+    """Address of the SR-IOV physical function, on a virtual function."""
+    virtual_function_index: int | None = None
+    sriov_total_vfs: int = 0
+    sriov_num_vfs: int = 0
+    link_speed: str = ""
+    """``current_link_speed`` text, e.g. ``32.0 GT/s PCIe``."""
+    link_width: int = 0
+
+    @property
+    def base_class(self) -> int:
+        """0x02 network, 0x03 display, 0x12 processing accelerator."""
+        return self.class_code >> 16
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaPort:
+    """One port of an RDMA device (``/sys/class/infiniband/<dev>/ports/<n>``)."""
+
+    number: int
+    state: str = ""
+    """``ACTIVE``, ``DOWN`` ..."""
+    link_layer: str = ""
+    """``Ethernet`` or ``InfiniBand``."""
+    rate: str = ""
+    """As the kernel prints it: ``400 Gb/sec (4X NDR)``."""
+    netdevs: tuple[str, ...] = ()
+    """Interfaces named by ``gid_attrs/ndevs`` (RoCE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaDevice:
+    """One RDMA device (``/sys/class/infiniband/<name>``)."""
+
+    name: str
+    pci_address: str = ""
+    node_guid: str = ""
+    firmware: str = ""
+    ports: tuple[RdmaPort, ...] = ()
+    char_devices: tuple[CharDevice, ...] = ()
+    """``/dev/infiniband/uverbsN`` of this device and the shared ``rdma_cm``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU or other accelerator: PCI class 0x03 (3D, display) or 0x12, with the nodes a container needs."""
+
+    pci_address: str
+    vendor: str
+    """``nvidia``, ``amd``, ``intel`` or the vendor id in hex."""
+    model: str = ""
+    uuid: str = ""
+    char_devices: tuple[CharDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """Everything one scan read. Tuples are sorted (links by ifindex, the rest by address or name)."""
+
+    links: tuple[Link, ...] = ()
+    pci_functions: tuple[PciFunction, ...] = ()
+    rdma_devices: tuple[RdmaDevice, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    default_routes: tuple[Route, ...] = ()
+    """Main-table default routes of both families, all metrics."""
+    rdma_netns_exclusive: bool = False
+    """RDMA devices belong to one network namespace each (``rdma system``); ``False`` is shared mode."""
+    warnings: tuple[str, ...] = field(default=())
+    """One line for each thing that could not be read; one odd device never hides the others."""

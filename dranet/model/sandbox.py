@@ -1,0 +1,53 @@
+"""What the container runtime tells of pods and containers, and what it takes back from us."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dranet.model.facts import CharDevice
+
+
+@dataclass(frozen=True, slots=True)
+class PodSandbox:
+    """A pod sandbox. ``netns_path`` is empty on host networking and, at Stop, on older runtimes."""
+
+    id: str
+    name: str
+    namespace: str
+    uid: str
+    netns_path: str = ""
+    pid: int = 0
+    """0 once the sandbox has stopped."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def running(self) -> bool:
+        """Whether the sandbox lives (only from Synchronize on: stopped ones are listed with pid 0)."""
+        return self.pid > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container about to be created in a pod."""
+
+    id: str
+    name: str
+    pod_sandbox_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    source: str
+    destination: str
+    type: str = "bind"
+    options: tuple[str, ...] = ("ro", "bind")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAdjustment:
+    """What the driver adds to a container."""
+
+    devices: tuple[CharDevice, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()

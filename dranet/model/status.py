@@ -1,0 +1,61 @@
+"""What became of an allocated device: the attached link and the conditions of ``status.devices``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dranet.errors import Reason
+
+
+class ConditionType(StrEnum):
+    """Condition types on ``status.devices[].conditions``; the first two are DraNet's names."""
+
+    READY = "Ready"
+    NETWORK_READY = "NetworkReady"
+    RDMA_LINK_READY = "RDMALinkReady"
+    PREPARED = "Prepared"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A ``metav1.Condition`` without its time, which is set when it is written."""
+
+    type: ConditionType
+    status: bool
+    reason: str
+    message: str = ""
+
+    @classmethod
+    def failed(cls, condition_type: ConditionType, reason: Reason, message: str) -> Condition:
+        """A False condition for a named error."""
+        return cls(condition_type, False, str(reason), message)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedLink:
+    """A link as read back from the pod's namespace after the attach."""
+
+    device: str
+    pod_ifname: str
+    mac: str
+    mtu: int
+    addresses: tuple[str, ...] = ()
+    """Interface addresses in canonical CIDR form, link-local left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One entry of ``ResourceClaim.status.devices``."""
+
+    driver: str
+    pool: str
+    device: str
+    conditions: tuple[Condition, ...]
+    share_id: str | None = None
+    interface_name: str = ""
+    hardware_address: str = ""
+    ips: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)

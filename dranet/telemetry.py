@@ -1,0 +1,166 @@
+"""Logs and metrics: one log line format, one recorder for every number the driver exports.
+
+Metric names follow the Prometheus conventions (base units, ``_total``); the ``dranet_driver_*`` names
+are those of DraNet, so that existing dashboards keep working. Labels come from closed lists: a claim,
+pod or device name is never a label.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Seconds; from a no-op hook to a Prepare that waits for a slow API server."""
+
+
+class Outcome(StrEnum):
+    """How a call ended; the ``status`` label."""
+
+    SUCCESS = "success"
+    FAILED = "failed"
+    NOOP = "noop"
+    """An NRI hook for a pod without claims of ours."""
+
+
+class Metrics:
+    """Every metric of the driver, in a registry of its own (so that tests can have several)."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        r = self.registry
+        self.dra_requests = Counter(
+            "dranet_driver_dra_plugin_requests_total", "Kubelet calls.", ["method", "status"], registry=r
+        )
+        self.dra_latency = Histogram(
+            "dranet_driver_dra_plugin_requests_latency_seconds",
+            "Duration of kubelet calls.",
+            ["method"],
+            buckets=LATENCY_BUCKETS,
+            registry=r,
+        )
+        self.nri_requests = Counter(
+            "dranet_driver_nri_plugin_requests_total", "Runtime hooks.", ["method", "status"], registry=r
+        )
+        self.nri_latency = Histogram(
+            "dranet_driver_nri_plugin_requests_latency_seconds",
+            "Duration of runtime hooks.",
+            ["method", "status"],
+            buckets=LATENCY_BUCKETS,
+            registry=r,
+        )
+        self.published_devices = Gauge(
+            "dranet_driver_published_devices_total", "Devices in this node's slices.", ["feature"], registry=r
+        )
+        self.last_published = Gauge(
+            "dranet_driver_last_published_time_seconds",
+            "When the API server last accepted this node's slices (unix seconds).",
+            registry=r,
+        )
+        self.claim_errors = Counter(
+            "dranet_claim_errors_total",
+            "Claims refused or failed, by phase and reason.",
+            ["phase", "reason"],
+            registry=r,
+        )
+        self.prepared_claims = Gauge("dranet_prepared_claims", "Claims in the store.", registry=r)
+        self.scan_seconds = Histogram(
+            "dranet_inventory_scan_seconds",
+            "Duration of one scan of the node.",
+            buckets=LATENCY_BUCKETS,
+            registry=r,
+        )
+        self.reconcile_actions = Counter(
+            "dranet_reconcile_actions_total", "What reconcile found to do.", ["action"], registry=r
+        )
+        self.api_errors = Counter(
+            "dranet_api_errors_total", "Failed calls to the API server.", ["reason"], registry=r
+        )
+        self.ready = Gauge(
+            "dranet_ready",
+            "1 while the part is ready: store, inventory, runtime, kubelet, slices.",
+            ["part"],
+            registry=r,
+        )
+        self.build_info = Gauge("dranet_build_info", "Version of the driver.", ["version"], registry=r)
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self.registry)
+
+    @contextmanager
+    def time_dra(self, method: str) -> Iterator[None]:
+        """Count and time one kubelet call; an exception counts as failed."""
+        start = time.perf_counter()
+        outcome = Outcome.FAILED
+        try:
+            yield
+            outcome = Outcome.SUCCESS
+        finally:
+            self.dra_requests.labels(method, outcome).inc()
+            self.dra_latency.labels(method).observe(time.perf_counter() - start)
+
+    def observe_nri(self, method: str, outcome: str, seconds: float) -> None:
+        """Count and time one runtime hook."""
+        self.nri_requests.labels(method, outcome).inc()
+        self.nri_latency.labels(method, outcome).observe(seconds)
+
+
+class ContextFilter(logging.Filter):
+    """Gives every record a ``context`` mapping: ``log.info(..., extra={"context": {...}})``."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not hasattr(record, "context"):
+            record.context = {}
+        return True
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-11-21T12:00:00.123 INFO driver.prepare: message claim=ns/name``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        context: dict[str, Any] = getattr(record, "context", {})
+        suffix = "".join(f" {key}={value}" for key, value in context.items())
+        name = record.name.removeprefix("dranet.")
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
+        line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {name}: {record.getMessage()}{suffix}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, the context's keys beside ``msg``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "ts": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+            **getattr(record, "context", {}),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def set_up_logging(level: str, *, as_json: bool) -> None:
+    """Send all logs to standard error in one format."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    handler.addFilter(ContextFilter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,72 @@
+"""The driver's own settings: layers, refusals, and that every bad key is named at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dranet.errors import SettingsError
+from dranet.settings import Settings, environment_name, flag_name, load_settings
+
+
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("node_name: from-file\ndriver_name: file.net\nnri_index: '42'\n")
+    settings = load_settings(
+        {"node_name": "from-flag"}, {"DRANET_NODE_NAME": "from-env", "DRANET_DRIVER_NAME": "env.net"}, file
+    )
+    assert (settings.node_name, settings.driver_name, settings.nri_index) == ("from-flag", "env.net", "42")
+
+
+def test_every_bad_key_is_named_at_once_in_the_spelling_it_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text('{"rescan_seconds": 0, "nonsense": 1}')
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"driver_name": "Not A Name"}, {"DRANET_SYSFS_ROOT": "relative"}, file)
+    text = str(caught.value)
+    assert "--driver-name: must be a lower-case DNS subdomain" in text
+    assert "DRANET_SYSFS_ROOT: must be an absolute path" in text
+    assert f"rescan_seconds in file {file}" in text
+    assert "nonsense" in text
+
+
+def test_an_unknown_environment_setting_is_refused() -> None:
+    with pytest.raises(SettingsError, match="DRANET_SYFS_ROOT"):
+        load_settings({}, {"DRANET_SYFS_ROOT": "/sys"})
+
+
+def test_what_kubernetes_injects_beside_a_service_is_not_taken_for_a_setting() -> None:
+    injected = {"DRANET_SERVICE_HOST": "10.0.0.1", "DRANET_PORT_9177_TCP": "x", "DRANET_METRICS_PORT": "y"}
+    assert load_settings({}, injected) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("[1, 2]", "must be a mapping"),
+        ("a: b: c", "not YAML"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str, complaint: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(content)
+    with pytest.raises(SettingsError, match=complaint):
+        load_settings({}, {}, file)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(SettingsError, match="No such file"):
+        load_settings({}, {}, Path("/nonexistent/settings.yaml"))
+
+
+def test_a_socket_path_that_no_unix_socket_can_hold_is_refused() -> None:
+    with pytest.raises(SettingsError, match="107"):
+        load_settings({"kubelet_root": "/" + "x" * 100}, {})
+
+
+def test_every_setting_has_a_help_text_and_two_spellings() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert flag_name(name).startswith("--")
+        assert environment_name(name).startswith("DRANET_")
