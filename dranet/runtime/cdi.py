@@ -1,0 +1,188 @@
+"""CDI spec files: what the runtime adds to a container that was given a device of a claim.
+
+One file per claim, written whole or not at all, so that claims cannot touch each other and a sweep needs
+no index. Format: SPEC.md of the Container Device Interface (CNCF), whose names and versions are used here.
+The runtime refuses a file with an unknown field, a malformed name or a device without edits, and then
+every container that names its devices; so names are checked here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dranet.errors import ProtocolError, SettingsError, StoreError
+from dranet.model.facts import CharDevice
+from dranet.model.sandbox import Mount
+
+CDI_VERSION = "0.5.0"
+"""The lowest that knows what we use: device names that start with a digit, as claim uids do. Runtimes refuse
+versions above their own."""
+
+CDI_CLASS = "claim"
+
+_VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class CdiDevice:
+    """What one device of a claim adds to a container.
+
+    ``char_devices`` become device nodes that the container may read and write. The runtime refuses to start
+    the container when the source of one of ``mounts`` does not exist.
+    """
+
+    name: str
+    char_devices: tuple[CharDevice, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+class CdiSpecs:
+    """The spec files of one driver in one folder.
+
+    Raises:
+        SettingsError: the driver's name cannot be a CDI vendor.
+    """
+
+    def __init__(self, cdi_dir: Path, driver_name: str) -> None:
+        if not _VENDOR.fullmatch(driver_name):
+            raise SettingsError(
+                f"driver name {driver_name!r} cannot be a CDI vendor name",
+                hint="start it with a letter; letters, digits, '-', '_' and '.' may follow",
+            )
+        self._cdi_dir = cdi_dir
+        self._kind = f"{driver_name}/{CDI_CLASS}"
+        self._prefix = f"{driver_name}-{CDI_CLASS}_"
+
+    def device_id(self, claim_uid: str, device: str) -> str:
+        """The fully qualified name under which a container asks for a device of a claim."""
+        return f"{self._kind}={claim_uid}-{device}"
+
+    def write(self, claim_uid: str, devices: Sequence[CdiDevice]) -> None:
+        """Write the claim's file, durable and atomic; replaces an earlier one.
+
+        Raises:
+            StoreError: the folder cannot be written.
+            ProtocolError: the claim uid, or a device name, cannot be part of a CDI name.
+        """
+        path = self._path(claim_uid)
+        spec = {
+            "cdiVersion": CDI_VERSION,
+            "kind": self._kind,
+            "devices": [_build_device(claim_uid, device) for device in devices],
+        }
+        content = json.dumps(spec, indent=1, sort_keys=True).encode()
+        try:
+            self._cdi_dir.mkdir(parents=True, exist_ok=True)
+            _replace_file(path, self._temporary(path), content)
+        except OSError as error:
+            raise self._unwritable(path, error) from error
+
+    def remove(self, claim_uid: str) -> None:
+        """Remove the claim's file, and what a crash left of one being written. Nothing there is fine.
+
+        Raises:
+            StoreError: the folder cannot be written.
+            ProtocolError: the claim uid cannot be part of a CDI name.
+        """
+        path = self._path(claim_uid)
+        try:
+            path.unlink(missing_ok=True)
+            self._temporary(path).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unwritable(path, error) from error
+
+    def list_claims(self) -> set[str]:
+        """Uids of all claims that have a file here, or what a crash left of one.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        pattern = re.compile(rf"\.?{re.escape(self._prefix)}(?P<uid>{_NAME.pattern})\.json(\.tmp)?")
+        try:
+            names = [entry.name for entry in self._cdi_dir.iterdir()]
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise self._unwritable(self._cdi_dir, error) from error
+        return {match["uid"] for name in names if (match := pattern.fullmatch(name))}
+
+    def _path(self, claim_uid: str) -> Path:
+        _check_name(claim_uid)
+        return self._cdi_dir / f"{self._prefix}{claim_uid}.json"
+
+    @staticmethod
+    def _temporary(path: Path) -> Path:
+        # Runtimes read *.json and *.yaml only. The fixed name lets remove() find it after a crash.
+        return path.with_name(f".{path.name}.tmp")
+
+    def _unwritable(self, path: Path, error: OSError) -> StoreError:
+        return StoreError(
+            f"CDI spec {path}: {error.strerror}",
+            hint=f"make {self._cdi_dir} writable, with free space; the runtime must read that very folder",
+            retryable=True,
+        )
+
+
+def _replace_file(path: Path, temporary: Path, content: bytes) -> None:
+    """Readers see the old file or the new one, also after a power cut."""
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ProtocolError(f"{name!r} cannot be part of a CDI device name")
+
+
+def _build_device(claim_uid: str, device: CdiDevice) -> Mapping[str, Any]:
+    name = f"{claim_uid}-{device.name}"
+    _check_name(name)
+    edits = {
+        "deviceNodes": [_build_device_node(node) for node in device.char_devices],
+        "mounts": [_build_mount(mount) for mount in device.mounts],
+        "env": [f"{key}={value}" for key, value in device.env or _marker(claim_uid, device)],
+    }
+    return {"name": name, "containerEdits": {key: value for key, value in edits.items() if value}}
+
+
+def _marker(claim_uid: str, device: CdiDevice) -> tuple[tuple[str, str], ...]:
+    """A device without edits makes the whole file invalid, so an empty one names itself to the container."""
+    if device.char_devices or device.mounts:
+        return ()
+    return ((f"DRANET_DEVICE_{re.sub('[^A-Z0-9]', '_', device.name.upper())}", claim_uid),)
+
+
+def _build_device_node(node: CharDevice) -> Mapping[str, Any]:
+    # With its type and numbers given, the runtime does not look for the node on the host.
+    return {"path": node.path, "type": "c", "major": node.major, "minor": node.minor, "permissions": "rw"}
+
+
+def _build_mount(mount: Mount) -> Mapping[str, Any]:
+    return {
+        "hostPath": mount.source,
+        "containerPath": mount.destination,
+        "type": mount.type,
+        "options": list(mount.options),
+    }

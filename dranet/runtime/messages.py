@@ -1,0 +1,64 @@
+"""NRI messages at the door: protobuf to nouns and back. Pure."""
+
+from __future__ import annotations
+
+from dranet.errors import ProtocolError
+from dranet.model.facts import CharDevice
+from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
+from dranet.pb import nri_pb2
+
+_NETWORK = "network"
+"""The OCI runtime spec's name of the network namespace; absent for a pod on host networking."""
+
+
+def parse_pod(message: nri_pb2.PodSandbox) -> PodSandbox:
+    """A pod sandbox as the runtime describes it.
+
+    Raises:
+        ProtocolError: it has no id.
+    """
+    if not message.id:
+        raise ProtocolError("the runtime named a pod sandbox without an id")
+    return PodSandbox(
+        id=message.id,
+        name=message.name,
+        namespace=message.namespace,
+        uid=message.uid,
+        netns_path=_netns_path(message),
+        pid=message.pid,
+        annotations=dict(message.annotations),
+    )
+
+
+def _netns_path(message: nri_pb2.PodSandbox) -> str:
+    return next((n.path for n in message.linux.namespaces if n.type == _NETWORK), "")
+
+
+def parse_container(message: nri_pb2.Container) -> Container:
+    """A container as the runtime describes it.
+
+    Raises:
+        ProtocolError: it has no id.
+    """
+    if not message.id:
+        raise ProtocolError("the runtime named a container without an id")
+    return Container(id=message.id, name=message.name, pod_sandbox_id=message.pod_sandbox_id)
+
+
+def build_adjustment(adjustment: ContainerAdjustment) -> nri_pb2.ContainerAdjustment:
+    """What to add to a container. The runtime itself writes the device-cgroup rule of a device."""
+    return nri_pb2.ContainerAdjustment(
+        mounts=[_build_mount(mount) for mount in adjustment.mounts],
+        env=[nri_pb2.KeyValue(key=key, value=value) for key, value in adjustment.env],
+        linux=nri_pb2.LinuxContainerAdjustment(devices=[_build_device(d) for d in adjustment.devices]),
+    )
+
+
+def _build_mount(mount: Mount) -> nri_pb2.Mount:
+    return nri_pb2.Mount(
+        source=mount.source, destination=mount.destination, type=mount.type, options=mount.options
+    )
+
+
+def _build_device(device: CharDevice) -> nri_pb2.LinuxDevice:
+    return nri_pb2.LinuxDevice(path=device.path, type="c", major=device.major, minor=device.minor)

@@ -1,0 +1,200 @@
+"""The NRI plugin: one operating-system thread that stays connected to the container runtime.
+
+It connects to the runtime's socket by path (the runtime makes a new one at each start), registers, runs
+the hooks inline and, when the connection is lost, starts over, for ever. The thread is its own so that
+nothing else in the driver can make a hook late: a late answer lets the pod start without its NIC. What
+happens on one connection is :mod:`dranet.runtime.session`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dranet.errors import ProtocolError
+from dranet.runtime.session import Observer, PluginIdentity, PluginSession, RuntimeHooks
+from dranet.wire.mux import ConnectionLost, Mux
+
+__all__ = ["NriPlugin", "Observer", "RuntimeHooks", "Wait", "backoff_delays"]
+
+log = logging.getLogger(__name__)
+
+SEND_TIMEOUT_SECONDS = 2
+"""A runtime that does not take our answer for this long has given us up already."""
+
+_BACKOFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_JITTER = 0.2
+
+Wait = Callable[[threading.Event, float], bool]
+"""Wait for the event or the seconds, whichever is first; true when it was the event."""
+
+
+class NriPlugin:
+    """Keeps the hooks connected to the runtime behind ``socket_path``.
+
+    Args:
+        socket_path: the runtime's NRI socket; need not exist yet.
+        name: plugin name (letters, digits, ``- _ . +``).
+        index: two digits; the runtime calls plugins in ascending order.
+        hooks: what to run. See :class:`~dranet.runtime.session.RuntimeHooks`.
+        observe: told of every hook that was run.
+        wait: how to wait between attempts.
+    """
+
+    def __init__(
+        self,
+        socket_path: Path,
+        name: str,
+        index: str,
+        hooks: RuntimeHooks,
+        *,
+        observe: Observer | None = None,
+        wait: Wait = threading.Event.wait,
+    ) -> None:
+        self._socket_path = socket_path
+        self._identity = PluginIdentity(name, index)
+        self._hooks = hooks
+        self._observe: Observer = _ignore if observe is None else observe
+        self._wait = wait
+        self._stopping = threading.Event()
+        self._ready = threading.Event()
+        self._lock = threading.Lock()
+        self._mux: Mux | None = None
+        self._thread = threading.Thread(target=self._run, name="nri", daemon=True)
+        self._last_failure = ""
+
+    def __repr__(self) -> str:
+        state = "ready" if self.is_ready else "stopped" if self._stopping.is_set() else "connecting"
+        return f"<NriPlugin {self._identity.index}-{self._identity.name} {self._socket_path} {state}>"
+
+    @property
+    def is_ready(self) -> bool:
+        """Registered and synchronized: the runtime calls our hooks. False while there is no connection."""
+        return self._ready.is_set()
+
+    @property
+    def last_failure(self) -> str:
+        """Why the latest connection, or attempt at one, ended; empty before the first."""
+        return self._last_failure
+
+    def wait_ready(self, timeout_seconds: float) -> bool:
+        """Block until :attr:`is_ready`, for at most this long."""
+        return self._ready.wait(timeout_seconds)
+
+    def start(self) -> None:
+        """Start the thread. Once only."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """Finish the hook in progress, answer it, and leave. Repeatable; fine before ``start``.
+
+        Returns after ``timeout_seconds`` even if a hook is stuck in the kernel.
+        """
+        self._stopping.set()
+        with self._lock:
+            if self._mux is not None:
+                self._mux.stop_reading()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+            if self._thread.is_alive():
+                log.error("a hook is still running after %s s; leaving it behind", timeout_seconds)
+
+    def _run(self) -> None:
+        delays = backoff_delays()
+        while not self._stopping.is_set():
+            ending = self._serve_one_connection()
+            self._note(ending)
+            if ending.was_ready:
+                delays = backoff_delays()
+            if self._stopping.is_set() or self._wait(self._stopping, next(delays)):
+                return
+
+    def _serve_one_connection(self) -> _Ending:
+        try:
+            mux = self._connect()
+        except ConnectionLost as error:
+            return _Ending(str(error))
+        session = PluginSession(mux, self._hooks, self._observe, self._ready.set)
+        try:
+            session.run(self._identity)
+        except ProtocolError as error:
+            reason = str(error)
+        except Exception as error:
+            # Our bug, outside any hook. The node needs the hooks more than it needs us to fall over here.
+            log.exception("bug on the NRI connection")
+            reason = f"internal error: {error!r}"
+        ending = _Ending(reason, introduced=session.introduced, was_ready=self.is_ready)
+        self._ready.clear()
+        self._disconnect(mux)
+        return ending
+
+    def _connect(self) -> Mux:
+        trunk = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Also limits connect(), which blocks while the runtime's backlog is full.
+            trunk.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_SECONDS, 0)
+            )
+            trunk.connect(str(self._socket_path))
+        except OSError as error:
+            trunk.close()
+            raise ConnectionLost(f"cannot connect to {self._socket_path}: {error.strerror}") from error
+        mux = Mux(trunk)
+        with self._lock:
+            if self._stopping.is_set():
+                mux.stop_reading()
+            self._mux = mux
+        return mux
+
+    def _disconnect(self, mux: Mux) -> None:
+        with self._lock:
+            self._mux = None
+        mux.close()
+
+    def _note(self, ending: _Ending) -> None:
+        """Tell the hooks of a lost runtime. One that was never there is logged, each reason once and not
+        every five seconds."""
+        previous, self._last_failure = self._last_failure, ending.reason
+        if self._stopping.is_set():
+            return
+        if ending.introduced:
+            self._tell_disconnected(ending.reason)
+        elif ending.reason != previous:
+            log.info("no NRI connection: %s; trying again until there is one", ending.reason)
+
+    def _tell_disconnected(self, reason: str) -> None:
+        try:
+            self._hooks.disconnected(reason)
+        except Exception:
+            log.exception("bug in the disconnected hook")
+
+
+class _Ending(NamedTuple):
+    """How a connection, or an attempt at one, ended."""
+
+    reason: str
+    introduced: bool = False
+    """The hooks were told of the runtime."""
+    was_ready: bool = False
+
+
+def backoff_delays() -> Iterator[float]:
+    """Seconds to wait before each next attempt: growing, capped, each a little off so that nodes and plugins
+    do not move in step."""
+    source = random.SystemRandom()
+    attempt = 0
+    while True:
+        base = _BACKOFF_SECONDS[min(attempt, len(_BACKOFF_SECONDS) - 1)]
+        yield base * source.uniform(1 - _JITTER, 1 + _JITTER)
+        attempt += 1
+
+
+def _ignore(method: str, outcome: str, seconds: float) -> None:
+    """Nobody observes."""
+    del method, outcome, seconds

@@ -1,0 +1,224 @@
+"""One NRI connection from registration to its end: which message means which hook.
+
+The runtime sends one request at a time and waits two seconds for the answer, with every other pod of the
+node behind it. So handlers run inline, on the one thread that reads the socket.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from google.protobuf.message import DecodeError, Message
+
+from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
+from dranet.pb import nri_pb2
+from dranet.runtime.messages import build_adjustment, parse_container, parse_pod
+from dranet.telemetry import Outcome
+from dranet.wire.mux import Mux
+from dranet.wire.ttrpc import Code, TtrpcConnection, TtrpcError
+
+PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+"""Served by us."""
+RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+"""Served by the runtime."""
+PLUGIN_STREAM = 1
+RUNTIME_STREAM = 2
+
+REGISTRATION_SECONDS = 30.0
+"""How long registration and Synchronize may take. The runtime accepts plugins one after another and gives a
+silent one 5 seconds, so a few of those in front of us are normal."""
+
+
+class RuntimeHooks(Protocol):
+    """What the driver does when the runtime calls. Called on the NRI thread, one call at a time.
+
+    A ``DranetError`` is answered as an error, with its text, and the runtime then fails the pod or the
+    container (Stop and Remove go on regardless). The pod hooks return whether the pod was any of the
+    driver's business; it only tells the metrics. Hooks must be idempotent: two copies of the driver are
+    both called during a rolling update.
+    """
+
+    def connected(self, runtime_name: str, runtime_version: str) -> None:
+        """The runtime introduced itself; Synchronize follows."""
+
+    def disconnected(self, reason: str) -> None:
+        """The connection that ``connected`` announced is lost (not by ``stop``); it is being made anew."""
+
+    def synchronize(self, pods: Sequence[PodSandbox]) -> None:
+        """Every pod that exists, stopped ones included (``pid`` 0). Must be quick: defer the work."""
+
+    def run_pod_sandbox(self, pod: PodSandbox) -> bool: ...
+
+    def stop_pod_sandbox(self, pod: PodSandbox) -> bool: ...
+
+    def remove_pod_sandbox(self, pod: PodSandbox) -> bool: ...
+
+    def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment: ...
+
+
+class Observer(Protocol):
+    """Hears of each hook that was run (``dranet.telemetry.Metrics.observe_nri``)."""
+
+    def __call__(self, method: str, outcome: str, seconds: float) -> None:
+        """``method`` is the hook's NRI name, whichever way it was called; ``outcome`` an ``Outcome``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginIdentity:
+    """Under which name, and at which place of the call order (two digits), the plugin registers."""
+
+    name: str
+    index: str
+
+
+_POD_EVENTS: Mapping[int, str] = {
+    nri_pb2.RUN_POD_SANDBOX: "RunPodSandbox",
+    nri_pb2.STOP_POD_SANDBOX: "StopPodSandbox",
+    nri_pb2.REMOVE_POD_SANDBOX: "RemovePodSandbox",
+}
+"""Events that come as ``StateChange``, or (NRI 0.12 and later) as an RPC of this name."""
+
+SUBSCRIPTION = sum(1 << (event - 1) for event in (*_POD_EVENTS, nri_pb2.CREATE_CONTAINER))
+"""The events we ask for: exactly those that we have hooks for."""
+
+PodHook = Callable[[PodSandbox], bool]
+
+
+class PluginSession:
+    """One connection. Build it, then :meth:`run` it until it raises."""
+
+    def __init__(
+        self, mux: Mux, hooks: RuntimeHooks, observe: Observer, set_ready: Callable[[], None]
+    ) -> None:
+        self._hooks = hooks
+        self._observe = observe
+        self._set_ready = set_ready
+        self._pod_hooks: Mapping[str, PodHook] = {
+            "RunPodSandbox": hooks.run_pod_sandbox,
+            "StopPodSandbox": hooks.stop_pod_sandbox,
+            "RemovePodSandbox": hooks.remove_pod_sandbox,
+        }
+        self._methods: Mapping[str, Callable[[bytes], Message]] = {
+            "Configure": self._configure,
+            "Synchronize": self._synchronize,
+            "Shutdown": _shutdown,
+            "StateChange": self._state_change,
+            "CreateContainer": self._create_container,
+        }
+        self._connection = TtrpcConnection(
+            mux, serve_stream=PLUGIN_STREAM, call_stream=RUNTIME_STREAM, handle=self._handle
+        )
+        self._synchronized_pods: list[PodSandbox] = []
+        self._synchronized = False
+        self.introduced = False
+        """``connected`` has been told."""
+
+    def run(self, identity: PluginIdentity) -> None:
+        """Register, then serve. Never returns.
+
+        Raises:
+            ConnectionLost: the runtime is gone.
+            DeadlineExceeded: the runtime did not register and synchronize us in time.
+            TtrpcError: the runtime refused us.
+            ProtocolError: the peer is no NRI runtime.
+        """
+        self._register(identity)
+        while True:
+            self._connection.process()
+
+    def _register(self, identity: PluginIdentity) -> None:
+        # Configure and Synchronize come as requests, perhaps before the answer to our own call.
+        deadline = time.monotonic() + REGISTRATION_SECONDS
+        request = nri_pb2.RegisterPluginRequest(plugin_name=identity.name, plugin_idx=identity.index)
+        answer = self._connection.start_call(
+            RUNTIME_SERVICE, "RegisterPlugin", request.SerializeToString(), REGISTRATION_SECONDS
+        )
+        while not (answer.done and self._synchronized):
+            self._connection.process(deadline - time.monotonic())
+            if answer.done:
+                answer.result()
+
+    def _handle(self, service: str, method: str, payload: bytes) -> bytes:
+        if service != PLUGIN_SERVICE:
+            raise TtrpcError(Code.UNIMPLEMENTED, f"no service {service}")
+        try:
+            if method in self._pod_hooks:
+                request = nri_pb2.PodSandboxRequest.FromString(payload)
+                self._run_pod_hook(method, request.pod)
+                return b""
+            if method in self._methods:
+                return self._methods[method](payload).SerializeToString()
+        except DecodeError as error:
+            raise TtrpcError(Code.INVALID_ARGUMENT, f"unreadable {method} request: {error}") from error
+        # A runtime from NRI 0.12 on relies on this code to fall back to StateChange.
+        raise TtrpcError(Code.UNIMPLEMENTED, f"no method {method}")
+
+    def _configure(self, payload: bytes) -> Message:
+        request = nri_pb2.ConfigureRequest.FromString(payload)
+        self._hooks.connected(request.runtime_name, request.runtime_version)
+        self.introduced = True
+        return nri_pb2.ConfigureResponse(events=SUBSCRIPTION)
+
+    def _synchronize(self, payload: bytes) -> Message:
+        request = nri_pb2.SynchronizeRequest.FromString(payload)
+        self._synchronized_pods += [parse_pod(pod) for pod in request.pods]
+        if request.more:
+            return nri_pb2.SynchronizeResponse(more=True)
+        pods, self._synchronized_pods = self._synchronized_pods, []
+        with self._observed("Synchronize"):
+            self._hooks.synchronize(tuple(pods))
+        self._synchronized = True
+        self._set_ready()
+        return nri_pb2.SynchronizeResponse()
+
+    def _state_change(self, payload: bytes) -> Message:
+        request = nri_pb2.StateChangeEvent.FromString(payload)
+        method = _POD_EVENTS.get(request.event)
+        if method is not None:  # an event that we did not subscribe to is none of our business
+            self._run_pod_hook(method, request.pod)
+        return nri_pb2.Empty()
+
+    def _run_pod_hook(self, method: str, pod: nri_pb2.PodSandbox) -> None:
+        with self._observed(method) as observation:
+            if not self._pod_hooks[method](parse_pod(pod)):
+                observation.outcome = Outcome.NOOP
+
+    def _create_container(self, payload: bytes) -> Message:
+        request = nri_pb2.CreateContainerRequest.FromString(payload)
+        with self._observed("CreateContainer") as observation:
+            adjustment = self._hooks.create_container(
+                parse_pod(request.pod), parse_container(request.container)
+            )
+            if adjustment == ContainerAdjustment():
+                observation.outcome = Outcome.NOOP
+        return nri_pb2.CreateContainerResponse(adjust=build_adjustment(adjustment))
+
+    def _observed(self, method: str) -> _Observation:
+        return _Observation(self._observe, method)
+
+
+class _Observation:
+    """Times one hook; whoever runs it may lower the outcome to NOOP, an exception makes it FAILED."""
+
+    def __init__(self, observe: Observer, method: str) -> None:
+        self._observe = observe
+        self._method = method
+        self._start = 0.0
+        self.outcome = Outcome.SUCCESS
+
+    def __enter__(self) -> Self:
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.outcome = Outcome.FAILED
+        self._observe(self._method, self.outcome, time.perf_counter() - self._start)
+
+
+def _shutdown(_payload: bytes) -> Message:
+    """The runtime is going down; what matters is the end of the connection that follows."""
+    return nri_pb2.Empty()

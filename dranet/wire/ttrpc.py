@@ -1,0 +1,321 @@
+"""ttrpc, the small RPC protocol of NRI, over the streams of one trunk.
+
+Each message is ``length, stream id, type, flags`` (10 bytes, big-endian) and a protobuf
+:class:`~dranet.pb.ttrpc_pb2.Request` or :class:`~dranet.pb.ttrpc_pb2.Response`. NRI uses unary calls only.
+
+One :class:`TtrpcConnection` serves on one trunk stream and calls on another, in one thread: whoever
+waits, for the next request or for the answer to a call, reads the trunk and handles whatever comes.
+So requests are never handled concurrently, and an answer may arrive before or after a request that
+belongs to the same handshake. It knows no NRI: the handler gets service, method and bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from dranet.errors import DranetError, ProtocolError
+from dranet.pb import ttrpc_pb2
+from dranet.wire.mux import DeadlineExceeded, Mux
+
+MAX_SEND_BYTES = 4 * 1024 * 1024
+"""A Go receiver discards a longer message, whoever sent it."""
+
+MAX_RECEIVE_BYTES = 64 * 1024 * 1024
+"""Runtimes before containerd 1.7.26 send without a limit (6 MB seen), so we take much more than we send."""
+
+_HEADER = struct.Struct(">IIBB")
+_NANOSECONDS = 1_000_000_000
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[str, str, bytes], bytes]
+"""``(service, method, payload) -> response payload``; raises :class:`TtrpcError` to choose the code."""
+
+
+class Code(IntEnum):
+    """Status codes, gRPC's numbers; the ones that NRI uses."""
+
+    OK = 0
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class FrameType(IntEnum):
+    REQUEST = 1
+    RESPONSE = 2
+    DATA = 3
+
+
+class FrameFlag(IntFlag):
+    """Streaming only; a unary call has none."""
+
+    REMOTE_CLOSED = 1
+    REMOTE_OPEN = 2
+    NO_DATA = 4
+
+
+class TtrpcError(ProtocolError):
+    """A call failed with a status. ``code`` is the number on the wire, perhaps one not in :class:`Code`."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Frame(NamedTuple):
+    """One message. ``oversize`` means that its data was longer than allowed and is not kept."""
+
+    stream_id: int
+    type: int
+    flags: int
+    data: bytes
+    oversize: bool = False
+
+
+class FrameDecoder:
+    """Turns one stream's bytes, cut anywhere, into frames. Holds what has arrived of one frame, never more
+    than the limit, whatever the header promises."""
+
+    def __init__(self, max_bytes: int = MAX_RECEIVE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._header = b""
+        self._length = 0
+        self._received = 0
+        self._body = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take more bytes; return the frames that became whole."""
+        frames = []
+        view = memoryview(data)
+        while view:
+            view = self._take_body(view) if self._has_header else self._take_header(view)
+            if self._has_header and self._received == self._length:
+                frames.append(self._finish())
+        return frames
+
+    @property
+    def _has_header(self) -> bool:
+        return len(self._header) == _HEADER.size
+
+    def _take_header(self, view: memoryview) -> memoryview:
+        wanted = _HEADER.size - len(self._header)
+        self._header += bytes(view[:wanted])
+        if self._has_header:
+            self._length = _HEADER.unpack(self._header)[0]
+        return view[wanted:]
+
+    def _take_body(self, view: memoryview) -> memoryview:
+        part = view[: self._length - self._received]
+        self._received += len(part)
+        if self._length <= self._max_bytes:
+            self._body += part
+        return view[len(part) :]
+
+    def _finish(self) -> Frame:
+        _, stream_id, kind, flags = _HEADER.unpack(self._header)
+        frame = Frame(stream_id, kind, flags, bytes(self._body), self._length > self._max_bytes)
+        self._header, self._length, self._received, self._body = b"", 0, 0, bytearray()
+        return frame
+
+
+def encode_frame(stream_id: int, kind: FrameType, data: bytes) -> bytes:
+    """One unary message.
+
+    Raises:
+        TtrpcError: RESOURCE_EXHAUSTED, more than :data:`MAX_SEND_BYTES` of data.
+    """
+    if len(data) > MAX_SEND_BYTES:
+        raise TtrpcError(
+            Code.RESOURCE_EXHAUSTED, f"message of {len(data)} bytes is over the limit of {MAX_SEND_BYTES}"
+        )
+    return _HEADER.pack(len(data), stream_id, kind, 0) + data
+
+
+class PendingCall:
+    """A call on its way; becomes ``done`` while somebody reads the trunk."""
+
+    def __init__(self, stream_id: int) -> None:
+        self.stream_id = stream_id
+        self._payload: bytes | None = None
+        self._error: TtrpcError | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._payload is not None or self._error is not None
+
+    def result(self) -> bytes:
+        """The response's payload.
+
+        Raises:
+            TtrpcError: the peer answered with a status, or with something unreadable.
+        """
+        if self._error is not None:
+            raise self._error
+        assert self._payload is not None, "the answer has not come yet"
+        return self._payload
+
+    def settle(self, frame: Frame) -> None:
+        """Take the answer's frame."""
+        try:
+            self._payload = _parse_answer(frame)
+        except TtrpcError as error:
+            self._error = error
+
+
+def _parse_answer(frame: Frame) -> bytes:
+    if frame.oversize:
+        raise TtrpcError(
+            Code.RESOURCE_EXHAUSTED, f"the answer is over the limit of {MAX_RECEIVE_BYTES} bytes"
+        )
+    if frame.type != FrameType.RESPONSE:
+        raise TtrpcError(Code.UNIMPLEMENTED, "the peer answered a unary call with a stream")
+    try:
+        response = ttrpc_pb2.Response.FromString(frame.data)
+    except DecodeError as error:
+        raise TtrpcError(Code.INTERNAL, f"unreadable answer: {error}") from error
+    if response.status.code != Code.OK:
+        raise TtrpcError(response.status.code, response.status.message)
+    return response.payload
+
+
+class TtrpcConnection:
+    """Serve on one stream of a trunk, call on another; one thread.
+
+    ``handle`` runs inline. What it raises is answered as a status: a :class:`TtrpcError` with its code, any
+    other ``DranetError`` as UNKNOWN with its text (as Go peers do), anything else, which is our bug, as
+    INTERNAL and with a traceback in the log. The connection lives on in each case.
+    """
+
+    def __init__(self, mux: Mux, *, serve_stream: int, call_stream: int, handle: Handler) -> None:
+        self._mux = mux
+        self._serve_stream = serve_stream
+        self._call_stream = call_stream
+        self._handle = handle
+        self._requests = FrameDecoder()
+        self._answers = FrameDecoder()
+        self._pending: dict[int, PendingCall] = {}
+        self._next_stream_id = 1
+        self._last_request_id = 0
+
+    def process(self, timeout_seconds: float | None = None) -> None:
+        """Read the trunk once; handle every request and take every answer that became whole.
+
+        Raises:
+            ConnectionLost: the peer is gone.
+            DeadlineExceeded: nothing came in time.
+            ProtocolError: the peer does not speak mux.
+        """
+        for chunk in self._mux.receive(timeout_seconds):
+            if chunk.stream == self._serve_stream:
+                for frame in self._requests.feed(chunk.data):
+                    self._serve(frame)
+            elif chunk.stream == self._call_stream:
+                for frame in self._answers.feed(chunk.data):
+                    self._settle(frame)
+
+    def call(self, service: str, method: str, payload: bytes, timeout_seconds: float) -> bytes:
+        """Call and wait for the answer's payload, handling what comes in between.
+
+        Raises:
+            TtrpcError: the peer answered with a status.
+            DeadlineExceeded: no answer in time; a late one is dropped.
+            ConnectionLost: the peer is gone.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        pending = self.start_call(service, method, payload, timeout_seconds)
+        try:
+            while not pending.done:
+                self.process(deadline - time.monotonic())
+        except DeadlineExceeded as error:
+            self._pending.pop(pending.stream_id, None)
+            raise DeadlineExceeded(f"no answer to {method} within {timeout_seconds:g} s") from error
+        return pending.result()
+
+    def start_call(self, service: str, method: str, payload: bytes, timeout_seconds: float) -> PendingCall:
+        """Send a request; :meth:`process` takes its answer when it comes.
+
+        Raises:
+            TtrpcError: RESOURCE_EXHAUSTED, the request is too long; nothing was sent.
+            ConnectionLost: the peer is gone.
+        """
+        stream_id = self._next_stream_id
+        request = ttrpc_pb2.Request(
+            service=service, method=method, payload=payload, timeout_nano=int(timeout_seconds * _NANOSECONDS)
+        )
+        frame = encode_frame(stream_id, FrameType.REQUEST, request.SerializeToString())
+        pending = PendingCall(stream_id)
+        self._pending[stream_id] = pending
+        self._next_stream_id += 2
+        self._mux.send(self._call_stream, frame)
+        return pending
+
+    def _settle(self, frame: Frame) -> None:
+        # No entry: an answer that came after its deadline, or one to nothing we asked.
+        pending = self._pending.pop(frame.stream_id, None)
+        if pending is not None:
+            pending.settle(frame)
+
+    def _serve(self, frame: Frame) -> None:
+        refusal = self._refusal(frame)
+        if refusal is not None:
+            self._answer(frame.stream_id, refusal)
+        elif frame.type == FrameType.REQUEST:
+            self._last_request_id = frame.stream_id
+            self._answer(frame.stream_id, self._respond(frame))
+        # Other types must be ignored: a later version of ttrpc may add some.
+
+    def _refusal(self, frame: Frame) -> ttrpc_pb2.Response | None:
+        if frame.oversize:
+            return _failure(
+                Code.RESOURCE_EXHAUSTED, f"request is over the limit of {MAX_RECEIVE_BYTES} bytes"
+            )
+        if frame.stream_id % 2 == 0:
+            return _failure(Code.INVALID_ARGUMENT, "a client's stream ids are odd")
+        if frame.type == FrameType.DATA:
+            return _failure(Code.INVALID_ARGUMENT, "no such stream is open")
+        if frame.type == FrameType.REQUEST and frame.stream_id <= self._last_request_id:
+            return _failure(Code.INVALID_ARGUMENT, "stream ids must increase")
+        return None
+
+    def _respond(self, frame: Frame) -> ttrpc_pb2.Response:
+        if frame.flags & FrameFlag.REMOTE_OPEN:
+            return _failure(Code.UNIMPLEMENTED, "streaming calls are not served here")
+        try:
+            request = ttrpc_pb2.Request.FromString(frame.data)
+        except DecodeError as error:
+            return _failure(Code.INVALID_ARGUMENT, f"unreadable request: {error}")
+        try:
+            return ttrpc_pb2.Response(payload=self._handle(request.service, request.method, request.payload))
+        except TtrpcError as error:
+            return _failure(error.code, str(error))
+        except DranetError as error:
+            return _failure(Code.UNKNOWN, str(error))
+        except Exception as error:
+            log.exception("bug in the handler of %s", request.method)
+            return _failure(Code.INTERNAL, f"internal error in {request.method}: {error!r}")
+
+    def _answer(self, stream_id: int, response: ttrpc_pb2.Response) -> None:
+        try:
+            frame = encode_frame(stream_id, FrameType.RESPONSE, response.SerializeToString())
+        except TtrpcError as error:
+            too_long = _failure(error.code, str(error))
+            frame = encode_frame(stream_id, FrameType.RESPONSE, too_long.SerializeToString())
+        self._mux.send(self._serve_stream, frame)
+
+
+def _failure(code: int, message: str) -> ttrpc_pb2.Response:
+    return ttrpc_pb2.Response(status=ttrpc_pb2.Status(code=code, message=message))
