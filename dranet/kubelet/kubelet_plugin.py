@@ -1,0 +1,101 @@
+"""The driver as the kubelet meets it: one owner lock and two sockets, started and stopped in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dranet.errors import SettingsError
+from dranet.kubelet.health import HealthService, HealthSource
+from dranet.kubelet.plugin import ClaimHandler, DraPluginServer
+from dranet.kubelet.registration import RegistrationServer, StatusCallback
+from dranet.kubelet.sockets import PLUGIN_DIR_MODE, OwnerLock, check_socket_path
+
+
+class KubeletPlugin:
+    """Registration, Prepare and Unprepare, and the health stream.
+
+    The DRA socket answers before the registration socket appears, and the registration socket goes first:
+    the kubelet never sees a driver that cannot work. ``dra_socket`` and ``registration_socket`` are paths
+    that mean the same to the kubelet; the folder of the first is the driver's own and is created.
+    """
+
+    def __init__(
+        self,
+        driver_name: str,
+        dra_socket: Path,
+        registration_socket: Path,
+        handler: ClaimHandler,
+        *,
+        health: HealthSource | None = None,
+        on_registration: StatusCallback | None = None,
+    ) -> None:
+        self._plugin_dir = dra_socket.parent
+        self._paths = (dra_socket, registration_socket)
+        self._lock = OwnerLock(self._plugin_dir / f"{driver_name}.lock")
+        self._health = HealthService(health) if health is not None else None
+        self._dra = DraPluginServer(dra_socket, handler, self._health)
+        self._registration = RegistrationServer(
+            registration_socket, driver_name, dra_socket, self._dra.supported_versions, on_registration
+        )
+
+    @property
+    def registered(self) -> bool | None:
+        """The kubelet's last word; ``None`` until it spoke."""
+        return self._registration.registered
+
+    @property
+    def registration_error(self) -> str:
+        """Why the kubelet refused us; empty if it did not."""
+        return self._registration.error
+
+    @property
+    def in_flight(self) -> int:
+        """Prepare and Unprepare calls being worked on."""
+        return self._dra.in_flight
+
+    async def start(self) -> None:
+        """Serve, then register. On failure nothing stays behind.
+
+        Raises:
+            SettingsError: another instance runs, a path is too long, or a folder cannot be used.
+        """
+        for path in self._paths:
+            check_socket_path(path)
+        _make_plugin_dir(self._plugin_dir)
+        self._lock.acquire()
+        try:
+            await self._dra.start()
+            await self._registration.start()
+        except SettingsError:
+            await self.stop()
+            raise
+
+    def health_changed(self) -> None:
+        """Tell the kubelet now instead of at the next beat."""
+        if self._health is not None:
+            self._health.notify()
+
+    def refuse(self, reason: str) -> None:
+        """Fail every later Prepare with ``reason``; Unprepare still works."""
+        self._dra.refuse(reason)
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        """Wait for the calls in flight; false if some are left after ``timeout_seconds``."""
+        return await self._dra.drain(timeout_seconds)
+
+    async def stop(self, drain_seconds: float = 0.0) -> None:
+        """Deregister, let calls finish for ``drain_seconds``, end the rest, remove our files. Repeatable."""
+        await self._registration.stop()
+        self._dra.refuse("the driver is stopping")
+        await self._dra.drain(drain_seconds)
+        await self._dra.stop()
+        self._lock.release()
+
+
+def _make_plugin_dir(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=PLUGIN_DIR_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"cannot make the plugin folder {folder}: {error.strerror}", hint="check --kubelet-root"
+        ) from error

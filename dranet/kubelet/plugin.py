@@ -1,0 +1,292 @@
+"""Prepare and Unprepare: the kubelet's calls become :class:`ClaimRef` nouns and our answers wire again.
+
+Wire: ``k8s.io.kubelet.pkg.apis.dra.{v1,v1beta1}.DRAPlugin``. Both versions have the same messages but for
+``share_id``, which v1beta1 has not; so the v1 classes speak both. This module keeps the protocol's
+promises (an entry for every UID, one call at a time for a claim, work that outlives an impatient caller)
+and leaves all decisions to its :class:`ClaimHandler`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from dranet.errors import DranetError
+from dranet.kubelet.claim_locks import ClaimLocks
+from dranet.kubelet.health import HEALTH_SERVICES, HealthService
+from dranet.kubelet.server import UnixServer
+from dranet.model.claim import ClaimRef
+from dranet.pb import dra_v1_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+KUBELET_TIMEOUT_SECONDS = 45.0
+"""The kubelet's patience with one call (``pkg/kubelet/cm/dra``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraVersion:
+    """One version of the service. The name advertised at registration is *not* the gRPC service's."""
+
+    advertised: str
+    service: str
+    has_share_id: bool
+
+
+DRA_VERSIONS = (
+    DraVersion("v1.DRAPlugin", "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", has_share_id=True),
+    DraVersion("v1beta1.DRAPlugin", "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin", has_share_id=False),
+)
+"""Newest first, as the kubelet takes the first one that it knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDeviceAnswer:
+    """One allocated device of a claim, as the kubelet wants it back.
+
+    ``request_names`` are main requests (``nic`` for ``nic/fast``), empty for every container of the claim.
+    ``cdi_ids`` are fully qualified and resolvable already. ``share_id`` repeats the allocation's, if any.
+    """
+
+    request_names: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_ids: tuple[str, ...] = ()
+    share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareOutcome:
+    """The answer for one claim: its devices, or why not. A text in ``error`` fails this claim alone."""
+
+    devices: tuple[PreparedDeviceAnswer, ...] = ()
+    error: str = ""
+
+
+class ClaimHandler(Protocol):
+    """Who does the work. Never called twice at a time for one claim; other claims may run beside it.
+
+    Neither call is cancelled because the kubelet gave up: it would repeat it anyway. A raised
+    :class:`DranetError` fails every claim of the call with its text; anything else is a bug.
+    """
+
+    async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, PrepareOutcome]:
+        """Outcome by claim UID, one for each of ``refs``. Repeated calls give the same devices."""
+        ...
+
+    async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, str]:
+        """Error text by claim UID, one for each of ``refs``; empty is success, also for unknown claims."""
+        ...
+
+
+_Outcome = TypeVar("_Outcome")
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class DraPluginServer:
+    """Serves every version of DRAPlugin, and the health stream if there is one, on one socket."""
+
+    def __init__(self, socket: Path, handler: ClaimHandler, health: HealthService | None = None) -> None:
+        self._handler = handler
+        self._health = health
+        self._locks = ClaimLocks()
+        self._in_flight: set[asyncio.Task[Any]] = set()
+        self._refusal = ""
+        handlers = [self._service(version) for version in DRA_VERSIONS]
+        if health is not None:
+            handlers += health.handlers()
+        self._server = UnixServer(socket, handlers, grace_seconds=KUBELET_TIMEOUT_SECONDS)
+
+    @property
+    def supported_versions(self) -> tuple[str, ...]:
+        """What registration may advertise: exactly what is served."""
+        versions = tuple(version.advertised for version in DRA_VERSIONS)
+        return versions if self._health is None else versions + HEALTH_SERVICES
+
+    @property
+    def in_flight(self) -> int:
+        """Calls being worked on, also those that their caller has given up."""
+        return len(self._in_flight)
+
+    async def start(self) -> None:
+        """Serve.
+
+        Raises:
+            SettingsError: as :meth:`dranet.kubelet.server.UnixServer.start`.
+        """
+        await self._server.start()
+
+    def refuse(self, reason: str) -> None:
+        """From now on every claim of a Prepare fails with ``reason``; Unprepare still works."""
+        self._refusal = reason
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        """Wait until no call is in flight; false if ``timeout_seconds`` were not enough."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self._in_flight:
+                    await asyncio.wait(set(self._in_flight))
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """End the health streams, cancel what was not drained, remove our socket. Repeatable."""
+        if self._health is not None:
+            self._health.close()
+        for task in self._in_flight:
+            task.cancel()
+        await self.drain(KUBELET_TIMEOUT_SECONDS)
+        await self._server.stop(grace_seconds=1.0)
+
+    def _service(self, version: DraVersion) -> grpc.GenericRpcHandler:
+        async def prepare(
+            request: pb.NodePrepareResourcesRequest, context: _Context
+        ) -> pb.NodePrepareResourcesResponse:
+            return await self._prepare(request, context, has_share_id=version.has_share_id)
+
+        return grpc.method_handlers_generic_handler(
+            version.service,
+            {
+                "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
+                    prepare,
+                    pb.NodePrepareResourcesRequest.FromString,
+                    pb.NodePrepareResourcesResponse.SerializeToString,
+                ),
+                "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
+                    self._unprepare,
+                    pb.NodeUnprepareResourcesRequest.FromString,
+                    pb.NodeUnprepareResourcesResponse.SerializeToString,
+                ),
+            },
+        )
+
+    async def _prepare(
+        self, request: pb.NodePrepareResourcesRequest, context: _Context, *, has_share_id: bool
+    ) -> pb.NodePrepareResourcesResponse:
+        refs = await _parse_refs(request.claims, context)
+        if self._refusal:
+            outcomes = {ref.uid: _failed(self._refusal) for ref in refs}
+        else:
+            outcomes = await self._run(self._handler.prepare, refs, _failed, context)
+        return pb.NodePrepareResourcesResponse(
+            claims={uid: _to_wire(outcome, has_share_id=has_share_id) for uid, outcome in outcomes.items()}
+        )
+
+    async def _unprepare(
+        self, request: pb.NodeUnprepareResourcesRequest, context: _Context
+    ) -> pb.NodeUnprepareResourcesResponse:
+        refs = await _parse_refs(request.claims, context)
+        errors = await self._run(self._handler.unprepare, refs, str, context)
+        return pb.NodeUnprepareResourcesResponse(
+            claims={uid: pb.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()}
+        )
+
+    async def _run(
+        self,
+        call: Callable[[Sequence[ClaimRef]], Awaitable[Mapping[str, _Outcome]]],
+        refs: Sequence[ClaimRef],
+        failed: Callable[[str], _Outcome],
+        context: _Context,
+    ) -> dict[str, _Outcome]:
+        """Run the handler in a task of its own, which goes on when the caller gives up."""
+        if not refs:
+            return {}  # a liveness probe
+        started = asyncio.Event()
+        task = asyncio.create_task(self._call_in_turn(call, refs, started), name=_describe(call, refs))
+        self._in_flight.add(task)
+        task.add_done_callback(self._finish)
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            if not started.is_set():
+                task.cancel()
+            raise
+        return await _read_result(task, refs, failed, context)
+
+    async def _call_in_turn(
+        self,
+        call: Callable[[Sequence[ClaimRef]], Awaitable[Mapping[str, _Outcome]]],
+        refs: Sequence[ClaimRef],
+        started: asyncio.Event,
+    ) -> Mapping[str, _Outcome]:
+        async with self._locks.hold(ref.uid for ref in refs):
+            started.set()
+            return await call(refs)
+
+    def _finish(self, task: asyncio.Task[Any]) -> None:
+        self._in_flight.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, DranetError):
+            log.error("bug in %s", task.get_name(), exc_info=error)
+
+
+async def _read_result(
+    task: asyncio.Task[Mapping[str, _Outcome]],
+    refs: Sequence[ClaimRef],
+    failed: Callable[[str], _Outcome],
+    context: _Context,
+) -> dict[str, _Outcome]:
+    """The handler's answer with an entry for every claim and no other, as the kubelet demands it."""
+    if task.cancelled():
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the driver is stopping")
+    error = task.exception()
+    if isinstance(error, DranetError):
+        return {ref.uid: failed(str(error)) for ref in refs}
+    if error is not None:
+        await context.abort(grpc.StatusCode.INTERNAL, f"bug in the driver: {type(error).__name__}: {error}")
+    return _complete(task.result(), refs, failed)
+
+
+def _complete(
+    answer: Mapping[str, _Outcome], refs: Sequence[ClaimRef], failed: Callable[[str], _Outcome]
+) -> dict[str, _Outcome]:
+    unknown = answer.keys() - {ref.uid for ref in refs}
+    if unknown:
+        log.error(
+            "bug in the driver: it answered for claims that nobody asked for: %s", ", ".join(sorted(unknown))
+        )
+    return {
+        ref.uid: answer[ref.uid]
+        if ref.uid in answer
+        else failed(f"bug in the driver: no answer for claim {ref}")
+        for ref in refs
+    }
+
+
+async def _parse_refs(claims: Sequence[pb.Claim], context: _Context) -> list[ClaimRef]:
+    if not all(claim.uid for claim in claims):
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a claim without uid")
+    return [ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
+
+
+def _failed(error: str) -> PrepareOutcome:
+    return PrepareOutcome(error=error)
+
+
+def _to_wire(outcome: PrepareOutcome, *, has_share_id: bool) -> pb.NodePrepareResourceResponse:
+    if outcome.error:
+        return pb.NodePrepareResourceResponse(error=outcome.error)
+    devices = [
+        pb.Device(
+            request_names=list(device.request_names),
+            pool_name=device.pool,
+            device_name=device.device,
+            cdi_device_ids=list(device.cdi_ids),
+            share_id=device.share_id if has_share_id else None,
+        )
+        for device in outcome.devices
+    ]
+    return pb.NodePrepareResourceResponse(devices=devices)
+
+
+def _describe(call: Callable[..., object], refs: Sequence[ClaimRef]) -> str:
+    name = getattr(call, "__name__", "call")
+    return f"{name} of {', '.join(f'{ref} ({ref.uid})' for ref in refs)}"

@@ -1,0 +1,150 @@
+"""A gRPC server on a UNIX socket that stays reachable: it is served again when its file vanishes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from dranet.errors import DranetError, SettingsError
+from dranet.kubelet.folder import FolderWatch
+from dranet.kubelet.sockets import PLUGIN_DIR_MODE, PublishedSocket, check_socket_path
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.1
+LONGEST_RETRY_SECONDS = 10.0
+
+
+class UnixServer:
+    """Serves ``handlers`` on ``path`` from :meth:`start` to :meth:`stop`.
+
+    A kubelet that starts afresh may wipe its folders; the socket file is then gone while the server
+    behind it lives on, unreachable. A new server is bound in its place, and ``on_served_again`` is called;
+    the old one gets ``grace_seconds`` to finish what it has begun. A foreign socket at the path is
+    reported and left alone.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        handlers: Sequence[grpc.GenericRpcHandler],
+        *,
+        grace_seconds: float,
+        on_served_again: Callable[[], None] | None = None,
+    ) -> None:
+        self.path = path
+        self._handlers = handlers
+        self._grace_seconds = grace_seconds
+        self._on_served_again = on_served_again
+        self._socket = PublishedSocket(path)
+        self._server: grpc.aio.Server | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._retired: dict[asyncio.Task[None], grpc.aio.Server] = {}
+
+    async def start(self) -> None:
+        """Listen, then appear under the public path.
+
+        Raises:
+            SettingsError: the path is too long, its folder is missing or not writable, or taken.
+        """
+        check_socket_path(self.path)
+        await self._serve()
+        self._keeper = asyncio.create_task(self._keep_served(), name=f"keep {self.path.name}")
+
+    async def stop(self, grace_seconds: float = 0.0) -> None:
+        """Withdraw the path if it is still ours, then end what is still served; repeatable."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait({self._keeper})
+            self._keeper = None
+        # Before the listener closes: while it lives, the kernel cannot give its inode number away.
+        self._socket.withdraw()
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+            self._server = None
+        for leaving, server in list(self._retired.items()):
+            await server.stop(0)
+            await leaving
+
+    async def _serve(self) -> None:
+        server = _new_server(self._handlers)
+        bound = self._socket.next_bind_path()
+        try:
+            server.add_insecure_port(f"unix:{bound}")
+        except RuntimeError as error:
+            raise _cannot_listen(self.path) from error
+        await server.start()
+        try:
+            self._socket.publish(bound)
+        except (DranetError, OSError) as error:
+            await server.stop(0)
+            bound.unlink(missing_ok=True)
+            raise _cannot_listen(self.path, error) from error
+        self._server = server
+
+    async def _keep_served(self) -> None:
+        while True:
+            with FolderWatch(self.path.parent) as watch:
+                await self._wait_missing(watch)
+            log.warning("socket %s vanished: serving it again", self.path)
+            await self._serve_again()
+
+    async def _wait_missing(self, watch: FolderWatch) -> None:
+        foreign = False
+        while not self._socket.is_missing():
+            if self._socket.is_ours() == foreign:
+                foreign = not foreign
+                log.error("%s", self._describe_owner(foreign=foreign))
+            await watch.wait_changed()
+
+    def _describe_owner(self, *, foreign: bool) -> str:
+        if foreign:
+            return f"{self.path} was replaced by another program: the kubelet cannot reach this driver"
+        return f"{self.path} is ours again"
+
+    async def _serve_again(self) -> None:
+        previous, delay = self._server, FIRST_RETRY_SECONDS
+        while True:
+            try:
+                _make_folder(self.path.parent)
+                await self._serve()
+                break
+            except (DranetError, OSError) as error:
+                log.warning("cannot serve %s yet: %s", self.path, error)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+        self._retire(previous)
+        if self._on_served_again is not None:
+            self._on_served_again()
+
+    def _retire(self, server: grpc.aio.Server | None) -> None:
+        if server is not None:
+            leaving = asyncio.create_task(server.stop(self._grace_seconds), name=f"retire {self.path.name}")
+            self._retired[leaving] = server
+            leaving.add_done_callback(self._retired.pop)
+
+
+def _new_server(handlers: Sequence[grpc.GenericRpcHandler]) -> grpc.aio.Server:
+    # gRPC's own fork handlers only write a warning at each fork while a server runs. Read by its core
+    # when the first server of the process is made.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    return grpc.aio.server(handlers=handlers)
+
+
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(mode=PLUGIN_DIR_MODE, exist_ok=True)
+
+
+def _cannot_listen(path: Path, cause: Exception | None = None) -> SettingsError:
+    if not path.parent.is_dir():
+        return SettingsError(
+            f"cannot listen on {path}: folder {path.parent} does not exist", hint="check --kubelet-root"
+        )
+    why = str(cause) if cause is not None else "is its folder writable?"
+    return SettingsError(f"cannot listen on {path}: {why}")

@@ -1,0 +1,207 @@
+"""The health stream: a full snapshot at once, at a change and at every beat; no test sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dranet.kubelet.health import (
+    HEALTH_RESEND_SECONDS,
+    HEALTH_TIMEOUT_SECONDS,
+    DeviceHealthFact,
+    HealthService,
+    cut_message,
+    wait_or_pass,
+)
+from dranet.kubelet.server import UnixServer
+from dranet.pb import health_v1_pb2, health_v1alpha1_pb2
+
+DEADLINE = 10.0
+
+
+class Devices:
+    """A source whose facts a test changes."""
+
+    def __init__(self, *facts: DeviceHealthFact) -> None:
+        self.facts = facts
+
+    def snapshot(self) -> tuple[DeviceHealthFact, ...]:
+        return self.facts
+
+
+class Beat:
+    """Stands in for the waiting: a beat passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._passed = asyncio.Event()
+
+    async def wait(self, changed: asyncio.Event, seconds: float) -> None:
+        self.seconds.append(seconds)
+        waits = [asyncio.create_task(event.wait()) for event in (changed, self._passed)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        self._passed.clear()
+
+    def passes(self) -> None:
+        self._passed.set()
+
+
+@asynccontextmanager
+async def serving(path: Path, health: HealthService) -> AsyncIterator[grpc.aio.Channel]:
+    server = UnixServer(path, health.handlers(), grace_seconds=0)
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            yield channel
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def watching(
+    channel: grpc.aio.Channel,
+) -> AsyncIterator[AsyncIterator[health_v1_pb2.NodeWatchResourcesResponse]]:
+    call = channel.unary_stream(
+        "/v1.DRAResourceHealth/NodeWatchResources",
+        request_serializer=health_v1_pb2.NodeWatchResourcesRequest.SerializeToString,
+        response_deserializer=health_v1_pb2.NodeWatchResourcesResponse.FromString,
+    )(health_v1_pb2.NodeWatchResourcesRequest(), timeout=DEADLINE)
+    try:
+        yield aiter(call)
+    finally:
+        call.cancel()
+
+
+UP = DeviceHealthFact("node-1", "nic-1", healthy=True)
+DOWN = DeviceHealthFact("node-1", "nic-1", healthy=False, message="carrier lost")
+
+
+def test_the_lease_outlives_two_beats() -> None:
+    assert HEALTH_RESEND_SECONDS == 10
+    assert HEALTH_TIMEOUT_SECONDS == 30
+    assert HEALTH_TIMEOUT_SECONDS > 2 * HEALTH_RESEND_SECONDS
+
+
+async def test_a_subscriber_gets_everything_at_once(kubelet_root: Path) -> None:
+    facts = (
+        UP,
+        DeviceHealthFact("node-1", "nic-2", healthy=None),
+        DeviceHealthFact("node-1", "nic-3", healthy=False),
+    )
+    health = HealthService(Devices(*facts), clock=lambda: 1234.9)
+    async with serving(kubelet_root / "dra.sock", health) as channel, watching(channel) as stream:
+        first = await anext(stream)
+    assert [(d.device.pool_name, d.device.device_name) for d in first.devices] == [
+        ("node-1", "nic-1"),
+        ("node-1", "nic-2"),
+        ("node-1", "nic-3"),
+    ]
+    assert [d.health for d in first.devices] == [
+        health_v1_pb2.HEALTHY,
+        health_v1_pb2.UNKNOWN,
+        health_v1_pb2.UNHEALTHY,
+    ]
+    assert {(d.last_updated_time, d.health_check_timeout_seconds) for d in first.devices} == {(1234, 30)}
+
+
+async def test_v1alpha1_shows_the_same(kubelet_root: Path) -> None:
+    async with serving(kubelet_root / "dra.sock", HealthService(Devices(DOWN))) as channel:
+        call = channel.unary_stream(
+            "/v1alpha1.DRAResourceHealth/NodeWatchResources",
+            request_serializer=health_v1alpha1_pb2.NodeWatchResourcesRequest.SerializeToString,
+            response_deserializer=health_v1alpha1_pb2.NodeWatchResourcesResponse.FromString,
+        )(health_v1alpha1_pb2.NodeWatchResourcesRequest(), timeout=DEADLINE)
+        first = await anext(aiter(call))
+        call.cancel()
+    (device,) = first.devices
+    assert device.device.device_name == "nic-1"
+    assert device.health == health_v1alpha1_pb2.UNHEALTHY
+    assert device.message == "carrier lost"
+
+
+async def test_an_unchanged_snapshot_is_sent_again_at_each_beat(kubelet_root: Path) -> None:
+    beat = Beat()
+    health = HealthService(Devices(UP), wait=beat.wait)
+    async with serving(kubelet_root / "dra.sock", health) as channel, watching(channel) as stream:
+        await anext(stream)
+        for _ in range(2):
+            beat.passes()
+            assert [d.health for d in (await anext(stream)).devices] == [health_v1_pb2.HEALTHY]
+    assert set(beat.seconds) == {HEALTH_RESEND_SECONDS}
+
+
+async def test_a_change_is_sent_at_once_to_every_subscriber(kubelet_root: Path) -> None:
+    source = Devices(UP)
+    health = HealthService(source)
+    async with (
+        serving(kubelet_root / "dra.sock", health) as channel,
+        watching(channel) as first,
+        watching(channel) as second,
+    ):
+        await anext(first)
+        await anext(second)
+        source.facts = (DOWN,)
+        health.notify()
+        for stream in (first, second):
+            (device,) = (await anext(stream)).devices
+            assert (device.health, device.message) == (health_v1_pb2.UNHEALTHY, "carrier lost")
+
+
+async def test_a_change_while_a_snapshot_is_being_sent_is_not_lost() -> None:
+    source = Devices(UP)
+    health = HealthService(source)
+    stream = health._watch(health_v1_pb2.NodeWatchResourcesRequest(), None)
+    await anext(stream)
+    source.facts = (DOWN,)
+    health.notify()
+    second = await asyncio.wait_for(anext(stream), DEADLINE)
+    assert second.devices[0].health == health_v1_pb2.UNHEALTHY
+    health.close()
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
+async def test_a_subscriber_that_left_is_forgotten(kubelet_root: Path) -> None:
+    health = HealthService(Devices(UP))
+    async with serving(kubelet_root / "dra.sock", health) as channel:
+        async with watching(channel) as stream:
+            await anext(stream)
+            assert health.watchers == 1
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEADLINE
+        while health.watchers:
+            assert loop.time() < deadline, "still counted"
+            await asyncio.sleep(0.005)
+
+
+async def test_close_ends_the_streams(kubelet_root: Path) -> None:
+    health = HealthService(Devices(UP))
+    async with serving(kubelet_root / "dra.sock", health) as channel, watching(channel) as stream:
+        await anext(stream)
+        health.close()
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+
+async def test_the_wait_ends_at_a_change_or_with_time() -> None:
+    changed = asyncio.Event()
+    await wait_or_pass(changed, 0.001)
+    changed.set()
+    await asyncio.wait_for(wait_or_pass(changed, 3600), DEADLINE)
+
+
+@given(st.text(max_size=3000))
+def test_a_message_is_cut_to_1024_characters_with_dots_at_the_end(text: str) -> None:
+    cut = cut_message(text)
+    assert len(cut) <= 1024
+    assert cut == text if len(text) <= 1024 else cut == text[:1021] + "..."

@@ -1,0 +1,440 @@
+"""The stand-in kubelet's parts by themselves: plugin manager, pod reading, CDI choice, status, timings."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from dranet.pb import registration_pb2
+from dranet.testbed.kubelet_claims import pick_cdi_ids
+from dranet.testbed.kubelet_nouns import (
+    KubeletDevice,
+    KubeletOptions,
+    Phase,
+    PluginFailure,
+    PodFailure,
+    PodTimings,
+)
+from dranet.testbed.kubelet_plugins import PluginManager
+from dranet.testbed.kubelet_podspec import parse_pod
+from dranet.testbed.kubelet_status import Progress, StartedContainer, build_status
+from dranet.testbed.runtime import RunningContainer
+
+DEADLINE = 10.0
+QUICK = KubeletOptions(
+    registration_retry_seconds=0.02, registration_retry_cap_seconds=0.05, wipe_slices_after_seconds=0.05
+)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="kr-") as name:
+        yield Path(name)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DEADLINE
+    while not condition():
+        assert loop.time() < deadline, "waited too long"
+        await asyncio.sleep(0.005)
+
+
+class RawPlugin:
+    """A registration socket that says what a test wants, and an endpoint that only accepts connections."""
+
+    def __init__(self, root: Path, **info: Any) -> None:
+        self.endpoint = root / f"{info.get('name', 'dra.net')}.sock"
+        self.info = registration_pb2.PluginInfo(
+            **{
+                "type": "DRAPlugin",
+                "name": "dra.net",
+                "endpoint": str(self.endpoint),
+                "supported_versions": ["v1.DRAPlugin"],
+                **info,
+            }
+        )
+        self.socket = root / "plugins_registry" / f"{self.info.name or 'nameless'}-reg.sock"
+        self.heard: list[tuple[bool, str]] = []
+
+    @asynccontextmanager
+    async def running(self, *, endpoint: bool = True) -> AsyncIterator[RawPlugin]:
+        servers = [await self._serve(self.socket)]
+        if endpoint:
+            servers.append(await self._serve(self.endpoint))
+        try:
+            yield self
+        finally:
+            for server in servers:
+                await server.stop(0)
+
+    async def _serve(self, path: Path) -> grpc.aio.Server:
+        server = grpc.aio.server(handlers=[self._handler()])
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        return server
+
+    def _handler(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            "pluginregistration.Registration",
+            {
+                "GetInfo": grpc.unary_unary_rpc_method_handler(
+                    self._get_info,
+                    registration_pb2.InfoRequest.FromString,
+                    registration_pb2.PluginInfo.SerializeToString,
+                ),
+                "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+                    self._notify,
+                    registration_pb2.RegistrationStatus.FromString,
+                    registration_pb2.RegistrationStatusResponse.SerializeToString,
+                ),
+            },
+        )
+
+    async def _get_info(self, _request: object, _context: object) -> registration_pb2.PluginInfo:
+        return self.info
+
+    async def _notify(
+        self, request: registration_pb2.RegistrationStatus, _context: object
+    ) -> registration_pb2.RegistrationStatusResponse:
+        self.heard.append((request.plugin_registered, request.error))
+        return registration_pb2.RegistrationStatusResponse()
+
+
+class Wiped:
+    """Which drivers' slices were wiped."""
+
+    def __init__(self) -> None:
+        self.drivers: list[str] = []
+
+    async def __call__(self, driver: str) -> None:
+        self.drivers.append(driver)
+
+
+@asynccontextmanager
+async def managing(
+    root: Path, wiped: Wiped | None = None, options: KubeletOptions = QUICK
+) -> AsyncIterator[PluginManager]:
+    manager = PluginManager(root, options, wipe_slices=wiped or Wiped(), on_change=lambda: None)
+    await manager.start()
+    try:
+        yield manager
+    finally:
+        await manager.stop()
+
+
+def drivers(manager: PluginManager) -> list[str]:
+    return [plugin.info.driver for plugin in manager.plugins if plugin.connected]
+
+
+async def test_a_socket_that_is_there_at_the_start_is_registered(root: Path) -> None:
+    (root / "plugins_registry").mkdir()
+    async with RawPlugin(root).running() as plugin, managing(root) as manager:
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        assert manager.find("dra.net").info.service == "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+        await eventually(lambda: plugin.heard == [(True, "")])
+
+
+async def test_a_socket_that_appears_later_is_registered_and_deregistered_when_it_vanishes(
+    root: Path,
+) -> None:
+    async with managing(root) as manager:
+        async with RawPlugin(root).running():
+            await eventually(lambda: drivers(manager) == ["dra.net"])
+        await eventually(lambda: manager.plugins == ())
+        with pytest.raises(PluginFailure, match=r"DRA driver dra\.net is not registered"):
+            manager.find("dra.net")
+
+
+@pytest.mark.parametrize(
+    ("offered", "service"),
+    [
+        (["v1.DRAPlugin", "v1beta1.DRAPlugin"], "v1"),
+        (["v1beta1.DRAPlugin", "v1.DRAPlugin"], "v1beta1"),
+        (["v9.DRAPlugin", "v1beta1.DRAPlugin"], "v1beta1"),
+    ],
+)
+async def test_the_first_known_service_of_the_plugins_own_list_is_taken(
+    root: Path, offered: list[str], service: str
+) -> None:
+    async with managing(root) as manager, RawPlugin(root, supported_versions=offered).running():
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        assert manager.find("dra.net").info.service == f"k8s.io.kubelet.pkg.apis.dra.{service}.DRAPlugin"
+
+
+@pytest.mark.parametrize(
+    ("offered", "health"),
+    [
+        (["v1.DRAPlugin"], ""),
+        (["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"], "v1alpha1.DRAResourceHealth"),
+        (
+            ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth", "v1.DRAResourceHealth"],
+            "v1.DRAResourceHealth",
+        ),
+    ],
+)
+async def test_the_health_service_is_the_newest_advertised_one_or_none(
+    root: Path, offered: list[str], health: str
+) -> None:
+    async with managing(root) as manager, RawPlugin(root, supported_versions=offered).running():
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        assert manager.find("dra.net").info.health_service == health
+
+
+@pytest.mark.parametrize(
+    ("info", "error"),
+    [
+        ({"type": "CSIPlugin"}, "no handler registered for plugin type: CSIPlugin"),
+        ({"name": ""}, "DRA driver name is empty"),
+        ({"supported_versions": ["v9.DRAPlugin"]}, r"\(v9\.DRAPlugin\) is known"),
+        ({"supported_versions": []}, r"\(none\) is known"),
+    ],
+)
+async def test_a_plugin_that_is_refused_hears_why_and_is_tried_again(
+    root: Path, info: dict[str, Any], error: str
+) -> None:
+    async with managing(root) as manager, RawPlugin(root, **info).running() as plugin:
+        await eventually(lambda: len(plugin.heard) >= 2)
+        assert manager.plugins == ()
+    assert {registered for registered, _ in plugin.heard} == {False}
+    assert re.search(error, plugin.heard[0][1])
+
+
+async def test_a_plugin_that_mends_itself_is_registered_by_the_retry(root: Path) -> None:
+    async with (
+        managing(root) as manager,
+        RawPlugin(root, supported_versions=["v9.DRAPlugin"]).running() as plugin,
+    ):
+        await eventually(lambda: bool(plugin.heard))
+        plugin.info.supported_versions[:] = ["v1beta1.DRAPlugin"]
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        await eventually(lambda: plugin.heard[-1] == (True, ""))
+
+
+async def test_the_same_endpoint_twice_is_refused(root: Path) -> None:
+    async with managing(root) as manager, RawPlugin(root).running() as first:
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        second = RawPlugin(root)
+        second.socket = first.socket.with_name("second-reg.sock")
+        async with second.running(endpoint=False):
+            await eventually(lambda: bool(second.heard))
+            assert len(manager.plugins) == 1
+    assert second.heard[0] == (
+        False,
+        f"endpoint {first.endpoint} already registered for DRA driver dra.net",
+    )
+
+
+async def test_what_is_no_socket_or_hidden_is_ignored_and_a_dead_socket_disturbs_nobody(root: Path) -> None:
+    registry = root / "plugins_registry"
+    registry.mkdir()
+    (registry / "file").touch()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(registry / "dead-reg.sock"))
+    with socket.socket(socket.AF_UNIX) as hidden:
+        hidden.bind(str(registry / ".hidden"))
+        async with managing(root) as manager, RawPlugin(root).running():
+            await eventually(lambda: drivers(manager) == ["dra.net"])
+            assert len(manager.plugins) == 1
+
+
+async def test_slices_are_wiped_a_while_after_each_loss_of_the_last_connection(root: Path) -> None:
+    wiped = Wiped()
+    async with managing(root, wiped) as manager:
+        async with RawPlugin(root).running():
+            await eventually(lambda: drivers(manager) == ["dra.net"])
+            assert wiped.drivers == []
+        await eventually(lambda: wiped.drivers == ["dra.net"])
+        async with RawPlugin(root).running():
+            await eventually(lambda: drivers(manager) == ["dra.net"])
+        await eventually(lambda: wiped.drivers == ["dra.net"] * 2)
+
+
+async def test_a_driver_that_comes_back_in_time_keeps_its_slices(root: Path) -> None:
+    wiped = Wiped()
+    slower = KubeletOptions(registration_retry_seconds=0.02, wipe_slices_after_seconds=1.0)
+    async with managing(root, wiped, slower) as manager:
+        async with RawPlugin(root).running():
+            await eventually(lambda: drivers(manager) == ["dra.net"])
+        await eventually(lambda: manager.plugins == ())
+        async with RawPlugin(root).running():
+            await eventually(lambda: drivers(manager) == ["dra.net"])
+            async with RawPlugin(root, name="later").running():
+                await eventually(lambda: len(drivers(manager)) == 2)
+            # Its time begins after that of the first loss, so the first would be due by then, too.
+            await eventually(lambda: "later" in wiped.drivers)
+            assert wiped.drivers == ["later"]
+
+
+async def test_a_socket_put_in_place_of_another_is_a_new_plugin(root: Path) -> None:
+    async with managing(root) as manager, RawPlugin(root).running() as first:
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        second = RawPlugin(root, endpoint=str(root / "second.sock"))
+        second.endpoint, second.socket = root / "second.sock", root / "second-reg.sock"
+        async with second.running():
+            second.socket.rename(first.socket)
+            await eventually(lambda: [p.info.endpoint for p in manager.plugins] == [second.endpoint])
+            await eventually(lambda: second.heard == [(True, "")])
+
+
+def pod(**changes: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "web", "namespace": "team", "uid": "p1", "annotations": {"a": "b"}},
+        "spec": {
+            "containers": [{"name": "main", "image": "web:1", "resources": {"claims": [{"name": "nic"}]}}],
+            "resourceClaims": [{"name": "nic", "resourceClaimName": "the-nic"}],
+        },
+        "status": {},
+        **changes,
+    }
+
+
+def test_a_pod_is_read_with_its_claims_commands_and_environment() -> None:
+    spec = {
+        "hostNetwork": True,
+        "containers": [
+            {
+                "name": "main",
+                "command": ["/bin/server"],
+                "args": ["-v"],
+                "env": [{"name": "A", "value": "1"}, {"name": "SECRET", "valueFrom": {}}],
+                "resources": {"claims": [{"name": "nic", "request": "fast"}]},
+            },
+            {"name": "side"},
+        ],
+        "resourceClaims": [{"name": "nic", "resourceClaimName": "the-nic"}],
+    }
+    view = parse_pod(pod(spec=spec))
+    main, side = view.containers
+    assert (main.command, main.env, main.claims) == (("/bin/server", "-v"), (("A", "1"),), (("nic", "fast"),))
+    assert (side.command, side.claims) == (("sleep", "infinity"), ())
+    assert view.sandbox.host_network
+    assert view.get_resolved_claims() == {"nic": "the-nic"}
+    assert not view.deleting
+
+
+def test_a_template_claim_is_awaited_then_named_by_the_status() -> None:
+    spec = {"containers": [], "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "t"}]}
+    with pytest.raises(PodFailure, match="'nic' was not made from its template yet"):
+        parse_pod(pod(spec=spec)).get_resolved_claims()
+    made = {"resourceClaimStatuses": [{"name": "nic", "resourceClaimName": "web-nic-x"}]}
+    view = parse_pod(pod(spec=spec, status=made))
+    assert view.get_resolved_claims() == {"nic": "web-nic-x"}
+    assert view.template_claims == {"nic"}
+
+
+def test_a_template_claim_that_is_not_needed_is_left_out() -> None:
+    spec = {"containers": [], "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "t"}]}
+    assert (
+        parse_pod(pod(spec=spec, status={"resourceClaimStatuses": [{"name": "nic"}]})).get_resolved_claims()
+        == {}
+    )
+
+
+def test_a_claim_for_extended_resources_reaches_its_container_only() -> None:
+    status = {
+        "extendedResourceClaimStatus": {
+            "resourceClaimName": "web-extended",
+            "requestMappings": [
+                {
+                    "containerName": "main",
+                    "resourceName": "vendor/nic",
+                    "requestName": "container-0-request-0",
+                }
+            ],
+        }
+    }
+    spec = {"containers": [{"name": "main"}, {"name": "side"}]}
+    view = parse_pod(pod(spec=spec, status=status))
+    main, side = view.containers
+    assert list(view.get_resolved_claims().values()) == ["web-extended"]
+    assert [request for _, request in main.claims] == ["container-0-request-0"]
+    assert side.claims == ()
+
+
+def device(name: str, *requests: str) -> KubeletDevice:
+    return KubeletDevice("dra.net", "node-1", name, requests, (f"dra.net/claim={name}",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ([("nics", "")], ["a", "b", "c"]),
+        ([("nics", "fast")], ["a", "c"]),
+        ([("nics", "slow")], ["b", "c"]),
+        ([("nics", "fast"), ("nics", "slow")], ["a", "c", "b"]),
+        ([("other", "")], []),
+        ([], []),
+    ],
+)
+def test_a_container_gets_the_devices_of_its_requests_each_once(
+    asked: Sequence[tuple[str, str]], names: list[str]
+) -> None:
+    devices = {"nics": (device("a", "fast"), device("b", "slow"), device("c"))}
+    assert pick_cdi_ids(asked, devices) == tuple(f"dra.net/claim={name}" for name in names)
+
+
+NOW, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
+
+
+def conditions(status: dict[str, Any]) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in status["conditions"]}
+
+
+def test_a_waiting_pod_shows_why_on_the_container_that_failed() -> None:
+    failure = PodFailure(
+        "Failed", "Error: no such file", container="main", waiting_reason="CreateContainerError"
+    )
+    status = build_status(parse_pod(pod()), Progress(sandbox_ready=True, failure=failure), NOW)
+    assert status["phase"] == "Pending"
+    (container,) = status["containerStatuses"]
+    assert container["state"] == {
+        "waiting": {"reason": "CreateContainerError", "message": "Error: no such file"}
+    }
+    assert conditions(status)["PodReadyToStartContainers"] == "True"
+    assert conditions(status)["Ready"] == "False"
+
+
+def test_a_running_pod_is_ready_and_keeps_foreign_conditions_and_old_times() -> None:
+    before = {
+        "startTime": BEFORE,
+        "conditions": [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": BEFORE},
+            {"type": "Initialized", "status": "True", "lastTransitionTime": BEFORE},
+            {"type": "Ready", "status": "False", "lastTransitionTime": BEFORE},
+        ],
+    }
+    started = StartedContainer(RunningContainer("c1", "main"), "stand-in://c1", NOW)
+    progress = Progress(sandbox_ready=True, containers={"main": started})
+    status = build_status(parse_pod(pod(status=before)), progress, NOW)
+    assert status["phase"] == "Running"
+    assert status["startTime"] == BEFORE
+    assert conditions(status) == {
+        "PodScheduled": "True",
+        "PodReadyToStartContainers": "True",
+        "Initialized": "True",
+        "ContainersReady": "True",
+        "Ready": "True",
+    }
+    times = {condition["type"]: condition["lastTransitionTime"] for condition in status["conditions"]}
+    assert (times["PodScheduled"], times["Initialized"], times["Ready"]) == (BEFORE, BEFORE, NOW)
+    (container,) = status["containerStatuses"]
+    assert container["containerID"] == "stand-in://c1"
+    assert container["state"] == {"running": {"startedAt": NOW}}
+
+
+def test_timings_keep_the_first_success_of_each_phase() -> None:
+    timings = PodTimings()
+    for phase in Phase:
+        timings = timings.with_phase(phase, 1.0).with_phase(phase, 2.0)
+    assert (timings.prepare_seconds, timings.sandbox_seconds, timings.containers_seconds) == (1.0, 1.0, 1.0)
