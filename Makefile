@@ -42,7 +42,8 @@ fmt: setup ## format the code
 	$(BIN)/ruff check --fix .
 
 proto: setup ## regenerate dranet/pb from proto/
-	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -I proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	  --python_out=. --mypy_out=quiet:. $(PROTOS)
 
 docs: setup ## regenerate the reference pages in docs/user
 	$(BIN)/python -m dranet.cli.reference docs/user

@@ -22,7 +22,8 @@ from dranet.errors import SettingsError
 UNIX_PATH_MAX_BYTES = 107
 """``sockaddr_un`` holds 108 bytes including the terminating zero."""
 
-_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_DRIVER_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A DNS subdomain that begins with a letter: it is the vendor of our CDI devices, too."""
 
 _SERVICE_LINK = re.compile(r"DRANET_(SERVICE|PORT)(_|$)|DRANET_\w+_(SERVICE|PORT)(_|$)")
 """Names that Kubernetes injects by itself beside a Service whose name starts with ``dranet``."""
@@ -41,8 +42,10 @@ class LogLevel(StrEnum):
 
 
 def _driver_name(value: str) -> str:
-    if len(value) > 63 or not _DNS_SUBDOMAIN.fullmatch(value):
-        raise ValueError("must be a lower-case DNS subdomain of at most 63 characters, e.g. dra.net")
+    if len(value) > 63 or not _DRIVER_NAME.fullmatch(value):
+        raise ValueError(
+            "must be a lower-case DNS subdomain of at most 63 characters, letter first, e.g. dra.net"
+        )
     return value
 
 

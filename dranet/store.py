@@ -9,6 +9,7 @@ It knows no kernel, cluster or runtime; it is called from the event loop and fro
 
 from __future__ import annotations
 
+import functools
 import logging
 import sqlite3
 import threading
@@ -25,7 +26,12 @@ log = logging.getLogger(__name__)
 SCHEMA_VERSION = 1
 """``PRAGMA user_version`` of the file. A newer file is refused, never rewritten."""
 
-_RECORD = TypeAdapter(PreparedClaim)
+
+@functools.cache
+def _record() -> TypeAdapter[PreparedClaim]:
+    """Built at the first record: an idle node does not pay for it at start."""
+    return TypeAdapter(PreparedClaim)
+
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS prepared (claim_uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
@@ -101,7 +107,7 @@ class ClaimStore:
     def put_all(self, records: Iterable[PreparedClaim]) -> None:
         """Commit several records in one transaction: all or none."""
         batch = tuple(records)
-        rows = [(r.claim.uid, _RECORD.dump_json(r).decode()) for r in batch]
+        rows = [(r.claim.uid, _record().dump_json(r).decode()) for r in batch]
         with self._lock:
             self._write("INSERT OR REPLACE INTO prepared (claim_uid, record) VALUES (?, ?)", rows)
             self._claims.update({r.claim.uid: r for r in batch})
@@ -143,7 +149,7 @@ class ClaimStore:
             "SELECT claim_uid, record FROM prepared ORDER BY claim_uid"
         ).fetchall():
             try:
-                record = _RECORD.validate_json(text)
+                record = _record().validate_json(text)
             except ValidationError as error:
                 bad.append((claim_uid, text, str(error)))
                 continue
