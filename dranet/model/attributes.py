@@ -36,7 +36,7 @@ class AttributeType(StrEnum):
     BOOL = "bool"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # hashed by identity: it is a key for every fact of every scan
 class Attribute:
     """One published attribute. ``omitted_when`` is empty where every device has it."""
 
@@ -65,7 +65,12 @@ _NO_GPU = "the device is not a GPU"
 
 RDMA = Attribute("rdma", _B, "whether the device has an RDMA device")
 VIRTUAL = Attribute("virtual", _B, "whether the interface is made by software (below `/sys/devices/virtual`)")
-IFNAME = Attribute("ifName", _S, "name of the interface on the node", _NO_LINK)
+IFNAME = Attribute(
+    "ifName",
+    _S,
+    "name of the interface on the node; empty on a GPU, so that a claim which selects by it skips GPUs",
+    _NO_LINK,
+)
 TYPE = Attribute(
     "type",
     _S,
@@ -220,6 +225,6 @@ _PAGE_HEAD = (
 )
 _PAGE_TAIL = (
     "",
-    f"Strings are cut at {MAX_VALUE_BYTES} bytes, the limit of the Kubernetes API. The domain of our own names",
-    "stays `dra.net` whatever name the driver runs under.",
+    f"Strings are cut at {MAX_VALUE_BYTES} bytes, the limit of the Kubernetes API. The domain `dra.net`",
+    "stays the same whatever name the driver runs under.",
 )

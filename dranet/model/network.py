@@ -135,9 +135,9 @@ class InterfaceConfig(_Part):
 
     name: Annotated[str, AfterValidator(_ifname)] | None = None
     """Name in the pod; empty is the host's name."""
-    addresses: (
-        Annotated[tuple[InterfaceCidr, ...], Field(strict=False), AfterValidator(_unique)] | None
-    ) = None
+    addresses: Annotated[tuple[InterfaceCidr, ...], Field(strict=False), AfterValidator(_unique)] | None = (
+        None
+    )
     """Interface addresses in CIDR form. An empty list means no addresses at all."""
     mtu: Annotated[int, Field(ge=MTU_MIN, le=MTU_MAX)] | None = None
     """Bytes."""

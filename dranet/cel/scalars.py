@@ -1,0 +1,86 @@
+"""Kubernetes quantities and semantic versions: parsed, exact, comparable.
+
+``CelError`` is defined here because parsing is the lowest thing that can fail.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from dranet.errors import ClaimError
+
+
+class CelError(ClaimError):
+    """A selector that cannot be compiled or evaluated; in a cluster it stops the scheduling of the pod."""
+
+
+_QUANTITY_TEXT = re.compile(
+    r"([+-]?)(\d+\.?\d*|\.\d+)(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?", re.ASCII
+)
+_SUFFIXES = {
+    "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    **{letter: Fraction(1000 ** (i + 1)) for i, letter in enumerate("kMGTPE")},
+    **{f"{letter}i": Fraction(1024 ** (i + 1)) for i, letter in enumerate("KMGTPE")},
+}
+NANO = 10**9
+_INT64 = range(-(2**63), 2**63)
+
+
+def parse_quantity(text: str) -> int:
+    """A Kubernetes quantity in billionths, rounded up as the API server does."""
+    match = _QUANTITY_TEXT.fullmatch(text)
+    if not match:
+        raise CelError(f"{text!r} is not a quantity, e.g. 10Gi or 500m")
+    sign, digits, exponent, suffix = match.groups()
+    factor = Fraction(10) ** int(exponent[1:]) if exponent else _SUFFIXES[suffix or ""]
+    nanos = -(-Fraction(digits) * factor * NANO // 1)
+    return -nanos if sign == "-" else nanos
+
+
+class Semver(NamedTuple):
+    """Semantic version 2.0.0; build metadata takes no part in comparison and is dropped."""
+
+    major: int
+    minor: int
+    patch: int
+    prerelease: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, normalize: bool = False) -> Semver:
+        match = _SEMVER_TEXT.fullmatch(_normalized(text) if normalize else text)
+        if not match:
+            raise CelError(f"{text!r} is not a semantic version, e.g. 1.2.3")
+        tail = tuple(match[4].split(".")) if match[4] else ()
+        return cls(int(match[1]), int(match[2]), int(match[3]), tail)
+
+    @property
+    def canonical(self) -> str:
+        base = f"{self.major}.{self.minor}.{self.patch}"
+        return f"{base}-{'.'.join(self.prerelease)}" if self.prerelease else base
+
+    @property
+    def sort_key(self) -> tuple[Any, ...]:
+        """A release comes after its pre-releases; numeric identifiers before the others."""
+        tail = tuple((not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in self.prerelease)
+        return (self.major, self.minor, self.patch, not tail, tail)
+
+
+_NUMBER = r"(0|[1-9]\d*)"
+_IDENTIFIER = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"
+_SEMVER_TEXT = re.compile(
+    rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:-({_IDENTIFIER}(?:\.{_IDENTIFIER})*))?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?",
+    re.ASCII,
+)
+
+
+def _normalized(text: str) -> str:
+    """Without a leading ``v``, with all three numbers and no leading zeros."""
+    match = re.fullmatch(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?([-+].*)?", text, re.ASCII | re.DOTALL)
+    if not match:
+        return text
+    return ".".join(str(int(n or 0)) for n in match.groups()[:3]) + (match[4] or "")

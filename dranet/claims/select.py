@@ -1,0 +1,39 @@
+"""Which results of a claim are ours, and which configs apply to each.
+
+A claim may hold devices of several drivers, and configs for all of them. Both lists come from
+``status.allocation.devices``, where the scheduler puts the DeviceClass's configs before the claim's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dranet.model.claim import AllocationResult, Claim, OpaqueConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """One of our results with the configs that apply to it, in the order of the claim."""
+
+    result: AllocationResult
+    configs: tuple[OpaqueConfig, ...] = ()
+    config_indexes: tuple[int, ...] = ()
+    """Where each config stands in ``status.allocation.devices.config``, for error messages."""
+
+
+def select_results(claim: Claim, driver: str) -> tuple[Selection, ...]:
+    """Our results in the order of the claim; empty when the claim is none of our business.
+
+    Unlike DraNet, every config that applies is kept, and one that names a request applies to whichever
+    alternative of it was allocated (KEP-4816).
+    """
+    return tuple(_select(result, claim, driver) for result in claim.results if result.driver == driver)
+
+
+def _select(result: AllocationResult, claim: Claim, driver: str) -> Selection:
+    chosen = [(i, c) for i, c in enumerate(claim.configs) if c.driver == driver and _applies(c, result)]
+    return Selection(result, tuple(config for _, config in chosen), tuple(index for index, _ in chosen))
+
+
+def _applies(config: OpaqueConfig, result: AllocationResult) -> bool:
+    return not config.requests or not {result.request, result.main_request}.isdisjoint(config.requests)

@@ -1,0 +1,279 @@
+"""Facts become devices: merged by PCI function, named for good, and blind to what a pod has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dranet.inventory.build import build_devices
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import Address, CharDevice, Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
+
+NIC_ADDRESS = "0000:1a:00.0"
+UVERBS = CharDevice("infiniband/uverbs0", 231, 192)
+
+
+def pci(address: str = NIC_ADDRESS, **changes: Any) -> PciFunction:
+    function = PciFunction(
+        address=address,
+        class_code=0x020000,
+        vendor_id=0x15B3,
+        device_id=0x1021,
+        driver="mlx5_core",
+        numa_node=0,
+        root="pci0000:17",
+        path=("0000:17:01.0", address),
+    )
+    return replace(function, **changes)
+
+
+def link(ifname: str = "eth1", ifindex: int = 5, address: str = NIC_ADDRESS, **changes: Any) -> Link:
+    made = Link(
+        ifindex=ifindex,
+        ifname=ifname,
+        mac="02:00:00:00:00:01",
+        mtu=9000,
+        flags=1,
+        operstate="up",
+        parent_bus="pci" if address else "",
+        parent_device=address,
+        pci_address=address,
+    )
+    return replace(made, **changes)
+
+
+def rdma(
+    name: str = "mlx5_0", address: str = NIC_ADDRESS, layer: str = "Ethernet", **changes: Any
+) -> RdmaDevice:
+    port = RdmaPort(1, state="ACTIVE", link_layer=layer, rate="400 Gb/sec (4X NDR)")
+    return replace(RdmaDevice(name, address, ports=(port,), char_devices=(UVERBS,)), **changes)
+
+
+def build(held: dict[str, Device] | None = None, **facts: Any) -> dict[str, Device]:
+    return {device.name: device for device in build_devices(replace(NodeFacts(), **facts), held or {})}
+
+
+def test_a_pci_function_its_link_and_its_rdma_device_make_one_device() -> None:
+    devices = build(pci_functions=(pci(),), links=(link(),), rdma_devices=(rdma(),))
+
+    assert list(devices) == ["pci-0000-1a-00-0"]
+    device = devices["pci-0000-1a-00-0"]
+    assert (device.kind, device.ifname, device.rdma_device) == (DeviceKind.NIC, "eth1", "mlx5_0")
+    assert (device.pcie_root, device.numa_node, device.char_devices) == ("pci0000:17", 0, (UVERBS,))
+    assert device.attributes["dra.net/ifName"] == "eth1"
+    assert device.attributes["dra.net/rdma"] is True
+    assert device.attributes["dra.net/rdmaRateGbps"] == 400
+    assert device.attributes["resource.kubernetes.io/pcieRoot"] == "pci0000:17"
+    assert device.attributes["resource.kubernetes.io/pciBusID"] == NIC_ADDRESS
+
+
+@pytest.mark.parametrize("driver", ["", "vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"])
+def test_a_function_that_no_kernel_network_driver_runs_is_no_device(driver: str) -> None:
+    assert build(pci_functions=(pci(driver=driver),)) == {}
+
+
+def test_a_function_of_another_class_is_no_device() -> None:
+    assert build(pci_functions=(pci(class_code=0x010802, driver="nvme"),)) == {}
+
+
+def test_a_virtio_link_belongs_to_its_pci_function() -> None:
+    nic = link(parent_bus="virtio", parent_device="virtio3")
+
+    assert build(pci_functions=(pci(driver="virtio-pci"),), links=(nic,))["pci-0000-1a-00-0"].ifname == "eth1"
+
+
+def test_a_usb_adapter_is_a_device_of_its_own_and_not_its_host_controller() -> None:
+    controller = pci("0000:00:14.0", class_code=0x0C0330, driver="xhci_hcd")
+    adapters = [
+        link(f"usb{i}", 10 + i, "0000:00:14.0", parent_bus="usb", parent_device=f"1-{i}:1.0") for i in (1, 2)
+    ]
+
+    assert list(build(pci_functions=(controller,), links=tuple(adapters))) == ["usb1", "usb2"]
+
+
+def test_of_several_links_on_a_function_the_functions_own_oldest_one_stands_for_it() -> None:
+    representor = link("eth9", 4, parent_device="mlx5_core.sf.2")
+    older, newer = link("enp26s0f0np0", 6), link("enp26s0f0npf0vf0", 7)
+
+    for links in ((representor, older, newer), (newer, older, representor)):
+        assert build(pci_functions=(pci(),), links=links)["pci-0000-1a-00-0"].ifname == "enp26s0f0np0"
+
+
+def test_a_child_interface_does_not_stand_for_the_function() -> None:
+    child, parent = link("ib0.8001", 3, lower=8, kind="ipoib"), link("ib0", 8, kind="ipoib")
+
+    assert build(pci_functions=(pci(),), links=(child, parent))["pci-0000-1a-00-0"].ifname == "ib0"
+
+
+def test_an_infiniband_adapter_without_link_is_rdma_only() -> None:
+    device = build(pci_functions=(pci(class_code=0x020700),), rdma_devices=(rdma(layer="InfiniBand"),))
+
+    assert device["pci-0000-1a-00-0"].kind is DeviceKind.RDMA
+    assert "dra.net/ifName" not in device["pci-0000-1a-00-0"].attributes
+
+
+def test_rdma_on_a_function_of_class_00ff_is_rdma_only_even_over_ethernet() -> None:
+    function = pci(class_code=0x00FF00, driver="erdma")
+
+    assert (
+        build(pci_functions=(function,), rdma_devices=(rdma(),))["pci-0000-1a-00-0"].kind is DeviceKind.RDMA
+    )
+
+
+def test_a_roce_nic_whose_link_is_out_of_sight_is_not_taken_for_rdma_only() -> None:
+    device = build(pci_functions=(pci(),), rdma_devices=(rdma(),))["pci-0000-1a-00-0"]
+
+    assert (device.kind, device.ifname) == (DeviceKind.NIC, "")
+
+
+def test_a_software_rdma_device_joins_its_interface() -> None:
+    port = RdmaPort(1, link_layer="Ethernet", netdevs=("dummy0",))
+    devices = build(
+        links=(link("dummy0", 9, "", kind="dummy", virtual=True),),
+        rdma_devices=(RdmaDevice("rxe0", ports=(port,)),),
+    )
+
+    assert list(devices) == ["dummy0"]
+    assert devices["dummy0"].rdma_device == "rxe0"
+
+
+def test_a_held_device_keeps_everything_but_its_interface_name() -> None:
+    facts: dict[str, Any] = {"pci_functions": (pci(),), "rdma_devices": (rdma(),)}
+    recorded = build(**facts, links=(link(),))["pci-0000-1a-00-0"]
+
+    # In the pod: the link is gone, function and RDMA device are still seen (shared RDMA mode).
+    assert build({recorded.name: recorded}, **facts) == {recorded.name: replace(recorded, ifname="")}
+
+
+def test_a_held_device_that_has_not_moved_yet_is_not_offered_a_second_time() -> None:
+    facts: dict[str, Any] = {"pci_functions": (pci(),), "rdma_devices": (rdma(),), "links": (link(),)}
+    recorded = build(**facts)["pci-0000-1a-00-0"]
+
+    assert build({recorded.name: recorded}, **facts) == {recorded.name: replace(recorded, ifname="")}
+
+
+def test_the_software_rdma_device_of_a_held_interface_does_not_appear_alone() -> None:
+    port = RdmaPort(1, link_layer="Ethernet", netdevs=("dummy0",))
+    recorded = build(
+        links=(link("dummy0", 9, "", kind="dummy"),), rdma_devices=(RdmaDevice("rxe0", ports=(port,)),)
+    )
+
+    alone = RdmaDevice("rxe0", ports=(RdmaPort(1, link_layer="Ethernet"),))
+    assert list(build(recorded, rdma_devices=(alone,))) == ["dummy0"]
+
+
+def test_nics_come_before_gpus_whatever_their_addresses() -> None:
+    gpu = pci("0000:01:00.0", class_code=0x030200, driver="nvidia")
+    devices = build_devices(
+        NodeFacts(
+            pci_functions=(gpu, pci()),
+            links=(link(), link("dummy0", 9, "", kind="dummy", virtual=True)),
+            gpus=(Gpu("0000:01:00.0", "nvidia", model="H100", uuid="GPU-1"),),
+        ),
+        {},
+    )
+
+    assert [d.name for d in devices] == ["pci-0000-1a-00-0", "dummy0", "gpu-0000-01-00-0"]
+    assert devices[2].attributes["dra.net/rdma"] is False
+    assert devices[2].attributes["dra.net/gpuModel"] == "H100"
+    assert devices[2].attributes["resource.kubernetes.io/pcieRoot"] == "pci0000:17"
+
+
+def test_every_device_says_whether_it_has_rdma_and_is_virtual() -> None:
+    devices = build(
+        pci_functions=(pci(), pci("0000:1b:00.0", class_code=0x030000)),
+        links=(link(), link("dummy0", 9, "", kind="dummy", virtual=True)),
+        rdma_devices=(rdma("ib9", "0000:2a:00.0", "InfiniBand"),),
+        gpus=(Gpu("0000:1b:00.0", "amd"),),
+    )
+
+    assert len(devices) == 4
+    assert {name: d.attributes["dra.net/rdma"] for name, d in devices.items()} == {
+        "pci-0000-1a-00-0": False,
+        "pci-0000-2a-00-0": True,
+        "dummy0": False,
+        "gpu-0000-1b-00-0": False,
+    }
+    assert [name for name, d in devices.items() if d.attributes["dra.net/virtual"]] == ["dummy0"]
+
+
+def test_only_global_addresses_are_published_sorted_and_whole() -> None:
+    texts = [
+        "169.254.1.1/16",
+        "10.0.0.9/24",
+        "10.0.0.10/24",
+        "127.0.0.1/8",
+        "fe80::1/64",
+        "fd00::5/64",
+        "224.0.0.1/4",
+    ]
+    attributes = build(links=(link("dummy0", 9, "", addresses=tuple(map(Address, texts))),))[
+        "dummy0"
+    ].attributes
+
+    assert attributes["dra.net/ipv4"] == "10.0.0.10/24,10.0.0.9/24"
+    assert attributes["dra.net/ipv6"] == "fd00::5/64"
+
+
+@given(st.ip_addresses())
+def test_an_address_is_published_exactly_when_it_is_global_unicast(ip: IPv4Address | IPv6Address) -> None:
+    attributes = build(links=(link("dummy0", 9, "", addresses=(Address(f"{ip}/{ip.max_prefixlen}"),)),))
+    special = ip.is_unspecified or ip.is_loopback or ip.is_multicast or ip.is_link_local
+    is_global = not special and str(ip) != "255.255.255.255"
+
+    assert (f"dra.net/ipv{ip.version}" in attributes["dummy0"].attributes) is is_global
+
+
+def test_addresses_are_cut_at_the_last_whole_one_that_fits() -> None:
+    many = tuple(Address(f"192.168.100.{i}/24") for i in range(100, 110))
+    value = build(links=(link("dummy0", 9, "", addresses=many),))["dummy0"].attributes["dra.net/ipv4"]
+
+    assert value == "192.168.100.100/24,192.168.100.101/24,192.168.100.102/24"
+
+
+def test_virtual_functions_say_so_and_physical_ones_count_theirs() -> None:
+    functions = (
+        pci(sriov_total_vfs=8, sriov_num_vfs=2),
+        pci("0000:1a:00.1", physical_function=NIC_ADDRESS, virtual_function_index=0),
+    )
+    devices = build(pci_functions=functions, links=(link(), link("eth2", 6, "0000:1a:00.1")))
+
+    physical, virtual = (devices[f"pci-0000-1a-00-{i}"].attributes for i in (0, 1))
+    assert (physical["dra.net/sriov"], physical["dra.net/sriovVfs"]) == (True, 2)
+    assert (virtual["dra.net/sriov"], virtual["dra.net/isSriovVf"]) == (False, True)
+    assert "dra.net/isSriovVf" not in physical
+    assert "dra.net/sriovVfs" not in virtual
+
+
+def test_a_domain_of_five_digits_has_no_standard_bus_id() -> None:
+    attributes = build(pci_functions=(pci("10000:01:00.0"),))["pci-10000-01-00-0"].attributes
+
+    assert attributes["dra.net/pciAddress"] == "10000:01:00.0"
+    assert "resource.kubernetes.io/pciBusID" not in attributes
+
+
+NAMES = (
+    st.binary(min_size=1, max_size=15)
+    .filter(lambda name: b"/" not in name and b"\0" not in name)
+    .map(lambda name: name.decode(errors="surrogateescape"))
+)
+"""What the kernel allows in an interface name: any byte but these two."""
+
+
+@given(names=st.lists(NAMES, max_size=6, unique=True), alias=st.text(max_size=300))
+def test_whatever_links_are_called_every_device_is_valid_for_the_api(names: list[str], alias: str) -> None:
+    links = tuple(link(name, i + 2, "", alias=alias) for i, name in enumerate(names))
+    devices = build_devices(NodeFacts(links=links), {})
+
+    assert len({device.name for device in devices}) == len(devices)
+    for device in devices:
+        assert len(device.name) <= 63
+        assert set(device.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+        assert device.name.strip("-") == device.name
+        for value in device.attributes.values():
+            assert not isinstance(value, str) or len(value.encode()) <= 64
