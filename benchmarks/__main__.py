@@ -1,0 +1,58 @@
+"""``python -m benchmarks [NAME...]``: run, print a table, write JSON; exit 1 when a bound is not held."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.measure import HEADER
+from dranet.cli.devices import format_table
+from dranet.testbed.isolation import run_isolated
+
+NAMES = ("scan", "hook", "driver")
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="*", choices=(*NAMES, []), help="which to run; default: all")
+    parser.add_argument("--output", type=Path, default=RESULTS / "latest.json", help="where the JSON goes")
+    options = parser.parse_args()
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    codes = [
+        run_isolated(lambda name=name: _run_one(name, options.output.with_suffix(f".{name}.part")))
+        for name in options.name or NAMES
+    ]
+    return max(codes) or _merge(options.output)
+
+
+def _run_one(name: str, part: Path) -> int:
+    """One benchmark in a private tree of its own."""
+    print(f"measuring: {name} ...", file=sys.stderr, flush=True)
+    results = list(import_module(f"benchmarks.{name}").run())
+    part.write_text(json.dumps([result.as_json() for result in results]))
+    print("\n".join(format_table(HEADER, [result.as_row() for result in results])), flush=True)
+    return 0
+
+
+def _merge(output: Path) -> int:
+    rows = []
+    for part in sorted(output.parent.glob(f"{output.stem}.*.part")):
+        rows += json.loads(part.read_text())
+        part.unlink()
+    machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+    output.write_text(json.dumps({"machine": machine, "results": rows}, indent=2) + "\n")
+    missed = [row["title"] for row in rows if not row["within_bound"]]
+    print(f"\nwritten to {output}")
+    if missed:
+        print(f"bound not held: {', '.join(missed)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""The driver as a program: start to serving and to registered, Prepare of one claim, memory at idle.
+
+Everything is real but the cluster around it, which is the testbed's: hardware of two NICs, stand-in
+runtime. Prepare is timed by a gRPC client on the DRA socket, API request, plan, commit and CDI spec
+included. Memory is the child's ``VmRSS`` (shared file pages included) with 1,000 links on the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc.aio
+
+from benchmarks.measure import Result, Series
+from dranet.cluster import paths
+from dranet.pb import dra_v1_pb2
+from dranet.testbed.cluster import DRIVER_NAME, NAMESPACE, NODE_NAME, Testbed
+from dranet.testbed.hardware import load_hardware
+from dranet.testbed.isolation import WORK_DIR
+from dranet.testbed.runtimes import stand_in
+
+STARTS = 10
+PREPARES = 100
+MEMORY_SAMPLES = 10
+LINKS = 1000
+SERVING_BOUND_MS = 350.0
+MEMORY_BOUND_MB = 60.0
+_SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+
+
+def run() -> Iterator[Result]:
+    yield from asyncio.run(_measure())
+
+
+async def _measure() -> list[Result]:
+    async with Testbed(load_hardware("two-nic"), stand_in, WORK_DIR) as testbed:
+        results = await _measure_starts(testbed)
+        await testbed.driver.start()
+        await testbed.driver.wait_ready(20)
+        results.append(await _measure_prepare(testbed))
+        results.append(await _measure_memory(testbed))
+        await testbed.driver.stop()
+        return results
+
+
+async def _measure_starts(testbed: Testbed) -> list[Result]:
+    serving, registered = [], []
+    for _ in range(STARTS + 1):
+        begin = time.perf_counter()
+        await testbed.driver.start()
+        await _wait_answer("/healthz", "ok")
+        serving.append((time.perf_counter() - begin) * 1000)
+        await _wait_answer("/readyz", "[+] kubelet")
+        registered.append((time.perf_counter() - begin) * 1000)
+        await testbed.driver.wait_ready(20)
+        await testbed.driver.stop()
+    return [
+        Result("start to serving", Series("serving", tuple(serving[1:])), bound=SERVING_BOUND_MS),
+        Result("start to registered", Series("registered", tuple(registered[1:]))),
+    ]
+
+
+async def _measure_prepare(testbed: Testbed) -> Result:
+    claim = await _make_claim(testbed)
+    samples = []
+    async with grpc.aio.insecure_channel(
+        f"unix:{testbed.places.kubelet_root}/plugins/dra.net/dra.sock"
+    ) as channel:
+        prepare = channel.unary_unary(
+            f"{_SERVICE}/NodePrepareResources",
+            request_serializer=dra_v1_pb2.NodePrepareResourcesRequest.SerializeToString,
+            response_deserializer=dra_v1_pb2.NodePrepareResourcesResponse.FromString,
+        )
+        unprepare = channel.unary_unary(
+            f"{_SERVICE}/NodeUnprepareResources",
+            request_serializer=dra_v1_pb2.NodeUnprepareResourcesRequest.SerializeToString,
+            response_deserializer=dra_v1_pb2.NodeUnprepareResourcesResponse.FromString,
+        )
+        for _ in range(PREPARES + 1):
+            begin = time.perf_counter()
+            answer = await prepare(dra_v1_pb2.NodePrepareResourcesRequest(claims=[claim]))
+            samples.append((time.perf_counter() - begin) * 1000)
+            if answer.claims[claim.uid].error:
+                raise RuntimeError(answer.claims[claim.uid].error)
+            await unprepare(dra_v1_pb2.NodeUnprepareResourcesRequest(claims=[claim]))
+    return Result("Prepare of one claim", Series("prepare", tuple(samples[1:])))
+
+
+async def _make_claim(testbed: Testbed) -> dra_v1_pb2.Claim:
+    """A claim for one NIC, allocated past the scheduler, of a pod that is bound elsewhere and never runs."""
+    nic = next(d.device for d in testbed.decisions if d.published and d.device.ifname)
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "elsewhere"},
+        "spec": {"nodeName": "another-node", "containers": [{"name": "main", "image": "none"}]},
+    }
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "measured"},
+        "spec": {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "any"}}]}},
+    }
+    await testbed.apply([pod, claim])
+    result = {"request": "nic", "driver": DRIVER_NAME, "pool": NODE_NAME, "device": nic.name}
+    consumer = {"resource": "pods", "name": "elsewhere", "uid": testbed.pod_uid("elsewhere")}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]}
+    await testbed.api.patch(paths.resource_claim_status(NAMESPACE, "measured"), {"status": status})
+    uid = (await testbed.fetch_claim("measured"))["metadata"]["uid"]
+    return dra_v1_pb2.Claim(namespace=NAMESPACE, name="measured", uid=uid)
+
+
+async def _measure_memory(testbed: Testbed) -> Result:
+    await asyncio.to_thread(_add_links)
+    samples = []
+    for _ in range(MEMORY_SAMPLES):
+        await asyncio.sleep(0.5)
+        samples.append(_read_rss_mb(testbed.driver.pid))
+    return Result(
+        f"memory at idle, {LINKS} links", Series("VmRSS", tuple(samples), unit="MB"), bound=MEMORY_BOUND_MB
+    )
+
+
+def _add_links() -> None:
+    lines = [f"link add v{number} type veth peer name w{number}" for number in range(LINKS // 2)]
+    subprocess.run(("ip", "-batch", "-"), input="\n".join(lines), text=True, check=True)
+
+
+def _read_rss_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    match = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+    assert match is not None, "a process without VmRSS is gone"
+    return int(match[1]) / 1024
+
+
+async def _wait_answer(path: str, text: str) -> None:
+    answer = await _get(path)
+    while text not in answer:
+        await asyncio.sleep(0.002)
+        answer = await _get(path)
+
+
+async def _get(path: str) -> str:
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", 9177)
+    except OSError:
+        return ""
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: driver\r\nConnection: close\r\n\r\n".encode())
+        return (await reader.read()).decode()
+    except OSError:
+        return ""
+    finally:
+        writer.close()

@@ -1,0 +1,57 @@
+"""``dranet``: one program, one module per command. No decisions here, only arguments and print-outs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from dranet import __version__
+from dranet.errors import DranetError, SettingsError
+
+EXIT_FAILED = 1
+EXIT_BAD_SETTINGS = 2
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "run": "dranet.cli.run",
+    "devices": "dranet.cli.devices",
+    "demo": "dranet.cli.demo",
+    "testbed": "dranet.cli.testbed",
+}
+"""Command -> module with ``add_parser(commands)``. Only the module of the given command is loaded: the
+driver pays neither start time nor memory for the others."""
+
+
+def build_parser(first_argument: str) -> argparse.ArgumentParser:
+    """The command line; all of it, unless the first argument names a command."""
+    parser = argparse.ArgumentParser(
+        prog="dranet",
+        description="Kubernetes DRA network driver: the pod's NIC beside its GPU, whole or not at all.",
+    )
+    parser.add_argument("--version", action="version", version=f"dranet {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+    for name in (first_argument,) if first_argument in COMMANDS else COMMANDS:
+        import_module(COMMANDS[name]).add_parser(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 bad arguments or settings."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = build_parser(given[0] if given else "").parse_args(given)
+    try:
+        return int(options.run(options))
+    except SettingsError as error:
+        print(f"dranet: {error}", file=sys.stderr)
+        return EXIT_BAD_SETTINGS
+    except DranetError as error:
+        print(f"dranet: {error.reason}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

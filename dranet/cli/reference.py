@@ -1,0 +1,48 @@
+"""Writes the reference pages of ``docs/user`` from what is declared once in code (``make docs``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dranet.model.attributes import render_markdown as attributes_page
+from dranet.settings import Settings, environment_name, flag_name
+
+SETTINGS_HEAD = """# Settings of the driver
+
+Generated from `dranet/settings.py` by `make docs`; a test fails when it is stale.
+
+Later wins: default, file (`--config FILE`, YAML or JSON), environment, flag. Unknown keys are refused, and
+bad settings stop the start with exit code 2, naming every bad key.
+
+| flag | environment | key in the file | default | meaning |
+|---|---|---|---|---|
+"""
+
+
+def settings_page() -> str:
+    """``docs/user/settings.md``."""
+    return SETTINGS_HEAD + "".join(
+        f"| `{flag_name(name)}` | `{environment_name(name)}` | `{name}` | {_default(field.default)} "
+        f"| {field.description} |\n"
+        for name, field in Settings.model_fields.items()
+    )
+
+
+def _default(value: object) -> str:
+    return f"`{value}`" if str(value) else "-"
+
+
+def build_pages() -> Mapping[str, str]:
+    """File name below ``docs/user`` -> text."""
+    return {"settings.md": settings_page(), "attributes.md": attributes_page()}
+
+
+def main(folder: Path) -> None:
+    for name, text in build_pages().items():
+        (folder / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,57 @@
+"""``dranet run``: the driver itself, one per node."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+from dranet.settings import LogFormat, Settings, environment_name, flag_name, load_settings
+from dranet.telemetry import set_up_logging
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command; every flag comes from ``Settings``."""
+    parser = commands.add_parser(
+        "run",
+        help="run the driver on this node",
+        description="Run the driver on this node. Each setting may also come from the environment "
+        "(DRANET_*) or from a file; flags win over the environment, the environment over the file.",
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
+    add_settings_flags(parser, tuple(Settings.model_fields))
+    parser.set_defaults(run=run)
+
+
+def add_settings_flags(parser: argparse.ArgumentParser, fields: tuple[str, ...]) -> None:
+    """One flag for each named setting, with help, default and environment name."""
+    for name in fields:
+        field = Settings.model_fields[name]
+        default = f"default {field.default}" if str(field.default) else "no default"
+        parser.add_argument(
+            flag_name(name),
+            dest=name,
+            metavar=name.rpartition("_")[2].upper(),
+            default=argparse.SUPPRESS,
+            help=f"{field.description} ({default}; {environment_name(name)})",
+        )
+
+
+def settings_from(options: argparse.Namespace) -> Settings:
+    """Merge file, environment and flags; the node's name defaults to the host's."""
+    given = {name: value for name, value in vars(options).items() if name in Settings.model_fields}
+    file = Path(options.config) if getattr(options, "config", None) else None
+    settings = load_settings(given, os.environ, file)
+    return settings if settings.node_name else settings.model_copy(update={"node_name": socket.gethostname()})
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT."""
+    settings = settings_from(options)
+    set_up_logging(settings.log_level, as_json=settings.log_format is LogFormat.JSON)
+    from dranet.driver.app import run_driver
+
+    asyncio.run(run_driver(settings))
+    return 0

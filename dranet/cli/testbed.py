@@ -1,0 +1,141 @@
+"""``dranet testbed``: run scenarios on a one-node cluster that lives in one process tree on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dranet.cli.narration import choose_storyteller
+
+if TYPE_CHECKING:
+    from dranet.testbed.cluster import RuntimeFactory
+    from dranet.testbed.scenario import Scenario
+
+EXIT_FAILED = 1
+EXIT_CANNOT_RUN_HERE = 3
+"""This machine lacks a right or a program; nothing was tried."""
+
+RUNTIMES = ("stand-in", "containerd")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "testbed",
+        help="run scenarios on a one-node cluster in one process tree",
+        description="A one-node cluster on this machine: described hardware, an API server, a scheduler, a "
+        "kubelet, a container runtime, and the real driver. Everything lives in private namespaces and "
+        "leaves nothing behind. Needs root or unprivileged user namespaces.",
+    )
+    actions = parser.add_subparsers(title="actions", dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="list the scenarios and the hardware that come with dranet")
+    listing.set_defaults(run=run_list)
+    running = actions.add_parser("run", help="run scenarios, by name or file")
+    running.add_argument("scenarios", nargs="+", metavar="SCENARIO", help="name of a shipped one, or a file")
+    add_runtime_flags(running)
+    running.set_defaults(run=run)
+
+
+def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
+    """``--runtime`` and what belongs to it."""
+    parser.add_argument(
+        "--runtime",
+        choices=RUNTIMES,
+        default="stand-in",
+        help="container runtime: the stand-in (default), or a real containerd and runc, fetched once from "
+        "the distribution's packages without being installed; needs root",
+    )
+
+
+def run_list(_: argparse.Namespace) -> int:
+    """Print what is there."""
+    from dranet.testbed.hardware import known_hardware, load_hardware
+    from dranet.testbed.scenario import known_scenarios, load_scenario
+
+    print("scenarios:")
+    for path in known_scenarios():
+        print(f"  {path.stem:36}{load_scenario(path.stem).description}")
+    print("hardware:")
+    for path in known_hardware():
+        print(f"  {path.stem:36}{load_hardware(path.stem).description}")
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run each scenario in a private tree of its own; 0 if all were as expected."""
+    from dranet.testbed.scenario import load_scenario
+
+    scenarios = [load_scenario(name) for name in options.scenarios]
+    return with_runtime(options.runtime, partial(_run_all, scenarios, options.runtime))
+
+
+def with_runtime(name: str, work: Callable[[RuntimeFactory], int]) -> int:
+    """Call ``work`` with the runtime; say what is missing, and 3, where this machine cannot run it."""
+    from dranet.testbed.containerd_fetch import ContainerdUnavailable
+    from dranet.testbed.isolation import IsolationRefused
+
+    try:
+        return work(_get_runtime(name))
+    except (IsolationRefused, ContainerdUnavailable) as refused:
+        print(f"dranet: {refused}", file=sys.stderr)
+        return EXIT_CANNOT_RUN_HERE
+
+
+def run_isolated_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
+    """One scenario in one private tree, told as it happens; 0 if every step was as expected.
+
+    Raises:
+        IsolationRefused: this machine does not give the rights.
+    """
+    from dranet.testbed.isolation import run_isolated
+
+    return run_isolated(partial(_tell_scenario, scenario, make_runtime))
+
+
+def _run_all(scenarios: list[Scenario], runtime: str, make_runtime: RuntimeFactory) -> int:
+    worst = 0
+    for scenario in scenarios:
+        if runtime in scenario.runtimes:
+            worst = max(worst, run_isolated_scenario(scenario, make_runtime))
+        else:
+            print(f"{scenario.name}: skipped on {runtime}: {scenario.why_not_everywhere}")
+    return worst
+
+
+def _tell_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
+    from dranet.testbed.isolation import WORK_DIR
+    from dranet.testbed.scenario_run import run_scenario
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end_by_signal)
+    story = choose_storyteller()
+    story.introduce(scenario.name, scenario.description)
+    with contextlib.closing(story):
+        report = asyncio.run(run_scenario(scenario, make_runtime, WORK_DIR, story))
+        story.sum_up(report)
+    return 0 if report.passed else EXIT_FAILED
+
+
+def _end_by_signal(number: int, _: object) -> None:
+    """Leave through every ``finally``: a real runtime has things to give back that no namespace holds."""
+    sys.exit(128 + number)
+
+
+def _get_runtime(name: str) -> RuntimeFactory:
+    """A real runtime is fetched here, before the private tree, which has no way to the outside."""
+    from dranet.testbed import runtimes
+    from dranet.testbed.containerd_fetch import default_cache_dir, fetch_toolchain
+
+    if name == "stand-in":
+        return runtimes.stand_in
+    return runtimes.containerd(fetch_toolchain(default_cache_dir(), _report))
+
+
+def _report(text: str) -> None:
+    print(f"containerd: {text}", file=sys.stderr)

@@ -1,0 +1,259 @@
+"""The driver as a whole: build, start in order, drain, stop.
+
+Start: store, first scan, runtime, kubelet, publish, ready. Stop: not ready, refuse Prepare, wait for pods
+that are prepared but not yet running, then kubelet, runtime, reports, store. Slices stay published: a quick
+restart keeps them, and the kubelet wipes them after 30 s if we do not come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from dranet import __version__
+from dranet.cluster.claims import apply_device_statuses, fetch_claim
+from dranet.cluster.client import ApiClient
+from dranet.cluster.events import EventRecorder
+from dranet.cluster.slices import SlicePublisher
+from dranet.driver.announce import Announcer
+from dranet.driver.attachments import Attachments
+from dranet.driver.gate import ReadyGate
+from dranet.driver.health import InventoryHealth
+from dranet.driver.hooks import PodHooks, RuntimeSnapshot
+from dranet.driver.prepare import Preparer
+from dranet.driver.probes import PartState, ProbeServer
+from dranet.driver.publish import Inventory, PublishLoop
+from dranet.driver.reconcile import Reconciler
+from dranet.driver.report import EventNote, Reporter
+from dranet.kernel.boot import read_boot_id
+from dranet.kubelet.kubelet_plugin import KubeletPlugin
+from dranet.model.claim import ClaimRef
+from dranet.model.status import DeviceStatus
+from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.nri import NriPlugin
+from dranet.settings import Settings
+from dranet.store import ClaimStore
+from dranet.telemetry import Metrics
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 2.0
+"""At stop, the last statuses and Events get this long."""
+DRAIN_POLL_SECONDS = 0.25
+
+
+async def run_driver(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        SettingsError: the driver refuses to start.
+        StoreError: the store cannot be opened.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with _api_client(settings) as client:
+        await Driver(settings, client).run(stop)
+
+
+class Driver:
+    """Every part of the driver, wired. ``async with`` starts it; leaving stops it."""
+
+    def __init__(self, settings: Settings, client: ApiClient) -> None:
+        self._settings = settings
+        boot_id = read_boot_id(settings.procfs_root)
+        self._metrics = Metrics()
+        self._metrics.build_info.labels(__version__).set(1)
+        self._store = ClaimStore(settings.state_dir / "claims.db")
+        gate = ReadyGate(settings.state_dir)
+        cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
+        self._attachments = Attachments(self._store, gate)
+        self._inventory = Inventory(
+            sysfs_root=settings.sysfs_root,
+            procfs_root=settings.procfs_root,
+            publish_gpus=settings.publish_gpus,
+            store=self._store,
+            metrics=self._metrics,
+        )
+        self._publisher = SlicePublisher(client, settings.driver_name, settings.node_name)
+        self._reporter = Reporter(_StatusAndEventWriter(client, settings), self._metrics)
+        announcer = Announcer(settings.driver_name, settings.node_name, self._reporter, self._metrics)
+        self._reconciler = Reconciler(
+            boot_id=boot_id,
+            store=self._store,
+            attachments=self._attachments,
+            gate=gate,
+            cdi=cdi,
+            announcer=announcer,
+            metrics=self._metrics,
+        )
+        self._snapshots = SnapshotQueue()
+        hooks = PodHooks(
+            self._store, self._attachments, announcer, self._snapshots.put, settings.hook_budget_seconds
+        )
+        self._nri = NriPlugin(
+            settings.nri_socket,
+            settings.driver_name,
+            settings.nri_index,
+            hooks,
+            observe=self._metrics.observe_nri,
+        )
+        preparer = Preparer(
+            driver_name=settings.driver_name,
+            boot_id=boot_id,
+            fetch=lambda ref: fetch_claim(client, ref),
+            inventory=self._inventory,
+            store=self._store,
+            attachments=self._attachments,
+            cdi=cdi,
+            gate=gate,
+            runtime_ready=lambda: self._nri.is_ready,
+            announcer=announcer,
+            metrics=self._metrics,
+        )
+        self._kubelet = KubeletPlugin(
+            settings.driver_name,
+            settings.dra_socket,
+            settings.registration_socket,
+            preparer,
+            health=InventoryHealth(self._inventory, settings.node_name),
+        )
+        self._publish = PublishLoop(
+            self._inventory,
+            self._publisher,
+            self._metrics,
+            settings.rescan_seconds,
+            self._kubelet.health_changed,
+        )
+        self._probes = ProbeServer(settings.bind_address, self._metrics, self._read_state)
+        self._draining = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Start every part in order, serve until ``stop`` is set, then drain and stop in reverse."""
+        self._store.open()
+        with contextlib.closing(self._store), contextlib.closing(self._attachments):
+            await self._prepare_state()
+            async with self._serving(), asyncio.TaskGroup() as tasks:
+                background = [
+                    tasks.create_task(self._publish.run(), name="publish: scan"),
+                    tasks.create_task(self._publisher.run(), name="publish: slices"),
+                    tasks.create_task(self._reporter.run(), name="report"),
+                    tasks.create_task(self._reconcile_loop(), name="reconcile"),
+                ]
+                _settle_memory()
+                log.info("started", extra={"context": {"version": __version__}})
+                await stop.wait()
+                await self._drain()
+                for task in background:
+                    task.cancel()
+
+    async def _prepare_state(self) -> None:
+        """Before anybody can call: put aside what a reboot made void, and see the node once."""
+        await asyncio.to_thread(self._reconciler.forget_other_boots)
+        await asyncio.to_thread(self._reconciler.sweep_leftovers)
+        await asyncio.to_thread(self._inventory.scan)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        """Probes, runtime and kubelet, in this order; stopped in reverse."""
+        async with contextlib.AsyncExitStack() as stack:
+            await self._probes.start()
+            stack.push_async_callback(self._probes.stop)
+            self._nri.start()
+            stack.push_async_callback(asyncio.to_thread, self._nri.stop)
+            await self._kubelet.start()
+            stack.push_async_callback(self._kubelet.stop)
+            yield
+
+    async def _reconcile_loop(self) -> None:
+        while True:
+            snapshot = await self._snapshots.get()
+            await asyncio.to_thread(self._reconciler.reconcile, snapshot)
+
+    async def _drain(self) -> None:
+        """Refuse new work, let what was promised happen, tell the API server the last words."""
+        log.info("draining", extra={"context": {"seconds": self._settings.drain_seconds}})
+        self._draining = True
+        self._kubelet.refuse("the driver is stopping; the kubelet tries again with its successor")
+        deadline = asyncio.get_running_loop().time() + self._settings.drain_seconds
+        await self._kubelet.drain(self._settings.drain_seconds)
+        while (waiting := self._pods_waiting()) and asyncio.get_running_loop().time() < deadline:
+            log.info("waiting for pod sandboxes to run: %s", ", ".join(waiting))
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+        if waiting:
+            log.warning("stopping although prepared pods have not run yet: %s", ", ".join(waiting))
+        if not await self._reporter.flush(FLUSH_SECONDS):
+            log.warning("some claim statuses or Events were not written in time")
+
+    def _pods_waiting(self) -> list[str]:
+        """Pods that were promised a NIC and whose sandbox has not run yet."""
+        return [str(record.pod) for record in self._store.get_all() if record.plans and not record.netns_path]
+
+    def _read_state(self) -> Mapping[str, PartState]:
+        """One line for each part; all must be ready."""
+        refused = self._kubelet.registration_error
+        return {
+            "driver": PartState(not self._draining, "draining" if self._draining else ""),
+            "runtime": PartState(self._nri.is_ready, "" if self._nri.is_ready else "NRI is not connected"),
+            "kubelet": PartState(bool(self._kubelet.registered), refused or _registration(self._kubelet)),
+            "slices": PartState(self._publisher.is_published, self._publisher.last_error),
+        }
+
+
+class SnapshotQueue:
+    """From the NRI thread to the event loop; only the newest snapshot counts."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._newest: RuntimeSnapshot | None = None
+        self._filled = asyncio.Event()
+
+    def put(self, snapshot: RuntimeSnapshot) -> None:
+        """Called on the NRI thread."""
+        self._loop.call_soon_threadsafe(self._store, snapshot)
+
+    async def get(self) -> RuntimeSnapshot:
+        await self._filled.wait()
+        self._filled.clear()
+        assert self._newest is not None
+        return self._newest
+
+    def _store(self, snapshot: RuntimeSnapshot) -> None:
+        self._newest = snapshot
+        self._filled.set()
+
+
+class _StatusAndEventWriter:
+    """Implements ``driver.report.Writer`` with the API server behind it."""
+
+    def __init__(self, client: ApiClient, settings: Settings) -> None:
+        self._client = client
+        self._field_manager = f"{settings.driver_name}-{settings.node_name}"
+        self._events = EventRecorder(client, component=settings.driver_name, host=settings.node_name)
+
+    async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
+        await apply_device_statuses(self._client, claim, self._field_manager, statuses)
+
+    async def write_event(self, event: EventNote) -> None:
+        await self._events.record(event.regarding, event.type, event.reason, event.note)
+
+
+def _settle_memory() -> None:
+    """What start-up made lives for ever: no collection has to look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _registration(kubelet: KubeletPlugin) -> str:
+    return "" if kubelet.registered else "the kubelet has not registered the driver yet"
+
+
+def _api_client(settings: Settings) -> ApiClient:
+    if settings.kubeconfig:
+        return ApiClient.from_kubeconfig(settings.kubeconfig)
+    return ApiClient.from_in_cluster()

@@ -1,0 +1,202 @@
+"""Attach prepared claims to their pod and give the devices back: where store and kernel change together.
+
+Every walk that moves a device (hook, release, reconcile) comes through here, so the order of commits is
+written once:
+
+* attach: commit *where* (sandbox, namespace) -> kernel steps -> verify -> open the ready gate
+* release: close the gate -> kernel gives back -> commit *nowhere*
+
+A kill between any two of these leaves a state that the next reconcile adopts, finishes or undoes, because
+both kernel calls are idempotent. Called from the NRI thread and from worker threads, never from the
+event loop itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from dranet.driver.gate import ReadyGate
+from dranet.errors import ClaimError, DranetError, KernelError, Reason
+from dranet.kernel.attach import attach
+from dranet.kernel.detach import detach
+from dranet.kernel.netns import NetworkNamespace
+from dranet.model.claim import ClaimRef
+from dranet.model.plan import AttachPlan, PreparedClaim
+from dranet.model.sandbox import PodSandbox
+from dranet.model.status import AttachedLink
+from dranet.store import ClaimStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseReport:
+    """What a release found: ``problems`` are parts of the host state that could not be given back."""
+
+    claim: ClaimRef
+    missing: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Attachments:
+    """The attached devices of this node. One lock: the kernel serialises namespace moves anyway."""
+
+    def __init__(self, store: ClaimStore, gate: ReadyGate) -> None:
+        self._store = store
+        self._gate = gate
+        self._lock = threading.RLock()
+        self._namespaces: dict[str, NetworkNamespace] = {}
+        self._stopped_sandboxes: set[str] = set()
+
+    @contextmanager
+    def locked(self, timeout_seconds: float = 30.0) -> Iterator[None]:
+        """Hold every device still.
+
+        Raises:
+            KernelError: somebody else holds them for longer than ``timeout_seconds``.
+        """
+        if not self._lock.acquire(timeout=timeout_seconds):
+            raise KernelError(
+                f"another attach or release on this node took longer than {timeout_seconds:g} s",
+                operation="wait for the node's devices",
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def attach_pod(
+        self, pod: PodSandbox, *, timeout_seconds: float, expected: Sequence[PreparedClaim] | None = None
+    ) -> tuple[AttachedLink, ...]:
+        """Make sure that every prepared device of the pod is in its namespace, all or nothing.
+
+        Idempotent. ``expected`` makes it a no-op when the pod's records are no longer those (reconcile
+        works from a snapshot). Returns the links as read back; empty for a pod without devices to move.
+
+        Raises:
+            ClaimError: the pod runs on the host's network.
+            DranetError: whatever the kernel or the store refused; the host is as before.
+        """
+        with self.locked(timeout_seconds):
+            claims = tuple(c for c in self._store.get_by_pod(pod.uid) if c.plans)
+            if not claims or (expected is not None and claims != tuple(expected)):
+                return ()
+            if pod.id in self._stopped_sandboxes:
+                raise KernelError(f"pod sandbox {pod.id} of {pod.namespace}/{pod.name} has been stopped")
+            return self._attach(pod, claims)
+
+    def _attach(self, pod: PodSandbox, claims: tuple[PreparedClaim, ...]) -> tuple[AttachedLink, ...]:
+        if not pod.netns_path:
+            raise ClaimError(
+                f"pod {pod.namespace}/{pod.name} claims network devices but runs on the host's network",
+                hint="set hostNetwork: false, or drop the claim",
+                reason=Reason.UNSUPPORTED_CLAIM,
+            )
+        for claim in claims:
+            if claim.netns_path and claim.sandbox_id != pod.id:
+                self._release(claim, "")  # an earlier sandbox of this pod that ended without a word
+        netns = NetworkNamespace.open(pod.netns_path)
+        try:
+            self._store.put_all(replace(c, sandbox_id=pod.id, netns_path=pod.netns_path) for c in claims)
+            links = attach(_plans(claims), netns)
+            for claim in claims:
+                self._gate.open(claim.claim.uid)
+        except DranetError:
+            netns.close()
+            raise
+        self._hold(pod.uid, netns)
+        return links
+
+    def is_attached(self, claim: PreparedClaim, sandbox_id: str) -> bool:
+        """Whether the claim's devices were verified in this sandbox."""
+        current = self._store.get(claim.claim.uid)
+        return (
+            current is not None and current.sandbox_id == sandbox_id and self._gate.is_open(claim.claim.uid)
+        )
+
+    def release_sandbox(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
+        """Give back the devices that this very sandbox holds (a newer one of the same pod keeps its own)."""
+        with self.locked(timeout_seconds):
+            self._stopped_sandboxes.add(pod.id)
+            claims = [c for c in self._store.get_by_pod(pod.uid) if c.sandbox_id == pod.id]
+            return tuple(self._release(c, pod.netns_path) for c in claims)
+
+    def forget_sandbox(self, sandbox_id: str) -> None:
+        """The runtime has removed the sandbox; it cannot come back."""
+        self._stopped_sandboxes.discard(sandbox_id)
+
+    def release_claim(self, claim_uid: str, *, expected: PreparedClaim | None = None) -> ReleaseReport | None:
+        """Give back a claim's devices wherever they are; ``None`` when there is nothing to give back.
+
+        ``expected`` makes it a no-op when the record has changed since a snapshot.
+
+        Raises:
+            KernelError: ``DETACH_FAILED``: a device is still in the pod; the same call may succeed later.
+        """
+        with self.locked():
+            claim = self._store.get(claim_uid)
+            if claim is None or not claim.netns_path or (expected is not None and claim != expected):
+                return None
+            return self._release(claim, claim.netns_path)
+
+    def _release(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
+        self._gate.close(claim.claim.uid)
+        with self._namespace(claim, netns_path) as netns:
+            report = detach(claim.plans, netns)
+        done = {*report.restored, *report.missing}
+        stuck = [plan.device for plan in claim.plans if plan.steps and plan.device not in done]
+        if stuck:
+            raise KernelError(
+                f"could not give back {', '.join(stuck)}: {'; '.join(report.problems)}",
+                operation="detach",
+                reason=Reason.DETACH_FAILED,
+            )
+        self._store.put(replace(claim, sandbox_id="", netns_path=""))
+        self._let_go(claim.pod.uid)
+        return ReleaseReport(claim.claim, report.missing, report.problems)
+
+    @contextmanager
+    def _namespace(self, claim: PreparedClaim, netns_path: str) -> Iterator[NetworkNamespace | None]:
+        """The pod's namespace: the one we hold, else by path, else ``None`` (it died)."""
+        held = self._namespaces.get(claim.pod.uid)
+        if held is not None:
+            yield held
+            return
+        try:
+            opened = NetworkNamespace.open(netns_path or claim.netns_path)
+        except DranetError as error:
+            log.info("the namespace of %s is gone: %s", claim.pod, error)
+            yield None
+            return
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def _hold(self, pod_uid: str, netns: NetworkNamespace) -> None:
+        """Keep the namespace alive: some runtimes remove it before they tell us (CRI-O)."""
+        self._drop(pod_uid)
+        self._namespaces[pod_uid] = netns
+
+    def _let_go(self, pod_uid: str) -> None:
+        if not any(c.netns_path for c in self._store.get_by_pod(pod_uid)):
+            self._drop(pod_uid)
+
+    def _drop(self, pod_uid: str) -> None:
+        netns = self._namespaces.pop(pod_uid, None)
+        if netns is not None:
+            netns.close()
+
+    def close(self) -> None:
+        """Let go of every held namespace; attached devices stay where they are."""
+        with self.locked():
+            for pod_uid in tuple(self._namespaces):
+                self._drop(pod_uid)
+
+
+def _plans(claims: Sequence[PreparedClaim]) -> tuple[AttachPlan, ...]:
+    return tuple(plan for claim in claims for plan in claim.plans)

@@ -1,0 +1,57 @@
+"""The ready gate: a container whose NIC is not verified in its namespace does not start.
+
+Prepare answers with a CDI device that mounts a per-claim *ready file*. The file exists only while the
+claim is attached and verified; without it the OCI runtime cannot make the mount and the container is not
+created. This holds even when the runtime has skipped our hook, which it does when a plugin is late or
+gone (it "fails open").
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dranet.errors import StoreError
+from dranet.model.sandbox import Mount
+
+CONTAINER_FOLDER = "/var/run/dranet/claims"
+"""Where a container sees the ready files of its claims."""
+
+
+class ReadyGate:
+    """The ready files below ``<state_dir>/ready``; an empty folder means that nothing is attached."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = state_dir / "ready"
+
+    def mount_for(self, claim_uid: str) -> Mount:
+        """The mount that holds a container back until the claim is attached."""
+        return Mount(source=str(self._folder / claim_uid), destination=f"{CONTAINER_FOLDER}/{claim_uid}")
+
+    def is_open(self, claim_uid: str) -> bool:
+        return (self._folder / claim_uid).exists()
+
+    def open(self, claim_uid: str) -> None:
+        """Let the claim's containers start.
+
+        Raises:
+            StoreError: the file cannot be made; the containers stay held back.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+            (self._folder / claim_uid).write_text("attached\n")
+        except OSError as error:
+            raise StoreError(
+                f"ready file {self._folder / claim_uid}: {error.strerror}",
+                hint="is the state folder a writable mount with free space?",
+            ) from error
+
+    def close(self, claim_uid: str) -> None:
+        """Hold the claim's containers back; repeatable."""
+        (self._folder / claim_uid).unlink(missing_ok=True)
+
+    def list_open(self) -> frozenset[str]:
+        """Claim UIDs whose gate is open."""
+        try:
+            return frozenset(entry.name for entry in self._folder.iterdir())
+        except FileNotFoundError:
+            return frozenset()

@@ -1,0 +1,126 @@
+"""Reconcile: what the store intends against what the runtime and the kernel have.
+
+Runs after each Synchronize, so at every start and after every loss of the runtime. For each record it
+adopts (already attached), attaches (the hook was missed) or gives back (the pod is gone, and with it the
+runtime's events). Works from the snapshot taken inside Synchronize; a record that a hook has changed since
+is left alone, because the hook knew better.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from enum import StrEnum
+
+from dranet.driver.announce import Announcer
+from dranet.driver.attachments import Attachments
+from dranet.driver.gate import ReadyGate
+from dranet.driver.hooks import RuntimeSnapshot
+from dranet.errors import DranetError
+from dranet.model.plan import PreparedClaim
+from dranet.model.sandbox import PodSandbox
+from dranet.runtime.cdi import CdiSpecs
+from dranet.store import ClaimStore
+from dranet.telemetry import Metrics
+
+log = logging.getLogger(__name__)
+
+ATTACH_TIMEOUT_SECONDS = 30.0
+"""No runtime waits for reconcile, so it may wait for a hook."""
+
+
+class Action(StrEnum):
+    """What reconcile did; the ``action`` label of its metric."""
+
+    ADOPTED = "adopted"
+    ATTACHED = "attached"
+    RELEASED = "released"
+    FORGOTTEN = "forgotten"
+    FAILED = "failed"
+
+
+class Reconciler:
+    """Brings store, runtime and kernel into one of the legal states."""
+
+    def __init__(
+        self,
+        *,
+        boot_id: str,
+        store: ClaimStore,
+        attachments: Attachments,
+        gate: ReadyGate,
+        cdi: CdiSpecs,
+        announcer: Announcer,
+        metrics: Metrics,
+    ) -> None:
+        self._boot_id = boot_id
+        self._store = store
+        self._attachments = attachments
+        self._gate = gate
+        self._cdi = cdi
+        self._announcer = announcer
+        self._metrics = metrics
+
+    def forget_other_boots(self) -> None:
+        """After a reboot no namespace, gate or attach of a record is left; the kubelet prepares anew."""
+        for record in self._store.get_all():
+            if record.boot_id != self._boot_id:
+                self._gate.close(record.claim.uid)
+                self._cdi.remove(record.claim.uid)
+                self._store.delete(record.claim.uid)
+                self._count(Action.FORGOTTEN, record, "prepared before the last reboot")
+
+    def sweep_leftovers(self) -> None:
+        """Remove ready files and CDI specs that no record owns."""
+        known = {record.claim.uid for record in self._store.get_all()}
+        for claim_uid in self._gate.list_open() - known:
+            self._gate.close(claim_uid)
+        for claim_uid in self._cdi.list_claims() - known:
+            self._cdi.remove(claim_uid)
+
+    def reconcile(self, snapshot: RuntimeSnapshot) -> None:
+        """Blocking: runs in a worker thread. One pod's failure never stops the others."""
+        running = {pod.uid: pod for pod in snapshot.pods if pod.running}
+        by_pod: dict[str, list[PreparedClaim]] = {}
+        for record in snapshot.records:
+            if record.plans:
+                by_pod.setdefault(record.pod.uid, []).append(record)
+        for pod_uid, records in by_pod.items():
+            ordered = sorted(records, key=lambda c: (c.claim.name, c.claim.uid))
+            pod = running.get(pod_uid)
+            if pod is not None:
+                self._ensure_attached(pod, ordered)
+            else:
+                self._release_orphans(ordered)
+
+    def _ensure_attached(self, pod: PodSandbox, records: Sequence[PreparedClaim]) -> None:
+        was_attached = all(self._attachments.is_attached(record, pod.id) for record in records)
+        try:
+            links = self._attachments.attach_pod(
+                pod, timeout_seconds=ATTACH_TIMEOUT_SECONDS, expected=records
+            )
+        except DranetError as error:
+            for record in records:
+                self._count(Action.FAILED, record, str(error))
+            self._announcer.attach_failed(records, error)
+            return
+        if links:
+            for record in records:
+                self._count(Action.ADOPTED if was_attached else Action.ATTACHED, record, "its pod runs")
+            self._announcer.attached(records, links)
+
+    def _release_orphans(self, records: Sequence[PreparedClaim]) -> None:
+        for record in records:
+            try:
+                report = self._attachments.release_claim(record.claim.uid, expected=record)
+            except DranetError as error:
+                self._count(Action.FAILED, record, str(error))
+                continue
+            if report is not None:
+                self._count(Action.RELEASED, record, "its pod sandbox is gone")
+                self._announcer.released(report)
+
+    def _count(self, action: Action, record: PreparedClaim, why: str) -> None:
+        self._metrics.reconcile_actions.labels(action).inc()
+        level = logging.WARNING if action is Action.FAILED else logging.INFO
+        log.log(level, "%s: %s", action, why, extra={"context": {"claim": record.claim, "pod": record.pod}})

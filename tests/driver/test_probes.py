@@ -1,0 +1,93 @@
+"""Probes over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from dranet.driver.probes import MAX_HEADER_BYTES, PartState, ProbeServer
+from dranet.errors import SettingsError
+from dranet.telemetry import Metrics
+
+
+@asynccontextmanager
+async def serving(parts: Mapping[str, PartState]) -> AsyncIterator[ProbeServer]:
+    server = ProbeServer("127.0.0.1:0", Metrics(), lambda: parts)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def ask(server: ProbeServer, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def get(server: ProbeServer, path: str) -> tuple[int, str]:
+    answer = await ask(server, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body.decode()
+
+
+async def test_health_answers_while_the_loop_runs() -> None:
+    async with serving({"runtime": PartState(False)}) as server:
+        assert await get(server, "/healthz") == (200, "ok\n")
+
+
+async def test_readiness_is_503_and_names_the_part_that_is_not_ready() -> None:
+    async with serving({"kubelet": PartState(True), "runtime": PartState(False, "NRI is away")}) as server:
+        assert await get(server, "/readyz") == (503, "[+] kubelet\n[-] runtime: NRI is away\n")
+
+
+async def test_readiness_is_200_when_every_part_is_ready() -> None:
+    async with serving({"kubelet": PartState(True)}) as server:
+        assert await get(server, "/readyz") == (200, "[+] kubelet\n")
+
+
+async def test_metrics_show_the_state_of_each_part() -> None:
+    async with serving({"kubelet": PartState(True), "runtime": PartState(False)}) as server:
+        status, body = await get(server, "/metrics")
+    assert status == 200
+    assert 'dranet_ready{part="kubelet"} 1.0' in body
+    assert 'dranet_ready{part="runtime"} 0.0' in body
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"POST /healthz HTTP/1.1\r\n\r\n", b"405"),
+        (b"GET /secret HTTP/1.1\r\n\r\n", b"404"),
+        (b"GET /healthz?x=1 HTTP/1.1\r\n\r\n", b"200"),
+        (b"HEAD /healthz HTTP/1.1\r\n\r\n", b"200"),
+        (b"\r\n\r\n", b"405"),
+    ],
+)
+async def test_odd_requests_get_an_answer(request_bytes: bytes, status: bytes) -> None:
+    async with serving({}) as server:
+        assert (await ask(server, request_bytes)).split()[1] == status
+
+
+async def test_an_endless_header_is_cut_off_and_the_server_lives_on() -> None:
+    async with serving({}) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nX: " + b"x" * (MAX_HEADER_BYTES * 4))
+        with contextlib.suppress(ConnectionError):  # cut off before we had sent it all: as good
+            assert await reader.read() == b""
+        writer.close()
+        assert (await get(server, "/healthz"))[0] == 200
+
+
+async def test_a_taken_port_is_a_named_error() -> None:
+    async with serving({}) as server:
+        other = ProbeServer(f"127.0.0.1:{server.port}", Metrics(), dict)
+        with pytest.raises(SettingsError, match="--bind-address"):
+            await other.start()
