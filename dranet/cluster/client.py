@@ -1,0 +1,320 @@
+"""A small JSON client of the Kubernetes API: what a node driver needs, on asyncio streams.
+
+Objects are raw JSON, so that fields newer than this driver survive a read-modify-write. Every failure
+of a request is a :class:`ClusterError` whose ``reason`` and ``retryable`` tell what to do. Why this is
+our own code: ``docs/decisions/004-api-client.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from dranet.cluster.connections import Connection, ConnectionPool
+from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR, ClusterAccess, in_cluster_access
+from dranet.cluster.failures import failure_from_answer, failure_from_exception
+from dranet.cluster.http import ResponseHead, iter_body, read_body
+from dranet.cluster.kubeconfig import read_kubeconfig
+from dranet.cluster.messages import (
+    APPLY_PATCH,
+    MERGE_PATCH,
+    EventType,
+    JsonObject,
+    Request,
+    WatchEvent,
+    given,
+    parse_event,
+    parse_object,
+)
+from dranet.errors import ClusterError, ProtocolError, Reason, SettingsError
+
+__all__ = ["ApiClient", "EventType", "JsonObject", "WatchEvent"]
+
+DEFAULT_TIMEOUT_SECONDS = 15.0
+"""For one call with all its retries, connecting included."""
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Limit of one answer and of one watch event. A node's slices are a few megabytes at most."""
+
+_TRANSPORT_ERRORS = (OSError, EOFError, ProtocolError)
+_THROTTLED = {429, 503}
+_MAX_THROTTLED_TRIES = 5
+_MAX_RETRY_AFTER_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The head of an answer, with the connection that its body is still on."""
+
+    connection: Connection
+    head: ResponseHead
+
+
+class ApiClient:
+    """Talks to one API server. Paths come from :mod:`dranet.cluster.paths`.
+
+    Every method raises :class:`ClusterError` and nothing else for what the network or the server does.
+    """
+
+    def __init__(self, access: ClusterAccess, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        self._access = access
+        self._timeout_seconds = timeout_seconds
+        self._pool = ConnectionPool(access)
+
+    def __repr__(self) -> str:
+        return f"ApiClient({self._access.url!r}, {self._pool!r})"
+
+    @classmethod
+    def from_in_cluster(
+        cls, environment: Mapping[str, str] | None = None, secrets_dir: Path = SERVICE_ACCOUNT_DIR
+    ) -> Self:
+        """With the pod's service account.
+
+        Raises:
+            SettingsError: this is not a pod with a usable service account.
+        """
+        access = in_cluster_access(os.environ if environment is None else environment, secrets_dir)
+        access.check()
+        return cls(access)
+
+    @classmethod
+    def from_kubeconfig(cls, path: Path | str, *, context: str = "") -> Self:
+        """With a kubeconfig file, by default its current context.
+
+        Raises:
+            SettingsError: the file is unusable or asks for what a daemon does not do (``exec``).
+        """
+        access = read_kubeconfig(Path(path), context)
+        access.check()
+        return cls(access)
+
+    @property
+    def url(self) -> str:
+        return self._access.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the idle connections."""
+        await self._pool.aclose()
+
+    async def get(self, path: str) -> JsonObject:
+        """GET one object."""
+        return await self._call(Request("GET", path, {}))
+
+    async def list(
+        self,
+        path: str,
+        *,
+        field_selector: str = "",
+        label_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+    ) -> JsonObject:
+        """GET a collection, as a consistent read; ``metadata.continue`` of the answer leads to the next
+        page when a ``limit`` is given. API_GONE: a page token has expired, start again."""
+        query = {
+            "fieldSelector": field_selector,
+            "labelSelector": label_selector,
+            "limit": str(limit) if limit else "",
+            "continue": continue_token,
+        }
+        return await self._call(Request("GET", path, given(query)))
+
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
+        """POST to a collection (or to a subresource such as ``pods/binding``).
+
+        Not sent again when the connection broke after sending: the object may exist then.
+        """
+        return await self._call(Request("POST", path, {}, body))
+
+    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+        """PUT one object. With ``metadata.resourceVersion`` a concurrent change is API_CONFLICT."""
+        return await self._call(Request("PUT", path, {}, body))
+
+    async def delete(
+        self,
+        path: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period_seconds: int | None = None,
+    ) -> JsonObject:
+        """DELETE one object, only if it still is the given one (else API_CONFLICT)."""
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if given := {key: value for key, value in preconditions.items() if value is not None}:
+            options["preconditions"] = given
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        return await self._call(Request("DELETE", path, {}, options))
+
+    async def patch(self, path: str, body: JsonObject) -> JsonObject:
+        """JSON merge patch (RFC 7396): ``None`` removes a field, a list is replaced as a whole."""
+        return await self._call(Request("PATCH", path, {}, body, MERGE_PATCH))
+
+    async def apply(self, path: str, body: JsonObject, field_manager: str, force: bool = True) -> JsonObject:
+        """Server-side apply: fields that this manager owned and ``body`` omits are removed.
+
+        ``body`` needs ``apiVersion``, ``kind`` and ``metadata.name``; with ``metadata.uid`` an object of
+        another uid is API_CONFLICT. Without ``force`` a field of another manager is API_CONFLICT too.
+        """
+        query = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        return await self._call(Request("PATCH", path, query, body, APPLY_PATCH))
+
+    async def watch(
+        self,
+        path: str,
+        *,
+        resource_version: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+        timeout_seconds: int = 300,
+        silence_seconds: float = 150.0,
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Changes of a collection after ``resource_version``, bookmarks included.
+
+        Ends when the server ends it, at the latest after ``timeout_seconds``. A server sends a bookmark
+        about once a minute, so ``silence_seconds`` without a byte mean a connection that is open on our
+        side only (API_UNAVAILABLE). API_GONE: the version is too old, list again. Close it with
+        ``contextlib.aclosing`` when leaving early.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(timeout_seconds),
+            "resourceVersion": resource_version,
+            "fieldSelector": field_selector,
+            "labelSelector": label_selector,
+        }
+        request = Request("GET", path, given(query), watch=True)
+        answer = await self._open_in_time(request)
+        try:
+            async with contextlib.aclosing(_iter_lines(answer, silence_seconds)) as lines:
+                async for line in lines:
+                    yield parse_event(request.name, line)
+        except _TRANSPORT_ERRORS as error:
+            raise failure_from_exception(request.name, self.url, error) from error
+        finally:
+            answer.connection.abort()
+
+    async def _call(self, request: Request) -> JsonObject:
+        """Send, read the whole answer, parse."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                answer = await self._open(request)
+                body = await self._read(answer)
+            return parse_object(body)
+        except _TRANSPORT_ERRORS as error:
+            raise failure_from_exception(request.name, self.url, error) from error
+
+    async def _open_in_time(self, request: Request) -> _Answer:
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._open(request)
+        except _TRANSPORT_ERRORS as error:
+            raise failure_from_exception(request.name, self.url, error) from error
+
+    async def _open(self, request: Request) -> _Answer:
+        """Send until the answer is a success, has failed for good, or the tries are used up."""
+        refused = False
+        tries = 0
+        while True:
+            answer = await self._send(request)
+            status = answer.head.status
+            if 200 <= status < 300:
+                return answer
+            body = await self._read(answer)
+            wait_seconds = _retry_after_seconds(answer.head)
+            if status == 401 and not refused:
+                refused = True
+                self._access.token.forget()
+            elif status in _THROTTLED and wait_seconds is not None and tries < _MAX_THROTTLED_TRIES:
+                tries += 1
+                await asyncio.sleep(wait_seconds)
+            else:
+                raise failure_from_answer(request.name, answer.head, body)
+
+    async def _send(self, request: Request) -> _Answer:
+        """Send once; a kept connection that the server had closed meanwhile is replaced."""
+        encoded = request.encode(self._access, self._get_token())
+        connection = self._pool.take_idle()
+        if connection is not None:
+            try:
+                return await _exchange(connection, encoded)
+            except (OSError, EOFError):
+                if not request.idempotent:
+                    raise
+        return await _exchange(await self._open_connection(), encoded)
+
+    async def _read(self, answer: _Answer) -> bytes:
+        """The body; the connection returns to the pool, or is dropped when it is of no more use."""
+        try:
+            body = await read_body(answer.connection.reader, answer.head, MAX_BODY_BYTES)
+        except BaseException:
+            answer.connection.abort()
+            raise
+        if answer.head.keep_alive:
+            self._pool.give_back(answer.connection)
+        else:
+            answer.connection.abort()
+        return body
+
+    def _get_token(self) -> str:
+        with _credentials_must_work(self.url):
+            return self._access.token.get_token()
+
+    async def _open_connection(self) -> Connection:
+        with _credentials_must_work(self.url):
+            return await self._pool.open()
+
+
+@contextlib.contextmanager
+def _credentials_must_work(url: str) -> Iterator[None]:
+    """Files that were good at the start may be in the middle of a rotation: wrong now, perhaps not later."""
+    try:
+        yield
+    except SettingsError as error:
+        raise ClusterError(
+            f"no credentials for {url}: {error.message}", reason=Reason.API_UNAVAILABLE, retryable=True
+        ) from error
+
+
+async def _exchange(connection: Connection, request: bytes) -> _Answer:
+    try:
+        return _Answer(connection, await connection.exchange(request))
+    except BaseException:
+        connection.abort()
+        raise
+
+
+def _retry_after_seconds(head: ResponseHead) -> float | None:
+    """``Retry-After`` in seconds (API servers never send the date form), capped."""
+    text = head.headers.get("retry-after", "")
+    return min(float(text), _MAX_RETRY_AFTER_SECONDS) if text.isascii() and text.isdigit() else None
+
+
+async def _iter_lines(answer: _Answer, silence_seconds: float) -> AsyncGenerator[bytes, None]:
+    """The non-empty lines of a stream; a silence is a :class:`TimeoutError`."""
+    pieces = iter_body(answer.connection.reader, answer.head)
+    rest = b""
+    while True:
+        async with asyncio.timeout(silence_seconds):
+            piece = await anext(pieces, b"")
+        if not piece:
+            return
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+        if len(rest) > MAX_BODY_BYTES:
+            raise ProtocolError(f"watch event is over the limit of {MAX_BODY_BYTES} bytes")

@@ -1,0 +1,138 @@
+"""Read the part of a kubeconfig file that a daemon can honour, and refuse the rest by name.
+
+Format: ``client-go`` ``tools/clientcmd/api/v1``. Running a credential program (``exec``) or a cloud's
+login flow (``auth-provider``) is not the work of a node daemon: both are refused with the mend.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dranet.cluster.credentials import (
+    ClusterAccess,
+    FixedToken,
+    Pem,
+    Tls,
+    TokenFile,
+    TokenSource,
+    access_from_url,
+)
+from dranet.errors import SettingsError
+
+_Entry = Mapping[str, Any]
+
+_REFUSED_USER_KEYS = {
+    "exec": "it runs a credential program",
+    "auth-provider": "it runs a cloud's login flow",
+    "username": "basic authentication was removed from Kubernetes",
+    "as": "it impersonates another user",
+}
+_MEND = (
+    "give that user a token, tokenFile or client certificate, for example a service account's: "
+    "kubectl create token"
+)
+
+
+def read_kubeconfig(path: Path, context_name: str = "") -> ClusterAccess:
+    """The access that ``context_name`` (default: ``current-context``) describes.
+
+    Relative file names in it are relative to its folder, as kubectl has it.
+
+    Raises:
+        SettingsError: the file is unreadable or incomplete, or asks for what is refused here.
+    """
+    document = _load(path)
+    context_name = context_name or _text(document, "current-context", f"kubeconfig {path}")
+    if not context_name:
+        raise SettingsError(f"kubeconfig {path}: current-context is not set")
+    context = _named(document, "contexts", "context", context_name, path)
+    where = f"kubeconfig {path}: context {context_name!r}"
+    cluster_name, user_name = _text(context, "cluster", where), _text(context, "user", where)
+    cluster = _named(document, "clusters", "cluster", cluster_name, path)
+    user = _named(document, "users", "user", user_name, path) if user_name else {}
+    return _Reader(path, cluster_name, cluster, user_name, user).build_access()
+
+
+class _Reader:
+    """One cluster entry and one user entry, with where they stand for the error texts."""
+
+    def __init__(self, path: Path, cluster_name: str, cluster: _Entry, user_name: str, user: _Entry) -> None:
+        self._folder = path.parent
+        self._cluster = cluster
+        self._user = user
+        self._in_cluster = f"kubeconfig {path}: cluster {cluster_name!r}"
+        self._in_user = f"kubeconfig {path}: user {user_name!r}"
+
+    def build_access(self) -> ClusterAccess:
+        self._refuse_unsupported()
+        server = _text(self._cluster, "server", self._in_cluster)
+        return access_from_url(server, tls=self._build_tls(), token=self._build_token())
+
+    def _refuse_unsupported(self) -> None:
+        for key, why in _REFUSED_USER_KEYS.items():
+            if self._user.get(key):
+                raise SettingsError(f"{self._in_user}: {key} is not supported, {why}", hint=_MEND)
+        if self._cluster.get("proxy-url"):
+            raise SettingsError(f"{self._in_cluster}: proxy-url is not supported")
+
+    def _build_token(self) -> TokenSource:
+        if file_name := _text(self._user, "tokenFile", self._in_user):
+            return TokenFile(self._folder / file_name)
+        return FixedToken(_text(self._user, "token", self._in_user))
+
+    def _build_tls(self) -> Tls:
+        certificate = self._pem(self._user, "client-certificate", self._in_user)
+        key = self._pem(self._user, "client-key", self._in_user)
+        if bool(certificate) != bool(key):
+            raise SettingsError(f"{self._in_user}: client-certificate and client-key go together")
+        return Tls(
+            authority=self._pem(self._cluster, "certificate-authority", self._in_cluster),
+            client_certificate=certificate,
+            client_key=key,
+            insecure=self._cluster.get("insecure-skip-tls-verify") is True,
+            server_name=_text(self._cluster, "tls-server-name", self._in_cluster),
+        )
+
+    def _pem(self, entry: _Entry, key: str, where: str) -> Pem:
+        """``<key>-data`` (base64 of PEM) wins over the file in ``<key>``, as in client-go."""
+        if encoded := _text(entry, f"{key}-data", where):
+            try:
+                return Pem(text=base64.b64decode(encoded, validate=True).decode("ascii"))
+            except (binascii.Error, UnicodeDecodeError) as error:
+                raise SettingsError(f"{where}: {key}-data is not base64 of PEM text") from error
+        file_name = _text(entry, key, where)
+        return Pem(path=self._folder / file_name) if file_name else Pem()
+
+
+def _load(path: Path) -> _Entry:
+    import yaml  # 26 ms and 2 MB that a pod with a service account never pays
+
+    try:
+        document = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"kubeconfig {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"kubeconfig {path}: not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise SettingsError(f"kubeconfig {path}: must be a mapping")
+    return document
+
+
+def _named(document: _Entry, plural: str, singular: str, name: str, path: Path) -> _Entry:
+    entries = document.get(plural)
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and entry.get("name") == name:
+            body = entry.get(singular)
+            return body if isinstance(body, dict) else {}
+    raise SettingsError(f"kubeconfig {path}: there is no {singular} {name!r}")
+
+
+def _text(entry: _Entry, key: str, where: str) -> str:
+    value = entry.get(key)
+    if value is not None and not isinstance(value, str):
+        raise SettingsError(f"{where}: {key} must be text, not {type(value).__name__}")
+    return value or ""

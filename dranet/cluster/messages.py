@@ -1,0 +1,113 @@
+"""The messages of the Kubernetes API as this client knows them: a request, an answer, a watch event.
+
+Pure: bytes and JSON in, values out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlencode
+
+import dranet
+from dranet.cluster.credentials import ClusterAccess
+from dranet.cluster.failures import RequestName, failure_from_status
+from dranet.cluster.http import encode_request
+from dranet.errors import ProtocolError
+
+JsonObject = dict[str, Any]
+
+_JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+"""JSON is YAML; older servers know this type by no other name."""
+
+
+class EventType(StrEnum):
+    """The types of watch events; ERROR never reaches the caller, it is raised."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One change. A BOOKMARK's object has nothing but a resourceVersion to resume from."""
+
+    type: EventType
+    object: JsonObject
+
+    @property
+    def resource_version(self) -> str:
+        return str(self.object["metadata"].get("resourceVersion", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One API call, before credentials are added."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: JsonObject | None = None
+    content_type: str = _JSON
+    watch: bool = False
+
+    @property
+    def name(self) -> RequestName:
+        return RequestName(self.method, self.path, self.watch)
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether sending it twice does no harm: a POST may create a second object."""
+        return self.method != "POST"
+
+    def encode(self, access: ClusterAccess, token: str) -> bytes:
+        target = access.base_path + self.path
+        if self.query:
+            target += "?" + urlencode(self.query)
+        headers = {"Accept": _JSON, "User-Agent": f"dranet/{dranet.__version__}"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        if self.body is None:
+            return encode_request(self.method, target, access.authority, headers)
+        headers["Content-Type"] = self.content_type
+        body = json.dumps(self.body, separators=(",", ":")).encode()
+        return encode_request(self.method, target, access.authority, headers, body)
+
+
+def given(query: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in query.items() if value}
+
+
+def parse_object(body: bytes) -> JsonObject:
+    try:
+        parsed = json.loads(body)
+    except ValueError as error:
+        raise ProtocolError(f"the answer is not JSON: {body[:80]!r}") from error
+    if not isinstance(parsed, dict):
+        raise ProtocolError(f"the answer is not a JSON object: {body[:80]!r}")
+    return parsed
+
+
+def parse_event(request: RequestName, line: bytes) -> WatchEvent:
+    event = parse_object(line)
+    kind, changed = event.get("type"), event.get("object")
+    if not isinstance(changed, dict):
+        raise ProtocolError(f"watch event without an object: {line[:80]!r}")
+    if kind == "ERROR":
+        raise failure_from_status(request, _status_code(changed), changed)
+    event_type = EventType.__members__.get(str(kind))
+    if event_type is None or not isinstance(changed.get("metadata"), dict):
+        raise ProtocolError(f"watch event not understood: {line[:80]!r}")
+    return WatchEvent(event_type, changed)
+
+
+def _status_code(status: JsonObject) -> int:
+    code = status.get("code")
+    return code if isinstance(code, int) and 400 <= code < 600 else 500

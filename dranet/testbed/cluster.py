@@ -1,0 +1,255 @@
+"""A whole one-node cluster: hardware, API server, scheduler, kubelet, runtime, and the driver as a child.
+
+It composes the testbed's parts and speaks for the person at the keyboard: apply, delete, look. Everything
+it asks of Kubernetes goes over HTTP; everything it asks of the driver goes over the driver's own sockets and
+signals. It must run inside the private tree of ``isolation``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from dranet.cluster import paths
+from dranet.cluster.client import ApiClient
+from dranet.inventory.build import build_devices
+from dranet.inventory.filter import Decision, decide
+from dranet.kernel.scan import read_node_facts
+from dranet.testbed.apiserver import ApiServer
+from dranet.testbed.controllers import Controllers
+from dranet.testbed.driver_process import DriverProcess
+from dranet.testbed.hardware import Hardware
+from dranet.testbed.kubelet import TestbedKubelet
+from dranet.testbed.node import Node
+from dranet.testbed.runtime import PodRuntime, RunningContainer, RunningSandbox
+from dranet.testbed.scheduler import Scheduler
+
+JsonObject = dict[str, Any]
+
+NODE_NAME = "testbed-node"
+NAMESPACE = "default"
+DRIVER_NAME = "dra.net"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where everything lies below the private work folder."""
+
+    work_dir: Path
+
+    @property
+    def kubelet_root(self) -> Path:
+        return self.work_dir / "kubelet"
+
+    @property
+    def nri_socket(self) -> Path:
+        return self.work_dir / "nri" / "nri.sock"
+
+    @property
+    def cdi_dir(self) -> Path:
+        return self.work_dir / "cdi"
+
+    @property
+    def netns_dir(self) -> Path:
+        return self.work_dir / "netns"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.work_dir / "kubeconfig"
+
+    @property
+    def driver_log(self) -> Path:
+        return self.work_dir / "driver.log"
+
+    def make(self) -> None:
+        for folder in (self.kubelet_root, self.nri_socket.parent, self.cdi_dir, self.netns_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+
+
+RuntimeFactory = Callable[[Places, Node], PodRuntime]
+"""Makes the runtime of a testbed; it is started and stopped by the testbed."""
+
+
+class Testbed:
+    """One cluster; ``async with`` boots it and takes it down.
+
+    ``driver_settings`` go over those that the testbed needs (names as in ``dranet.settings.Settings``).
+    """
+
+    __test__ = False  # not a test class, whatever pytest thinks of its name
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        make_runtime: RuntimeFactory,
+        work_dir: Path,
+        driver_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.places = Places(work_dir)
+        self.node = Node(hardware, work_dir)
+        self.runtime = make_runtime(self.places, self.node)
+        self._driver_settings = dict(driver_settings or {})
+        self._closing = AsyncExitStack()
+        self._pod_uids: dict[str, str] = {}
+
+    async def __aenter__(self) -> Self:
+        """Boot everything but the driver.
+
+        Raises:
+            DranetError: a part did not come up; what did is taken down again.
+        """
+        async with AsyncExitStack() as stack:
+            await asyncio.to_thread(self.places.make)
+            await asyncio.to_thread(stack.enter_context, self.node)
+            await self._start_control_plane(stack)
+            await self._start_node_services(stack)
+            self.decisions = await asyncio.to_thread(self._read_decisions)
+            self._closing = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._closing.aclose()
+
+    async def _start_control_plane(self, stack: AsyncExitStack) -> None:
+        server = await stack.enter_async_context(ApiServer())
+        server.write_kubeconfig(self.places.kubeconfig)
+        self.api = await self._open_client(stack)
+        await stack.enter_async_context(Controllers(await self._open_client(stack)))
+        await stack.enter_async_context(Scheduler(await self._open_client(stack)))
+
+    async def _start_node_services(self, stack: AsyncExitStack) -> None:
+        await self.runtime.start()
+        stack.push_async_callback(self.runtime.stop)
+        client = await self._open_client(stack)
+        self.kubelet = await stack.enter_async_context(
+            TestbedKubelet(client, self.runtime, self.places.kubelet_root, NODE_NAME)
+        )
+        self.driver = await stack.enter_async_context(self._driver_process())
+
+    async def _open_client(self, stack: AsyncExitStack) -> ApiClient:
+        """A client with connections of its own, as each part of a cluster has."""
+        return await stack.enter_async_context(ApiClient.from_kubeconfig(self.places.kubeconfig))
+
+    @asynccontextmanager
+    async def _driver_process(self) -> AsyncIterator[DriverProcess]:
+        driver = DriverProcess(self._settings(), self.places.driver_log)
+        yield driver
+        if driver.is_running:
+            await driver.kill()
+
+    def _settings(self) -> dict[str, str]:
+        places = self.places
+        return {
+            "driver_name": DRIVER_NAME,
+            "node_name": NODE_NAME,
+            "kubeconfig": str(places.kubeconfig),
+            "sysfs_root": str(self.node.sysfs_root),
+            "procfs_root": str(self.node.procfs_root),
+            "state_dir": str(places.work_dir / "state"),
+            "cdi_dir": str(places.cdi_dir),
+            "nri_socket": str(places.nri_socket),
+            "kubelet_root": str(places.kubelet_root),
+            "bind_address": "127.0.0.1:9177",  # the network namespace is ours alone
+            **self._driver_settings,
+        }
+
+    def _read_decisions(self) -> tuple[Decision, ...]:
+        facts = read_node_facts(self.node.sysfs_root, self.node.procfs_root)
+        return decide(build_devices(facts, {}), facts)
+
+    # What a person does
+
+    async def apply(self, manifests: Sequence[JsonObject]) -> None:
+        """Create or update objects, in their order; those with a namespace go to ``default``.
+
+        Raises:
+            ClusterError: the API server refuses one.
+        """
+        for manifest in manifests:
+            name = manifest["metadata"]["name"]
+            answer = await self.api.apply(_path(manifest["kind"], name), manifest, field_manager="testbed")
+            if manifest["kind"] == "Pod":
+                self._pod_uids[name] = answer["metadata"]["uid"]
+
+    async def allocate(self, claim: str, devices: Mapping[str, str]) -> None:
+        """Write a claim's allocation past the scheduler: request name -> device name, on this node."""
+        results = [
+            {"request": request, "driver": DRIVER_NAME, "pool": NODE_NAME, "device": device}
+            for request, device in devices.items()
+        ]
+        path = paths.resource_claim_status(NAMESPACE, claim)
+        await self.api.patch(path, {"status": {"allocation": {"devices": {"results": results}}}})
+
+    async def delete_pod(self, name: str) -> None:
+        """Ask for deletion; see ``kubelet.wait_gone``."""
+        await self.api.delete(paths.pod(NAMESPACE, name), uid=self.pod_uid(name))
+
+    def pod_uid(self, name: str) -> str:
+        """The uid of a pod applied here, also after its end.
+
+        Raises:
+            KeyError: never applied.
+        """
+        return self._pod_uids[name]
+
+    # What a person looks at
+
+    async def fetch_claim(self, name: str) -> JsonObject:
+        """One ResourceClaim."""
+        return await self.api.get(paths.resource_claim(NAMESPACE, name))
+
+    async def fetch_pod(self, name: str) -> JsonObject:
+        """One Pod."""
+        return await self.api.get(paths.pod(NAMESPACE, name))
+
+    async def fetch_pod_claims(self, name: str) -> list[JsonObject]:
+        """The claims of a pod, templates resolved."""
+        pod = await self.fetch_pod(name)
+        made = {
+            status["name"]: status.get("resourceClaimName")
+            for status in pod.get("status", {}).get("resourceClaimStatuses", ())
+        }
+        names = [
+            entry.get("resourceClaimName") or made.get(entry["name"])
+            for entry in pod["spec"].get("resourceClaims", ())
+        ]
+        return [await self.fetch_claim(claim) for claim in names if claim]
+
+    async def fetch_slices(self) -> list[JsonObject]:
+        """Every ResourceSlice of the driver."""
+        answer = await self.api.list(
+            paths.RESOURCE_SLICES, field_selector=f"spec.driver={DRIVER_NAME},spec.nodeName={NODE_NAME}"
+        )
+        return list(answer.get("items", ()))
+
+    async def fetch_events(self, name: str = "") -> list[JsonObject]:
+        """Events, of all objects or of those with a name."""
+        answer = await self.api.list(paths.events(NAMESPACE))
+        return [
+            event for event in answer.get("items", ()) if not name or event["involvedObject"]["name"] == name
+        ]
+
+    def sandbox(self, pod: str) -> RunningSandbox | None:
+        """The pod's sandbox, if it runs."""
+        return self.kubelet.sandbox(self.pod_uid(pod))
+
+    def containers(self, pod: str) -> Mapping[str, RunningContainer]:
+        """The pod's running containers by name."""
+        return self.kubelet.containers(self.pod_uid(pod))
+
+
+def _path(kind: str, name: str) -> str:
+    """The request path of an object of a kind that a scenario may apply."""
+    if kind == "DeviceClass":
+        return paths.device_class(name)
+    namespaced = {
+        "ConfigMap": paths.config_map,
+        "Pod": paths.pod,
+        "ResourceClaim": paths.resource_claim,
+        "ResourceClaimTemplate": paths.resource_claim_template,
+    }
+    return namespaced[kind](NAMESPACE, name)

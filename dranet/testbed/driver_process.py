@@ -1,0 +1,155 @@
+"""The driver under test: the ordinary program in a child process, met over its sockets and signals alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dranet.errors import DranetError, Reason
+from dranet.settings import flag_name
+
+_POLL_SECONDS = 0.02
+_LOG_TAIL_LINES = 30
+
+
+class DriverFailed(DranetError):
+    """The driver ended, or is not ready in time; its log says more."""
+
+    default_reason = Reason.DRAINING
+
+
+@dataclass(frozen=True, slots=True)
+class DriverExit:
+    """How a driver ended. ``exit_code`` is -n when signal n ended it."""
+
+    exit_code: int
+    log: str
+
+
+class DriverProcess:
+    """Starts, kills and stops ``dranet run``, over and over, with the same settings and one log file.
+
+    ``settings`` are names and values of ``dranet.settings.Settings``; ``bind_address`` must be among them.
+    """
+
+    def __init__(self, settings: Mapping[str, str], log_file: Path) -> None:
+        self._arguments = [part for name, value in settings.items() for part in (flag_name(name), value)]
+        self._probe_address = settings["bind_address"]
+        self._process: asyncio.subprocess.Process | None = None
+        self.log_file = log_file
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        """0 while it does not run."""
+        return self._process.pid if self._process and self.is_running else 0
+
+    async def start(self) -> None:
+        """Start it; does not wait.
+
+        Raises:
+            DriverFailed: it runs already.
+        """
+        if self.is_running:
+            raise DriverFailed("the driver runs already")
+        with self.log_file.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "dranet",
+                "run",
+                *self._arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={key: value for key, value in os.environ.items() if not key.startswith("DRANET_")},
+            )
+
+    async def check_ready(self) -> str:
+        """What ``/readyz`` says is not ready yet; empty when all is.
+
+        Raises:
+            DriverFailed: the driver ended.
+        """
+        if self._process is None or not self.is_running:
+            raise DriverFailed(
+                "the driver ended by itself" if self._process else "the driver was not started"
+            )
+        ready, answer = await _fetch_readiness(self._probe_address)
+        return "" if ready else f"the driver is not ready: {answer}"
+
+    async def wait_ready(self, timeout_seconds: float) -> None:
+        """Wait until ``/readyz`` says so.
+
+        Raises:
+            DriverFailed: it ended, or the time is over; says what is not ready.
+        """
+        complaint = ""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while True:
+                    complaint = await self.check_ready()
+                    if not complaint:
+                        return
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError as error:
+            raise DriverFailed(complaint or "the driver does not answer") from error
+
+    async def kill(self) -> None:
+        """SIGKILL: the driver gets no chance to tidy up."""
+        await self._end(signal.SIGKILL, timeout_seconds=10)
+
+    async def stop(self, timeout_seconds: float = 20.0) -> DriverExit:
+        """SIGTERM, and wait for it to drain.
+
+        Raises:
+            DriverFailed: it did not end in time; it is killed then.
+        """
+        return await self._end(signal.SIGTERM, timeout_seconds)
+
+    def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
+        """The last lines that the driver wrote."""
+        if not self.log_file.exists():
+            return ""
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+
+    async def _end(self, number: signal.Signals, timeout_seconds: float) -> DriverExit:
+        process = self._process
+        if process is None or not self.is_running:
+            raise DriverFailed("the driver does not run")
+        process.send_signal(number)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                code = await process.wait()
+        except TimeoutError as error:
+            process.kill()
+            await process.wait()
+            raise DriverFailed(
+                f"the driver did not end within {timeout_seconds:g} s of {number.name}"
+            ) from error
+        return DriverExit(code, self.log_file.read_text(errors="replace"))
+
+
+async def _fetch_readiness(address: str) -> tuple[bool, str]:
+    """Whether ``/readyz`` answers 200, and what it says."""
+    host, _, port = address.rpartition(":")
+    try:
+        reader, writer = await asyncio.open_connection(host, int(port))
+    except OSError as error:
+        return False, f"no answer on {address}: {error.strerror or error}"
+    try:
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: driver\r\nConnection: close\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    except OSError as error:
+        return False, f"{address} broke off: {error}"
+    finally:
+        writer.close()
+    return b" 200 " in head.partition(b"\r\n")[0], body.decode(errors="replace").strip()
