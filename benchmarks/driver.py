@@ -20,8 +20,8 @@ from benchmarks.measure import Result, Series
 from dranet.cluster import paths
 from dranet.pb import dra_v1_pb2
 from dranet.testbed.cluster import DRIVER_NAME, NAMESPACE, NODE_NAME, Testbed
-from dranet.testbed.hardware import load_hardware
 from dranet.testbed.isolation import WORK_DIR
+from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
 
 STARTS = 10

@@ -27,9 +27,9 @@ from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin
 from dranet.store import ClaimStore
 from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.pod_netns import create_netns, remove_netns
-from dranet.testbed.runtime_nri import NriServer
-from dranet.testbed.runtime_nri_link import NriTraits
+from dranet.testbed.runtime.nri_link import NriTraits
+from dranet.testbed.runtime.nri_server import NriServer
+from dranet.testbed.runtime.pod_netns import create_netns, remove_netns
 
 BOUNDS = {1: 2.0, 8: 1.5}
 RUNS = 20

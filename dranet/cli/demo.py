@@ -24,7 +24,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Show it; 0 if every step was as expected."""
-    from dranet.testbed.scenario import load_scenario
+    from dranet.testbed.scenario.scenario import load_scenario
 
     scenario = load_scenario(DEMO_SCENARIO)
     return with_runtime(options.runtime, lambda runtime: run_isolated_scenario(scenario, runtime))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from dranet.testbed.scenario_run import ScenarioReport, StepReport
+    from dranet.testbed.scenario.run import ScenarioReport, StepReport
 
 _INDENT = "    "
 

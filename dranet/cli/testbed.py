@@ -15,7 +15,7 @@ from dranet.cli.narration import choose_storyteller
 
 if TYPE_CHECKING:
     from dranet.testbed.cluster import RuntimeFactory
-    from dranet.testbed.scenario import Scenario
+    from dranet.testbed.scenario.scenario import Scenario
 
 EXIT_FAILED = 1
 EXIT_CANNOT_RUN_HERE = 3
@@ -55,8 +55,8 @@ def add_runtime_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_list(_: argparse.Namespace) -> int:
     """Print what is there."""
-    from dranet.testbed.hardware import known_hardware, load_hardware
-    from dranet.testbed.scenario import known_scenarios, load_scenario
+    from dranet.testbed.node.hardware import known_hardware, load_hardware
+    from dranet.testbed.scenario.scenario import known_scenarios, load_scenario
 
     print("scenarios:")
     for path in known_scenarios():
@@ -69,7 +69,7 @@ def run_list(_: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run each scenario in a private tree of its own; 0 if all were as expected."""
-    from dranet.testbed.scenario import load_scenario
+    from dranet.testbed.scenario.scenario import load_scenario
 
     scenarios = [load_scenario(name) for name in options.scenarios]
     return with_runtime(options.runtime, partial(_run_all, scenarios, options.runtime))
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 def with_runtime(name: str, work: Callable[[RuntimeFactory], int]) -> int:
     """Call ``work`` with the runtime; say what is missing, and 3, where this machine cannot run it."""
-    from dranet.testbed.containerd_fetch import ContainerdUnavailable
+    from dranet.testbed.containerd.fetch import ContainerdUnavailable
     from dranet.testbed.isolation import IsolationRefused
 
     try:
@@ -110,7 +110,7 @@ def _run_all(scenarios: list[Scenario], runtime: str, make_runtime: RuntimeFacto
 
 def _tell_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
     from dranet.testbed.isolation import WORK_DIR
-    from dranet.testbed.scenario_run import run_scenario
+    from dranet.testbed.scenario.run import run_scenario
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end_by_signal)
@@ -130,7 +130,7 @@ def _end_by_signal(number: int, _: object) -> None:
 def _get_runtime(name: str) -> RuntimeFactory:
     """A real runtime is fetched here, before the private tree, which has no way to the outside."""
     from dranet.testbed import runtimes
-    from dranet.testbed.containerd_fetch import default_cache_dir, fetch_toolchain
+    from dranet.testbed.containerd.fetch import default_cache_dir, fetch_toolchain
 
     if name == "stand-in":
         return runtimes.stand_in

@@ -19,14 +19,14 @@ from dranet.cluster.client import ApiClient
 from dranet.inventory.build import build_devices
 from dranet.inventory.filter import Decision, decide
 from dranet.kernel.scan import read_node_facts
-from dranet.testbed.apiserver import ApiServer
-from dranet.testbed.controllers import Controllers
+from dranet.testbed.apiserver.server import ApiServer
 from dranet.testbed.driver_process import DriverProcess
-from dranet.testbed.hardware import Hardware
-from dranet.testbed.kubelet import TestbedKubelet
-from dranet.testbed.node import Node
-from dranet.testbed.runtime import PodRuntime, RunningContainer, RunningSandbox
-from dranet.testbed.scheduler import Scheduler
+from dranet.testbed.kubelet.kubelet import TestbedKubelet
+from dranet.testbed.node.hardware import Hardware
+from dranet.testbed.node.node import Node
+from dranet.testbed.runtime.contract import PodRuntime, RunningContainer, RunningSandbox
+from dranet.testbed.scheduler.controllers import Controllers
+from dranet.testbed.scheduler.scheduler import Scheduler
 
 JsonObject = dict[str, Any]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from dranet.testbed.cluster import Places, RuntimeFactory
-from dranet.testbed.containerd_fetch import Toolchain
-from dranet.testbed.node import Node
-from dranet.testbed.runtime import PodRuntime
-from dranet.testbed.runtime_containerd import ContainerdRuntime
-from dranet.testbed.runtime_standin import StandInRuntime
+from dranet.testbed.containerd.fetch import Toolchain
+from dranet.testbed.containerd.runtime import ContainerdRuntime
+from dranet.testbed.node.node import Node
+from dranet.testbed.runtime.contract import PodRuntime
+from dranet.testbed.runtime.standin import StandInRuntime
 
 
 def stand_in(places: Places, node: Node) -> PodRuntime:

@@ -10,7 +10,7 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
-from dranet.testbed.apiserver import ApiServer
+from dranet.testbed.apiserver.server import ApiServer
 
 DEADLINE_SECONDS = 10.0
 

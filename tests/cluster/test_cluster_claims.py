@@ -16,7 +16,7 @@ from dranet.cluster.credentials import access_from_url
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import AllocationResult, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.status import Condition, ConditionType, DeviceStatus
-from dranet.testbed.apiserver import ApiServer
+from dranet.testbed.apiserver.server import ApiServer
 
 DRIVER, POOL = "dra.net", "node-a"
 CLAIMS = paths.resource_claims("default")

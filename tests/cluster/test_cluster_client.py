@@ -18,7 +18,7 @@ from dranet.cluster.client import MAX_BODY_BYTES, ApiClient, EventType, JsonObje
 from dranet.cluster.credentials import TokenFile, access_from_url
 from dranet.cluster.failures import RequestName, describe_rule
 from dranet.errors import ClusterError, Reason, SettingsError
-from dranet.testbed.apiserver import ApiServer
+from dranet.testbed.apiserver.server import ApiServer
 
 CLAIM_STATUS = "/apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c/status"
 

@@ -9,7 +9,7 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.events import NORMAL, WARNING, EventRecorder, ObjectRef
-from dranet.testbed.apiserver import ApiServer
+from dranet.testbed.apiserver.server import ApiServer
 
 POD = ObjectRef("v1", "Pod", name="p", namespace="default", uid="pod-uid")
 NODE = ObjectRef("v1", "Node", name="node-a", namespace="", uid="node-uid")

@@ -17,7 +17,7 @@ from dranet.cluster.credentials import access_from_url
 from dranet.cluster.slices import SlicePublisher
 from dranet.errors import Reason
 from dranet.model.device import Device, DeviceKind
-from dranet.testbed.apiserver import ApiServer
+from dranet.testbed.apiserver.server import ApiServer
 
 DRIVER, NODE = "dra.net", "node-a"
 WRITES = ("POST", "PUT", "PATCH", "DELETE")

@@ -14,7 +14,7 @@ from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.watch import Snapshot, list_and_watch
-from dranet.testbed.apiserver import ApiServer
+from dranet.testbed.apiserver.server import ApiServer
 
 MAPS = paths.config_maps("default")
 DEADLINE_SECONDS = 10.0

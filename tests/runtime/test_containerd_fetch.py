@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.testbed import containerd_fetch
-from dranet.testbed.containerd_apt import (
+from dranet.testbed.containerd import fetch as containerd_fetch
+from dranet.testbed.containerd.apt import (
     AptSource,
     find_source,
     parse_classic,
     parse_deb822,
     parse_os_release,
 )
-from dranet.testbed.containerd_fetch import (
+from dranet.testbed.containerd.fetch import (
     Cause,
     ContainerdUnavailable,
     default_cache_dir,

@@ -28,11 +28,17 @@ from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
-from dranet.testbed import containerd_node
-from dranet.testbed.containerd_fetch import ContainerdUnavailable, Toolchain, fetch_toolchain
+from dranet.testbed.containerd import node as containerd_node
+from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain, fetch_toolchain
+from dranet.testbed.containerd.runtime import ContainerdRuntime
 from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.runtime import ContainerSpec, PodRuntime, RunningSandbox, RuntimeFailure, SandboxSpec
-from dranet.testbed.runtime_containerd import ContainerdRuntime
+from dranet.testbed.runtime.contract import (
+    ContainerSpec,
+    PodRuntime,
+    RunningSandbox,
+    RuntimeFailure,
+    SandboxSpec,
+)
 
 pytestmark = pytest.mark.runtime
 

@@ -18,9 +18,9 @@ from dranet.errors import DeviceError
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin
-from dranet.testbed.runtime import RuntimeFailure
-from dranet.testbed.runtime_nri import NriServer
-from dranet.testbed.runtime_nri_link import EventForm, NriTraits
+from dranet.testbed.runtime.contract import RuntimeFailure
+from dranet.testbed.runtime.nri_link import EventForm, NriTraits
+from dranet.testbed.runtime.nri_server import NriServer
 from dranet.wire.mux import ConnectionLost, Mux
 from dranet.wire.ttrpc import TtrpcConnection
 

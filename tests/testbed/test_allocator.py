@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dranet.claims.select import select_results
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig
-from dranet.testbed.allocator import (
+from dranet.testbed.scheduler.allocator import (
     AllocationError,
     ClusterDevices,
     Node,

@@ -13,7 +13,7 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.testbed.apiserver import ApiServer
+from dranet.testbed.apiserver.server import ApiServer
 
 official = pytest.importorskip("kubernetes", reason="the official kubernetes client is not installed")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.apiserver_kinds import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Kind
-from dranet.testbed.apiserver_validation import validate
+from dranet.testbed.apiserver.kinds import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Kind
+from dranet.testbed.apiserver.validation import validate
 
 Change = Callable[[JsonObject], Any]
 

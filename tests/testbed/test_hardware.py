@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dranet.testbed.hardware import Hardware, known_hardware, load_hardware
+from dranet.testbed.node.hardware import Hardware, known_hardware, load_hardware
 from dranet.testbed.yamlfile import DATA, InvalidFile
 
 

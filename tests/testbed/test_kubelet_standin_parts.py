@@ -16,8 +16,8 @@ import grpc.aio
 import pytest
 
 from dranet.pb import registration_pb2
-from dranet.testbed.kubelet_claims import pick_cdi_ids
-from dranet.testbed.kubelet_nouns import (
+from dranet.testbed.kubelet.claims import pick_cdi_ids
+from dranet.testbed.kubelet.nouns import (
     KubeletDevice,
     KubeletOptions,
     Phase,
@@ -25,10 +25,10 @@ from dranet.testbed.kubelet_nouns import (
     PodFailure,
     PodTimings,
 )
-from dranet.testbed.kubelet_plugins import PluginManager
-from dranet.testbed.kubelet_podspec import parse_pod
-from dranet.testbed.kubelet_status import Progress, StartedContainer, build_status
-from dranet.testbed.runtime import RunningContainer
+from dranet.testbed.kubelet.plugins import PluginManager
+from dranet.testbed.kubelet.podspec import parse_pod
+from dranet.testbed.kubelet.status import Progress, StartedContainer, build_status
+from dranet.testbed.runtime.contract import RunningContainer
 
 DEADLINE = 10.0
 QUICK = KubeletOptions(

@@ -12,7 +12,7 @@ import pytest
 
 import dranet
 from dranet.cli.narration import PlainStory, choose_storyteller
-from dranet.testbed.scenario_run import ScenarioReport, StepReport
+from dranet.testbed.scenario.run import ScenarioReport, StepReport
 
 REPOSITORY = Path(dranet.__file__).parent.parent
 GOOD = StepReport("First", 0.25, ("seen [this]",))
@@ -22,7 +22,7 @@ FAILED = ScenarioReport("demo", "stand-in", (GOOD, BAD, StepReport("Take down", 
 
 ON_A_TERMINAL = """
 from dranet.cli.narration import RichStory, choose_storyteller
-from dranet.testbed.scenario_run import ScenarioReport, StepReport
+from dranet.testbed.scenario.run import ScenarioReport, StepReport
 story = choose_storyteller()
 assert isinstance(story, RichStory), story
 good, bad = StepReport("First", 0.25, ("seen [this]",)), StepReport("Second [x]", 1.5, (), "not so")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.hardware import load_hardware
-from dranet.testbed.hoststate import HostState
 from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node import Node
+from dranet.testbed.node.hardware import load_hardware
+from dranet.testbed.node.hoststate import HostState
+from dranet.testbed.node.node import Node
 
 pytestmark = [pytest.mark.kernel, pytest.mark.private_tree]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.hardware import load_hardware
-from dranet.testbed.scenario import RUNTIMES, Scenario, Traffic, known_scenarios, load_scenario
+from dranet.testbed.node.hardware import load_hardware
+from dranet.testbed.scenario.scenario import RUNTIMES, Scenario, Traffic, known_scenarios, load_scenario
 from dranet.testbed.yamlfile import InvalidFile
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import dranet
-from dranet.testbed.scenario import RUNTIMES, known_scenarios, load_scenario
+from dranet.testbed.scenario.scenario import RUNTIMES, known_scenarios, load_scenario
 
 pytestmark = [pytest.mark.testbed, pytest.mark.timeout(300)]
 

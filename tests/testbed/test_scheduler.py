@@ -13,9 +13,9 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.apiserver import ApiServer
-from dranet.testbed.controllers import FINALIZER, POD_CLAIM_NAME, Controllers
-from dranet.testbed.scheduler import Scheduler
+from dranet.testbed.apiserver.server import ApiServer
+from dranet.testbed.scheduler.controllers import FINALIZER, POD_CLAIM_NAME, Controllers
+from dranet.testbed.scheduler.scheduler import Scheduler
 
 Json = dict[str, Any]
 DEADLINE_SECONDS = 15.0

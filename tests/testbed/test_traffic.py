@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from dranet.testbed.hardware import load_hardware
 from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node import Node
+from dranet.testbed.node.hardware import load_hardware
+from dranet.testbed.node.node import Node
 from dranet.testbed.traffic import Endpoint, TrafficFailed, TrafficResult, measure_traffic
 
 pytestmark = [pytest.mark.kernel, pytest.mark.private_tree]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dranet.inventory.filter import Decision
 from dranet.inventory.topology import Distance
 from dranet.model.device import Device, DeviceKind
+from dranet.testbed.scenario.views import describe_alignment, describe_link, describe_traffic, draw_topology
 from dranet.testbed.traffic import TrafficResult
-from dranet.testbed.views import describe_alignment, describe_link, describe_traffic, draw_topology
 
 
 def device(name: str, kind: DeviceKind, root: str, *path: str, numa: int = 0) -> Device:

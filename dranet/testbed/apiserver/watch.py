@@ -1,0 +1,120 @@
+"""Watches of the API server stand-in: which change means which event to one watcher.
+
+An object that begins to match a selector is ADDED for that watcher and one that ceases to match is
+DELETED, whatever happened to it in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+
+from dranet.testbed.apiserver.errors import Refusal, bad_request
+from dranet.testbed.apiserver.kinds import JsonObject
+from dranet.testbed.apiserver.rest import Target, read_selector
+from dranet.testbed.apiserver.selectors import Selector
+from dranet.testbed.apiserver.store import Change, Store
+
+_DEFAULT_TIMEOUT_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchQuery:
+    """What one watcher asked for. ``since`` is ``None`` for the present state first."""
+
+    target: Target
+    selector: Selector
+    since: int | None
+    bookmarks: bool
+    initial_events_end: bool
+    timeout_seconds: float
+
+
+def parse_watch(target: Target, query: Mapping[str, str]) -> WatchQuery:
+    version = query.get("resourceVersion", "")
+    timeout = query.get("timeoutSeconds", "")
+    if (version and not version.isdigit()) or (timeout and not timeout.isdigit()):
+        raise bad_request("resourceVersion and timeoutSeconds must be numbers")
+    initial = query.get("sendInitialEvents") == "true"
+    return WatchQuery(
+        target=target,
+        selector=read_selector(target.kind, query),
+        since=None if version in ("", "0") or initial else int(version),
+        bookmarks=query.get("allowWatchBookmarks") == "true",
+        initial_events_end=initial,
+        timeout_seconds=float(timeout) if timeout else _DEFAULT_TIMEOUT_SECONDS,
+    )
+
+
+async def iter_events(
+    store: Store, query: WatchQuery, bookmark_seconds: float
+) -> AsyncGenerator[JsonObject, None]:
+    """The events of one watch until its time is over; a version that is too old ends it with ERROR."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + query.timeout_seconds
+    cursor = store.version if query.since is None else query.since
+    for event in _iter_initial(store, query):
+        yield event
+    while True:
+        try:
+            changes = store.changes_after(cursor)
+        except Refusal as refusal:
+            yield {"type": "ERROR", "object": refusal.build_status()}
+            return
+        for change in changes:
+            cursor = change.version
+            if (seen := build_event(query, change)) is not None:
+                yield seen
+        if store.version > cursor:
+            continue
+        remaining = end - loop.time()
+        if remaining <= 0:
+            return
+        if not await _wait_changed(store, min(remaining, bookmark_seconds)) and query.bookmarks:
+            yield _build_bookmark(query, cursor)
+
+
+async def _wait_changed(store: Store, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await store.wait_changed()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _iter_initial(store: Store, query: WatchQuery) -> Iterator[JsonObject]:
+    if query.since is not None:
+        return
+    for body in store.snapshot(query.target.kind, query.target.namespace, store.version):
+        if query.selector.matches(body):
+            yield {"type": "ADDED", "object": body}
+    if query.initial_events_end:
+        yield _build_bookmark(query, store.version, {"k8s.io/initial-events-end": "true"})
+
+
+def build_event(query: WatchQuery, change: Change) -> JsonObject | None:
+    """What a change means to this watcher; ``None`` when nothing."""
+    kind, namespace, _ = change.key
+    if kind is not query.target.kind or query.target.namespace not in ("", namespace):
+        return None
+    seen = change.before is not None and query.selector.matches(change.before)
+    shown = not change.deleted and query.selector.matches(change.body)
+    if not seen and not shown:
+        return None
+    event = ("MODIFIED" if seen else "ADDED") if shown else "DELETED"
+    return {"type": event, "object": change.body}
+
+
+def _build_bookmark(
+    query: WatchQuery, version: int, annotations: Mapping[str, str] | None = None
+) -> JsonObject:
+    metadata: JsonObject = {"resourceVersion": str(version), "creationTimestamp": None}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    kind = query.target.kind
+    return {
+        "type": "BOOKMARK",
+        "object": {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata},
+    }

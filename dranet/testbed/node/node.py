@@ -1,0 +1,93 @@
+"""A node made of files and links: hardware as a sysfs tree, NICs as links of the running kernel.
+
+It is the driver's *node* and nothing else: the kernel's part, not Kubernetes'. It must run inside the
+private tree of ``isolation``, whose network namespace is then the node's, and it must not import anything
+that decides for the driver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dranet.testbed.node.fabric import Fabric
+from dranet.testbed.node.follower import LinkFollower
+from dranet.testbed.node.hardware import Hardware, PlacedNic
+from dranet.testbed.node.hoststate import HostState, read_host_state
+from dranet.testbed.node.iproute import in_namespace, read_json, run_ip
+from dranet.testbed.node.sysfs_tree import SysfsTree
+
+
+class Node:
+    """One node; a context manager. ``sysfs_root`` and ``procfs_root`` are for the driver's settings."""
+
+    def __init__(self, hardware: Hardware, work_dir: Path) -> None:
+        self.hardware = hardware
+        self._tree = SysfsTree(work_dir, hardware)
+        self._fabric = Fabric(hardware)
+        self._closing = ExitStack()
+
+    @property
+    def sysfs_root(self) -> Path:
+        return self._tree.sysfs_root
+
+    @property
+    def procfs_root(self) -> Path:
+        return self._tree.procfs_root
+
+    def __enter__(self) -> Self:
+        """Write the tree, make the links and follow them.
+
+        Raises:
+            KernelError: the kernel refused a link.
+        """
+        self._tree.write()
+        self._fabric.build()
+        follower = LinkFollower(self._tree, self._fabric.nic_by_peer)
+        follower.start()
+        self._closing.callback(follower.stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop following; the links go with the private tree."""
+        self._closing.close()
+
+    def snapshot(self) -> HostState:
+        """The whole network state of the node's namespace."""
+        return read_host_state()
+
+    def reclaim(self, netns_path: str) -> None:
+        """Do for our NICs in a dying namespace what the kernel does for physical ones.
+
+        Each comes back to the node, down and without addresses, under the name it had inside, or as
+        ``dev<ifindex>`` where that name is taken (``default_device_exit_net`` in ``net/core/dev.c``).
+        To be called right before the runtime removes the namespace; without it a veth would be destroyed.
+
+        Raises:
+            KernelError: the kernel refused the move.
+        """
+        taken = {str(link["ifname"]) for link in read_json("ip", "-json", "link")}
+        for link, _ in self.nics_in(netns_path):
+            name = str(link["ifname"])
+            target = f"dev{link['ifindex']}" if name in taken else name
+            taken.add(target)
+            self._move_home(netns_path, name, target)
+
+    def nics_in(self, netns_path: str) -> list[tuple[Mapping[str, Any], PlacedNic]]:
+        """Our NICs that are in a network namespace now, each with its link as ``ip`` describes it."""
+        found = read_json(*in_namespace(netns_path, "ip", "-json", "-details", "address"))
+        nics = self._fabric.nic_by_peer
+        return [(link, nics[link["link_index"]]) for link in found if link.get("link_index") in nics]
+
+    def _move_home(self, netns_path: str, name: str, target: str) -> None:
+        # the pid names the node's namespace: this process lives in it
+        move = ("link", "set", name, "netns", str(os.getpid()), "name", target)
+        read_json(*in_namespace(netns_path, "ip", "link", "set", name, "down"))
+        read_json(*in_namespace(netns_path, "ip", *move))
+        run_ip("address", "flush", "dev", target)

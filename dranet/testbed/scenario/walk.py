@@ -1,0 +1,38 @@
+"""What the steps of one scenario share: the testbed, the host's state before, and a way to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from dranet.errors import DranetError
+from dranet.testbed.cluster import Testbed
+from dranet.testbed.node.hoststate import HostState
+
+Lines = tuple[str, ...]
+"""What a step has seen, for whoever watches."""
+
+_POLL_SECONDS = 0.05
+
+
+class StepFailed(DranetError):
+    """A step did not find what it expects; the text is for the reader of the scenario."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """What the steps of one scenario share."""
+
+    testbed: Testbed
+    host_before: HostState
+    """The host's network state before the first step."""
+    observation: str = ""
+    """What the last look at an unfulfilled expectation saw."""
+
+    async def eventually(self, look: Callable[[], Awaitable[str]]) -> None:
+        """Look again until ``look`` has no complaint; the step's own time limit ends it."""
+        while complaint := await look():
+            self.observation = complaint
+            await asyncio.sleep(_POLL_SECONDS)
+        self.observation = ""

@@ -1,0 +1,1 @@
+"""The control plane around claims: allocation by the documented rules, claims from templates, clean-up."""

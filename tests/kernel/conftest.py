@@ -1,0 +1,232 @@
+"""Throw-away network namespaces: a node with links, and pods.
+
+Nothing here touches the machine's own interfaces: a test works in namespaces that it made, and enters them
+in threads that end. The independent readers are iproute2 and pyroute2.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from dranet.errors import KernelError
+from dranet.kernel.netns import NetworkNamespace
+
+T = TypeVar("T")
+
+VOLATILE = frozenset({"valid_life_time", "preferred_life_time", "operstate"})
+"""What changes by itself between two readings; the kernel tells a carrier up to a second late."""
+
+
+@dataclass
+class Namespace:
+    """A named namespace of a test, and the handle that the code under test gets."""
+
+    name: str
+    netns: NetworkNamespace
+    lively: bool = False
+    """IPv6 as by default: link-local addresses and their check take a second or two to come."""
+    gone: bool = field(default=False)
+
+    @property
+    def path(self) -> Path:
+        return Path("/run/netns", self.name)
+
+    def ip(self, *arguments: str) -> None:
+        """Run one ``ip`` command here."""
+        _run("ip", "-n", self.name, *arguments)
+
+    def ip_lines(self, text: str) -> None:
+        """Run an ``ip -batch`` here."""
+        _run("ip", "-n", self.name, "-batch", "-", text=text)
+
+    def read(self, *arguments: str) -> list[dict[str, Any]]:
+        """What ``ip -json -details`` says, without what changes by itself."""
+        return [_steady(entry) for entry in self.read_raw(*arguments)]
+
+    def read_raw(self, *arguments: str) -> list[dict[str, Any]]:
+        """What ``ip -json -details`` says, all of it."""
+        output = _run("ip", "-n", self.name, "-json", "-details", *arguments)
+        entries: list[dict[str, Any]] = json.loads(output or "[]")
+        return [entry for entry in entries if entry]
+
+    def picture(self) -> dict[str, list[dict[str, Any]]]:
+        """Everything that ``ip`` knows of links, addresses, routes and permanent neighbours.
+
+        Routes are sorted: the kernel lists equal ones (fe80::/64 of each link) by who came up first. The
+        multicast route of each link is left out: the kernel adds it with the carrier, up to a second late.
+        """
+        routes = [r for r in self.read("route", "show", "table", "all") if r["dst"] != "ff00::/8"]
+        return {
+            "links": self.read("link"),
+            "addresses": self.read("addr"),
+            "routes": sorted(routes, key=str),
+            "neighbours": self.read("neigh", "show", "nud", "permanent"),
+        }
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call a function of ours in this namespace, as the driver does on its node."""
+        return self.netns.run(function)
+
+    def delete(self) -> None:
+        """Delete the namespace. Its links go with it once our own handle is closed."""
+        if not self.gone:
+            self.gone = True
+            self.netns.close()
+            _run("ip", "netns", "del", self.name)
+
+
+def _run(*command: str, text: str = "") -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+def _steady(entry: dict[str, Any]) -> dict[str, Any]:
+    steady = {key: value for key, value in entry.items() if key not in VOLATILE}
+    if "ifname" in steady and "flags" in steady:
+        steady["flags"] = [flag for flag in steady["flags"] if flag != "NO-CARRIER"]
+    if "addr_info" in steady:
+        steady["addr_info"] = [_steady(info) for info in steady["addr_info"] if info]
+    return steady
+
+
+@pytest.fixture
+def make_namespace() -> Iterator[Callable[..., Namespace]]:
+    made: list[Namespace] = []
+
+    def make(lively: bool = False) -> Namespace:
+        name = f"dranet-test-{uuid.uuid4().hex[:8]}"
+        command = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+        if command.returncode:
+            pytest.skip(f"no right to make network namespaces: {command.stderr.strip()}")
+        namespace = Namespace(name, NetworkNamespace.open(f"/run/netns/{name}"), lively)
+        made.append(namespace)
+        if not lively:
+            namespace.run(_quieten_ipv6)
+        namespace.ip("link", "set", "lo", "up")
+        return namespace
+
+    yield make
+    for namespace in made:
+        with suppress(KernelError, AssertionError):
+            namespace.delete()
+
+
+def _quieten_ipv6() -> None:
+    """No link-local addresses and no duplicate check, so that a test need not wait for them."""
+    conf = Path("/proc/sys/net/ipv6/conf/default")  # of the namespace of the thread that opens it
+    (conf / "addr_gen_mode").write_text("1")
+    (conf / "accept_dad").write_text("0")
+
+
+@pytest.fixture
+def fabric(make_namespace: Callable[..., Namespace]) -> Namespace:
+    """Where the far ends of the node's links are: the switch side."""
+    return make_namespace()
+
+
+@pytest.fixture
+def node(make_namespace: Callable[..., Namespace], fabric: Namespace) -> Namespace:
+    """A node with an uplink and three NICs; their far ends are in the fabric."""
+    return _make_node(make_namespace(), fabric)
+
+
+@pytest.fixture
+def lively_node(make_namespace: Callable[..., Namespace], fabric: Namespace) -> Namespace:
+    """As ``node``, with everything that IPv6 does by itself."""
+    return _make_node(make_namespace(lively=True), fabric)
+
+
+def _make_node(namespace: Namespace, fabric: Namespace) -> Namespace:
+    for number, name in enumerate(("uplink", "eth1", "eth2", "eth3")):
+        add_nic(namespace, fabric, name, f"02:00:00:00:00:{number:02x}")
+    namespace.ip_lines(
+        "addr add 192.0.2.2/24 dev uplink\nroute add default via 192.0.2.1\n"
+        "addr add 2001:db8:ffff::2/64 dev uplink nodad\nroute add ::/0 via 2001:db8:ffff::1\n"
+    )
+    return namespace
+
+
+@pytest.fixture
+def pod(make_namespace: Callable[..., Namespace]) -> Namespace:
+    """A pod's namespace with a link that its CNI made, on which the default route goes."""
+    namespace = make_namespace()
+    namespace.ip_lines(
+        "link add eth0 type veth peer name cni0\nlink set eth0 up\nlink set cni0 up\n"
+        "addr add 10.244.0.5/24 dev eth0\nroute add default via 10.244.0.1\n"
+    )
+    return namespace
+
+
+def add_nic(node: Namespace, fabric: Namespace, name: str, mac: str) -> None:
+    """A link that stands for a NIC: a veth whose far end is out of the node's sight."""
+    node.ip(
+        "link", "add", name, "address", mac, "type", "veth", "peer", "name", f"p-{name}", "netns", fabric.name
+    )
+    fabric.ip("link", "set", f"p-{name}", "up")
+    node.ip("link", "set", name, "up")
+
+
+Picture = dict[str, list[dict[str, Any]]]
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+    """Ask again and again until the condition holds; fail after the deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds} s: {what}")
+        time.sleep(0.02)
+
+
+def wait_settled(namespace: Namespace) -> Picture:
+    """A picture of the namespace once its IPv6 addresses are there and have passed their check."""
+    if namespace.lively:
+        wait_until(lambda: not _unsettled(namespace.read("addr")), f"{namespace.name} settles")
+    return namespace.picture()
+
+
+def _unsettled(links: list[dict[str, Any]]) -> bool:
+    tentative = any(info.get("tentative") for link in links for info in link["addr_info"])
+    up = [link for link in links if "UP" in link["flags"] and link["ifname"] != "lo"]
+    return tentative or any(not any(i["local"].startswith("fe80:") for i in x["addr_info"]) for x in up)
+
+
+def wait_unchanged(before: Picture, namespace: Namespace, but: Collection[str] = ()) -> None:
+    """The namespace looks again as it did (``but`` for some keys), once the kernel has done its own part."""
+    wanted = _without(before, but)
+    with suppress(pytest.fail.Exception):
+        wait_until(lambda: _without(namespace.picture(), but) == wanted, "as before", seconds=5.0)
+    after = _without(namespace.picture(), but)
+    lines = []
+    for part, entries in wanted.items():
+        lines += [f"{part}: lost {entry}" for entry in entries if entry not in after[part]]
+        lines += [f"{part}: new {entry}" for entry in after[part] if entry not in entries]
+        if not lines and entries != after[part]:
+            moved = [
+                f"{one} -> {other}" for one, other in zip(entries, after[part], strict=True) if one != other
+            ]
+            lines.append(f"{part}: other order: {'; '.join(moved)}")
+    if lines:
+        pytest.fail("\n".join(lines), pytrace=False)
+
+
+def _without(picture: Picture, keys: Collection[str]) -> Picture:
+    """The picture without some keys; by name, as the index orders links."""
+    pruned = {
+        part: [{key: value for key, value in entry.items() if key not in keys} for entry in entries]
+        for part, entries in picture.items()
+    }
+    for part in ("links", "addresses"):
+        pruned[part].sort(key=lambda entry: str(entry["ifname"]))
+    return pruned

@@ -1,0 +1,80 @@
+"""RDMA netlink: what we send and read, against recorded shapes; the moves need a kernel with RDMA."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dranet.errors import KernelError
+from dranet.kernel import rdmanl
+from dranet.kernel.netlink import NETLINK_RDMA, Message, NetlinkSocket, Request, attribute, attribute_text
+from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.rdmanl import read_netns_exclusive
+
+
+class RecordedRdma(NetlinkSocket):
+    """A node with two RDMA devices; keeps what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def dump(self, request: Request) -> list[bytes]:
+        assert (request.type, request.body) == (5 << 10 | 1, b"")
+        names = {4: "mlx5_1", 11: "mlx5_10"}
+        return [
+            attribute(1, struct.pack("=I", index)) + attribute_text(2, name) for index, name in names.items()
+        ]
+
+    def request(self, request: Request) -> tuple[Message, ...]:
+        self.requests.append(request)
+        return ()
+
+
+def test_a_move_names_the_device_by_index_and_the_target_by_descriptor() -> None:
+    rdma = RecordedRdma()
+    with NetworkNamespace.current() as target:
+        assert rdmanl._move(rdma, "mlx5_10", target)
+        (request,) = rdma.requests
+        assert request.type == 5 << 10 | 2
+        assert request.body == struct.pack("=HHIHHI", 8, 1, 11, 8, 68, target.fileno())
+
+
+def test_a_device_that_is_elsewhere_is_not_moved() -> None:
+    rdma = RecordedRdma()
+    with NetworkNamespace.current() as target:
+        assert not rdmanl._move(rdma, "mlx5_2", target)
+    assert rdma.requests == []
+
+
+@pytest.mark.parametrize(("mode", "exclusive"), [(b"\0", True), (b"\1", False)])
+def test_the_namespace_mode_is_read(mode: bytes, exclusive: bool) -> None:
+    assert rdmanl._is_exclusive(Message(0, attribute(66, mode))) is exclusive
+
+
+def test_an_answer_without_a_mode_reads_as_shared() -> None:
+    assert not rdmanl._is_exclusive(Message(0, attribute(93, b"\0")))
+
+
+def test_a_kernel_without_rdma_reads_as_shared_and_warns_of_nothing() -> None:
+    try:
+        NetlinkSocket.open(NETLINK_RDMA).close()
+    except KernelError:
+        pass
+    else:
+        pytest.skip("this kernel has RDMA netlink")
+    warnings: list[str] = []
+    assert not read_netns_exclusive(warnings)
+    assert warnings == []
+
+
+@pytest.mark.kernel
+def test_the_mode_agrees_with_the_rdma_tool() -> None:
+    if not Path("/sys/class/infiniband").is_dir() or shutil.which("rdma") is None:
+        pytest.skip("this kernel has no RDMA core, or there is no rdma tool")
+    told = subprocess.run(["rdma", "-j", "system", "show"], check=True, capture_output=True, text=True).stdout
+    assert read_netns_exclusive([]) is (json.loads(told)[0]["netns"] == "exclusive")
