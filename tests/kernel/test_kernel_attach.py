@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from dranet.errors import DeviceError, KernelError, Reason
+from dranet.kernel import detach as detach_module
 from dranet.kernel.attach import attach, verify
 from dranet.kernel.detach import DetachReport, detach
 from dranet.kernel.linkstate import read_link_state
-from dranet.kernel.netlink import NETLINK_RDMA, NetlinkSocket
+from dranet.kernel.netlink import NETLINK_RDMA, NetlinkSocket, Request
 from dranet.kernel.netns import NetworkNamespace
-from dranet.model.facts import Address, Route
+from dranet.kernel.rtnl import set_link_request
+from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, MoveLink, MoveRdma, SetUp, Step
 from dranet.model.status import AttachedLink
 from tests.kernel.conftest import Namespace, add_nic, wait_settled, wait_unchanged, wait_until
@@ -34,6 +36,8 @@ addr add 10.9.0.1/32 peer 10.9.0.2/32 dev eth1
 addr add 10.1.9.9/24 dev eth1 valid_lft 7200 preferred_lft 3600
 route add 10.50.0.0/16 via 10.1.0.1 src 10.1.0.3 metric 50 mtu 1300
 route add 10.51.0.0/16 dev eth1 scope link
+route add 10.99.0.1/32 dev eth1
+route add 10.40.0.0/16 via 10.99.0.1
 route add 10.52.0.0/16 via 10.77.0.1 dev eth1 onlink table 1000
 route add default via 10.1.0.1 dev eth1 table 77
 neigh add 10.1.0.9 lladdr 02:00:00:00:99:99 dev eth1 nud permanent
@@ -128,10 +132,17 @@ def test_the_pod_gets_name_mtu_mac_addresses_and_routes_at_once(node: Namespace,
     )
     (link,) = pod.read("link", "show", "dev", "net1")
     assert (link["address"], link["mtu"], "UP" in link["flags"]) == ("02:00:00:00:77:77", 9000, True)
-    assert "tentative" not in addresses_of(pod, "net1")["2001:db8:100::5"], "usable before the pod starts"
     (route,) = pod.read("route", "show", "172.30.1.0/24")
     assert (route["gateway"], route["dev"]) == ("172.16.1.1", "net1")
     assert not [x for x in node.read("link") if x["ifname"] == "eth1"]
+
+
+def test_an_ipv6_address_is_usable_at_once_where_addresses_are_checked(
+    node: Namespace, make_namespace: Callable[..., Namespace]
+) -> None:
+    pod = make_namespace(lively=True)
+    attach_from(node, pod, make_plan(node, "eth1", "net1"))
+    assert "tentative" not in addresses_of(pod, "net1")["2001:db8:100::5"]
 
 
 def test_several_devices_arrive_in_the_order_of_the_plans(node: Namespace, pod: Namespace) -> None:
@@ -366,6 +377,17 @@ def test_a_link_that_was_enslaved_after_prepare_stays(node: Namespace, pod: Name
 # --- coming home by other ways -------------------------------------------------------------------------
 
 
+def test_a_link_that_came_back_up_goes_down_again_if_it_was_down(node: Namespace, pod: Namespace) -> None:
+    node.ip("link", "set", "eth1", "down")
+    before = wait_settled(node)
+    plan = make_plan(node, "eth1", "net1")
+    attach_from(node, pod, plan)
+    pod.ip("link", "set", "net1", "netns", node.name, "name", "net1")
+    node.ip("link", "set", "net1", "up")
+    assert detach_to(node, None, plan) == DetachReport(restored=("dev-eth1",))
+    wait_unchanged(before, node, but=NEW_INDEX)
+
+
 @pytest.mark.parametrize("name", ["net1", "dev3"])
 def test_a_link_that_came_back_under_another_name_is_found_and_restored(
     node: Namespace, pod: Namespace, name: str
@@ -395,7 +417,7 @@ def test_a_host_name_that_is_taken_is_reported_and_the_link_still_comes_back(
     attach_from(node, pod, plan)
     node.ip_lines("link add eth1 type bridge\nlink add net1 type bridge\n")
     report = detach_to(node, pod, plan)
-    assert (report.restored, report.missing) == ((), ())
+    assert (report.restored, report.missing) == (("dev-eth1",), ()), "it is home, if not in every respect"
     (problem,) = report.problems
     assert problem.startswith("dev-eth1: rename eth1: ")
     (link,) = [x for x in node.read("addr") if x.get("address") == "02:00:00:00:00:01"]
@@ -449,6 +471,43 @@ def test_the_pods_own_links_are_never_taken_for_ours(node: Namespace, pod: Names
     with pytest.raises(DeviceError):
         attach_from(node, pod, stale)
     wait_unchanged(before, pod)
+
+
+def test_a_device_that_cannot_come_back_is_neither_restored_nor_missing(
+    node: Namespace, pod: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = wait_settled(node)
+    plans = [make_plan(node, "eth1", "net1"), make_plan(node, "eth2", "net2")]
+    attach_from(node, pod, *plans)
+    refused = set_link_request(
+        0, operation="move back", link="eth1"
+    )  # what the kernel says to no link at all
+    real = detach_module._moves
+
+    def moves(link: Link, *rest: Any) -> tuple[Request, ...]:
+        return (refused,) if link.ifname == "net1" else real(link, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(detach_module, "_moves", moves)
+        report = detach_to(node, pod, *plans)
+    assert (report.restored, report.missing) == (("dev-eth2",), ())
+    (problem,) = report.problems
+    assert problem.startswith("dev-eth1: move back eth1: ")
+    assert detach_to(node, pod, *plans) == DetachReport(restored=("dev-eth1", "dev-eth2"))
+    wait_unchanged(before, node)
+
+
+def test_a_route_that_cannot_be_given_back_is_a_problem_of_a_restored_device(
+    node: Namespace, pod: Namespace
+) -> None:
+    node.ip_lines("addr add 10.1.0.2/24 dev eth1\nroute add 10.50.0.0/16 via 10.1.0.1\n")
+    plan = make_plan(node, "eth1", "net1")
+    attach_from(node, pod, plan)
+    node.ip("route", "add", "10.50.0.0/16", "via", "192.0.2.9")
+    report = detach_to(node, pod, plan)
+    assert report == DetachReport(("dev-eth1",), (), report.problems)
+    (problem,) = report.problems
+    assert problem.startswith("dev-eth1: add route 10.50.0.0/16 eth1: ")
 
 
 # --- verify --------------------------------------------------------------------------------------------

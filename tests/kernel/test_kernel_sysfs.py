@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,21 @@ def dgx(tree: Tree) -> None:
     )  # fmt: skip
     tree.link(f"{nic}/driver", "../../../../../../bus/pci/drivers/mlx5_core")
     tree.function(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", "0x030200", "0x10de", "0x2330", numa_node="0")
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENODEV, errno.EACCES, errno.EIO])
+def test_an_attribute_that_has_no_meaning_now_is_no_fact_and_a_refusal_is_a_warning(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Only a driver can make a read fail so; a tree made by hand cannot."""
+
+    def refuse(*_: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    tree.write("class/net/eth0/speed", "100000")
+    monkeypatch.setattr(os, "read", refuse)
+    assert tree.files.text("class/net/eth0/speed") == ""
+    assert bool(tree.warnings) is (number in (errno.EACCES, errno.EIO))
 
 
 # --- PCI -----------------------------------------------------------------------------------------------

@@ -1,0 +1,25 @@
+"""Which boot this is: kernel state recorded in another boot is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dranet.errors import KernelError
+
+
+def read_boot_id(procfs_root: Path) -> str:
+    """The kernel's random id of this boot (``random(4)``), 36 characters.
+
+    Raises:
+        KernelError: it cannot be read.
+    """
+    path = procfs_root / "sys/kernel/random/boot_id"
+    try:
+        boot_id = path.read_text().strip()
+    except OSError as error:
+        raise KernelError(
+            f"{path}: {error.strerror}", errno=error.errno or 0, operation="read boot id"
+        ) from error
+    if not boot_id:
+        raise KernelError(f"{path}: empty", operation="read boot id")
+    return boot_id

@@ -1,0 +1,169 @@
+"""Bring devices back from a pod and give the host what Prepare recorded.
+
+Used by release, and by a failed attach to undo itself. It goes on after a refusal and collects problems: a
+link that is back with a wrong MTU is better than one left in a dying namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from dranet.errors import DranetError, KernelError
+from dranet.kernel.linkstate import read_link
+from dranet.kernel.locate import Found, Side, find_link, open_host_side, open_pod_side
+from dranet.kernel.netlink import Request, attribute_text, attribute_u32
+from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.rdmanl import detach_rdma
+from dranet.kernel.restore import restore_link
+from dranet.kernel.rtnl import (
+    IFLA_IFNAME,
+    IFLA_NET_NS_FD,
+    IFLA_NEW_IFINDEX,
+    delete_altnames_request,
+    set_link_request,
+)
+from dranet.model.facts import Link
+from dranet.model.plan import AttachPlan, LinkState, MoveRdma
+
+
+@dataclass(frozen=True, slots=True)
+class DetachReport:
+    """What became of each device. One that is neither restored nor missing is still in the pod."""
+
+    restored: tuple[str, ...] = ()
+    """Back on the host. What could not be given back of its state is in ``problems``."""
+    missing: tuple[str, ...] = ()
+    """A virtual link that was destroyed with its namespace, a NIC that was unplugged."""
+    problems: tuple[str, ...] = ()
+    """One line each, with the device's name first."""
+
+
+class _Missing(Exception):
+    """The link is on neither side."""
+
+
+def detach(plans: Sequence[AttachPlan], netns: NetworkNamespace | None) -> DetachReport:
+    """Bring every planned device back to the calling thread's namespace; safe to repeat.
+
+    ``netns`` is the pod's namespace, ``None`` where it is gone: then the kernel has already returned what it
+    could, perhaps under another name, and it is looked for on the host.
+
+    Raises:
+        KernelError: a namespace could not be entered, or netlink failed as a whole.
+    """
+    with ExitStack() as stack:
+        home = stack.enter_context(open_host_side())
+        pod = stack.enter_context(open_pod_side(netns)) if netns is not None and netns != home.netns else None
+        restored: list[str] = []
+        missing: list[str] = []
+        problems: list[str] = []
+        for plan in plans:
+            try:
+                problems += _give_back(plan, home, pod)
+                restored.append(plan.device)
+            except _Missing:
+                missing.append(plan.device)
+            except DranetError as error:
+                problems.append(f"{plan.device}: {error.message}")
+        return DetachReport(tuple(restored), tuple(missing), tuple(problems))
+
+
+def undo_attach(plan: AttachPlan, home: Side, pod: Side) -> list[str]:
+    """As :func:`detach` for one plan, between sides that are open already; returns the problems."""
+    try:
+        return _give_back(plan, home, pod)
+    except _Missing:
+        return [f"{plan.device}: gone while it was being given back"]
+    except DranetError as error:
+        return [f"{plan.device}: {error.message}"]
+
+
+def _give_back(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
+    """Bring one device back and restore it; returns what of its state the host did not get back.
+
+    Raises:
+        _Missing: the link is on neither side.
+        DranetError: the link or its RDMA device is still in the pod.
+    """
+    stuck: DranetError | None = None
+    problems: list[str] = []
+    try:
+        if pod is not None:  # RDMA first: the link's return makes watchers scan
+            _give_back_rdma(plan, home, pod)
+    except DranetError as error:
+        stuck = error
+    if plan.host is not None:
+        problems = _give_back_link(plan, plan.host, home, pod)
+    if stuck is not None:
+        raise stuck
+    return [f"{plan.device}: {problem}" for problem in problems]
+
+
+def _give_back_rdma(plan: AttachPlan, home: Side, pod: Side) -> None:
+    for step in plan.steps:
+        if isinstance(step, MoveRdma):
+            try:
+                detach_rdma(step.rdma_device, home.netns, pod.netns)
+            except KernelError as error:
+                if error.errno != errno.EPROTONOSUPPORT:  # without RDMA netlink nothing can have moved
+                    raise
+
+
+def _give_back_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> list[str]:
+    found = find_link(plan, host, home, pod)
+    if found is None:
+        raise _Missing
+    if found.side is home:
+        return restore_link(home.rtnl, found.link, host)
+    _move_home(found, host, home)
+    link = read_link(home.rtnl, ifname=host.ifname)
+    if link is None or link.mac != found.link.mac:
+        returned = find_link(plan, host, home, None)
+        if returned is None:
+            raise KernelError(f"move back {host.ifname}: it did not appear on the host", link=host.ifname)
+        link = returned.link
+    return restore_link(home.rtnl, link, host)
+
+
+def _move_home(found: Found, host: LinkState, home: Side) -> None:
+    """Move a link out of the pod, under whatever name the host has free.
+
+    Raises:
+        KernelError: it is still in the pod.
+    """
+    _drop_clashing_altnames(found, home)
+    requests = _moves(found.link, host, home)
+    for request in requests:
+        (outcome,) = found.side.rtnl.batch([request])
+        if not isinstance(outcome, KernelError) or not _is_still_in(found):
+            return  # it may have left and only the new name was refused: restoring sees to that
+        if request is requests[-1] or outcome.errno not in (errno.EEXIST, errno.EBUSY):
+            raise outcome
+
+
+def _drop_clashing_altnames(found: Found, home: Side) -> None:
+    """The kernel moves no link whose alternative name is in use on the other side, and a tenant may have
+    given it any."""
+    clashing = [name for name in found.link.altnames if read_link(home.rtnl, ifname=name) is not None]
+    if clashing:
+        found.side.rtnl.batch([delete_altnames_request(found.link.ifindex, clashing, found.link.ifname)])
+
+
+def _moves(link: Link, host: LinkState, home: Side) -> tuple[Request, ...]:
+    """First with name and index as they were; where the index or the name is taken, without."""
+    target = attribute_u32(IFLA_NET_NS_FD, home.netns.fileno())
+    name = attribute_text(IFLA_IFNAME, host.ifname)
+    index = attribute_u32(IFLA_NEW_IFINDEX, host.ifindex)
+    any_name = attribute_text(IFLA_IFNAME, "dev%d")  # as the kernel itself does when a namespace dies
+    return tuple(
+        set_link_request(link.ifindex, *attributes, operation="move back", link=host.ifname)
+        for attributes in ((target, name, index), (target, name), (target, any_name))
+    )
+
+
+def _is_still_in(found: Found) -> bool:
+    link = read_link(found.side.rtnl, found.link.ifindex)
+    return link is not None and link.mac == found.link.mac

@@ -1,0 +1,332 @@
+"""Addresses, routes and neighbours between the rtnetlink wire and ``model.facts``.
+
+Layouts and numbers are those of ``linux/if_addr.h``, ``rtnetlink.h`` and ``neighbour.h``. As in ``rtnl``,
+``parse_*`` reads one message payload, ``*_request`` builds a request, and neither does I/O.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from ipaddress import ip_interface, ip_network
+
+from dranet.kernel.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Request,
+    attribute,
+    attribute_text,
+    attribute_u32,
+    nested,
+    parse_attributes,
+)
+from dranet.kernel.rtnl import (
+    RTM_DELADDR,
+    RTM_GETADDR,
+    RTM_GETNEIGH,
+    RTM_GETROUTE,
+    RTM_NEWADDR,
+    RTM_NEWNEIGH,
+    RTM_NEWROUTE,
+    mac_bytes,
+    text,
+    u32,
+)
+from dranet.model.facts import Address, Neighbour, Route
+
+# linux/if_addr.h
+IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_BROADCAST = 1, 2, 3, 4
+IFA_CACHEINFO, IFA_FLAGS, IFA_PROTO = 6, 8, 11
+IFA_F_TEMPORARY, IFA_F_NODAD, IFA_F_TENTATIVE = 0x01, 0x02, 0x40
+IFA_F_PERMANENT, IFA_F_MANAGETEMPADDR = 0x80, 0x100
+IFA_F_NOPREFIXROUTE, IFA_F_MCAUTOJOIN = 0x200, 0x400
+IFAPROT_KERNEL_LL = 3
+FOR_EVER = 0xFFFFFFFF
+
+# linux/rtnetlink.h, routes
+RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY = 1, 2, 4, 5, 6
+RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH, RTA_TABLE = 7, 8, 9, 15
+RTA_VIA, RTA_ENCAP = 18, 22
+RTAX_MTU = 2
+RT_TABLE_COMPAT, RT_TABLE_MAIN, RT_TABLE_LOCAL = 252, 254, 255
+RTPROT_REDIRECT, RTPROT_KERNEL, RTPROT_STATIC, RTPROT_RA = 1, 2, 4, 9
+RTN_UNICAST = 1
+RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
+RTM_F_CLONED = 0x200
+RTNH_F_ONLINK = 4
+
+# linux/neighbour.h
+NDA_DST, NDA_LLADDR, NDA_IFINDEX = 1, 2, 8
+NUD_PERMANENT = 0x80
+NTF_PROXY = 0x08
+
+_FAMILIES = frozenset({int(socket.AF_INET), int(socket.AF_INET6)})
+
+_ADDRESS = struct.Struct("=BBBBI")
+_ROUTE = struct.Struct("=BBBBBBBBI")
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")
+_NEXT_HOP = struct.Struct("=HBBi")
+_CACHE_INFO = struct.Struct("=IIII")
+
+_ADDRESS_ATTRIBUTES = frozenset({IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS})
+_ROUTE_ATTRIBUTES = frozenset(
+    {
+        RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH, RTA_TABLE,
+        RTA_VIA,
+    }
+)  # fmt: skip
+
+# --- addresses -----------------------------------------------------------------------------------------
+
+
+def parse_address(payload: bytes, names: Mapping[int, str]) -> tuple[int, Address] | None:
+    """Parse RTM_NEWADDR into (ifindex, address); ``None`` for a family other than IPv4 and IPv6.
+
+    ``names`` maps ifindex to name: a label that only repeats the name is left out.
+    """
+    family, prefix_length, header_flags, scope, ifindex = _ADDRESS.unpack_from(payload)
+    if family not in _FAMILIES:
+        return None
+    found = parse_attributes(payload, _ADDRESS.size, _ADDRESS_ATTRIBUTES)
+    near = found.get(IFA_LOCAL) or found[IFA_ADDRESS]
+    far = found.get(IFA_ADDRESS, near)
+    cidr, peer = f"{socket.inet_ntop(family, near)}/{prefix_length}", ""
+    if near != far:
+        cidr = f"{socket.inet_ntop(family, near)}/{len(near) * 8}"
+        peer = f"{socket.inet_ntop(family, far)}/{prefix_length}"
+    label = text(found[IFA_LABEL]) if IFA_LABEL in found else ""
+    valid, preferred = _lifetimes_left(found[IFA_CACHEINFO]) if IFA_CACHEINFO in found else (None, None)
+    return ifindex, Address(
+        cidr=cidr,
+        scope=scope,
+        flags=u32(found, IFA_FLAGS) if IFA_FLAGS in found else header_flags,
+        label="" if label == names.get(ifindex) else label,
+        peer=peer,
+        broadcast=socket.inet_ntop(family, found[IFA_BROADCAST]) if IFA_BROADCAST in found else "",
+        valid_seconds=valid,
+        preferred_seconds=preferred,
+    )
+
+
+def _lifetimes_left(cache_info: bytes) -> tuple[int | None, int | None]:
+    preferred, valid, _, _ = _CACHE_INFO.unpack_from(cache_info)
+    return None if valid == FOR_EVER else valid, None if preferred == FOR_EVER else preferred
+
+
+def is_kernel_link_local(payload: bytes) -> bool:
+    """Whether the kernel made this IPv6 link-local address by itself (``IFA_PROTO``, Linux 5.18)."""
+    found = parse_attributes(payload, _ADDRESS.size, frozenset({IFA_PROTO}))
+    return found.get(IFA_PROTO, b"")[:1] == bytes([IFAPROT_KERNEL_LL])
+
+
+def dump_addresses_request(ifindex: int = 0) -> Request:
+    """Ask for all addresses of both families, or for those of one link (the kernel filters)."""
+    body = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, ifindex)
+    return Request(RTM_GETADDR, body, operation="read addresses")
+
+
+def address_key(address: Address) -> tuple[str, str]:
+    """What tells addresses of one link apart, in canonical text."""
+    local = ip_interface(address.cidr)
+    return (str(local.ip), str(ip_interface(address.peer))) if address.peer else (str(local), "")
+
+
+def address_body(ifindex: int, address: Address, flags: int = 0) -> bytes:
+    """The body of RTM_NEWADDR and RTM_DELADDR. ``flags`` are the IFA_F bits to ask for."""
+    local = ip_interface(address.cidr)
+    far = ip_interface(address.peer) if address.peer else local
+    family = socket.AF_INET if local.version == 4 else socket.AF_INET6
+    parts = [
+        _ADDRESS.pack(family, far.network.prefixlen, flags & 0xFF, address.scope, ifindex),
+        attribute(IFA_LOCAL, local.packed),
+        attribute(IFA_ADDRESS, far.packed),
+        attribute_u32(IFA_FLAGS, flags),
+    ]
+    if address.broadcast:
+        parts.append(attribute(IFA_BROADCAST, socket.inet_pton(family, address.broadcast)))
+    if address.label:
+        parts.append(attribute_text(IFA_LABEL, address.label))
+    if address.valid_seconds is not None or address.preferred_seconds is not None:
+        parts.append(attribute(IFA_CACHEINFO, _lifetimes(address)))
+    return b"".join(parts)
+
+
+def _lifetimes(address: Address) -> bytes:
+    preferred, valid = address.preferred_seconds, address.valid_seconds
+    return _CACHE_INFO.pack(
+        FOR_EVER if preferred is None else preferred, FOR_EVER if valid is None else valid, 0, 0
+    )
+
+
+_SETTABLE_ADDRESS_FLAGS = IFA_F_NODAD | IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUTE | IFA_F_MCAUTOJOIN
+
+
+def add_address_request(ifindex: int, address: Address, link: str, skip_dad: bool = False) -> Request:
+    """Add an address, or bring one that is there to these flags and lifetimes.
+
+    ``skip_dad``: an IPv6 address is usable at once instead of tentative for a second or more.
+    """
+    flags = address.flags & _SETTABLE_ADDRESS_FLAGS
+    if skip_dad and ":" in address.cidr:
+        flags |= IFA_F_NODAD
+    return Request(
+        RTM_NEWADDR,
+        address_body(ifindex, address, flags),
+        flags=NLM_F_CREATE | NLM_F_REPLACE,
+        operation=f"add address {address.cidr}",
+        link=link,
+    )
+
+
+def delete_address_request(ifindex: int, address: Address, link: str) -> Request:
+    body = address_body(ifindex, address)
+    return Request(RTM_DELADDR, body, operation=f"remove address {address.cidr}", link=link)
+
+
+# --- routes --------------------------------------------------------------------------------------------
+
+
+def parse_route(payload: bytes) -> Route | None:
+    """Parse RTM_NEWROUTE; ``None`` for a family other than IPv4 and IPv6 and for cached clones."""
+    family, length, _, _, table, protocol, scope, kind, flags = _ROUTE.unpack_from(payload)
+    if family not in _FAMILIES or flags & RTM_F_CLONED:
+        return None
+    found = parse_attributes(payload, _ROUTE.size, _ROUTE_ATTRIBUTES)
+    any_address = bytes(4 if family == socket.AF_INET else 16)
+    return Route(
+        destination=f"{socket.inet_ntop(family, found.get(RTA_DST, any_address))}/{length}",
+        gateway=_gateway(family, found),
+        ifindex=u32(found, RTA_OIF),
+        next_hops=_next_hops(found[RTA_MULTIPATH]) if RTA_MULTIPATH in found else (),
+        source=socket.inet_ntop(family, found[RTA_PREFSRC]) if RTA_PREFSRC in found else "",
+        scope=scope,
+        table=u32(found, RTA_TABLE) or table,
+        protocol=protocol,
+        metric=u32(found, RTA_PRIORITY),
+        type=kind,
+        flags=flags & RTNH_F_ONLINK,
+        mtu=_route_mtu(found[RTA_METRICS]) if RTA_METRICS in found else 0,
+    )
+
+
+def is_default_route(payload: bytes) -> bool:
+    """Whether the prefix has no bits; asked before parsing, a table may hold a million routes."""
+    return payload[1:2] == b"\0"
+
+
+def is_plain_route(payload: bytes) -> bool:
+    """Whether :class:`Route` says everything of the route: no next-hop list, encapsulation, ToS or source
+    prefix."""
+    _, _, source_length, tos, *_ = _ROUTE.unpack_from(payload)
+    special = parse_attributes(payload, _ROUTE.size, frozenset({RTA_MULTIPATH, RTA_ENCAP}))
+    return not (source_length or tos or special)
+
+
+def _gateway(family: int, found: Mapping[int, bytes]) -> str:
+    if RTA_GATEWAY in found:
+        return socket.inet_ntop(family, found[RTA_GATEWAY])
+    if RTA_VIA in found:  # an IPv4 route through an IPv6 router (RFC 5549): family, then the address
+        via = found[RTA_VIA]
+        return socket.inet_ntop(struct.unpack_from("=H", via)[0], via[2:])
+    return ""
+
+
+def _next_hops(data: bytes) -> tuple[int, ...]:
+    hops: list[int] = []
+    offset = 0
+    while len(data) - offset >= _NEXT_HOP.size:
+        size, _, _, ifindex = _NEXT_HOP.unpack_from(data, offset)
+        if size < _NEXT_HOP.size:
+            raise ValueError(f"next hop of {size} bytes")
+        hops.append(ifindex)
+        offset += (size + 3) & ~3
+    return tuple(hops)
+
+
+def _route_mtu(metrics: bytes) -> int:
+    return u32(parse_attributes(metrics, 0, frozenset({RTAX_MTU})), RTAX_MTU)
+
+
+def dump_routes_request(family: int, table: int = 0, ifindex: int = 0) -> Request:
+    """Ask for the routes of a family, only of one table or through one link where given."""
+    body = _ROUTE.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
+    if table:
+        body += attribute_u32(RTA_TABLE, table)
+    if ifindex:
+        body += attribute_u32(RTA_OIF, ifindex)
+    return Request(RTM_GETROUTE, body, operation="read routes")
+
+
+def add_route_request(ifindex: int, route: Route, link: str) -> Request:
+    """Add a route through a link; the kernel answers EEXIST where its place is taken."""
+    destination = ip_network(route.destination)
+    family = socket.AF_INET if destination.version == 4 else socket.AF_INET6
+    parts = [
+        _ROUTE.pack(
+            family, destination.prefixlen, 0, 0, route.table if route.table < 256 else RT_TABLE_COMPAT,
+            route.protocol or RTPROT_STATIC, route.scope, route.type, route.flags,
+        ),
+        attribute_u32(RTA_TABLE, route.table),
+        attribute_u32(RTA_OIF, ifindex),
+    ]  # fmt: skip
+    if destination.prefixlen:
+        parts.append(attribute(RTA_DST, destination.network_address.packed))
+    if route.gateway:
+        parts.append(_encode_gateway(family, route.gateway))
+    if route.source:
+        parts.append(attribute(RTA_PREFSRC, socket.inet_pton(family, route.source)))
+    if route.metric:
+        parts.append(attribute_u32(RTA_PRIORITY, route.metric))
+    if route.mtu:
+        parts.append(nested(RTA_METRICS, attribute_u32(RTAX_MTU, route.mtu)))
+    return Request(
+        RTM_NEWROUTE,
+        b"".join(parts),
+        flags=NLM_F_CREATE | NLM_F_EXCL,
+        operation=f"add route {route.destination}",
+        link=link,
+    )
+
+
+def _encode_gateway(family: int, gateway: str) -> bytes:
+    gateway_family = socket.AF_INET6 if ":" in gateway else socket.AF_INET
+    packed = socket.inet_pton(gateway_family, gateway)
+    if gateway_family == family:
+        return attribute(RTA_GATEWAY, packed)
+    return attribute(RTA_VIA, struct.pack("=H", gateway_family) + packed)
+
+
+# --- neighbours ----------------------------------------------------------------------------------------
+
+
+def parse_permanent_neighbour(payload: bytes, ifindex: int) -> Neighbour | None:
+    """Parse RTM_NEWNEIGH; ``None`` for other links, for what the kernel learnt by itself and for proxies."""
+    family, link, state, flags, _ = _NEIGHBOUR.unpack_from(payload)
+    if family not in _FAMILIES or link != ifindex:
+        return None
+    if not state & NUD_PERMANENT or flags & NTF_PROXY:
+        return None
+    found = parse_attributes(payload, _NEIGHBOUR.size, frozenset({NDA_DST, NDA_LLADDR}))
+    if NDA_DST not in found or NDA_LLADDR not in found:
+        return None
+    return Neighbour(socket.inet_ntop(family, found[NDA_DST]), found[NDA_LLADDR].hex(":"))
+
+
+def dump_neighbours_request(ifindex: int) -> Request:
+    """Ask for the neighbours of one link, both families."""
+    body = _NEIGHBOUR.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute_u32(NDA_IFINDEX, ifindex)
+    return Request(RTM_GETNEIGH, body, operation="read neighbours")
+
+
+def add_neighbour_request(ifindex: int, neighbour: Neighbour, link: str) -> Request:
+    """Add a permanent neighbour, or correct the one that is there."""
+    family = socket.AF_INET6 if ":" in neighbour.address else socket.AF_INET
+    body = (
+        _NEIGHBOUR.pack(family, ifindex, NUD_PERMANENT, 0, RTN_UNICAST)
+        + attribute(NDA_DST, socket.inet_pton(family, neighbour.address))
+        + attribute(NDA_LLADDR, mac_bytes(neighbour.mac))
+    )
+    operation = f"add neighbour {neighbour.address}"
+    return Request(RTM_NEWNEIGH, body, NLM_F_CREATE | NLM_F_REPLACE, operation, link)

@@ -1,0 +1,201 @@
+"""The state of one link, as Prepare records it and as release gives it back.
+
+What the kernel makes by itself from an address (connected, local and multicast routes, the IPv6 link-local
+address, what a router advertises) is left out: it comes back by itself. A link whose state cannot be
+said in a ``LinkState``, or that other links stand on, is refused: it could not be given back.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from functools import partial
+from ipaddress import ip_address, ip_network
+
+from dranet.errors import DeviceError, KernelError, Reason
+from dranet.kernel.inet import (
+    IFA_F_TEMPORARY,
+    RT_TABLE_LOCAL,
+    RTPROT_KERNEL,
+    RTPROT_RA,
+    RTPROT_REDIRECT,
+    dump_addresses_request,
+    dump_neighbours_request,
+    dump_routes_request,
+    is_kernel_link_local,
+    is_plain_route,
+    parse_address,
+    parse_permanent_neighbour,
+    parse_route,
+)
+from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.rtnl import decode, dump_links_request, get_link_request, parse_link
+from dranet.model.facts import Address, Link, Neighbour, Route
+from dranet.model.plan import LinkState
+
+_SELF_MADE_ROUTES = frozenset({RTPROT_KERNEL, RTPROT_RA, RTPROT_REDIRECT})
+
+_STACKED_KINDS = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
+"""Links that the kernel deletes when the link below them leaves the namespace."""
+
+
+def read_link_state(ifname: str) -> LinkState:
+    """Read a link of the calling thread's network namespace.
+
+    Raises:
+        DeviceError: there is no such link (``DeviceNotFound``), or it is enslaved, carries other links or
+            has a route that could not be given back (``DeviceBusy``).
+        KernelError: netlink failed.
+    """
+    with NetlinkSocket.open() as rtnl:
+        link = read_link(rtnl, ifname=ifname)
+        if link is None:
+            raise DeviceError(f"link {ifname} is not on this node")
+        check_is_free(rtnl, link)
+        return LinkState(
+            ifindex=link.ifindex,
+            ifname=link.ifname,
+            mac=link.mac,
+            mtu=link.mtu,
+            up=link.is_up,
+            permanent_mac=link.permanent_mac,
+            alias=link.alias,
+            tx_queue_length=link.tx_queue_length,
+            group=link.group,
+            addresses=read_addresses(rtnl, link),
+            routes=read_routes(rtnl, link),
+            neighbours=read_neighbours(rtnl, link),
+        )
+
+
+def read_link(rtnl: NetlinkSocket, ifindex: int = 0, ifname: str = "") -> Link | None:
+    """One link by index or name (an alternative name will do); ``None`` where there is none.
+
+    Raises:
+        KernelError: netlink failed for another reason.
+    """
+    if not (ifindex or ifname):
+        return None
+    try:
+        answers = rtnl.request(get_link_request(ifindex, ifname))
+    except KernelError as error:
+        if is_no_such_link(error):
+            return None
+        raise
+    return decode(parse_link, answers[0].payload) if answers else None
+
+
+def is_no_such_link(error: KernelError) -> bool:
+    """Whether a refused look-up means that the link is not there (an impossible name is ERANGE)."""
+    return error.errno in (errno.ENODEV, errno.ERANGE)
+
+
+def check_is_free(rtnl: NetlinkSocket, link: Link) -> None:
+    """Refuse a link that others depend on.
+
+    Raises:
+        DeviceError: it is enslaved to a bridge, bond or VRF, or carries VLANs or the like (``DeviceBusy``).
+    """
+    if link.master is not None:
+        master = read_link(rtnl, link.master)
+        name = master.ifname if master else str(link.master)
+        raise DeviceError(f"link {link.ifname} is enslaved to {name}", reason=Reason.DEVICE_BUSY)
+    upper = next(_iter_stacked(rtnl, link), None)
+    if upper is not None:
+        raise DeviceError(
+            f"link {link.ifname} carries {upper.ifname} ({upper.kind}), which would be deleted with its move",
+            reason=Reason.DEVICE_BUSY,
+        )
+
+
+def _iter_stacked(rtnl: NetlinkSocket, link: Link) -> Iterator[Link]:
+    for kind in _STACKED_KINDS:
+        for payload in rtnl.dump(dump_links_request(kind)):
+            other = decode(parse_link, payload)
+            # A kernel without this kind does not filter and answers with every link.
+            if other.kind in _STACKED_KINDS and other.lower == link.ifindex and other.link_netnsid is None:
+                yield other
+
+
+def read_addresses(rtnl: NetlinkSocket, link: Link) -> tuple[Address, ...]:
+    """Addresses in the kernel's order, primary before secondary, without those it makes by itself."""
+    parse = partial(parse_address, names={link.ifindex: link.ifname})
+    found: list[Address] = []
+    for payload in rtnl.dump(dump_addresses_request(link.ifindex)):
+        parsed = decode(parse, payload)
+        # The index is compared again: kernels before 5.0 ignore the filter.
+        if parsed and parsed[0] == link.ifindex and not _is_self_made(parsed[1], payload):
+            found.append(parsed[1])
+    return tuple(found)
+
+
+def _is_self_made(address: Address, payload: bytes) -> bool:
+    is_privacy_address = ":" in address.cidr and bool(address.flags & IFA_F_TEMPORARY)
+    return is_privacy_address or is_kernel_link_local(payload)
+
+
+def read_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
+    """Routes through the link in any table but ``local``, without those the kernel makes by itself.
+
+    Raises:
+        DeviceError: one has several next hops or more than ``Route`` can say (``DeviceBusy``).
+    """
+    found: list[Route] = []
+    for route, payload in _iter_routes(rtnl, link):
+        if route.table == RT_TABLE_LOCAL or route.protocol in _SELF_MADE_ROUTES:
+            continue
+        if not is_plain_route(payload):
+            raise _not_restorable(link, route)
+        found.append(route)
+    return tuple(found)
+
+
+def has_route(rtnl: NetlinkSocket, link: Link, wanted: Route) -> bool:
+    """Whether the link already has this very route, whoever made it."""
+    return any(
+        is_plain_route(payload) and _is_same(route, wanted) for route, payload in _iter_routes(rtnl, link)
+    )
+
+
+def _is_same(route: Route, wanted: Route) -> bool:
+    # The kernel gives an IPv6 route without a metric 1024 (IP6_RT_PRIO_USER).
+    metrics = {wanted.metric} if wanted.metric else {0, 1024 if ":" in wanted.destination else 0}
+    return _route_key(route) == _route_key(wanted) and route.metric in metrics
+
+
+def _route_key(route: Route) -> tuple[object, ...]:
+    """What tells routes through one link apart, whatever the spelling of the addresses."""
+    gateway = ip_address(route.gateway) if route.gateway else None
+    source = ip_address(route.source) if route.source else None
+    return ip_network(route.destination), gateway, source, route.table, route.type
+
+
+def _iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes]]:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for payload in rtnl.dump(dump_routes_request(family, ifindex=link.ifindex)):
+            route = decode(parse_route, payload)
+            # A kernel without the family answers for all; kernels before 5.0 ignore the filter.
+            if payload[0] == family and route is not None and _is_through(route, link.ifindex):
+                yield route, payload
+
+
+def _not_restorable(link: Link, route: Route) -> DeviceError:
+    return DeviceError(
+        f"link {link.ifname} carries the route {route.destination}, which could not be given back",
+        hint="it has several next hops, an encapsulation, a ToS or a source prefix",
+        reason=Reason.DEVICE_BUSY,
+    )
+
+
+def _is_through(route: Route, ifindex: int) -> bool:
+    return route.ifindex == ifindex or ifindex in route.next_hops
+
+
+def read_neighbours(rtnl: NetlinkSocket, link: Link) -> tuple[Neighbour, ...]:
+    """The permanent neighbours of the link."""
+    payloads = rtnl.dump(dump_neighbours_request(link.ifindex))
+    found = (
+        decode(lambda data: parse_permanent_neighbour(data, link.ifindex), payload) for payload in payloads
+    )
+    return tuple(neighbour for neighbour in found if neighbour is not None)

@@ -1,0 +1,127 @@
+"""The two sides of a move, and where a planned link is now.
+
+A link is known by its permanent MAC address where it has one, else by a MAC address that it had or was given.
+Names are only hints: the kernel returns a NIC under its pod name or as ``dev%d`` when a namespace
+dies, and a tenant may rename it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from dranet.kernel.linkstate import read_link
+from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.rtnl import decode_all, dump_links_request, parse_link
+from dranet.model.facts import Link
+from dranet.model.plan import AttachPlan, LinkState, MoveLink
+
+_SHARED_MAC_KINDS = frozenset({"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "bond", "bridge", "team"})
+"""Kinds that wear the MAC address of a link below them."""
+
+_NAME_OF_THE_RETURNED = re.compile(r"dev[0-9]+")
+"""What the kernel calls a link that it takes out of a dying namespace when its name is not free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One end of a move: a namespace and a socket that lives in it."""
+
+    netns: NetworkNamespace
+    rtnl: NetlinkSocket
+
+
+@contextmanager
+def open_host_side() -> Iterator[Side]:
+    """The calling thread's namespace."""
+    with NetworkNamespace.current() as netns, NetlinkSocket.open() as rtnl:
+        yield Side(netns, rtnl)
+
+
+@contextmanager
+def open_pod_side(netns: NetworkNamespace) -> Iterator[Side]:
+    """A pod's namespace, entered once; ``netns`` stays the caller's.
+
+    Raises:
+        KernelError: the namespace could not be entered.
+    """
+    with ExitStack() as stack:
+        yield Side(netns, stack.enter_context(netns.open_netlink()))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A link and the side it is on."""
+
+    side: Side
+    link: Link
+
+
+def planned_move(plan: AttachPlan) -> MoveLink | None:
+    """The step that moves the link; ``None`` for a device without one."""
+    return next((step for step in plan.steps if isinstance(step, MoveLink)), None)
+
+
+def is_same_device(link: Link, plan: AttachPlan, host: LinkState) -> bool:
+    """Whether this is the link that was prepared, by the strongest identity that it has."""
+    if link.permanent_mac or host.permanent_mac:
+        return link.permanent_mac == host.permanent_mac
+    move = planned_move(plan)
+    return link.mac in {host.mac, move.mac if move else None}
+
+
+def find_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> Found | None:
+    """Find the planned link on either side; ``None`` where it is gone.
+
+    Cheap look-ups come first, a walk over all links comes last. A link that can only be told by its
+    place and index (a tenant changed the MAC address of a device that has no permanent one) comes
+    after every link that can be told by its address.
+    """
+    for candidate in _iter_candidates(plan, host, home, pod):
+        if is_same_device(candidate.link, plan, host):
+            return candidate
+    return _find_by_index(plan, host, home, pod)
+
+
+def _iter_candidates(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> Iterator[Found]:
+    yield from _look_up(home, ifindex=host.ifindex)
+    if pod is not None:
+        yield from _look_up(pod, ifname=plan.pod_ifname)
+    yield from _look_up(home, ifname=host.ifname)
+    yield from _look_up(home, ifname=plan.pod_ifname)
+    if pod is not None:
+        yield from (found for found in _walk(pod) if found.link.kind not in _SHARED_MAC_KINDS)
+    yield from (found for found in _walk(home) if _may_have_returned(found.link, host))
+
+
+def _may_have_returned(link: Link, host: LinkState) -> bool:
+    """Whether a link of the host that nothing but its MAC address points to may be the planned one.
+
+    Without a permanent address others can wear the same one (an ipvlan shares it with the NIC below), so
+    then the name must be one that the kernel gives.
+    """
+    return bool(host.permanent_mac) or _NAME_OF_THE_RETURNED.fullmatch(link.ifname) is not None
+
+
+def _walk(side: Side) -> Iterator[Found]:
+    for link in decode_all(parse_link, side.rtnl.dump(dump_links_request()), []):
+        yield Found(side, link)
+
+
+def _look_up(side: Side, ifindex: int = 0, ifname: str = "") -> Iterator[Found]:
+    link = read_link(side.rtnl, ifindex, ifname)
+    if link is not None:
+        yield Found(side, link)
+
+
+def _find_by_index(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> Found | None:
+    if host.permanent_mac:
+        return None
+    in_pod = _look_up(pod, ifname=plan.pod_ifname) if pod is not None else iter(())
+    for candidate in (*in_pod, *_look_up(home, ifindex=host.ifindex)):
+        if candidate.link.ifindex == host.ifindex and not candidate.link.permanent_mac:
+            return candidate
+    return None

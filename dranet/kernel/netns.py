@@ -1,0 +1,187 @@
+"""Network namespaces: a descriptor that keeps one alive, and sockets opened inside it.
+
+``setns`` changes the calling thread for good, so a namespace is entered only in a fresh thread that ends
+with the call (never in a pooled one, never by fork). A netlink socket stays in the namespace where
+it was made, so a single entry is enough for a whole attach.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno as errno_numbers
+import fcntl
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from dranet.errors import KernelError, Reason
+from dranet.kernel.netlink import NETLINK_ROUTE, NetlinkSocket, open_raw_socket
+
+CLONE_NEWNET = 0x40000000
+"""``linux/sched.h``."""
+NS_GET_NSTYPE = 0xB703
+"""``linux/nsfs.h``: answers ``CLONE_NEWNET`` for a network namespace, ENOTTY for a plain file."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+T = TypeVar("T")
+
+
+class NetworkNamespace:
+    """An open network namespace. As long as it is open the kernel keeps the namespace alive.
+
+    Equality is identity of the namespace, not of the path that led to it.
+    """
+
+    def __init__(self, fd: int, path: str = "") -> None:
+        """Take over ``fd``, a descriptor of a namespace; it is closed by :meth:`close`.
+
+        Raises:
+            KernelError: it is not a network namespace (``NetworkNamespaceGone``); ``fd`` is closed then.
+        """
+        self._fd = fd
+        self.path = path
+        try:
+            _check_is_network_namespace(fd, path)
+            status = os.fstat(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.identity = (status.st_dev, status.st_ino)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open by path: ``/run/netns/NAME``, ``/proc/PID/ns/net``.
+
+        Raises:
+            KernelError: the path is gone or no longer a network namespace (``NetworkNamespaceGone``).
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _gone(f"{path}: {error.strerror}", error.errno or 0) from error
+        return cls(fd, str(path))
+
+    @classmethod
+    def from_fd(cls, fd: int) -> Self:
+        """A namespace from a descriptor that stays the caller's: it is duplicated."""
+        return cls(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0))
+
+    @classmethod
+    def current(cls) -> Self:
+        """The calling thread's namespace."""
+        return cls.open("/proc/thread-self/ns/net")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the namespace; safe to call twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NetworkNamespace) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __repr__(self) -> str:
+        return f"NetworkNamespace({self.path!r}, inode={self.identity[1]})"
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call ``function`` in a fresh thread inside the namespace and return what it returns.
+
+        Raises:
+            KernelError: the namespace could not be entered.
+            Exception: whatever ``function`` raised.
+        """
+        results: list[T] = []
+        caught = _Caught()
+        fd = self._fd
+
+        def enter_and_call() -> None:
+            with caught:
+                _enter(fd)
+                results.append(function())
+
+        thread = threading.Thread(target=enter_and_call, name="netns", daemon=True)
+        thread.start()
+        thread.join()
+        if caught.error is not None:
+            raise caught.error
+        return results[0]
+
+    def open_socket(self, protocol: int = NETLINK_ROUTE) -> socket.socket:
+        """A plain netlink socket that lives in the namespace.
+
+        Raises:
+            KernelError: the namespace could not be entered or the socket not be made.
+        """
+        return self.run(lambda: open_raw_socket(protocol))
+
+    def open_netlink(self, protocol: int = NETLINK_ROUTE) -> NetlinkSocket:
+        """As :meth:`open_socket`, ready for requests."""
+        return NetlinkSocket(self.open_socket(protocol))
+
+
+class _Caught:
+    """Carries an exception out of the thread that raised it."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.error = error
+        return True
+
+
+def open_socket_in(netns: NetworkNamespace, protocol: int = NETLINK_ROUTE) -> NetlinkSocket:
+    """A netlink socket inside ``netns``, opened by a thread that ends with the call."""
+    return netns.open_netlink(protocol)
+
+
+def _enter(fd: int) -> None:
+    if _libc.setns(fd, CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise KernelError(
+            f"enter network namespace: {os.strerror(number)}",
+            errno=number,
+            operation="enter network namespace",
+        )
+
+
+def _check_is_network_namespace(fd: int, path: str) -> None:
+    try:
+        kind = fcntl.ioctl(fd, NS_GET_NSTYPE)
+    except OSError as error:
+        raise _gone(f"{path or fd}: not a namespace any more", error.errno or 0) from error
+    if kind != CLONE_NEWNET:
+        raise _gone(f"{path or fd}: a namespace, but not a network namespace", errno_numbers.EINVAL)
+
+
+def _gone(message: str, number: int) -> KernelError:
+    return KernelError(
+        f"network namespace {message}",
+        errno=number,
+        operation="open network namespace",
+        reason=Reason.NETNS_GONE,
+    )

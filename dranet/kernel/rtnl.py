@@ -1,0 +1,215 @@
+"""rtnetlink: message numbers, odd-message handling, and links between the wire and ``model.facts``.
+
+Layouts and numbers are those of ``linux/rtnetlink.h`` and ``if_link.h``; addresses, routes: ``inet``.
+``parse_*`` turns one message payload into a fact, ``*_request`` builds a request; neither does I/O. What a
+parser cannot read is a ``KernelError``, so that the caller can turn one odd message into one warning.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from dranet.errors import KernelError
+from dranet.kernel.netlink import (
+    Request,
+    attribute_text,
+    attribute_u32,
+    iter_attributes,
+    nested,
+    parse_attributes,
+)
+from dranet.kernel.sysfs import nearest_pci_address
+from dranet.model.facts import Address, Link
+
+# linux/rtnetlink.h
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
+RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
+RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
+RTM_DELLINKPROP = 109
+RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE = 1, 5, 7
+RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE = 9, 11
+RTEXT_FILTER_SKIP_STATS = 8
+
+# linux/if_link.h
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK = 1, 3, 4, 5
+IFLA_MASTER, IFLA_TXQLEN, IFLA_OPERSTATE, IFLA_LINKINFO = 10, 13, 16, 18
+IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD, IFLA_EXT_MASK = 20, 27, 28, 29
+IFLA_CARRIER, IFLA_LINK_NETNSID, IFLA_NEW_IFINDEX = 33, 37, 49
+IFLA_PROP_LIST, IFLA_ALT_IFNAME, IFLA_PERM_ADDRESS = 52, 53, 54
+IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME = 56, 57
+IFLA_INFO_KIND = 1
+IFF_UP, IFF_ALLMULTI, IFF_PROMISC = 0x1, 0x200, 0x100
+
+_LINK = struct.Struct("=BxHiII")
+_U32 = struct.Struct("=I")
+
+_OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
+"""RFC 2863, in the kernel's order (``linux/if.h``)."""
+
+_LINK_ATTRIBUTES = frozenset(
+    {
+        IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_TXQLEN, IFLA_OPERSTATE,
+        IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_CARRIER, IFLA_LINK_NETNSID, IFLA_PROP_LIST,
+        IFLA_PERM_ADDRESS, IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME,
+    }
+)  # fmt: skip
+
+T = TypeVar("T")
+
+
+def decode(parse: Callable[[bytes], T], payload: bytes) -> T:
+    """Run a parser on a message; whatever is odd in the message becomes a ``KernelError``."""
+    try:
+        return parse(payload)
+    except (struct.error, ValueError, LookupError, OSError) as error:
+        raise KernelError(f"malformed rtnetlink message: {error!r}") from error
+
+
+def decode_all(parse: Callable[[bytes], T | None], payloads: Iterable[bytes], warnings: list[str]) -> list[T]:
+    """Parse each message; ``None`` is left out, an odd message becomes a warning and hides no other."""
+    found: list[T] = []
+    for payload in payloads:
+        try:
+            parsed = decode(parse, payload)
+        except KernelError as error:
+            warnings.append(error.message)
+            continue
+        if parsed is not None:
+            found.append(parsed)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What completes a link beyond its own message."""
+
+    addresses: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
+    """By ifindex."""
+    homes: Mapping[str, str] = field(default_factory=dict)
+    """Interface name to its path below ``devices/`` in sysfs."""
+
+
+_ALONE = Surroundings()
+
+
+def parse_link(payload: bytes, surroundings: Surroundings = _ALONE) -> Link:
+    """Parse RTM_NEWLINK."""
+    _, arp_type, ifindex, flags, _ = _LINK.unpack_from(payload)
+    found = parse_attributes(payload, _LINK.size, _LINK_ATTRIBUTES)
+    ifname = text(found[IFLA_IFNAME])
+    kind = _kind(found[IFLA_LINKINFO]) if IFLA_LINKINFO in found else ""
+    state = found.get(IFLA_OPERSTATE, b"\0")[0]
+    parent_bus = text(found[IFLA_PARENT_DEV_BUS_NAME]) if IFLA_PARENT_DEV_BUS_NAME in found else ""
+    parent_device = text(found[IFLA_PARENT_DEV_NAME]) if IFLA_PARENT_DEV_NAME in found else ""
+    pci_address, virtual = _place(surroundings.homes.get(ifname, ""), kind, parent_bus, parent_device)
+    return Link(
+        ifindex=ifindex,
+        ifname=ifname,
+        kind=kind,
+        mac=found[IFLA_ADDRESS].hex(":") if IFLA_ADDRESS in found else "",
+        permanent_mac=found[IFLA_PERM_ADDRESS].hex(":") if IFLA_PERM_ADDRESS in found else "",
+        mtu=u32(found, IFLA_MTU),
+        flags=flags,
+        operstate=_OPERSTATES[state] if state < len(_OPERSTATES) else "unknown",
+        carrier=found.get(IFLA_CARRIER, b"\0")[0] != 0,
+        arp_type=arp_type,
+        alias=found[IFLA_IFALIAS].rstrip(b"\0").decode(errors="replace") if IFLA_IFALIAS in found else "",
+        altnames=_altnames(found[IFLA_PROP_LIST]) if IFLA_PROP_LIST in found else (),
+        group=u32(found, IFLA_GROUP),
+        tx_queue_length=u32(found, IFLA_TXQLEN),
+        master=u32(found, IFLA_MASTER) or None,
+        lower=u32(found, IFLA_LINK) or None,
+        link_netnsid=u32(found, IFLA_LINK_NETNSID) if IFLA_LINK_NETNSID in found else None,
+        parent_bus=parent_bus,
+        parent_device=parent_device,
+        pci_address=pci_address,
+        virtual=virtual,
+        addresses=surroundings.addresses.get(ifindex, ()),
+    )
+
+
+def parse_link_name(payload: bytes) -> tuple[int, str]:
+    """Only (ifindex, name): the name is the first attribute, so this is cheap."""
+    ifindex = _LINK.unpack_from(payload)[2]
+    for kind, value in iter_attributes(payload, _LINK.size):
+        if kind == IFLA_IFNAME:
+            return ifindex, text(value)
+    raise ValueError("link without a name")
+
+
+def _place(home: str, kind: str, parent_bus: str, parent_device: str) -> tuple[str, bool]:
+    """The PCI function that carries the link, and whether the link is virtual.
+
+    Netlink names the function itself for a plain NIC (Linux 5.14); behind virtio or an auxiliary bus, and on
+    older kernels, the home in sysfs tells. A link that sysfs does not show is virtual if it has a kind.
+    """
+    if parent_bus == "pci":
+        return parent_device, False
+    if not home:
+        return "", bool(kind)
+    if "devices/virtual/" in home:
+        return "", True
+    return nearest_pci_address(home), False
+
+
+def _kind(linkinfo: bytes) -> str:
+    return text(parse_attributes(linkinfo, 0, frozenset({IFLA_INFO_KIND})).get(IFLA_INFO_KIND, b""))
+
+
+def _altnames(properties: bytes) -> tuple[str, ...]:
+    return tuple(text(payload) for kind, payload in iter_attributes(properties) if kind == IFLA_ALT_IFNAME)
+
+
+def link_header(ifindex: int = 0, flags: int = 0, change: int = 0) -> bytes:
+    """``struct ifinfomsg`` of any family."""
+    return _LINK.pack(socket.AF_UNSPEC, 0, ifindex, flags, change)
+
+
+def get_link_request(ifindex: int = 0, ifname: str = "") -> Request:
+    """Ask for one link, by index or by name."""
+    body = link_header(ifindex) + attribute_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
+    if ifname:
+        body += attribute_text(IFLA_IFNAME, ifname)
+    return Request(RTM_GETLINK, body, operation="get link", link=ifname or str(ifindex))
+
+
+def dump_links_request(kind: str = "") -> Request:
+    """Ask for all links without statistics, or for those of one kind (the kernel filters)."""
+    body = link_header() + attribute_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
+    if kind:
+        body += nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, kind))
+    return Request(RTM_GETLINK, body, operation="read links")
+
+
+def set_link_request(
+    ifindex: int, *attributes: bytes, operation: str, link: str, flags: int = 0, change: int = 0
+) -> Request:
+    """Change one link: ready-made attributes, and the IFF bits ``flags`` where ``change`` is set."""
+    body = link_header(ifindex, flags, change) + b"".join(attributes)
+    return Request(RTM_NEWLINK, body, operation=operation, link=link)
+
+
+def delete_altnames_request(ifindex: int, altnames: Iterable[str], link: str) -> Request:
+    """Take alternative names from a link."""
+    names = (attribute_text(IFLA_ALT_IFNAME, name) for name in altnames)
+    body = link_header(ifindex) + nested(IFLA_PROP_LIST, *names)
+    return Request(RTM_DELLINKPROP, body, operation="remove alternative names", link=link)
+
+
+def mac_bytes(mac: str) -> bytes:
+    """``02:00:00:00:00:01`` as bytes."""
+    return bytes.fromhex(mac.replace(":", ""))
+
+
+def text(payload: bytes) -> str:
+    return payload.rstrip(b"\0").decode()
+
+
+def u32(found: Mapping[int, bytes], kind: int) -> int:
+    payload = found.get(kind)
+    return 0 if payload is None else int(_U32.unpack_from(payload)[0])
