@@ -1,21 +1,21 @@
 """The driver's own settings: defaults < file < ``DRANET_*`` < flags.
 
-Each setting is declared once, here, with its default, unit and help; the flags, the environment names
-and ``docs/user/settings.md`` come from that. Unknown keys are refused. A claim's opaque parameters are
-called *config* and live in ``model/network.py``.
+Each setting is declared once, here, with its default, unit, help and what it accepts; the flags, the
+environment names and ``docs/user/settings.md`` come from that. Unknown keys are refused. A claim's opaque
+parameters are called *config* and live in ``model/network.py``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from typing import Any
 
 from dranet.errors import SettingsError
 
@@ -41,82 +41,128 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def _driver_name(value: str) -> str:
-    if len(value) > 63 or not _DRIVER_NAME.fullmatch(value):
-        raise ValueError(
-            "must be a lower-case DNS subdomain of at most 63 characters, letter first, e.g. dra.net"
-        )
+Accept = Callable[[object], Any]
+"""Turns a value (text, or what a file holds) into a setting's own type; ValueError says what it must be."""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError("must be text")
+
+
+def _driver_name(value: object) -> str:
+    if not isinstance(value, str) or len(value) > 63 or not _DRIVER_NAME.fullmatch(value):
+        raise ValueError("must be a lower-case DNS name of at most 63 characters, letter first, e.g. dra.net")
     return value
 
 
-def _address(value: str) -> str:
-    host, colon, port = value.rpartition(":")
+def _address(value: object) -> str:
+    host, colon, port = str(value).rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
         raise ValueError("must be HOST:PORT or :PORT, e.g. 127.0.0.1:9177 or [::1]:9177")
-    return value
+    return str(value)
 
 
-def _absolute(value: Path) -> Path:
-    if not value.is_absolute():
+def _absolute_path(value: object) -> Path:
+    if not isinstance(value, str | Path) or not Path(value).is_absolute():
         raise ValueError("must be an absolute path")
-    return value
+    return Path(value)
 
 
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+def _two_digits(value: object) -> str:
+    if not re.fullmatch(r"[0-9]{2}", str(value)):
+        raise ValueError("must be two digits, e.g. 10")
+    return str(value)
 
 
-class Settings(BaseModel):
-    """Everything an operator may set. Frozen; build it with :func:`load_settings`."""
+def _boolean(value: object) -> bool:
+    known = {"true": True, "false": False}
+    text = str(value).lower()
+    if text not in known:
+        raise ValueError("must be true or false")
+    return known[text]
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    driver_name: Annotated[str, AfterValidator(_driver_name)] = Field(
-        default="dra.net", description="name the driver registers under and publishes slices for"
+def _seconds(lowest: float, highest: float = 86400.0) -> Accept:
+    def accept(value: object) -> float:
+        try:
+            seconds = float(value) if isinstance(value, str | int | float) else None
+        except ValueError:
+            seconds = None
+        if seconds is None or not lowest <= seconds <= highest:
+            raise ValueError(f"must be a number of seconds from {lowest:g} to {highest:g}")
+        return seconds
+
+    return accept
+
+
+def _one_of(choices: type[StrEnum]) -> Accept:
+    def accept(value: object) -> StrEnum:
+        try:
+            return choices(str(value))
+        except ValueError:
+            raise ValueError(f"must be one of {', '.join(choices)}") from None
+
+    return accept
+
+
+def _setting(default: Any, accept: Accept, description: str) -> Any:
+    return field(default=default, metadata={"accept": accept, "description": description})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything an operator may set. Build it with :func:`load_settings`."""
+
+    driver_name: str = _setting(
+        "dra.net", _driver_name, "name the driver registers under and publishes slices for"
     )
-    node_name: str = Field(
-        default="", description="name of this Node object; from the downward API (default: the host name)"
+    node_name: str = _setting(
+        "", _text, "name of this Node object; from the downward API (default: the host name)"
     )
-    kubeconfig: str = Field(
-        default="", description="kubeconfig file; empty means the pod's service account (in-cluster)"
+    kubeconfig: str = _setting(
+        "", _text, "kubeconfig file; empty means the pod's service account (in-cluster)"
     )
-    kubelet_root: AbsolutePath = Field(
-        default=Path("/var/lib/kubelet"),
-        description="the kubelet's root folder; plugins/ and plugins_registry/ lie below it",
+    kubelet_root: Path = _setting(
+        Path("/var/lib/kubelet"),
+        _absolute_path,
+        "the kubelet's root folder; plugins/ and plugins_registry/ lie below it",
     )
-    state_dir: AbsolutePath = Field(
-        default=Path("/var/lib/dranet"), description="folder of the prepared-claims store and the ready files"
+    state_dir: Path = _setting(
+        Path("/var/lib/dranet"), _absolute_path, "folder of the prepared-claims store and the ready files"
     )
-    cdi_dir: AbsolutePath = Field(
-        default=Path("/var/run/cdi"), description="folder where the runtime looks for CDI specs"
+    cdi_dir: Path = _setting(
+        Path("/var/run/cdi"), _absolute_path, "folder where the runtime looks for CDI specs"
     )
-    nri_socket: AbsolutePath = Field(
-        default=Path("/var/run/nri/nri.sock"), description="the container runtime's NRI socket"
+    nri_socket: Path = _setting(
+        Path("/var/run/nri/nri.sock"), _absolute_path, "the container runtime's NRI socket"
     )
-    nri_index: Annotated[str, Field(pattern=r"^[0-9]{2}$")] = Field(
-        default="10", description="two digits: the order in which the runtime calls its NRI plugins"
+    nri_index: str = _setting(
+        "10", _two_digits, "two digits: the order in which the runtime calls its NRI plugins"
     )
-    hook_budget_seconds: Annotated[float, Field(gt=0, le=30)] = Field(
-        default=1.5,
-        description="answer an NRI hook within this time, with an error if the work is not done; "
-        "keep it below the runtime's plugin_request_timeout (2 s by default), or the pod starts without us",
+    hook_budget_seconds: float = _setting(
+        1.5,
+        _seconds(0.1, 30),
+        "how long an NRI hook waits for the node's devices before it answers with an error; keep it below "
+        "the runtime's plugin_request_timeout (2 s by default), or the pod starts without us",
     )
-    bind_address: Annotated[str, AfterValidator(_address)] = Field(
-        default=":9177", description="HOST:PORT of /metrics, /healthz and /readyz"
+    bind_address: str = _setting(":9177", _address, "HOST:PORT of /metrics, /healthz and /readyz")
+    sysfs_root: Path = _setting(Path("/sys"), _absolute_path, "where sysfs is mounted")
+    procfs_root: Path = _setting(Path("/proc"), _absolute_path, "where procfs is mounted")
+    publish_gpus: bool = _setting(
+        True,
+        _boolean,
+        "publish GPUs as devices of this driver; turn it off where a vendor's driver does",
     )
-    sysfs_root: AbsolutePath = Field(default=Path("/sys"), description="where sysfs is mounted")
-    procfs_root: AbsolutePath = Field(default=Path("/proc"), description="where procfs is mounted")
-    publish_gpus: bool = Field(
-        default=True,
-        description="publish GPUs as devices of this driver; turn it off where a vendor's driver does",
+    rescan_seconds: float = _setting(
+        60.0, _seconds(1), "rescan the node at least this often; changes trigger a scan at once"
     )
-    rescan_seconds: Annotated[float, Field(ge=1)] = Field(
-        default=60.0, description="rescan the node at least this often; changes trigger a scan at once"
+    drain_seconds: float = _setting(
+        10.0, _seconds(0), "on SIGTERM wait this long for prepared pods whose sandbox has not run yet"
     )
-    drain_seconds: Annotated[float, Field(ge=0)] = Field(
-        default=10.0, description="on SIGTERM wait this long for prepared pods whose sandbox has not run yet"
-    )
-    log_level: LogLevel = Field(default=LogLevel.INFO, description="debug, info, warning or error")
-    log_format: LogFormat = Field(default=LogFormat.TEXT, description="text or json")
+    log_level: LogLevel = _setting(LogLevel.INFO, _one_of(LogLevel), "debug, info, warning or error")
+    log_format: LogFormat = _setting(LogFormat.TEXT, _one_of(LogFormat), "text or json")
 
     @property
     def plugin_dir(self) -> Path:
@@ -132,14 +178,36 @@ class Settings(BaseModel):
         return self.kubelet_root / "plugins_registry" / f"{self.driver_name}-reg.sock"
 
 
-def flag_name(field: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One setting as declared: for flags, environment names and the reference page."""
+
+    name: str
+    default: Any
+    description: str
+    accept: Accept
+
+    @property
+    def flag(self) -> str:
+        """``sysfs_root`` -> ``--sysfs-root``."""
+        return flag_name(self.name)
+
+    @property
+    def environment(self) -> str:
+        """``sysfs_root`` -> ``DRANET_SYSFS_ROOT``."""
+        return "DRANET_" + self.name.upper()
+
+
+def flag_name(name: str) -> str:
     """``sysfs_root`` -> ``--sysfs-root``."""
-    return "--" + field.replace("_", "-")
+    return "--" + name.replace("_", "-")
 
 
-def environment_name(field: str) -> str:
-    """``sysfs_root`` -> ``DRANET_SYSFS_ROOT``."""
-    return "DRANET_" + field.upper()
+DECLARATIONS: Mapping[str, Declaration] = {
+    f.name: Declaration(f.name, f.default, f.metadata["description"], f.metadata["accept"])
+    for f in dataclasses.fields(Settings)
+}
+"""Every setting by name, in the order of ``Settings``."""
 
 
 def load_settings(
@@ -150,22 +218,33 @@ def load_settings(
     Raises:
         SettingsError: every bad key at once, each with where it came from and why.
     """
-    origin: dict[str, str] = {}
-    merged: dict[str, Any] = {}
-    for source, layer in (
-        (f"file {file}", _read_file(file) if file else {}),
-        ("environment", _read_environment(environment)),
-        ("flag", flags),
-    ):
-        for key, value in layer.items():
-            merged[key] = value
-            origin[key] = _spelling(source, key)
-    try:
-        settings = Settings.model_validate(merged)
-    except ValidationError as error:
-        raise SettingsError(_explain(error, origin)) from error
+    given: dict[str, tuple[str, object]] = {}
+    for name, value in (_read_file(file) if file else {}).items():
+        given[name] = (f"{name} in file {file}", value)
+    for name, value in _read_environment(environment).items():
+        given[name] = (DECLARATIONS[name].environment, value)
+    for name, value in flags.items():
+        given[name] = (flag_name(name), value)
+    settings = _build(given)
     _check_socket_paths(settings)
     return settings
+
+
+def _build(given: Mapping[str, tuple[str, object]]) -> Settings:
+    accepted: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, (spelling, value) in given.items():
+        declaration = DECLARATIONS.get(name)
+        if declaration is None:
+            problems.append(f"{spelling}: unknown setting; known are {', '.join(DECLARATIONS)}")
+            continue
+        try:
+            accepted[name] = declaration.accept(value)
+        except ValueError as error:
+            problems.append(f"{spelling}: {error}, not {value!r}")
+    if problems:
+        raise SettingsError("; ".join(problems))
+    return Settings(**accepted)
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:
@@ -173,19 +252,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
         text = path.read_text()
     except OSError as error:
         raise SettingsError(f"settings file {path}: {error.strerror}") from error
-    try:
-        if path.suffix == ".json":
-            data = json.loads(text)
-        else:
-            import yaml  # 11 MB and 26 ms that a driver set up by flags never pays
-
-            data = yaml.safe_load(text)
-    except ValueError as error:
-        raise SettingsError(f"settings file {path}: not JSON: {error}") from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "yaml":
-            raise
-        raise SettingsError(f"settings file {path}: not YAML: {error}") from error
+    data = _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
     if data is None:
         return {}
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
@@ -193,8 +260,24 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     return data
 
 
+def _parse_json(path: Path, text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"settings file {path}: not JSON: {error}") from error
+
+
+def _parse_yaml(path: Path, text: str) -> object:
+    import yaml  # costs time and memory that a driver set up by flags never pays
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"settings file {path}: not YAML: {error}") from error
+
+
 def _read_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
-    known = {environment_name(field): field for field in Settings.model_fields}
+    known = {declaration.environment: name for name, declaration in DECLARATIONS.items()}
     unknown = sorted(
         k for k in environment if k.startswith("DRANET_") and k not in known and not _SERVICE_LINK.match(k)
     )
@@ -206,26 +289,8 @@ def _read_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
     return {known[key]: value for key, value in environment.items() if key in known}
 
 
-def _spelling(source: str, key: str) -> str:
-    if source == "flag":
-        return flag_name(key)
-    return environment_name(key) if source == "environment" else f"{key} in {source}"
-
-
-def _explain(error: ValidationError, origin: Mapping[str, str]) -> str:
-    lines = []
-    for item in error.errors():
-        key = ".".join(str(part) for part in item["loc"])
-        where = origin.get(key, key)
-        if item["type"] == "extra_forbidden":
-            lines.append(f"{where}: unknown setting; known are {', '.join(Settings.model_fields)}")
-        else:
-            lines.append(f"{where}: {item['msg'].removeprefix('Value error, ')}, not {item['input']!r}")
-    return "; ".join(lines)
-
-
 def _check_socket_paths(settings: Settings) -> None:
-    for field, path in (
+    for name, path in (
         ("kubelet_root", settings.dra_socket),
         ("kubelet_root", settings.registration_socket),
         ("nri_socket", settings.nri_socket),
@@ -233,7 +298,7 @@ def _check_socket_paths(settings: Settings) -> None:
         size = len(os.fsencode(path))
         if size > UNIX_PATH_MAX_BYTES:
             raise SettingsError(
-                f"{flag_name(field)}: socket path {path} has {size} bytes, a UNIX socket takes "
+                f"{flag_name(name)}: socket path {path} has {size} bytes, a UNIX socket takes "
                 f"{UNIX_PATH_MAX_BYTES}",
                 hint="use a shorter folder or driver name",
             )

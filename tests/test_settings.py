@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import SettingsError
-from dranet.settings import Settings, environment_name, flag_name, load_settings
+from dranet.settings import DECLARATIONS, Settings, load_settings
 
 
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_every_bad_key_is_named_at_once_in_the_spelling_it_was_given(tmp_path: P
     with pytest.raises(SettingsError) as caught:
         load_settings({"driver_name": "Not A Name"}, {"DRANET_SYSFS_ROOT": "relative"}, file)
     text = str(caught.value)
-    assert "--driver-name: must be a lower-case DNS subdomain" in text
+    assert "--driver-name: must be a lower-case DNS name" in text
     assert "DRANET_SYSFS_ROOT: must be an absolute path" in text
     assert f"rescan_seconds in file {file}" in text
     assert "nonsense" in text
@@ -65,8 +65,38 @@ def test_a_socket_path_that_no_unix_socket_can_hold_is_refused() -> None:
         load_settings({"kubelet_root": "/" + "x" * 100}, {})
 
 
-def test_every_setting_has_a_help_text_and_two_spellings() -> None:
-    for name, field in Settings.model_fields.items():
-        assert field.description, name
-        assert flag_name(name).startswith("--")
-        assert environment_name(name).startswith("DRANET_")
+def test_every_setting_has_a_help_text_and_two_spellings_and_accepts_its_own_default() -> None:
+    for setting in DECLARATIONS.values():
+        assert setting.description, setting.name
+        assert setting.flag.startswith("--")
+        assert setting.environment.startswith("DRANET_")
+        assert setting.accept(setting.default) == setting.default
+        if str(setting.default):
+            assert setting.accept(str(setting.default)) == setting.default
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("publish_gpus", "maybe", "true or false"),
+        ("rescan_seconds", "soon", "number of seconds"),
+        ("rescan_seconds", "nan", "number of seconds"),
+        ("hook_budget_seconds", "31", "from 0.1 to 30"),
+        ("log_level", "loud", "one of debug, info, warning, error"),
+        ("nri_index", "7", "two digits"),
+        ("bind_address", "9177", "HOST:PORT"),
+        ("bind_address", "::1:9177", "HOST:PORT"),
+    ],
+)
+def test_a_value_out_of_its_kind_is_refused_with_what_it_must_be(
+    name: str, value: str, complaint: str
+) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        load_settings({name: value}, {})
+
+
+def test_a_file_may_hold_typed_values(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("publish_gpus: false\nrescan_seconds: 30\nlog_level: debug\n")
+    settings = load_settings({}, {}, file)
+    assert (settings.publish_gpus, settings.rescan_seconds, settings.log_level) == (False, 30.0, "debug")

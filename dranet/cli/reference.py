@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dranet.model.attributes import render_markdown as attributes_page
-from dranet.settings import Settings, environment_name, flag_name
+from dranet.settings import DECLARATIONS
 
 SETTINGS_HEAD = """# Settings of the driver
 
@@ -24,9 +24,9 @@ bad settings stop the start with exit code 2, naming every bad key.
 def settings_page() -> str:
     """``docs/user/settings.md``."""
     return SETTINGS_HEAD + "".join(
-        f"| `{flag_name(name)}` | `{environment_name(name)}` | `{name}` | {_default(field.default)} "
-        f"| {field.description} |\n"
-        for name, field in Settings.model_fields.items()
+        f"| `{setting.flag}` | `{setting.environment}` | `{setting.name}` | {_default(setting.default)} "
+        f"| {setting.description} |\n"
+        for setting in DECLARATIONS.values()
     )
 
 

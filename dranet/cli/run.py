@@ -6,9 +6,10 @@ import argparse
 import asyncio
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
-from dranet.settings import LogFormat, Settings, environment_name, flag_name, load_settings
+from dranet.settings import DECLARATIONS, LogFormat, Settings, load_settings
 from dranet.telemetry import set_up_logging
 
 
@@ -21,30 +22,30 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "(DRANET_*) or from a file; flags win over the environment, the environment over the file.",
     )
     parser.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
-    add_settings_flags(parser, tuple(Settings.model_fields))
+    add_settings_flags(parser, tuple(DECLARATIONS))
     parser.set_defaults(run=run)
 
 
 def add_settings_flags(parser: argparse.ArgumentParser, fields: tuple[str, ...]) -> None:
     """One flag for each named setting, with help, default and environment name."""
     for name in fields:
-        field = Settings.model_fields[name]
-        default = f"default {field.default}" if str(field.default) else "no default"
+        setting = DECLARATIONS[name]
+        default = f"default {setting.default}" if str(setting.default) else "no default"
         parser.add_argument(
-            flag_name(name),
+            setting.flag,
             dest=name,
             metavar=name.rpartition("_")[2].upper(),
             default=argparse.SUPPRESS,
-            help=f"{field.description} ({default}; {environment_name(name)})",
+            help=f"{setting.description} ({default}; {setting.environment})",
         )
 
 
 def settings_from(options: argparse.Namespace) -> Settings:
     """Merge file, environment and flags; the node's name defaults to the host's."""
-    given = {name: value for name, value in vars(options).items() if name in Settings.model_fields}
+    given = {name: value for name, value in vars(options).items() if name in DECLARATIONS}
     file = Path(options.config) if getattr(options, "config", None) else None
     settings = load_settings(given, os.environ, file)
-    return settings if settings.node_name else settings.model_copy(update={"node_name": socket.gethostname()})
+    return settings if settings.node_name else replace(settings, node_name=socket.gethostname())
 
 
 def run(options: argparse.Namespace) -> int:

@@ -212,7 +212,7 @@ def access_from_url(url: str, *, tls: Tls | None = None, token: TokenSource | No
     try:
         parts = urlsplit(url)
         port = parts.port
-        (parts.hostname or "").encode("idna")  # what the resolver would choke on later
+        _check_resolvable(parts.hostname or "")
     except ValueError as error:
         raise SettingsError(f"API server URL {url!r}: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -225,6 +225,15 @@ def access_from_url(url: str, *, tls: Tls | None = None, token: TokenSource | No
         tls=(tls or Tls()) if secure else None,
         token=token or FixedToken(),
     )
+
+
+def _check_resolvable(host: str) -> None:
+    """Raise UnicodeError for what the resolver would choke on later.
+
+    The codec costs a megabyte, so an ordinary name does not meet it.
+    """
+    if not host.isascii() or any(not 0 < len(label) < 64 for label in host.rstrip(".").split(".")):
+        host.encode("idna")
 
 
 def in_cluster_access(

@@ -13,6 +13,7 @@ import gc
 import logging
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from dranet import __version__
 from dranet.cluster.claims import apply_device_statuses, fetch_claim
@@ -44,6 +45,10 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
 """At stop, the last statuses and Events get this long."""
 DRAIN_POLL_SECONDS = 0.25
+FIELD_MANAGER_MAX_CHARACTERS = 128
+"""The API server's limit."""
+WORKER_THREADS = 4
+"""For blocking kernel and disk work, which one lock serialises for the most part."""
 
 
 async def run_driver(settings: Settings) -> None:
@@ -55,6 +60,7 @@ async def run_driver(settings: Settings) -> None:
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="worker"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with _api_client(settings) as client:
@@ -233,7 +239,8 @@ class _StatusAndEventWriter:
 
     def __init__(self, client: ApiClient, settings: Settings) -> None:
         self._client = client
-        self._field_manager = f"{settings.driver_name}-{settings.node_name}"
+        manager = f"{settings.driver_name}-{settings.node_name}"
+        self._field_manager = manager[:FIELD_MANAGER_MAX_CHARACTERS]
         self._events = EventRecorder(client, component=settings.driver_name, host=settings.node_name)
 
     async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:

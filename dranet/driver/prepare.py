@@ -7,39 +7,27 @@ kubelet hears "prepared". One claim's error goes into that claim's answer and ne
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from dranet.claims.config import decode_configs
-from dranet.claims.plan import check_pod_ifnames, plan_device
-from dranet.claims.select import select_results
 from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.gate import ReadyGate
-from dranet.errors import ClaimError, DeviceError, DranetError, ProtocolError, Reason
-from dranet.kernel.linkstate import read_link_state
+from dranet.errors import DranetError, ProtocolError
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
-from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
-from dranet.model.device import Device, DeviceKind
-from dranet.model.network import NetworkConfig
-from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
+from dranet.model.claim import Claim, ClaimRef
+from dranet.model.device import DeviceKind
+from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.store import ClaimStore
 from dranet.telemetry import Metrics
 
+if TYPE_CHECKING:
+    from dranet.driver.planner import Offers, Planner
+
 log = logging.getLogger(__name__)
-
-
-class Offers(Protocol):
-    """What Prepare asks of the inventory."""
-
-    @property
-    def rdma_netns_exclusive(self) -> bool: ...
-
-    def get_offered(self, name: str) -> Device:
-        """Raises DeviceError for what is not on offer."""
-        ...
 
 
 class Preparer:
@@ -127,49 +115,18 @@ class Preparer:
 
     def _plan_and_commit(self, claim: Claim) -> PreparedClaim:
         """Blocking: reads links and writes the store, so it runs in a worker thread."""
-        pod = _consumer(claim)
-        selections = select_results(claim, self._driver_name)
         with self._attachments.locked():
-            offered = [self._inventory.get_offered(selection.result.device) for selection in selections]
-            configs = decode_configs(
-                [(selection, device.kind) for selection, device in zip(selections, offered, strict=True)]
-            )
-            devices = tuple(
-                self._plan_one(claim.ref, selection.result, device, config)
-                for selection, device, config in zip(selections, offered, configs, strict=True)
-            )
-            record = PreparedClaim(claim=claim.ref, pod=pod, devices=devices, boot_id=self._boot_id)
-            check_pod_ifnames([*record.plans, *self._other_plans(record)])
+            record = self._planner.plan(claim)
             self._check_runtime(record)
             self._store.put(record)
         return record
 
-    def _plan_one(
-        self, claim: ClaimRef, result: AllocationResult, device: Device, config: NetworkConfig
-    ) -> PreparedDevice:
-        if not result.admin_access:
-            self._check_free(device, claim)
-        plan = None if result.admin_access else self._plan_device(device, config)
-        has_edits = plan is not None or device.kind is DeviceKind.GPU
-        return PreparedDevice(
-            request=result.main_request,
-            pool=result.pool,
-            device=device,
-            cdi_ids=(self._cdi.device_id(claim.uid, device.name),) if has_edits else (),
-            plan=plan,
-            share_id=result.share_id,
-            admin_access=result.admin_access,
-        )
+    @functools.cached_property
+    def _planner(self) -> Planner:
+        """Made for the first claim: decoding configs needs pydantic, 10 MB that an idle node does without."""
+        from dranet.driver.planner import Planner
 
-    def _plan_device(self, device: Device, config: NetworkConfig) -> AttachPlan | None:
-        host = read_link_state(device.ifname) if device.ifname else None
-        plan = plan_device(device, host, config, rdma_exclusive=self._inventory.rdma_netns_exclusive)
-        return None if device.kind is DeviceKind.GPU else plan
-
-    def _other_plans(self, record: PreparedClaim) -> tuple[AttachPlan, ...]:
-        """Plans of the pod's other claims: they share its interface names."""
-        others = [c for c in self._store.get_by_pod(record.pod.uid) if c.claim.uid != record.claim.uid]
-        return tuple(plan for other in others for plan in other.plans)
+        return Planner(self._driver_name, self._boot_id, self._inventory, self._store, self._cdi.device_id)
 
     def _check_runtime(self, record: PreparedClaim) -> None:
         if record.plans and not self._runtime_ready():
@@ -178,18 +135,6 @@ class Preparer:
                 hint="enable NRI in the runtime; this is retried",
                 retryable=True,
             )
-
-    def _check_free(self, device: Device, claim: ClaimRef) -> None:
-        """The last line of defence against a double allocation."""
-        for other in self._store.get_all():
-            if other.claim.uid == claim.uid or other.boot_id != self._boot_id:
-                continue
-            if any(held.device.name == device.name and not held.admin_access for held in other.devices):
-                raise DeviceError(
-                    f"device {device.name} is prepared for claim {other.claim} (pod {other.pod})",
-                    hint="it is free once that pod has ended",
-                    reason=Reason.DEVICE_BUSY,
-                )
 
     def _write_cdi(self, record: PreparedClaim) -> None:
         devices = [self._cdi_device(record, device) for device in record.devices if device.cdi_ids]
@@ -204,33 +149,6 @@ class Preparer:
             char_devices=prepared.device.char_devices if is_gpu else (),
             mounts=(self._gate.mount_for(record.claim.uid),) if prepared.plan is not None else (),
         )
-
-
-def _consumer(claim: Claim) -> PodRef:
-    """The one pod that the claim is reserved for."""
-    pods = [c for c in claim.reserved_for if c.resource == "pods" and not c.api_group]
-    others = [c for c in claim.reserved_for if c not in pods]
-    if others:
-        raise ClaimError(
-            f"claim {claim.ref} is reserved for {others[0].resource} {others[0].name}",
-            hint="only pods are supported as consumers",
-            reason=Reason.UNSUPPORTED_CLAIM,
-        )
-    if not pods:
-        raise ClaimError(
-            f"claim {claim.ref} is not reserved for any pod",
-            hint="the scheduler reserves it; was the pod bound by hand?",
-            reason=Reason.CLAIM_NOT_RESERVED,
-            retryable=True,
-        )
-    if len(pods) > 1:
-        names = ", ".join(pod.name for pod in pods)
-        raise ClaimError(
-            f"claim {claim.ref} is reserved for {len(pods)} pods ({names}); a NIC can be in one pod only",
-            hint="use a ResourceClaimTemplate, so that each pod gets a claim of its own",
-            reason=Reason.UNSUPPORTED_CLAIM,
-        )
-    return PodRef(namespace=claim.ref.namespace, name=pods[0].name, uid=pods[0].uid)
 
 
 def _answer(prepared: PreparedDevice) -> PreparedDeviceAnswer:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from dranet.inventory import describe, naming
+from dranet.inventory.infrastructure import infrastructure_reason
 from dranet.model.attributes import VIRTUAL, Attribute, attribute_map
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
@@ -78,13 +79,19 @@ class _Parts:
                 yield _device(naming.pci_device_name(address), link, rdma, function, address)
 
     def link_devices(self) -> Iterator[Device]:
-        """Links without PCI. A name that the rules give twice goes through base32 the second time."""
+        """Links without PCI. A name that the rules give twice goes through base32 the second time.
+
+        The node's own links stay bare: nobody selects by attributes of what is never offered.
+        """
         taken: set[str] = set()
         for link in self.links_on.get("", ()):
             name = naming.link_device_name(link.ifname)
             name = naming.encoded_link_name(link.ifname) if name in taken else name
             taken.add(name)
-            yield _device(name, link, self._soft_rdma(link))
+            if infrastructure_reason(link):
+                yield Device(name, DeviceKind.NIC, ifname=link.ifname)
+            else:
+                yield _device(name, link, self._soft_rdma(link))
 
     def rdma_devices(self) -> Iterator[Device]:
         """RDMA devices without PCI whose interface, if they have one, is not among the links."""

@@ -8,25 +8,17 @@ is held back, not offered.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dranet.inventory.build import carrier
+from dranet.inventory.infrastructure import infrastructure_reason
 from dranet.model.attributes import MTU
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, Route
 
-OFFERED_KINDS = frozenset({"", "dummy", "ipoib", "ipvlan", "macvlan", "netdevsim", "vlan"})
-"""``IFLA_INFO_KIND`` of links without PCI that a pod may have; empty is hardware (USB, VMBus ...)."""
-
 _RTN_UNICAST = 1
-
-_NODE_LINK_NAMES = re.compile(
-    r"docker0|kube-bridge|kube-dummy-if|kube-ipvs0|nodelocaldns|(cali|cilium_|cni|flannel|lxc).*"
-)
-"""Links that container networks make for themselves, whatever their kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +108,7 @@ def _reason_to_hold(device: Device, view: _HostView) -> str:
         reason = _uplink_reason(link, view) or _dependents_reason(link, view)
         if reason:
             return reason
-    return "" if device.pci_address else _infrastructure_reason(view.by_name[device.ifname])
+    return "" if device.pci_address else infrastructure_reason(view.by_name[device.ifname])
 
 
 def _uplink_reason(link: Link, view: _HostView) -> str:
@@ -137,14 +129,6 @@ def _dependents_reason(link: Link, view: _HostView) -> str:
         return f"is enslaved: {link.ifname} is a port of {name}"
     rider = view.riders.get(link.ifindex)
     return f"carries another interface: {rider} on {link.ifname} would be lost" if rider else ""
-
-
-def _infrastructure_reason(link: Link) -> str:
-    if link.kind not in OFFERED_KINDS:
-        return f"is part of the node's own network: a {link.kind} link"
-    if _NODE_LINK_NAMES.fullmatch(link.ifname):
-        return f"is part of the node's own network: {link.ifname} is made by its container network"
-    return ""
 
 
 def _uplink_indexes(routes: Sequence[Route], by_index: Mapping[int, Link]) -> set[int]:

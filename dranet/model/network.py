@@ -127,7 +127,7 @@ InterfaceCidr = Annotated[str, AfterValidator(_interface_cidr)]
 class _Part(BaseModel):
     """JSON in, frozen value out: no coercion, no unknown key."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class InterfaceConfig(_Part):

@@ -7,9 +7,7 @@ runtime's hook and undoes it at release, perhaps after a restart of the driver.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
@@ -79,7 +77,8 @@ class MoveRdma:
     step: Literal["move-rdma"] = "move-rdma"
 
 
-Step = Annotated[MoveLink | AddAddress | SetUp | AddRoute | MoveRdma, Field(discriminator="step")]
+Step = MoveLink | AddAddress | SetUp | AddRoute | MoveRdma
+"""Told apart on disk by ``step``."""
 
 
 @dataclass(frozen=True, slots=True)
