@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def main() -> int:
     options = parser.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
     codes = [
-        run_isolated(lambda name=name: _run_one(name, options.output.with_suffix(f".{name}.part")))
+        run_isolated(partial(_run_one, name, options.output.with_suffix(f".{name}.part")))
         for name in options.name or NAMES
     ]
     return max(codes) or _merge(options.output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -32,13 +33,8 @@ class Storyteller(Protocol):
 
 def choose_storyteller() -> Storyteller:
     """Rich text where it is installed and somebody is watching."""
-    if not sys.stdout.isatty():
-        return PlainStory()
-    try:
-        import rich  # noqa: F401
-    except ModuleNotFoundError:
-        return PlainStory()
-    return RichStory()
+    watched = sys.stdout.isatty() and find_spec("rich") is not None
+    return RichStory() if watched else PlainStory()
 
 
 class PlainStory:

@@ -111,11 +111,12 @@ def check_is_free(rtnl: NetlinkSocket, link: Link) -> None:
 
 def _iter_stacked(rtnl: NetlinkSocket, link: Link) -> Iterator[Link]:
     for kind in _STACKED_KINDS:
-        for payload in rtnl.dump(dump_links_request(kind)):
-            other = decode(parse_link, payload)
-            # A kernel without this kind does not filter and answers with every link.
+        links = [decode(parse_link, payload) for payload in rtnl.dump(dump_links_request(kind))]
+        for other in links:
             if other.kind in _STACKED_KINDS and other.lower == link.ifindex and other.link_netnsid is None:
                 yield other
+        if any(other.kind != kind for other in links):
+            return  # a kernel without this kind does not filter: these were all links there are
 
 
 def read_addresses(rtnl: NetlinkSocket, link: Link) -> tuple[Address, ...]:
