@@ -184,7 +184,7 @@ class PublishLoop:
         try:
             await asyncio.to_thread(self._inventory.scan)
         except KernelError as error:
-            log.error("scan failed, the last inventory stays published: %s", error)
+            log.warning("scan failed, the last inventory stays published: %s", error)
             return
         devices = tuple(self._inventory.view.offered.values())
         self._publisher.set_desired(build_slices(devices))

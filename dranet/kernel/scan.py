@@ -6,6 +6,7 @@ come in one dump each; sysfs is asked only where netlink does not already say wh
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -95,8 +96,18 @@ def read_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route
     """
     routes: list[Route] = []
     for family in (socket.AF_INET, socket.AF_INET6):
-        payloads = rtnl.dump(dump_routes_request(family, table=RT_TABLE_MAIN))
+        payloads = _dump_main_table(rtnl, family)
         # A kernel without the family answers with the routes of all families: keep our own only.
         defaults = (p for p in payloads if p[:1] == bytes([family]) and is_default_route(p))
         routes += decode_all(parse_route, defaults, warnings)
     return tuple(route for route in routes if route.table == RT_TABLE_MAIN and route.type == RTN_UNICAST)
+
+
+def _dump_main_table(rtnl: NetlinkSocket, family: int) -> list[bytes]:
+    """Empty where the kernel has not made the table yet: it does so with the first route."""
+    try:
+        return rtnl.dump(dump_routes_request(family, table=RT_TABLE_MAIN))
+    except KernelError as error:
+        if error.errno == errno.ENOENT:
+            return []
+        raise

@@ -21,7 +21,7 @@ from dranet.kernel.rtnl import set_link_request
 from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, MoveLink, MoveRdma, SetUp, Step
 from dranet.model.status import AttachedLink
-from tests.kernel.conftest import Namespace, add_nic, wait_settled, wait_unchanged, wait_until
+from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged, wait_until
 
 pytestmark = pytest.mark.kernel
 

@@ -8,7 +8,7 @@ from dranet.errors import DeviceError, Reason
 from dranet.kernel.linkstate import read_link_state
 from dranet.model.facts import Neighbour
 from dranet.model.plan import LinkState
-from tests.kernel.conftest import Namespace, wait_settled
+from tests.namespaces import Namespace, wait_settled
 
 pytestmark = pytest.mark.kernel
 

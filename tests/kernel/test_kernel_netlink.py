@@ -52,7 +52,7 @@ from dranet.kernel.rtnl import (
     set_link_request,
 )
 from dranet.model.facts import Address, Neighbour, Route
-from tests.kernel.conftest import Namespace
+from tests.namespaces import Namespace
 
 EVERY_KIND = frozenset(range(0x4000))
 

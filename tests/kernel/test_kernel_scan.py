@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from dranet.kernel.scan import read_node_facts
 from dranet.model.facts import Address, Link, NodeFacts
-from tests.kernel.conftest import Namespace, wait_until
+from tests.namespaces import Namespace, wait_until
 
 pytestmark = pytest.mark.kernel
 
@@ -284,3 +285,13 @@ def test_the_real_sysfs_of_this_machine_reads_without_a_warning(node: Namespace)
     facts = scan(node, Path("/sys"))
     assert facts.warnings == ()
     assert all(function.path[-1] == function.address for function in facts.pci_functions)
+
+
+def test_a_namespace_that_never_had_a_route_has_no_default_routes(
+    make_namespace: Callable[..., Namespace], tmp_path: Path
+) -> None:
+    bare = make_namespace()
+    bare.ip("link", "set", "lo", "down")
+    facts = bare.run(lambda: read_node_facts(tmp_path, tmp_path))
+    assert facts.default_routes == ()
+    assert [link.ifname for link in facts.links] == ["lo"]

@@ -16,7 +16,7 @@ from dranet.kernel.inet import add_address_request
 from dranet.kernel.rtnl import RTM_NEWADDR, RTM_NEWLINK
 from dranet.kernel.watch import ChangeFilter, ChangeWatch
 from dranet.model.facts import Address
-from tests.kernel.conftest import Namespace
+from tests.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 
