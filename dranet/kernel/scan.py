@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
+from dranet.errors import KernelError
 from dranet.kernel.gpu import read_gpus
 from dranet.kernel.inet import (
     RT_TABLE_MAIN,
