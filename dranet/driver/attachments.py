@@ -107,6 +107,8 @@ class Attachments:
                 self._gate.open(claim.claim.uid)
         except DranetError:
             netns.close()
+            for claim in claims:
+                self._gate.close(claim.claim.uid)  # it may have been open since an earlier attach
             raise
         self._hold(pod.uid, netns)
         return links

@@ -242,6 +242,34 @@ def test_reconcile_adopts_what_is_attached_and_disturbs_nothing(
     assert bench.stop_sandbox(sandbox(pod))
 
 
+def test_a_nic_that_was_lost_from_a_running_pod_shuts_the_gate_again(
+    start: Callable[..., Bench], pod: Namespace
+) -> None:
+    first = start()
+    first.prepare("eth1", "net1")
+    first.run_sandbox(sandbox(pod))
+    pod.ip("link", "del", "net1")
+    bench = start()
+    bench.reconcile(sandbox(pod))
+    assert not bench.gate.is_open("claim-uid")
+    ((_, error),) = bench.told.failures
+    assert error.reason is Reason.DEVICE_NOT_FOUND
+
+
+def test_a_namespace_that_vanished_before_the_hook_is_a_named_error(
+    start: Callable[..., Bench], node: Namespace, pod: Namespace
+) -> None:
+    bench = start()
+    before = node.picture()
+    bench.prepare("eth1", "net1")
+    gone = sandbox(pod)
+    pod.delete()
+    with pytest.raises(KernelError) as caught:
+        bench.run_sandbox(gone)
+    assert caught.value.reason is Reason.NETNS_GONE
+    assert node.picture() == before
+
+
 def test_reconcile_gives_back_what_a_vanished_pod_held(
     start: Callable[..., Bench], node: Namespace, pod: Namespace
 ) -> None:

@@ -1,0 +1,71 @@
+"""The command line, as the program that people type."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dranet import __version__
+
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DRANET_")}
+
+
+def dranet(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dranet", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT | environment)
+
+
+def test_help_lists_every_command() -> None:
+    done = dranet("--help")
+    assert done.returncode == 0
+    for command in ("run", "devices", "demo", "testbed"):
+        assert command in done.stdout
+
+
+def test_the_version_is_printed() -> None:
+    assert dranet("--version").stdout == f"dranet {__version__}\n"
+
+
+def test_no_command_is_an_error_that_names_them() -> None:
+    done = dranet()
+    assert done.returncode == 2
+    assert "COMMAND" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "key"),
+    [
+        (["--rescan-seconds", "0"], {}, "--rescan-seconds"),
+        (["--driver-name", "Not_A_Name"], {}, "--driver-name"),
+        ([], {"DRANET_NRI_INDEX": "7"}, "DRANET_NRI_INDEX"),
+        ([], {"DRANET_NONSENSE": "1"}, "DRANET_NONSENSE"),
+        (["--config", "/nonexistent.yaml"], {}, "/nonexistent.yaml"),
+        (["--kubeconfig", "/nonexistent"], {}, "/nonexistent"),
+    ],
+)
+def test_bad_settings_stop_the_start_with_exit_code_2_and_the_key(
+    arguments: list[str], environment: dict[str, str], key: str
+) -> None:
+    done = dranet("run", *arguments, **environment)
+    assert done.returncode == 2
+    assert key in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_devices_of_this_machine_are_listed_with_the_reason_for_each_that_is_held_back() -> None:
+    done = dranet("devices", "--all", "--output", "json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["lo"]["published"] is False
+    assert rows["lo"]["reason"] == "is the loopback"
+
+
+def test_the_tree_and_the_table_do_not_need_pci(tmp_path: Path) -> None:
+    for form in ("--tree", "--all"):
+        done = dranet("devices", form, "--sysfs-root", str(tmp_path), "--procfs-root", str(tmp_path))
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,131 @@
+"""The driver as a whole, as a child process in the testbed, where no scenario asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dranet.cluster import paths
+from dranet.testbed.cluster import Testbed
+from dranet.testbed.isolation import WORK_DIR
+from dranet.testbed.node.hardware import load_hardware
+from dranet.testbed.runtimes import stand_in
+
+pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
+
+OTHER_NAME = "nic.example.com"
+
+
+@asynccontextmanager
+async def running_driver(**settings: str) -> AsyncIterator[Testbed]:
+    async with Testbed(load_hardware("two-nic"), stand_in, WORK_DIR, settings) as testbed:
+        await testbed.driver.start()
+        await testbed.driver.wait_ready(30)
+        yield testbed
+
+
+def a_pod_with_a_nic(device_class: str = "any") -> list[dict[str, Any]]:
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": device_class},
+            "spec": {"selectors": [{"cel": {"expression": 'device.attributes["dra.net"].rdma'}}]},
+        },
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "nic"},
+            "spec": {
+                "devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": device_class}}]}
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "worker"},
+            "spec": {
+                "resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}],
+                "containers": [{"name": "main", "image": "x", "resources": {"claims": [{"name": "nic"}]}}],
+            },
+        },
+    ]
+
+
+async def scrape(path: str) -> str:
+    return await asyncio.to_thread(
+        lambda: urllib.request.urlopen(f"http://127.0.0.1:9177{path}", timeout=5).read().decode()
+    )
+
+
+def test_a_driver_under_another_name_registers_publishes_and_serves_under_it() -> None:
+    async def scenario() -> None:
+        async with running_driver(driver_name=OTHER_NAME) as testbed:
+            assert testbed.kubelet.registered_drivers == (OTHER_NAME,)
+            slices = (await testbed.api.list(paths.RESOURCE_SLICES))["items"]
+            assert {item["spec"]["driver"] for item in slices} == {OTHER_NAME}
+            await testbed.apply(a_pod_with_a_nic())
+            async with asyncio.timeout(20):
+                await testbed.kubelet.wait_running(testbed.pod_uid("worker"))
+            (claim,) = await testbed.fetch_pod_claims("worker")
+            (result,) = claim["status"]["allocation"]["devices"]["results"]
+            assert result["driver"] == OTHER_NAME
+
+    asyncio.run(scenario())
+
+
+def test_probes_and_metrics_tell_of_a_pod_that_came_and_went() -> None:
+    async def scenario() -> None:
+        async with running_driver() as testbed:
+            assert await scrape("/healthz") == "ok\n"
+            assert "[+] runtime\n[+] kubelet\n[+] slices\n" in await scrape("/readyz")
+            await testbed.apply(a_pod_with_a_nic())
+            uid = testbed.pod_uid("worker")
+            async with asyncio.timeout(30):
+                await testbed.kubelet.wait_running(uid)
+                await testbed.delete_pod("worker")
+                await testbed.kubelet.wait_gone(uid)
+            metrics = await scrape("/metrics")
+            for method in ("PrepareResourceClaims", "UnprepareResourceClaims"):
+                name = "dranet_driver_dra_plugin_requests_total"
+                assert f'{name}{{method="{method}",status="success"}} 1.0' in metrics
+            for method in ("RunPodSandbox", "CreateContainer", "StopPodSandbox"):
+                name = "dranet_driver_nri_plugin_requests_total"
+                assert f'{name}{{method="{method}",status="success"}} 1.0' in metrics
+            assert 'dranet_driver_published_devices_total{feature="total"} 4.0' in metrics
+            assert 'dranet_ready{part="runtime"} 1.0' in metrics
+
+    asyncio.run(scenario())
+
+
+def test_an_idle_driver_writes_nothing_and_says_nothing() -> None:
+    async def scenario() -> None:
+        async with running_driver(rescan_seconds="1") as testbed:
+            before = await testbed.fetch_slices()
+            scans = _count_scans(await scrape("/metrics"))
+            log = testbed.driver.log_file.read_text()
+            await _wait_scans(scans + 3)
+            assert await testbed.fetch_slices() == before
+            assert testbed.driver.log_file.read_text() == log
+
+    asyncio.run(scenario())
+
+
+async def _wait_scans(count: float) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if _count_scans(await scrape("/metrics")) >= count:
+                return
+            await asyncio.sleep(0.1)
+
+
+def _count_scans(metrics: str) -> float:
+    line = next(
+        line for line in metrics.splitlines() if line.startswith("dranet_inventory_scan_seconds_count")
+    )
+    return float(line.split()[1])
