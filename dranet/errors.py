@@ -38,7 +38,6 @@ class Reason(StrEnum):
     PROTOCOL_ERROR = "ProtocolError"
     STORE_UNWRITABLE = "StoreUnwritable"
     STORE_CORRUPT = "StoreCorrupt"
-    NOT_ATTACHED = "NotAttached"
     DRAINING = "Draining"
 
 
