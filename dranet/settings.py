@@ -221,8 +221,10 @@ def load_settings(
     given: dict[str, tuple[str, object]] = {}
     for name, value in (_read_file(file) if file else {}).items():
         given[name] = (f"{name} in file {file}", value)
-    for name, value in _read_environment(environment).items():
-        given[name] = (DECLARATIONS[name].environment, value)
+    names = {declaration.environment: name for name, declaration in DECLARATIONS.items()}
+    for key, value in environment.items():
+        if key.startswith("DRANET_") and not _SERVICE_LINK.match(key):
+            given[names.get(key, key)] = (key, value)
     for name, value in flags.items():
         given[name] = (flag_name(name), value)
     settings = _build(given)
@@ -249,9 +251,11 @@ def _build(given: Mapping[str, tuple[str, object]]) -> Settings:
 
 def _read_file(path: Path) -> Mapping[str, Any]:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"settings file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"settings file {path}: not UTF-8 text") from error
     data = _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
     if data is None:
         return {}
@@ -272,24 +276,16 @@ def _parse_yaml(path: Path, text: str) -> object:
 
     try:
         return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise SettingsError(f"settings file {place}: not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"settings file {path}: not YAML: {error}") from error
 
 
-def _read_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
-    known = {declaration.environment: name for name, declaration in DECLARATIONS.items()}
-    unknown = sorted(
-        k for k in environment if k.startswith("DRANET_") and k not in known and not _SERVICE_LINK.match(k)
-    )
-    if unknown:
-        raise SettingsError(
-            f"unknown environment setting {', '.join(unknown)}",
-            hint=f"known are {', '.join(sorted(known))}",
-        )
-    return {known[key]: value for key, value in environment.items() if key in known}
-
-
 def _check_socket_paths(settings: Settings) -> None:
+    problems = []
     for name, path in (
         ("kubelet_root", settings.dra_socket),
         ("kubelet_root", settings.registration_socket),
@@ -297,8 +293,9 @@ def _check_socket_paths(settings: Settings) -> None:
     ):
         size = len(os.fsencode(path))
         if size > UNIX_PATH_MAX_BYTES:
-            raise SettingsError(
+            problems.append(
                 f"{flag_name(name)}: socket path {path} has {size} bytes, a UNIX socket takes "
-                f"{UNIX_PATH_MAX_BYTES}",
-                hint="use a shorter folder or driver name",
+                f"{UNIX_PATH_MAX_BYTES}"
             )
+    if problems:
+        raise SettingsError("; ".join(problems), hint="use a shorter folder or driver name")

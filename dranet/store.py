@@ -13,7 +13,7 @@ import functools
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,9 @@ class ClaimStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.RLock()
-        self._claims: dict[str, PreparedClaim] = {}
+        """Held while the disk works; readers do not take it."""
+        self._claims: Mapping[str, PreparedClaim] = {}
+        """Replaced as a whole by each commit, never changed."""
         self._db: sqlite3.Connection | None = None
         self.quarantined: tuple[str, ...] = ()
         """Claim UIDs whose records could not be read at the last open; they were set aside."""
@@ -68,20 +70,26 @@ class ClaimStore:
         """Open or create the file and read every record. One bad record never blocks another."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-            db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            self._db = db
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=FULL")
-            self._check_version(db)
-            db.executescript(_TABLES)
-            db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            self._read_all(db)
+            self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            self._set_up(self._db)
         except sqlite3.DatabaseError as error:
+            self.close()
             raise self._failure("open", error) from error
+        except StoreError:
+            self.close()
+            raise
         except OSError as error:
             raise StoreError(
                 f"store {self._path}: {error.strerror}", hint="is the state folder a writable mount?"
             ) from error
+
+    def _set_up(self, db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        self._check_version(db)
+        db.executescript(_TABLES)
+        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        self._read_all(db)
 
     def close(self) -> None:
         """Close the file; the memory stays readable."""
@@ -91,18 +99,15 @@ class ClaimStore:
                 self._db = None
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
-        with self._lock:
-            return self._claims.get(claim_uid)
+        return self._claims.get(claim_uid)
 
     def get_by_pod(self, pod_uid: str) -> tuple[PreparedClaim, ...]:
         """The claims prepared for one pod, in a fixed order (claim name, then UID)."""
-        with self._lock:
-            mine = [c for c in self._claims.values() if c.pod.uid == pod_uid]
+        mine = [c for c in self._claims.values() if c.pod.uid == pod_uid]
         return tuple(sorted(mine, key=lambda c: (c.claim.name, c.claim.uid)))
 
     def get_all(self) -> tuple[PreparedClaim, ...]:
-        with self._lock:
-            return tuple(self._claims.values())
+        return tuple(self._claims.values())
 
     def put(self, record: PreparedClaim) -> None:
         """Commit one record; when this returns, it survives a kill and a power cut."""
@@ -114,14 +119,14 @@ class ClaimStore:
         rows = [(r.claim.uid, _record().dump_json(r).decode()) for r in batch]
         with self._lock:
             self._write("INSERT OR REPLACE INTO prepared (claim_uid, record) VALUES (?, ?)", rows)
-            self._claims.update({r.claim.uid: r for r in batch})
+            self._claims = {**self._claims, **{r.claim.uid: r for r in batch}}
 
     def delete(self, claim_uid: str) -> None:
         """Forget a claim; an unknown one is fine."""
         with self._lock:
             if claim_uid in self._claims:
                 self._write("DELETE FROM prepared WHERE claim_uid = ?", [(claim_uid,)])
-                del self._claims[claim_uid]
+                self._claims = {uid: kept for uid, kept in self._claims.items() if uid != claim_uid}
 
     def _write(self, statement: str, rows: Sequence[tuple[str, ...]]) -> None:
         if self._db is None:
@@ -130,10 +135,10 @@ class ClaimStore:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany(statement, rows)
-            except sqlite3.DatabaseError:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:  # SQLite has ended it by itself after some errors
+                    self._db.execute("ROLLBACK")
         except sqlite3.DatabaseError as error:
             raise self._failure("write", error) from error
 

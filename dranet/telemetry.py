@@ -91,7 +91,7 @@ class Metrics:
         )
         self.ready = Gauge(
             "dranet_ready",
-            "1 while the part is ready: store, inventory, runtime, kubelet, slices.",
+            "1 while the part is ready: driver, runtime, kubelet, slices.",
             ["part"],
             registry=r,
         )

@@ -31,9 +31,18 @@ def test_every_bad_key_is_named_at_once_in_the_spelling_it_was_given(tmp_path: P
     assert "nonsense" in text
 
 
-def test_an_unknown_environment_setting_is_refused() -> None:
-    with pytest.raises(SettingsError, match="DRANET_SYFS_ROOT"):
-        load_settings({}, {"DRANET_SYFS_ROOT": "/sys"})
+def test_an_unknown_environment_setting_is_refused_together_with_what_else_is_wrong() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({}, {"DRANET_SYFS_ROOT": "/sys", "DRANET_RESCAN_SECONDS": "-3"})
+    assert "DRANET_SYFS_ROOT: unknown setting" in str(caught.value)
+    assert "DRANET_RESCAN_SECONDS: must be a number of seconds" in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_bytes(b"node_name: \xff\xfe")
+    with pytest.raises(SettingsError, match="not UTF-8"):
+        load_settings({}, {}, file)
 
 
 def test_what_kubernetes_injects_beside_a_service_is_not_taken_for_a_setting() -> None:
@@ -45,7 +54,7 @@ def test_what_kubernetes_injects_beside_a_service_is_not_taken_for_a_setting() -
     ("content", "complaint"),
     [
         ("[1, 2]", "must be a mapping"),
-        ("a: b: c", "not YAML"),
+        ("node_name: x\na: b: c", r"settings.yaml:2:5: not YAML"),
     ],
 )
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str, complaint: str) -> None:

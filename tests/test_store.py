@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,3 +202,59 @@ def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match="state folder"):
         opened(tmp_path / "file" / "claims.db")
+
+
+def test_a_full_disk_is_named_and_over_when_there_is_room_again(tmp_path: Path) -> None:
+    store = ClaimStore(tmp_path / "claims.db")
+    store.open()
+    assert store._db is not None
+    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count={pages}")
+    many = [replace(a_record(), claim=ClaimRef("default", "c", f"uid-{i}")) for i in range(50)]
+    with pytest.raises(StoreError, match="full") as caught:
+        store.put_all(many)
+    assert caught.value.reason is Reason.STORE_UNWRITABLE
+    assert store.get_all() == ()
+    store._db.execute(f"PRAGMA max_page_count={pages + 1000}")
+    store.put_all(many)
+    assert len(store.get_all()) == 50
+    store.close()
+
+
+def test_a_commit_that_fails_leaves_no_transaction_behind(tmp_path: Path) -> None:
+    store = ClaimStore(tmp_path / "claims.db")
+    store.open()
+    assert store._db is not None
+    # A deferred constraint fails at COMMIT, and the transaction stays open, as after an error of the disk.
+    store._db.execute("PRAGMA foreign_keys=ON")
+    store._db.executescript(
+        """
+        CREATE TABLE parent (id TEXT PRIMARY KEY);
+        CREATE TABLE child (id TEXT REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
+        CREATE TRIGGER orphan AFTER INSERT ON prepared BEGIN INSERT INTO child VALUES ('nobody'); END;
+        """
+    )
+    with pytest.raises(StoreError):
+        store.put(a_record())
+    store._db.execute("DROP TRIGGER orphan")
+    store.put(a_record())
+    store.close()
+
+
+def test_reading_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    store = ClaimStore(tmp_path / "claims.db")
+    store.open()
+    store.put(known := a_record("known"))
+    somebody = sqlite3.connect(tmp_path / "claims.db", isolation_level=None)
+    somebody.execute("BEGIN IMMEDIATE")  # as slow as a disk may be
+    with ThreadPoolExecutor(1) as elsewhere:
+        writing = elsewhere.submit(store.put, a_record("new"))
+        while store._lock.acquire(blocking=False):
+            store._lock.release()
+        assert store.get_all() == (known,)
+        assert store.get_by_pod("pod-1") == (known,)
+        somebody.execute("ROLLBACK")
+        writing.result()
+    assert len(store.get_all()) == 2
+    store.close()
+    somebody.close()

@@ -12,7 +12,8 @@ from dranet.inventory.build import build_devices
 from dranet.inventory.filter import Decision, decide
 from dranet.inventory.topology import TopologyNode, topology_tree
 from dranet.kernel.scan import read_node_facts
-from dranet.model.device import Device
+
+NOTHING_OFFERED = "nothing is offered; --all says why"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,13 +21,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "devices",
         help="list the devices of this node",
-        description="Scan this node as the driver does and list its devices. Reads only; needs no cluster.",
+        description="Scan this node and list its devices. Reads only; needs no cluster.",
     )
     parser.add_argument(
         "--all", action="store_true", help="also list devices that are held back, with the reason"
     )
-    parser.add_argument("--tree", action="store_true", help="show the PCIe and NUMA tree instead of a table")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=tuple(_PRINTERS),
+        default="table",
+        help="table (default), the PCIe and NUMA tree, or everything published as JSON",
+    )
     add_settings_flags(parser, ("sysfs_root", "procfs_root"))
     parser.set_defaults(run=run)
 
@@ -36,28 +42,38 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     facts = read_node_facts(settings.sysfs_root, settings.procfs_root)
     decisions = [d for d in decide(build_devices(facts, {}), facts) if d.published or options.all]
-    devices = [decision.device for decision in decisions]
     for warning in facts.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    if options.output == "json":
-        rows = [
-            {
-                "name": d.device.name,
-                "published": d.published,
-                "reason": d.reason,
-                "attributes": dict(d.device.attributes),
-            }
-            for d in decisions
-        ]
-        print(json.dumps(rows, indent=2))
-    elif options.tree:
-        names = {device.name: _describe(device) for device in devices}
-        print("\n".join(draw_tree(topology_tree(devices), names)))
-    else:
-        print("\n".join(format_table(_HEADER, [_row(decision) for decision in decisions])))
+    if not decisions and options.output != "json":
+        print(NOTHING_OFFERED, file=sys.stderr)
+        return 0
+    print(_PRINTERS[options.output](decisions))
     return 0
 
 
+def _as_json(decisions: Sequence[Decision]) -> str:
+    rows = [
+        {
+            "name": d.device.name,
+            "published": d.published,
+            "reason": d.reason,
+            "attributes": dict(d.device.attributes),
+        }
+        for d in decisions
+    ]
+    return json.dumps(rows, indent=2)
+
+
+def _as_tree(decisions: Sequence[Decision]) -> str:
+    names = {d.device.name: _describe(d) for d in decisions}
+    return "\n".join(draw_tree(topology_tree(d.device for d in decisions), names))
+
+
+def _as_table(decisions: Sequence[Decision]) -> str:
+    return "\n".join(format_table(_HEADER, [_row(decision) for decision in decisions]))
+
+
+_PRINTERS = {"table": _as_table, "tree": _as_tree, "json": _as_json}
 _HEADER = ("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT", "OFFERED")
 
 
@@ -75,13 +91,11 @@ def _row(decision: Decision) -> tuple[str, ...]:
     )
 
 
-def _describe(device: Device) -> str:
-    parts = [
-        device.name,
-        device.ifname,
-        device.rdma_device,
-        str(device.attributes.get("dra.net/gpuModel", "")),
-    ]
+def _describe(decision: Decision) -> str:
+    device = decision.device
+    model = str(device.attributes.get("dra.net/gpuModel", ""))
+    held_back = "" if decision.published else f"(not offered: {decision.reason})"
+    parts = dict.fromkeys((device.name, device.ifname, device.rdma_device, model, held_back))
     return "  ".join(part for part in parts if part)
 
 

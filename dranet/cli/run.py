@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +31,13 @@ def add_settings_flags(parser: argparse.ArgumentParser, fields: tuple[str, ...])
     """One flag for each named setting, with help, default and environment name."""
     for name in fields:
         setting = DECLARATIONS[name]
-        default = f"default {setting.default}" if str(setting.default) else "no default"
+        default = f"default {setting.default}; " if str(setting.default) else ""
         parser.add_argument(
             setting.flag,
             dest=name,
             metavar=name.rpartition("_")[2].upper(),
             default=argparse.SUPPRESS,
-            help=f"{setting.description} ({default}; {setting.environment})",
+            help=f"{setting.description} ({default}{setting.environment})",
         )
 
 
@@ -48,8 +49,14 @@ def settings_from(options: argparse.Namespace) -> Settings:
     return settings if settings.node_name else replace(settings, node_name=socket.gethostname())
 
 
+def _end_quietly(*_: object) -> None:
+    """Nothing is served yet while the driver loads; its own handlers take over with the event loop."""
+    raise SystemExit(0)
+
+
 def run(options: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
+    signal.signal(signal.SIGTERM, _end_quietly)
     settings = settings_from(options)
     set_up_logging(settings.log_level, as_json=settings.log_format is LogFormat.JSON)
     from dranet.driver.app import run_driver

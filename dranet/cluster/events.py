@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.errors import ClusterError, Reason
+from dranet.errors import ClusterError, DranetError, Reason
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class EventRecorder:
         async with self._turn:
             try:
                 await self._record(key, regarding)
-            except ClusterError as error:
+            except DranetError as error:
                 self._complain(error)
             else:
                 self._failing = False
@@ -159,7 +159,7 @@ class EventRecorder:
             "reportingInstance": self._host,
         }
 
-    def _complain(self, error: ClusterError) -> None:
+    def _complain(self, error: DranetError) -> None:
         if not self._failing:
             self._failing = True
             _log.warning("Events cannot be written (said once until it works again): %s", error)

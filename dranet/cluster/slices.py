@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dranet.cluster import paths
@@ -32,7 +33,7 @@ from dranet.cluster.slice_plan import (
 )
 from dranet.cluster.slice_view import SliceView
 from dranet.cluster.watch import Snapshot, list_and_watch
-from dranet.errors import ClusterError, Reason
+from dranet.errors import ClusterError, DranetError, Reason
 from dranet.model.device import Device
 
 _log = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ class PublishCounters:
 
 
 class SlicePublisher:
-    """Publishes one pool of one node. ``pool`` is the node's name unless another is given.
+    """Publishes one pool of one node. ``pool`` is the node's name unless another is given; ``on_failure``
+    hears of each failed call to the API server.
 
     Nothing is written before the first :meth:`set_desired`, and slices stay when :meth:`run` ends: the
     kubelet removes them when the driver does not come back.
@@ -67,8 +69,12 @@ class SlicePublisher:
         pool: str = "",
         repair_backoff: Backoff | None = None,
         retry_backoff: Backoff | None = None,
+        on_failure: Callable[[Reason], None] | None = None,
     ) -> None:
         self.counters = PublishCounters()
+        self.last_published = 0.0
+        """When the API server last accepted a write, or proved to hold what is desired; unix seconds."""
+        self._on_failure = on_failure
         self._client = client
         self._empty = DesiredPool(driver, node, pool or node, ((),))
         self._desired: DesiredPool | None = None
@@ -162,7 +168,7 @@ class SlicePublisher:
                 continue
             try:
                 await self._sync(self._desired)
-            except ClusterError as error:
+            except DranetError as error:  # a ProtocolError, too: a proxy's error page is an answer of a kind
                 self._complain(error)
                 self._uncertain = True
                 await self._wait_for_desired(self._retries.next_seconds())
@@ -186,6 +192,7 @@ class SlicePublisher:
             self._published.clear()
             await self._carry_out(plan, desired)
         self._generation = plan.generation
+        self.last_published = time.time()
         if desired == self._desired:
             self._published.set()
 
@@ -260,14 +267,17 @@ class SlicePublisher:
             desired.pool,
         )
 
-    def _complain(self, error: ClusterError) -> None:
+    def _complain(self, error: DranetError) -> None:
         """Log a failure once, until it is of another kind or over. The texts of one kind differ from try
         to try, because each create is refused under a name of its own."""
         self.counters.failures[error.reason] += 1
+        if self._on_failure is not None:
+            self._on_failure(error.reason)
         if error.reason is Reason.API_CONFLICT:
             return  # somebody wrote at the same time: everyday life, the retry settles it
         self._last_error = error.message
-        if self._complaint != (kind := (error.reason, error.status)):
+        status = error.status if isinstance(error, ClusterError) else 0
+        if self._complaint != (kind := (error.reason, status)):
             self._complaint = kind
             _log.warning("publishing slices failed, trying again: %s", error)
 

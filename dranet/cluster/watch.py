@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
-from dranet.errors import ClusterError, Reason
+from dranet.errors import DranetError, Reason
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ async def list_and_watch(
     """Yield a :class:`Snapshot`, then each change as a :class:`WatchEvent` (no bookmarks).
 
     A broken watch resumes from the last version seen; where the server has forgotten it (API_GONE) a new
-    Snapshot comes. Never ends and never raises :class:`ClusterError`: trouble is logged once, and tried
+    Snapshot comes. Never ends and raises no :class:`DranetError`: trouble is logged once, and tried
     again with backoff. Leave it through ``contextlib.aclosing``.
     """
     trouble = _Trouble(path, backoff or Backoff(0.2, 30.0))
@@ -65,11 +65,12 @@ async def list_and_watch(
                     version = event.resource_version or version
                     if event.type is not EventType.BOOKMARK:
                         yield event
-        except ClusterError as error:
+        except DranetError as error:  # a ProtocolError, too: a proxy's error page is an answer of a kind
             version = "" if error.reason is Reason.API_GONE else version
             trouble.begin(error)
-        if asyncio.get_running_loop().time() - started >= _STEADY_SECONDS:
-            trouble.end()
+        else:
+            if asyncio.get_running_loop().time() - started >= _STEADY_SECONDS:
+                trouble.end()
         await trouble.wait()
 
 
@@ -93,7 +94,7 @@ class _Trouble:
         self._backoff = backoff
         self._logged = False
 
-    def begin(self, error: ClusterError) -> None:
+    def begin(self, error: DranetError) -> None:
         # A forgotten version and a stream that the server ends are everyday life of a watch.
         everyday = error.reason is Reason.API_GONE
         if not self._logged and not everyday:

@@ -6,6 +6,7 @@ here. Callable from any thread; nothing here waits.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from dranet.claims.report import (
@@ -15,7 +16,7 @@ from dranet.claims.report import (
     report_prepared,
 )
 from dranet.claims.select import select_results
-from dranet.cluster.events import ObjectRef
+from dranet.cluster.events import WARNING, ObjectRef
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.report import EventNote, Reporter
 from dranet.errors import DranetError
@@ -24,13 +25,12 @@ from dranet.model.plan import PreparedClaim
 from dranet.model.status import AttachedLink
 from dranet.telemetry import Metrics
 
-NORMAL = "Normal"
-WARNING = "Warning"
-
 CLAIM_PREPARE_FAILED = "ClaimPrepareFailed"
 NETWORK_DEVICE_ATTACH_FAILED = "NetworkDeviceAttachFailed"
 """The two Event reasons are DraNet's names: alerts on them keep working."""
 HOST_STATE_NOT_RESTORED = "HostStateNotRestored"
+
+log = logging.getLogger(__name__)
 
 
 class Announcer:
@@ -85,10 +85,17 @@ class Announcer:
         self._metrics.claim_errors.labels("unprepare", error.reason).inc()
         self._warn(_claim_object(ref), str(error.reason), str(error))
 
+    def release_failed(self, ref: ClaimRef, error: DranetError) -> None:
+        """The pod has ended and its devices are still in its namespace; Unprepare tries again."""
+        self._metrics.claim_errors.labels("release", error.reason).inc()
+        self._warn(_claim_object(ref), str(error.reason), str(error))
+
     def released(self, report: ReleaseReport) -> None:
-        """The devices are back; parts of the host state may not be."""
-        if report.problems:
-            note = f"after claim {report.claim}: {'; '.join(report.problems)}"
+        """The devices are back; parts of the host state may not be, and some may have ceased to exist."""
+        lost = [f"{device}: gone, destroyed with the pod or unplugged" for device in report.missing]
+        if complaints := [*lost, *report.problems]:
+            note = f"after claim {report.claim}: {'; '.join(complaints)}"
+            log.warning("not given back whole %s", note)
             self._warn(self._node, HOST_STATE_NOT_RESTORED, note)
 
     def _warn(self, regarding: ObjectRef, reason: str, note: str) -> None:

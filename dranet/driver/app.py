@@ -86,7 +86,14 @@ class Driver:
             store=self._store,
             metrics=self._metrics,
         )
-        self._publisher = SlicePublisher(client, settings.driver_name, settings.node_name)
+        self._publisher = SlicePublisher(
+            client,
+            settings.driver_name,
+            settings.node_name,
+            on_failure=lambda reason: self._metrics.api_errors.labels(reason).inc(),
+        )
+        self._metrics.prepared_claims.set_function(lambda: len(self._store.get_all()))
+        self._metrics.last_published.set_function(lambda: self._publisher.last_published)
         self._reporter = Reporter(_StatusAndEventWriter(client, settings), self._metrics)
         announcer = Announcer(settings.driver_name, settings.node_name, self._reporter, self._metrics)
         self._reconciler = Reconciler(
@@ -140,7 +147,11 @@ class Driver:
         self._draining = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Start every part in order, serve until ``stop`` is set, then drain and stop in reverse."""
+        """Start every part in order, serve until ``stop`` is set, then drain and stop in reverse.
+
+        A second driver on the node is refused before it touches anything that the first one uses.
+        """
+        self._kubelet.take_ownership()
         self._store.open()
         with contextlib.closing(self._store), contextlib.closing(self._attachments):
             await self._prepare_state()
@@ -188,8 +199,11 @@ class Driver:
         self._kubelet.refuse("the driver is stopping; the kubelet tries again with its successor")
         deadline = asyncio.get_running_loop().time() + self._settings.drain_seconds
         await self._kubelet.drain(self._settings.drain_seconds)
+        told: list[str] = []
         while (waiting := self._pods_waiting()) and asyncio.get_running_loop().time() < deadline:
-            log.info("waiting for pod sandboxes to run: %s", ", ".join(waiting))
+            if waiting != told:
+                log.info("waiting for pod sandboxes to run: %s", ", ".join(waiting))
+                told = waiting
             await asyncio.sleep(DRAIN_POLL_SECONDS)
         if waiting:
             log.warning("stopping although prepared pods have not run yet: %s", ", ".join(waiting))
@@ -205,10 +219,13 @@ class Driver:
         refused = self._kubelet.registration_error
         return {
             "driver": PartState(not self._draining, "draining" if self._draining else ""),
-            "runtime": PartState(self._nri.is_ready, "" if self._nri.is_ready else "NRI is not connected"),
+            "runtime": PartState(self._nri.is_ready, "" if self._nri.is_ready else self._why_no_runtime()),
             "kubelet": PartState(bool(self._kubelet.registered), refused or _registration(self._kubelet)),
             "slices": PartState(self._publisher.is_published, self._publisher.last_error),
         }
+
+    def _why_no_runtime(self) -> str:
+        return f"NRI is not connected: {self._nri.last_failure or 'not tried yet'}"
 
 
 class SnapshotQueue:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,7 @@ from dranet.kernel.detach import detach
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.claim import ClaimRef
 from dranet.model.plan import AttachPlan, PreparedClaim
-from dranet.model.sandbox import PodSandbox
+from dranet.model.sandbox import Mount, PodSandbox
 from dranet.model.status import AttachedLink
 from dranet.store import ClaimStore
 
@@ -40,6 +40,8 @@ class ReleaseReport:
     claim: ClaimRef
     missing: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    error: DranetError | None = None
+    """Why devices of the claim are still in the pod; the same release may succeed later."""
 
 
 class Attachments:
@@ -71,20 +73,21 @@ class Attachments:
 
     def attach_pod(
         self, pod: PodSandbox, *, timeout_seconds: float, expected: Sequence[PreparedClaim] | None = None
-    ) -> tuple[AttachedLink, ...]:
+    ) -> tuple[AttachedLink, ...] | None:
         """Make sure that every prepared device of the pod is in its namespace, all or nothing.
 
         Idempotent. ``expected`` makes it a no-op when the pod's records are no longer those (reconcile
-        works from a snapshot). Returns the links as read back; empty for a pod without devices to move.
+        works from a snapshot). Returns the links as read back, ``None`` when there was nothing to do.
 
         Raises:
             ClaimError: the pod runs on the host's network.
-            DranetError: whatever the kernel or the store refused; the host is as before.
+            KernelError: whatever the kernel refused; the host is as before.
+            StoreError: the disk refused; no container starts, and a later call finishes or gives back.
         """
         with self.locked(timeout_seconds):
             claims = tuple(c for c in self._store.get_by_pod(pod.uid) if c.plans)
             if not claims or (expected is not None and claims != tuple(expected)):
-                return ()
+                return None
             if pod.id in self._stopped_sandboxes:
                 raise KernelError(f"pod sandbox {pod.id} of {pod.namespace}/{pod.name} has been stopped")
             return self._attach(pod, claims)
@@ -101,17 +104,36 @@ class Attachments:
                 self._release(claim, "")  # an earlier sandbox of this pod that ended without a word
         netns = NetworkNamespace.open(pod.netns_path)
         try:
-            self._store.put_all(replace(c, sandbox_id=pod.id, netns_path=pod.netns_path) for c in claims)
+            placed = [replace(c, sandbox_id=pod.id, netns_path=pod.netns_path) for c in claims]
+            if placed != list(claims):
+                self._store.put_all(placed)
             links = attach(_plans(claims), netns)
-            for claim in claims:
-                self._gate.open(claim.claim.uid)
         except DranetError:
             netns.close()
             for claim in claims:
                 self._gate.close(claim.claim.uid)  # it may have been open since an earlier attach
             raise
         self._hold(pod.uid, netns)
+        for claim in claims:
+            self._gate.open(claim.claim.uid)
         return links
+
+    def check_owner(self, pod: PodSandbox, mounts: Iterable[Mount]) -> None:
+        """Pass the mounts of a container whose ready files all belong to claims of its own pod.
+
+        Raises:
+            ClaimError: one is of a claim that another pod has. The kubelet prepares a claim once, so nobody
+                asked us about this pod, and the ready file is there although the pod has no NIC.
+        """
+        for claim_uid in filter(None, map(self._gate.find_claim, mounts)):
+            claim = self._store.get(claim_uid)
+            if claim is None or claim.pod.uid != pod.uid:
+                owner = f"claim {claim.claim} is prepared for pod {claim.pod}" if claim else "no such claim"
+                raise ClaimError(
+                    f"pod {pod.namespace}/{pod.name} has no devices of claim {claim_uid}: {owner}",
+                    hint="use a ResourceClaimTemplate, so that each pod gets a claim of its own",
+                    reason=Reason.UNSUPPORTED_CLAIM,
+                )
 
     def is_attached(self, claim: PreparedClaim, sandbox_id: str) -> bool:
         """Whether the claim's devices were verified in this sandbox."""
@@ -121,15 +143,31 @@ class Attachments:
         )
 
     def release_sandbox(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
-        """Give back the devices that this very sandbox holds (a newer one of the same pod keeps its own)."""
+        """Give back the devices that this very sandbox holds (a newer one of the same pod keeps its own).
+
+        One report for each claim; a claim that is stuck (``error``) keeps no other one.
+
+        Raises:
+            KernelError: somebody else holds the node's devices for too long.
+        """
+        self._stopped_sandboxes.add(pod.id)  # at once: who attaches meanwhile must not do it after us
         with self.locked(timeout_seconds):
-            self._stopped_sandboxes.add(pod.id)
             claims = [c for c in self._store.get_by_pod(pod.uid) if c.sandbox_id == pod.id]
-            return tuple(self._release(c, pod.netns_path) for c in claims)
+            return tuple(self._try_release(c, pod.netns_path) for c in claims)
+
+    def _try_release(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
+        try:
+            return self._release(claim, netns_path)
+        except DranetError as error:
+            return ReleaseReport(claim.claim, error=error)
 
     def forget_sandbox(self, sandbox_id: str) -> None:
         """The runtime has removed the sandbox; it cannot come back."""
         self._stopped_sandboxes.discard(sandbox_id)
+
+    def forget_sandboxes_except(self, sandbox_ids: Iterable[str]) -> None:
+        """The runtime knows these and no others; removals may have been missed."""
+        self._stopped_sandboxes.intersection_update(sandbox_ids)
 
     def release_claim(self, claim_uid: str, *, expected: PreparedClaim | None = None) -> ReleaseReport | None:
         """Give back a claim's devices wherever they are; ``None`` when there is nothing to give back.
@@ -170,7 +208,9 @@ class Attachments:
             return
         try:
             opened = NetworkNamespace.open(netns_path or claim.netns_path)
-        except DranetError as error:
+        except KernelError as error:
+            if error.reason is not Reason.NETNS_GONE:
+                raise
             log.info("the namespace of %s is gone: %s", claim.pod, error)
             yield None
             return

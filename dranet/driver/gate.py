@@ -27,6 +27,11 @@ class ReadyGate:
         """The mount that holds a container back until the claim is attached."""
         return Mount(source=str(self._folder / claim_uid), destination=f"{CONTAINER_FOLDER}/{claim_uid}")
 
+    def find_claim(self, mount: Mount) -> str | None:
+        """UID of the claim whose ready file this is; ``None`` for any other mount."""
+        source = Path(mount.source)
+        return source.name if source.parent == self._folder else None
+
     def is_open(self, claim_uid: str) -> bool:
         return (self._folder / claim_uid).exists()
 
@@ -40,18 +45,34 @@ class ReadyGate:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o755)
             (self._folder / claim_uid).write_text("attached\n")
         except OSError as error:
-            raise StoreError(
-                f"ready file {self._folder / claim_uid}: {error.strerror}",
-                hint="is the state folder a writable mount with free space?",
-            ) from error
+            raise _unwritable(self._folder / claim_uid, error) from error
 
     def close(self, claim_uid: str) -> None:
-        """Hold the claim's containers back; repeatable."""
-        (self._folder / claim_uid).unlink(missing_ok=True)
+        """Hold the claim's containers back; repeatable.
+
+        Raises:
+            StoreError: the file cannot be removed; containers may still start.
+        """
+        try:
+            (self._folder / claim_uid).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unwritable(self._folder / claim_uid, error) from error
 
     def list_open(self) -> frozenset[str]:
-        """Claim UIDs whose gate is open."""
+        """Claim UIDs whose gate is open.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
         try:
             return frozenset(entry.name for entry in self._folder.iterdir())
         except FileNotFoundError:
             return frozenset()
+        except OSError as error:
+            raise _unwritable(self._folder, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"ready file {path}: {error.strerror}", hint="is the state folder a writable mount with free space?"
+    )

@@ -58,6 +58,7 @@ class PodHooks:
 
     def synchronize(self, pods: Sequence[PodSandbox]) -> None:
         """Take a snapshot and answer at once; reconcile follows outside the hook."""
+        self._attachments.forget_sandboxes_except(pod.id for pod in pods)
         self._on_synchronized(RuntimeSnapshot(tuple(pods), self._store.get_all()))
 
     def run_pod_sandbox(self, pod: PodSandbox) -> bool:
@@ -68,7 +69,12 @@ class PodHooks:
         return bool(claims)
 
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
-        """Verify (or repair) the attach, then add the RDMA nodes that the pod's NICs need."""
+        """Make up for an attach that was missed, then add the RDMA nodes that the pod's NICs need.
+
+        Raises:
+            DranetError: the attach failed, or the container brings a claim that another pod has.
+        """
+        self._attachments.check_owner(pod, container.mounts)
         claims = self._moving_claims(pod)
         if not all(self._attachments.is_attached(claim, pod.id) for claim in claims):
             log.warning(
@@ -79,13 +85,25 @@ class PodHooks:
         return ContainerAdjustment(devices=_rdma_nodes(claims))
 
     def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
-        """Give the sandbox's devices back. Returns whether it had any."""
+        """Give the sandbox's devices back. Returns whether it had any.
+
+        Raises:
+            DranetError: a claim's devices are still in the pod; those of the others are back.
+        """
+        if not self._moving_claims(pod):
+            return False
         reports = self._attachments.release_sandbox(pod, timeout_seconds=self._budget_seconds)
         for report in reports:
-            log.info(
-                "given back", extra={"context": {"claim": report.claim, "pod": f"{pod.namespace}/{pod.name}"}}
-            )
-            self._announcer.released(report)
+            context = {"claim": report.claim, "pod": f"{pod.namespace}/{pod.name}"}
+            if report.error is None:
+                log.info("given back", extra={"context": context})
+                self._announcer.released(report)
+            else:
+                log.warning("release failed: %s", report.error, extra={"context": context})
+                self._announcer.release_failed(report.claim, report.error)
+        for report in reports:
+            if report.error is not None:
+                raise report.error
         return bool(reports)
 
     def remove_pod_sandbox(self, pod: PodSandbox) -> bool:
@@ -101,8 +119,12 @@ class PodHooks:
         try:
             links = self._attachments.attach_pod(pod, timeout_seconds=self._budget_seconds)
         except DranetError as error:
+            context = {"pod": f"{pod.namespace}/{pod.name}", "reason": error.reason}
+            log.warning("attach failed: %s", error, extra={"context": context})
             self._announcer.attach_failed(claims, error)
             raise
+        if links is None:
+            return  # unprepared meanwhile
         log.info(
             "attached",
             extra={

@@ -104,8 +104,9 @@ class Inventory:
         """
         with self._scan_lock:
             start = time.perf_counter()
+            held_before = self._held()  # one that is released during the scan is in no facts and not held
             facts = read_node_facts(self._sysfs_root, self._procfs_root)
-            devices = build_devices(facts, self._held())
+            devices = build_devices(facts, {**held_before, **self._held()})
             if not self._publish_gpus:
                 devices = tuple(device for device in devices if device.kind is not DeviceKind.GPU)
             self.view = View.of(facts, decide(devices, facts))
@@ -113,12 +114,14 @@ class Inventory:
             self._warn_once(facts.warnings)
 
     def get_offered(self, name: str) -> Device:
-        """The device of that name, if it is on offer; one rescan if it is not known.
+        """The device of that name, if it is on offer; one rescan if it is not known, or was in a pod.
 
         Raises:
             DeviceError: ``DEVICE_NOT_FOUND``, or the reason it is held back.
         """
-        if name not in self.view.offered and name not in self.view.held_back:
+        known = self.view.offered.get(name)
+        was_in_pod = known is not None and known.kind is DeviceKind.NIC and not known.ifname
+        if was_in_pod or (known is None and name not in self.view.held_back):
             self.scan()
         view = self.view
         if name in view.held_back:
@@ -171,6 +174,12 @@ class PublishLoop:
 
     async def run(self) -> None:
         async with ChangeWatch() as watch:
+            if watch.without_hardware_events:
+                log.info(
+                    "PCI, RDMA and DRM changes are seen every %g s only: %s",
+                    self._rescan_seconds,
+                    watch.without_hardware_events,
+                )
             while True:
                 await self.scan_and_publish()
                 try:

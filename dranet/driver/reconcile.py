@@ -104,7 +104,7 @@ class Reconciler:
                 self._count(Action.FAILED, record, str(error))
             self._announcer.attach_failed(records, error)
             return
-        if links:
+        if links is not None:
             for record in records:
                 self._count(Action.ADOPTED if was_attached else Action.ATTACHED, record, "its pod runs")
             self._announcer.attached(records, links)
@@ -115,6 +115,7 @@ class Reconciler:
                 report = self._attachments.release_claim(record.claim.uid, expected=record)
             except DranetError as error:
                 self._count(Action.FAILED, record, str(error))
+                self._announcer.release_failed(record.claim, error)
                 continue
             if report is not None:
                 self._count(Action.RELEASED, record, "its pod sandbox is gone")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dranet.cluster.events import ObjectRef
-from dranet.errors import ClusterError
+from dranet.errors import DranetError
 from dranet.model.claim import ClaimRef
 from dranet.model.status import DeviceStatus
 from dranet.telemetry import Metrics
@@ -38,7 +38,8 @@ class EventNote:
 
 
 class Writer(Protocol):
-    """Who speaks to the API server. ``write_statuses`` raises ClusterError, ``write_event`` never does."""
+    """Who speaks to the API server. ``write_statuses`` raises ClusterError, or ProtocolError for a claim that
+    cannot be read; ``write_event`` raises neither."""
 
     async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None: ...
 
@@ -116,7 +117,7 @@ class Reporter:
         del self._statuses[uid]
         try:
             await self._writer.write_statuses(claim, statuses)
-        except ClusterError as error:
+        except DranetError as error:
             self._metrics.api_errors.labels(error.reason).inc()
             if error.retryable:
                 self._statuses.setdefault(uid, (claim, statuses))

@@ -22,7 +22,7 @@ _NODE_LINK_NAMES = re.compile(
 def infrastructure_reason(link: Link) -> str:
     """Why a link without PCI is not for pods (a clause that reads after its name); empty if it may be."""
     if link.kind not in OFFERED_KINDS:
-        return f"is part of the node's own network: a {link.kind} link"
+        return f"is part of the node's own network: of kind {link.kind}"
     if _NODE_LINK_NAMES.fullmatch(link.ifname):
         return f"is part of the node's own network: {link.ifname} is made by its container network"
     return ""

@@ -58,12 +58,19 @@ class NetworkNamespace:
         """Open by path: ``/run/netns/NAME``, ``/proc/PID/ns/net``.
 
         Raises:
-            KernelError: the path is gone or no longer a network namespace (``NetworkNamespaceGone``).
+            KernelError: the path is gone or no longer a network namespace (``NetworkNamespaceGone``); with
+                any other reason the namespace may well live.
         """
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
             raise _gone(f"{path}: {error.strerror}", error.errno or 0) from error
+        except OSError as error:
+            raise KernelError(
+                f"network namespace {path}: {error.strerror}",
+                errno=error.errno or 0,
+                operation="open network namespace",
+            ) from error
         return cls(fd, str(path))
 
     @classmethod

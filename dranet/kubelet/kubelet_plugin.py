@@ -53,16 +53,25 @@ class KubeletPlugin:
         """Prepare and Unprepare calls being worked on."""
         return self._dra.in_flight
 
-    async def start(self) -> None:
-        """Serve, then register. On failure nothing stays behind.
+    def take_ownership(self) -> None:
+        """Become the one instance of this driver on the node, before anything shared is touched; repeatable.
 
         Raises:
             SettingsError: another instance runs, a path is too long, or a folder cannot be used.
         """
         for path in self._paths:
             check_socket_path(path)
+        _check_registry(self._paths[1].parent)
         _make_plugin_dir(self._plugin_dir)
         self._lock.acquire()
+
+    async def start(self) -> None:
+        """Serve, then register. On failure nothing stays behind.
+
+        Raises:
+            SettingsError: as :meth:`take_ownership`, or a socket cannot be made.
+        """
+        self.take_ownership()
         try:
             await self._dra.start()
             await self._registration.start()
@@ -90,6 +99,15 @@ class KubeletPlugin:
         await self._dra.drain(drain_seconds)
         await self._dra.stop()
         self._lock.release()
+
+
+def _check_registry(folder: Path) -> None:
+    """The kubelet makes this folder. Where it is missing, ``--kubelet-root`` is not the kubelet's."""
+    if not folder.is_dir():
+        raise SettingsError(
+            f"the registration folder {folder} does not exist",
+            hint="is --kubelet-root the kubelet's root folder, mounted at the same path?",
+        )
 
 
 def _make_plugin_dir(folder: Path) -> None:

@@ -28,20 +28,21 @@ class PodSandbox:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
-    """A container about to be created in a pod."""
-
-    id: str
-    name: str
-    pod_sandbox_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class Mount:
     source: str
     destination: str
     type: str = "bind"
     options: tuple[str, ...] = ("ro", "bind")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container about to be created in a pod. ``mounts`` include those of its CDI devices."""
+
+    id: str
+    name: str
+    pod_sandbox_id: str
+    mounts: tuple[Mount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,12 @@ def parse_container(message: nri_pb2.Container) -> Container:
     """
     if not message.id:
         raise ProtocolError("the runtime named a container without an id")
-    return Container(id=message.id, name=message.name, pod_sandbox_id=message.pod_sandbox_id)
+    return Container(
+        id=message.id,
+        name=message.name,
+        pod_sandbox_id=message.pod_sandbox_id,
+        mounts=tuple(Mount(m.source, m.destination, m.type, tuple(m.options)) for m in message.mounts),
+    )
 
 
 def build_adjustment(adjustment: ContainerAdjustment) -> nri_pb2.ContainerAdjustment:

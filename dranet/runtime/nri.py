@@ -135,7 +135,10 @@ class NriPlugin:
         return ending
 
     def _connect(self) -> Mux:
-        trunk = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            trunk = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:  # no descriptor left now; this thread must outlive that
+            raise ConnectionLost(f"cannot open a socket: {error.strerror}") from error
         try:
             # Also limits connect(), which blocks while the runtime's backlog is full.
             trunk.setsockopt(

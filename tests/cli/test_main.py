@@ -12,6 +12,7 @@ import pytest
 
 from dranet import __version__
 
+REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DRANET_")}
 
 
@@ -65,7 +66,18 @@ def test_devices_of_this_machine_are_listed_with_the_reason_for_each_that_is_hel
     assert rows["lo"]["reason"] == "is the loopback"
 
 
-def test_the_tree_and_the_table_do_not_need_pci(tmp_path: Path) -> None:
-    for form in ("--tree", "--all"):
-        done = dranet("devices", form, "--sysfs-root", str(tmp_path), "--procfs-root", str(tmp_path))
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("form", ["table", "tree"])
+def test_a_node_without_pci_has_a_table_and_a_tree_that_say_why_nothing_is_offered(
+    form: str, tmp_path: Path
+) -> None:
+    roots = ("--sysfs-root", str(tmp_path), "--procfs-root", str(tmp_path))
+    done = dranet("devices", "--all", "-o", form, *roots)
+    assert done.returncode == 0, done.stderr
+    assert "is the loopback" in done.stdout
+
+
+def test_sigterm_before_the_driver_is_up_is_a_quiet_end(tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    (tmp_path / "settings.yaml").write_text("{}")
+    done = dranet("run", "--config", str(tmp_path / "settings.yaml"), PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
+    assert (done.returncode, done.stderr) == (0, "")

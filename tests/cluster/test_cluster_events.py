@@ -9,6 +9,7 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.events import NORMAL, WARNING, EventRecorder, ObjectRef
+from dranet.errors import ProtocolError
 from dranet.testbed.apiserver.server import ApiServer
 
 POD = ObjectRef("v1", "Pod", name="p", namespace="default", uid="pod-uid")
@@ -145,3 +146,13 @@ async def test_an_object_with_a_very_long_name_gets_its_events_too(
     long = ObjectRef("v1", "Pod", name="p" * 199 + "-" + "q" * 50, namespace="default", uid="u")
     await recorder.record(long, NORMAL, "R", "x")
     assert len(written(server)) == 1
+
+
+async def test_an_answer_that_is_no_api_object_goes_no_further(
+    client: ApiClient, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def create(path: str, body: JsonObject) -> JsonObject:
+        raise ProtocolError(f"the answer to {path} is not a JSON object, for {body['reason']}")
+
+    monkeypatch.setattr(client, "create", create)
+    await recorder.record(POD, WARNING, "AttachFailed", "no carrier")

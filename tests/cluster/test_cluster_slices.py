@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
@@ -15,7 +16,7 @@ from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.slices import SlicePublisher
-from dranet.errors import Reason
+from dranet.errors import ProtocolError, Reason
 from dranet.model.device import Device, DeviceKind
 from dranet.testbed.apiserver.server import ApiServer
 
@@ -265,6 +266,23 @@ async def test_a_refused_write_is_tried_again(
     assert publisher.counters.failures.total() == 3
 
 
+async def test_failures_and_the_last_success_are_there_for_the_metrics(
+    server: ApiServer, client: ApiClient, node: JsonObject
+) -> None:
+    assert node
+    failures: list[Reason] = []
+    publisher = SlicePublisher(
+        client, DRIVER, NODE, retry_backoff=Backoff(0.01, 0.01), on_failure=failures.append
+    )
+    assert publisher.last_published == 0
+    server.fail_next("POST", paths.RESOURCE_SLICES, 503)
+    task = asyncio.create_task(publisher.run())
+    await publish(publisher, pages(["a"]))
+    assert failures == [Reason.API_UNAVAILABLE]
+    assert time.time() - publisher.last_published < 60
+    task.cancel()
+
+
 async def test_a_conflicting_update_is_tried_again_on_the_newest_version(
     server: ApiServer, client: ApiClient, publisher: SlicePublisher, wait_until: WaitUntil
 ) -> None:
@@ -358,3 +376,19 @@ async def test_two_drivers_that_disagree_do_not_write_at_full_speed(
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert count_writes(server).total() <= 20
+
+
+async def test_an_answer_that_is_no_api_object_is_tried_again(
+    server: ApiServer, client: ApiClient, publisher: SlicePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, pages_of_a_proxy = client.create, [ProtocolError("the answer is not a JSON object")]
+
+    async def create(path: str, body: JsonObject) -> JsonObject:
+        if pages_of_a_proxy:
+            raise pages_of_a_proxy.pop()
+        return await real(path, body)
+
+    monkeypatch.setattr(client, "create", create)
+    await publish(publisher, pages(["a"]))
+    assert device_names(server) == [["a"]]
+    assert publisher.counters.failures == {Reason.PROTOCOL_ERROR: 1}

@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 
-from dranet.cluster import paths
+from dranet.cluster import paths, watch
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.watch import Snapshot, list_and_watch
+from dranet.errors import ProtocolError
 from dranet.testbed.apiserver.server import ApiServer
 
 MAPS = paths.config_maps("default")
@@ -118,6 +119,17 @@ async def test_trouble_is_logged_once_and_so_is_its_end(
     ]
 
 
+async def test_a_server_that_lets_us_wait_before_it_fails_does_not_work_again(
+    server: ApiServer, news: News, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_STEADY_SECONDS", 0.0)  # every failure comes later than that
+    caplog.set_level(logging.INFO)
+    server.fail_next("GET", MAPS, 504, count=3)
+    assert await next_snapshot(news) == set()
+    texts = [record.message for record in caplog.records if record.name == "dranet.cluster.watch"]
+    assert [text.split(",")[0] for text in texts] == [f"following {MAPS} stopped"]
+
+
 async def test_a_restarted_server_is_found_again(unused_tcp_port: int) -> None:
     server = ApiServer()
     await server.start(port=unused_tcp_port)
@@ -139,3 +151,17 @@ def test_delays_grow_to_the_cap_with_jitter_and_start_again() -> None:
         assert expected / 2 <= backoff.next_seconds() <= expected
     backoff.reset()
     assert backoff.next_seconds() <= 1.0
+
+
+async def test_an_answer_that_is_no_api_object_is_trouble_like_any_other(
+    client: ApiClient, news: News, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, pages = client.list, [ProtocolError("the answer is not a JSON object")]  # a proxy's error page
+
+    async def list_items(path: str, *, field_selector: str, label_selector: str) -> JsonObject:
+        if pages:
+            raise pages.pop()
+        return await real(path, field_selector=field_selector, label_selector=label_selector)
+
+    monkeypatch.setattr(client, "list", list_items)
+    assert await next_snapshot(news) == set()

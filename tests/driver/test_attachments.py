@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dranet.claims.plan import plan_device
+from dranet.driver import attachments
 from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks, RuntimeSnapshot
 from dranet.driver.reconcile import Reconciler
-from dranet.errors import ClaimError, DranetError, KernelError, Reason
+from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
 from dranet.kernel.linkstate import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.network import NetworkConfig
-from dranet.model.plan import PreparedClaim, PreparedDevice
-from dranet.model.sandbox import Container, PodSandbox
+from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
+from dranet.model.sandbox import Container, Mount, PodSandbox
 from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiSpecs
 from dranet.store import ClaimStore
@@ -41,6 +47,7 @@ class Told(Announcer):
         self.attached_claims: list[PreparedClaim] = []
         self.failures: list[tuple[Sequence[PreparedClaim], DranetError]] = []
         self.reports: list[ReleaseReport] = []
+        self.stuck: list[tuple[str, DranetError]] = []
 
     def attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
         self.attached_links += links
@@ -51,6 +58,9 @@ class Told(Announcer):
 
     def released(self, report: ReleaseReport) -> None:
         self.reports.append(report)
+
+    def release_failed(self, ref: ClaimRef, error: DranetError) -> None:
+        self.stuck.append((ref.uid, error))
 
 
 class Bench:
@@ -313,3 +323,206 @@ def test_ready_files_and_cdi_specs_without_a_record_are_swept(start: Callable[..
     bench.reconciler.sweep_leftovers()
     assert not bench.gate.list_open()
     assert bench.cdi.list_claims() == set()
+
+
+def test_a_claim_that_cannot_be_given_back_keeps_no_other_claim_of_the_pod(
+    start: Callable[..., Bench], node: Namespace, pod: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = start()
+    bench.prepare("eth1", "net1", "claim-a")
+    bench.prepare("eth2", "net2", "claim-b")
+    bench.run_sandbox(sandbox(pod))
+    with make_stuck(bench, "claim-a"), pytest.raises(StoreError):
+        bench.stop_sandbox(sandbox(pod))
+    assert "eth2" in names(node)
+    assert [report.claim.uid for report in bench.told.reports] == ["claim-b"]
+    assert [uid for uid, _ in bench.told.stuck] == ["claim-a"]
+    assert "claim-a" in caplog.text
+    assert bench.stop_sandbox(sandbox(pod)), "the next call finds the rest"
+    assert "eth1" in names(node)
+
+
+@contextmanager
+def make_stuck(bench: Bench, claim_uid: str) -> Iterator[None]:
+    """The claim's gate cannot be shut, so nothing of it is given back: its ready file is a full folder."""
+    file = Path(bench.gate.mount_for(claim_uid).source)
+    file.unlink()
+    (file / "in the way").mkdir(parents=True)
+    yield
+    (file / "in the way").rmdir()
+    file.rmdir()
+
+
+def test_a_failed_attach_leaves_a_line_in_the_log(
+    start: Callable[..., Bench], pod: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = start()
+    bench.prepare("eth1", "eth0")
+    with pytest.raises(KernelError):
+        bench.run_sandbox(sandbox(pod))
+    assert "attach failed" in caplog.text
+
+
+def test_a_gate_that_cannot_be_opened_leaves_the_nic_where_it_can_be_given_back(
+    start: Callable[..., Bench], node: Namespace, pod: Namespace
+) -> None:
+    bench = start()
+    before = node.picture()
+    bench.prepare("eth1", "net1")
+    file = Path(bench.gate.mount_for("claim-uid").source)
+    file.mkdir(parents=True)
+    with pytest.raises(StoreError):
+        bench.run_sandbox(sandbox(pod))
+    file.rmdir()
+    pod.delete()  # the runtime gives the sandbox up without a word
+    bench.node.run(lambda: bench.attachments.release_claim("claim-uid"))
+    assert node.picture() == before
+
+
+def test_an_attached_pod_needs_no_writable_store_any_more(
+    start: Callable[..., Bench], pod: Namespace
+) -> None:
+    bench = start()
+    bench.prepare("eth1", "net1")
+    bench.run_sandbox(sandbox(pod))
+    assert bench.store._db is not None
+    bench.store._db.execute("PRAGMA query_only=ON")
+    bench.reconcile(sandbox(pod))
+    assert bench.told.failures == []
+    assert bench.gate.is_open("claim-uid")
+
+
+def test_reconcile_tells_of_a_device_without_a_link_too(start: Callable[..., Bench], pod: Namespace) -> None:
+    bench = start()
+    device = Device("hca-0", DeviceKind.RDMA, rdma_device="mlx5_0")
+    prepared = PreparedDevice("hca", "node", device, plan=AttachPlan("hca-0"))
+    record = PreparedClaim(
+        ClaimRef("default", "c", "claim-uid"), PodRef("default", "pod", POD_UID), (prepared,), boot_id="boot"
+    )
+    bench.store.put(record)
+    bench.reconcile(sandbox(pod))
+    assert bench.gate.is_open("claim-uid")
+    assert [claim.claim.uid for claim in bench.told.attached_claims] == ["claim-uid"]
+
+
+def test_sandboxes_that_the_runtime_no_longer_knows_are_forgotten(
+    start: Callable[..., Bench], pod: Namespace
+) -> None:
+    bench = start()
+    bench.prepare("eth1", "net1")
+    bench.stop_sandbox(sandbox(pod, 1))
+    bench.stop_sandbox(sandbox(pod, 2))
+    bench.hooks.synchronize([sandbox(pod, 2, stopped=True)])  # the removal of the first one was missed
+    assert bench.attachments._stopped_sandboxes == {"sandbox-2"}
+
+
+def test_an_unwritable_gate_is_a_named_error_and_stops_no_other_pod(
+    start: Callable[..., Bench], node: Namespace, pod: Namespace
+) -> None:
+    first = start()
+    first.prepare("eth1", "net1", "claim-a")
+    first.prepare("eth2", "net2", "claim-b")
+    first.run_sandbox(sandbox(pod))
+    bench = start()
+    with make_stuck(bench, "claim-a"):
+        bench.reconcile()  # the pod is gone
+        assert "eth2" in names(node)
+        with pytest.raises(StoreError, match="ready file"):
+            bench.gate.close("claim-a")
+
+
+def test_a_container_that_brings_another_pods_ready_file_does_not_start(
+    start: Callable[..., Bench], pod: Namespace, make_namespace: Callable[..., Namespace]
+) -> None:
+    """Two pods that share a claim: the kubelet prepares it once, for the first."""
+    bench = start()
+    bench.prepare("eth1", "net1")
+    bench.run_sandbox(sandbox(pod))
+    gate = bench.gate.mount_for("claim-uid")
+    other = PodSandbox("s2", "other", "default", "other-uid", netns_path=str(make_namespace().path), pid=1)
+    container = Container("c", "main", "s2", mounts=(Mount("/data", "/data"), gate))
+    with pytest.raises(ClaimError, match="pod default/pod") as caught:
+        bench.hooks.create_container(other, container)
+    assert caught.value.reason is Reason.UNSUPPORTED_CLAIM
+    own = bench.hooks.create_container(sandbox(pod), replace(container, pod_sandbox_id="sandbox-1"))
+    assert own.devices == (UVERBS,)
+
+
+def test_a_pod_without_claims_waits_for_nobody(start: Callable[..., Bench], pod: Namespace) -> None:
+    bench = start()
+    bench.hooks._budget_seconds = 0.01
+    with ThreadPoolExecutor(1) as elsewhere, bench.attachments.locked():
+        assert elsewhere.submit(bench.hooks.stop_pod_sandbox, sandbox(pod)).result() is False
+
+
+def test_a_namespace_that_cannot_be_opened_is_not_taken_for_a_dead_one(
+    start: Callable[..., Bench], pod: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = start()
+    record = first.prepare("eth1", "net1")
+    first.run_sandbox(sandbox(pod))
+    bench = start()
+    real = os.open
+
+    def refuse(path: str | Path, flags: int, mode: int = 0o777) -> int:
+        if str(path) == str(pod.path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, flags, mode)
+
+    with monkeypatch.context() as short:
+        short.setattr(os, "open", refuse)
+        with pytest.raises(KernelError):
+            bench.node.run(lambda: bench.attachments.release_claim("claim-uid"))
+    assert "net1" in names(pod)
+    bench.node.run(lambda: bench.attachments.release_claim("claim-uid"))
+    assert bench.store.get("claim-uid") == record
+    assert "net1" not in names(pod)
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing that the driver catches."""
+
+
+STEPS = [
+    ("run", "store", "put_all"),
+    ("run", "kernel", "attach"),
+    ("run", "gate", "open"),
+    ("stop", "gate", "close"),
+    ("stop", "kernel", "detach"),
+    ("stop", "store", "put"),
+]
+
+
+@pytest.mark.parametrize(("hook", "owner", "step"), STEPS)
+@pytest.mark.parametrize("pod_runs", [True, False])
+def test_a_kill_after_any_step_leaves_what_reconcile_finishes_or_undoes(
+    start: Callable[..., Bench],
+    node: Namespace,
+    pod: Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    hook: str,
+    owner: str,
+    step: str,
+    pod_runs: bool,
+) -> None:
+    first = start()
+    before = node.picture()
+    first.prepare("eth1", "net1")
+    if hook == "stop":
+        first.run_sandbox(sandbox(pod))
+    target = {"store": first.store, "gate": first.gate, "kernel": attachments}[owner]
+    real = getattr(target, step)
+
+    def do_and_die(*arguments: object) -> None:
+        real(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as kill:
+        kill.setattr(target, step, do_and_die)
+        with pytest.raises(Killed):
+            (first.run_sandbox if hook == "run" else first.stop_sandbox)(sandbox(pod))
+    bench = start()
+    bench.reconcile(*([sandbox(pod)] if pod_runs else []))
+    assert bench.gate.is_open("claim-uid") is pod_runs
+    assert ("net1" in names(pod)) is pod_runs
+    assert pod_runs or node.picture() == before

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -60,8 +60,17 @@ class Offered:
         raise DeviceError(f"device {name} does not exist on this node")
 
 
+@pytest.fixture(autouse=True)
+def _closed_stores() -> Iterator[None]:
+    yield
+    while Bench.opened:
+        Bench.opened.pop().store.close()
+
+
 class Bench:
     """A preparer over a state folder; a second one over the same folder is the driver restarted."""
+
+    opened: ClassVar[list[Bench]] = []
 
     def __init__(
         self, folder: Path, *claims: Claim, boot_id: str = "boot", runtime_ready: bool = True
@@ -70,6 +79,7 @@ class Bench:
         self.fetched: list[ClaimRef] = []
         self.store = ClaimStore(folder / "claims.db")
         self.store.open()
+        self.opened.append(self)
         self.gate = ReadyGate(folder)
         self.cdi_dir = folder / "cdi"
         self.told = Told()

@@ -12,7 +12,7 @@ import pytest
 from dranet.cluster.events import ObjectRef
 from dranet.driver import report
 from dranet.driver.report import EventNote, Reporter
-from dranet.errors import ClusterError, Reason
+from dranet.errors import ClusterError, DranetError, ProtocolError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.status import DeviceStatus
 from dranet.telemetry import Metrics
@@ -27,7 +27,7 @@ def a_status(device: str) -> DeviceStatus:
 class RecordingWriter:
     """Keeps what it is given; fails with the errors it was told to, one after the other."""
 
-    def __init__(self, *failures: ClusterError) -> None:
+    def __init__(self, *failures: DranetError) -> None:
         self.failures = list(failures)
         self.written: list[tuple[ClaimRef, Sequence[DeviceStatus]]] = []
         self.events: list[EventNote] = []
@@ -109,3 +109,13 @@ async def test_flush_says_when_time_was_too_short() -> None:
     async with running(writer) as reporter:
         reporter.set_statuses(CLAIM, [a_status("a")])
         assert not await reporter.flush(0.01)
+
+
+async def test_a_claim_that_cannot_be_read_costs_its_own_status_only() -> None:
+    other = ClaimRef("default", "other", "uid-2")
+    writer = RecordingWriter(ProtocolError("claim: field 'status' is a list, not a dict"))
+    async with running(writer) as reporter:
+        reporter.set_statuses(CLAIM, [a_status("odd")])
+        reporter.set_statuses(other, [a_status("fine")])
+        assert await reporter.flush(5)
+    assert writer.written == [(other, [a_status("fine")])]

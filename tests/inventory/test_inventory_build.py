@@ -220,7 +220,12 @@ def test_only_global_addresses_are_published_sorted_and_whole() -> None:
     assert attributes["dra.net/ipv6"] == "fd00::5/64"
 
 
-@given(st.ip_addresses())
+def _is_plain(ip: IPv4Address | IPv6Address) -> bool:
+    """No IPv4 address in IPv6 clothes: no interface has one, and Python's judgement of them changed in 3.13."""
+    return getattr(ip, "ipv4_mapped", None) is None
+
+
+@given(st.ip_addresses().filter(_is_plain))
 def test_an_address_is_published_exactly_when_it_is_global_unicast(ip: IPv4Address | IPv6Address) -> None:
     attributes = build(links=(link("dummy0", 9, "", addresses=(Address(f"{ip}/{ip.max_prefixlen}"),)),))
     special = ip.is_unspecified or ip.is_loopback or ip.is_multicast or ip.is_link_local

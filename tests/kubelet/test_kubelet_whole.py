@@ -53,7 +53,8 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 FORKS = """
-import asyncio, os, sys
+import asyncio, os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's own word on fork beside threads
 from pathlib import Path
 from dranet.kubelet.server import UnixServer
 

@@ -128,6 +128,7 @@ class Hooks:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.adjustment = ContainerAdjustment()
+        self.mounts: tuple[Mount, ...] = ()
         self.runtime_version = ""
 
     def named(self, hook: str) -> PodSandbox:
@@ -158,7 +159,7 @@ class Hooks:
         return True
 
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
-        del container
+        self.mounts += container.mounts
         self.calls.append(("create", pod))
         return self.adjustment
 
@@ -431,6 +432,21 @@ async def test_a_hook_that_is_late_lets_the_pod_run_and_the_ready_file_stops_its
         await runtime.create_container(
             sandbox, ContainerSpec("main", cdi_devices=(cdi.device_id("c1", "nic0"),))
         )
+
+
+@in_private_node
+@pytest.mark.usefixtures("plugin")
+async def test_our_plugin_is_told_the_mounts_of_a_containers_cdi_devices(
+    runtime: ContainerdRuntime, hooks: Hooks, cdi: CdiSpecs, folder: Path
+) -> None:
+    """By them the driver knows a container that brings the claim of another pod."""
+    source = folder / "ready"
+    source.write_text("attached")
+    ready = Mount(str(source), "/run/dranet/ready")
+    cdi.write("c1", [CdiDevice("nic0", mounts=(ready,))])
+    sandbox = await run_pod(runtime)
+    await runtime.create_container(sandbox, ContainerSpec("main", cdi_devices=(cdi.device_id("c1", "nic0"),)))
+    assert (ready.source, ready.destination) in {(m.source, m.destination) for m in hooks.mounts}
 
 
 @in_private_node

@@ -6,6 +6,7 @@ that a well-behaved one rarely shows. The plugin is the real one, thread and all
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import threading
@@ -157,7 +158,12 @@ class Link:
         self.call("StateChange", nri_pb2.StateChangeEvent(event=event, pod=pod))
 
     def create_container(self) -> nri_pb2.ContainerAdjustment:
-        container = nri_pb2.Container(id="c1", name="main", pod_sandbox_id="sandbox-web")
+        container = nri_pb2.Container(
+            id="c1",
+            name="main",
+            pod_sandbox_id="sandbox-web",
+            mounts=[nri_pb2.Mount(source="/src", destination="/dst", type="bind", options=["ro", "bind"])],
+        )
         request = nri_pb2.CreateContainerRequest(pod=pod_message(), container=container)
         return nri_pb2.CreateContainerResponse.FromString(self.call("CreateContainer", request)).adjust
 
@@ -357,7 +363,9 @@ def test_an_adjustment_reaches_the_runtime_in_its_words(link: Link, hooks: Recor
     assert list(adjust.mounts) == [
         nri_pb2.Mount(source="/var/lib/x", destination="/etc/x", type="bind", options=["ro", "bind"])
     ]
-    assert hooks.wait_for("create") == [("create", WEB, Container("c1", "main", "sandbox-web"))]
+    assert hooks.wait_for("create") == [
+        ("create", WEB, Container("c1", "main", "sandbox-web", mounts=(Mount("/src", "/dst"),)))
+    ]
 
 
 def test_an_adjustment_of_more_than_4096_bytes_arrives_whole(link: Link, hooks: RecordingHooks) -> None:
@@ -688,3 +696,27 @@ def test_a_runtime_that_never_synchronizes_is_left(
     assert plugin.last_failure == "the peer did not answer in time"
     plugin.stop()
     listening.close()
+
+
+def test_it_outlives_a_shortage_of_descriptors(
+    tmp_path: Path, hooks: RecordingHooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [OSError(errno.EMFILE, "Too many open files")]
+    real = socket.socket
+
+    def open_socket(*arguments: int) -> socket.socket:
+        if refusals:
+            raise refusals.pop()
+        return real(*arguments)
+
+    attempts: list[str] = []
+
+    def wait(stopping: threading.Event, _seconds: float) -> bool:
+        attempts.append(short.last_failure)
+        return stopping.is_set() or len(attempts) == 2
+
+    short = NriPlugin(tmp_path / "nri.sock", "dra.net", "10", hooks, wait=wait)
+    monkeypatch.setattr("dranet.runtime.nri.socket.socket", open_socket)
+    short._run()
+    assert "Too many open files" in attempts[0]
+    assert "No such file" in attempts[1]

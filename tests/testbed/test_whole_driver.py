@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from dranet.testbed.runtimes import stand_in
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
+SCANS = "dranet_inventory_scan_seconds_count"
 OTHER_NAME = "nic.example.com"
 
 
@@ -88,6 +90,7 @@ def test_probes_and_metrics_tell_of_a_pod_that_came_and_went() -> None:
             uid = testbed.pod_uid("worker")
             async with asyncio.timeout(30):
                 await testbed.kubelet.wait_running(uid)
+                assert "dranet_prepared_claims 1.0" in await scrape("/metrics")
                 await testbed.delete_pod("worker")
                 await testbed.kubelet.wait_gone(uid)
             metrics = await scrape("/metrics")
@@ -99,6 +102,8 @@ def test_probes_and_metrics_tell_of_a_pod_that_came_and_went() -> None:
                 assert f'{name}{{method="{method}",status="success"}} 1.0' in metrics
             assert 'dranet_driver_published_devices_total{feature="total"} 4.0' in metrics
             assert 'dranet_ready{part="runtime"} 1.0' in metrics
+            assert "dranet_prepared_claims 0.0" in metrics
+            assert abs(time.time() - _read_metric(metrics, "dranet_driver_last_published_time_seconds")) < 300
 
     asyncio.run(scenario())
 
@@ -107,7 +112,7 @@ def test_an_idle_driver_writes_nothing_and_says_nothing() -> None:
     async def scenario() -> None:
         async with running_driver(rescan_seconds="1") as testbed:
             before = await testbed.fetch_slices()
-            scans = _count_scans(await scrape("/metrics"))
+            scans = _read_metric(await scrape("/metrics"), SCANS)
             log = testbed.driver.log_file.read_text()
             await _wait_scans(scans + 3)
             assert await testbed.fetch_slices() == before
@@ -116,16 +121,40 @@ def test_an_idle_driver_writes_nothing_and_says_nothing() -> None:
     asyncio.run(scenario())
 
 
+def test_a_second_pod_that_shares_a_claim_does_not_start_bare() -> None:
+    """The kubelet prepares a claim once, so nobody asks the driver about the second pod."""
+
+    async def scenario() -> None:
+        async with running_driver() as testbed:
+            manifests = a_pod_with_a_nic()
+            await testbed.apply(manifests)
+            async with asyncio.timeout(30):
+                await testbed.kubelet.wait_running(testbed.pod_uid("worker"))
+                await testbed.apply([{**manifests[-1], "metadata": {"name": "second"}}])
+                await _wait_failure(testbed, "second")
+            failure = testbed.kubelet.failure(testbed.pod_uid("second"))
+            assert "prepared for pod default/worker" in failure
+            assert not testbed.kubelet.containers(testbed.pod_uid("second"))
+
+    asyncio.run(scenario())
+
+
+async def _wait_failure(testbed: Testbed, pod: str) -> None:
+    uid = testbed.pod_uid(pod)
+    while True:
+        if testbed.kubelet.failure(uid) or testbed.kubelet.containers(uid):
+            return
+        await asyncio.sleep(0.1)
+
+
 async def _wait_scans(count: float) -> None:
     async with asyncio.timeout(20):
         while True:
-            if _count_scans(await scrape("/metrics")) >= count:
+            if _read_metric(await scrape("/metrics"), SCANS) >= count:
                 return
             await asyncio.sleep(0.1)
 
 
-def _count_scans(metrics: str) -> float:
-    line = next(
-        line for line in metrics.splitlines() if line.startswith("dranet_inventory_scan_seconds_count")
-    )
+def _read_metric(metrics: str, name: str) -> float:
+    line = next(line for line in metrics.splitlines() if line.startswith(f"{name} "))
     return float(line.split()[1])

@@ -158,7 +158,7 @@ class StandInRuntime:
     def _create_container(self, pod: _Sandbox, spec: ContainerSpec) -> RunningContainer:
         injection = resolve(self._cdi_dir, spec.cdi_devices)
         container_id = secrets.token_hex(32)
-        message = _build_container(pod, container_id, spec)
+        message = _build_container(pod, container_id, spec, injection)
         adjustments = self._nri.create_container(pod.id, message)
         given = _merge(injection, adjustments)
         _check_mount_sources(given)
@@ -295,7 +295,9 @@ def _build_pod(sandbox: _Sandbox) -> nri_pb2.PodSandbox:
     )
 
 
-def _build_container(sandbox: _Sandbox, container_id: str, spec: ContainerSpec) -> nri_pb2.Container:
+def _build_container(
+    sandbox: _Sandbox, container_id: str, spec: ContainerSpec, injection: Injection
+) -> nri_pb2.Container:
     namespaces = []
     if sandbox.netns is not None and sandbox.pause is not None:
         path = f"/proc/{sandbox.pause.pid}/ns/net"
@@ -305,6 +307,7 @@ def _build_container(sandbox: _Sandbox, container_id: str, spec: ContainerSpec) 
         pod_sandbox_id=sandbox.id,
         name=spec.name,
         labels={"io.cri-containerd.kind": "container"},
+        mounts=[nri_pb2.Mount(destination=to, source=source) for to, source in injection.mounts.items()],
         linux=nri_pb2.LinuxContainer(namespaces=namespaces),
     )
 
