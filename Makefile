@@ -13,15 +13,15 @@ help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
 	  || grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv with the command `dranet` in it (names or installs missing Debian packages)
+setup: $(STAMP) ## make .venv with the command `dranet` in it; PYTHON=... says from which Python (then: make clean first)
 
 $(STAMP): pyproject.toml requirements-dev.lock .ci/system-packages
 	@.ci/system-packages $(PYTHON)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing the locked Python packages into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q -j 0 $(VENV)/lib dranet
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore -m compileall -q -j 0 $(VENV)/lib dranet
 	@touch $@
 	@echo "ready: $(BIN)/dranet --help"
 
@@ -58,6 +58,6 @@ bench: setup ## measure scan, Prepare, hook, start and memory; print ratios, wri
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q dranet
 	@$(BIN)/python -m benchmarks
 
-clean: ## remove the virtualenv, caches and results
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+clean: ## remove the virtualenv, caches and local results
+	rm -rf benchmarks/results/*.local.json $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,7 +22,9 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="*", choices=(*NAMES, []), help="which to run; default: all")
-    parser.add_argument("--output", type=Path, default=RESULTS / "latest.json", help="where the JSON goes")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS / "latest.local.json", help="where the JSON goes"
+    )
     options = parser.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
     codes = [

@@ -1,6 +1,6 @@
 """Kubernetes' device CEL dialect: does a device match a selector?
 
-One evaluator for the testbed's scheduler and for the commands that explain; the daemon itself never needs
+One evaluator, today for the testbed's scheduler; the daemon itself never needs
 it. The engine (cel-expr-python) is an optional extra and is loaded with the first selector.
 
 The dialect, as ``k8s.io/dynamic-resource-allocation/cel`` defines it: the variable ``device`` with

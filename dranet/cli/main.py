@@ -14,6 +14,8 @@ from dranet.errors import DranetError, SettingsError
 EXIT_FAILED = 1
 EXIT_BAD_SETTINGS = 2
 EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+"""As a shell reports a program that SIGPIPE ended."""
 
 COMMANDS = {
     "run": "dranet.cli.run",
@@ -45,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     options = build_parser(given[0] if given else "").parse_args(given)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()  # here, where a reader that went away is still caught
     except SettingsError as error:
         print(f"dranet: {error}", file=sys.stderr)
         return EXIT_BAD_SETTINGS
@@ -54,6 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush says nothing
+        return EXIT_BROKEN_PIPE
+    return code
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Pure: it takes what ``dranet.kernel.scan`` read and what the store says pods have now, and knows neither.
 Whether a device is offered is ``filter``'s business; here even the loopback is a device, so that
-``dranet explain`` can say why it stays home.
+``dranet devices --all`` can say why it stays home.
 
 A device that a pod has is out of the scan's sight: its link is in another namespace while its PCI function
 (and, in shared RDMA mode, its RDMA device) is still here. Judged by such half facts it would look like an

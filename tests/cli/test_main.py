@@ -13,7 +13,9 @@ import pytest
 from dranet import __version__
 
 REPOSITORY = Path(__file__).parents[2]
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DRANET_")}
+ENVIRONMENT = {
+    key: value for key, value in os.environ.items() if not key.startswith(("DRANET_", "PYTHONUNBUFFERED"))
+}
 
 
 def dranet(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -74,6 +76,15 @@ def test_a_node_without_pci_has_a_table_and_a_tree_that_say_why_nothing_is_offer
     done = dranet("devices", "--all", "-o", form, *roots)
     assert done.returncode == 0, done.stderr
     assert "is the loopback" in done.stdout
+
+
+def test_a_reader_that_went_away_is_no_traceback() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "dranet", "devices", "--all"]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_sigterm_before_the_driver_is_up_is_a_quiet_end(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_only_global_addresses_are_published_sorted_and_whole() -> None:
 
 
 def _is_plain(ip: IPv4Address | IPv6Address) -> bool:
-    """No IPv4 address in IPv6 clothes: no interface has one, and Python's judgement of them changed in 3.13."""
+    """No IPv4 address in IPv6 clothes: no interface has one, and Python 3.13 judges them anew."""
     return getattr(ip, "ipv4_mapped", None) is None
 
 

@@ -7,12 +7,14 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dranet.cluster import paths
 from dranet.testbed.cluster import Testbed
+from dranet.testbed.driver_process import DriverFailed, DriverProcess
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
@@ -104,6 +106,24 @@ def test_probes_and_metrics_tell_of_a_pod_that_came_and_went() -> None:
             assert 'dranet_ready{part="runtime"} 1.0' in metrics
             assert "dranet_prepared_claims 0.0" in metrics
             assert abs(time.time() - _read_metric(metrics, "dranet_driver_last_published_time_seconds")) < 300
+
+    asyncio.run(scenario())
+
+
+def test_a_second_driver_is_refused_before_it_touches_what_the_first_one_uses() -> None:
+    async def scenario() -> None:
+        async with running_driver() as testbed:
+            settings = {**testbed._settings(), "bind_address": "127.0.0.1:9178"}
+            fresh = Path(settings["state_dir"]) / "ready" / "a-claim-that-is-being-attached"
+            await asyncio.to_thread(fresh.parent.mkdir, exist_ok=True)
+            await asyncio.to_thread(fresh.write_text, "attached")
+            second = DriverProcess(settings, WORK_DIR / "second.log")
+            await second.start()
+            with pytest.raises(DriverFailed, match="ended by itself"):
+                await second.wait_ready(20)
+            assert "another driver (pid" in second.log_tail()
+            assert await asyncio.to_thread(fresh.exists)
+            assert "[-]" not in await scrape("/readyz")
 
     asyncio.run(scenario())
 
