@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from dranet.cli.testbed import add_runtime_flags, run_isolated_scenario, with_runtime
+from dranet.cli.testbed import (
+    add_runtime_flags,
+    load_sound_scenario,
+    run_isolated_scenario,
+    with_runtime,
+)
 
 DEMO_SCENARIO = "aligned-pods"
 
@@ -24,7 +29,5 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Show it; 0 if every step was as expected."""
-    from dranet.testbed.scenario.scenario import load_scenario
-
-    scenario = load_scenario(DEMO_SCENARIO)
+    scenario = load_sound_scenario(DEMO_SCENARIO)
     return with_runtime(options.runtime, lambda runtime: run_isolated_scenario(scenario, runtime))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from dranet.testbed.scenario.run import ScenarioReport, StepReport
 
 _INDENT = "    "
+
+_SHORT_SECONDS = 0.05
+"""Steps below this are left out of the closing table, unless they failed."""
 
 
 class Storyteller(Protocol):
@@ -32,9 +37,20 @@ class Storyteller(Protocol):
 
 
 def choose_storyteller() -> Storyteller:
-    """Rich text where it is installed and somebody is watching."""
-    watched = sys.stdout.isatty() and find_spec("rich") is not None
+    """Rich text where it is installed and somebody is watching, on a terminal that has its characters."""
+    never_fail_to_print()
+    watched = sys.stdout.isatty() and _speaks_utf8() and find_spec("rich") is not None
     return RichStory() if watched else PlainStory()
+
+
+def never_fail_to_print() -> None:
+    """Show what the output's encoding lacks as an escape (``\\u2714``) instead of an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _speaks_utf8() -> bool:
+    return codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8"
 
 
 class PlainStory:
@@ -96,11 +112,15 @@ class RichStory:
 
     def sum_up(self, report: ScenarioReport) -> None:
         from rich.table import Table
+        from rich.text import Text
 
         table = Table("step", title="How long each step took", title_justify="left", header_style="bold")
         table.add_column("seconds", justify="right")
-        for step in report.steps:
-            table.add_row(step.title, f"{step.seconds:.2f}", style="red" if step.error else "")
+        long, short = _split_by_length(report.steps)
+        for step in long:
+            table.add_row(Text(step.title), f"{step.seconds:.2f}", style="red" if step.error else "")
+        if short:
+            table.add_row(_count_short(short), f"{_sum_seconds(short):.2f}", style="dim")
         table.add_section()
         table.add_row("in all", f"{report.seconds:.2f}", style="bold")
         self._console.print("", table)
@@ -119,10 +139,27 @@ class RichStory:
 
 
 def _table(report: ScenarioReport) -> list[str]:
-    rows = [(step.title, f"{step.seconds:.2f}") for step in report.steps]
+    long, short = _split_by_length(report.steps)
+    rows = [(step.title, f"{step.seconds:.2f}") for step in long]
+    if short:
+        rows.append((_count_short(short), f"{_sum_seconds(short):.2f}"))
     rows.append(("in all", f"{report.seconds:.2f}"))
     width = max(len(title) for title, _ in rows)
     return [f"{title.ljust(width)}  {seconds:>8}" for title, seconds in [("step", "seconds"), *rows]]
+
+
+def _split_by_length(steps: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:
+    """The steps that are worth a row, and the others."""
+    long = [step for step in steps if step.error or step.seconds >= _SHORT_SECONDS]
+    return long, [step for step in steps if step not in long]
+
+
+def _count_short(steps: Sequence[StepReport]) -> str:
+    return f"({len(steps)} {'step' if len(steps) == 1 else 'steps'} under {_SHORT_SECONDS} s left out)"
+
+
+def _sum_seconds(steps: Sequence[StepReport]) -> float:
+    return sum(step.seconds for step in steps)
 
 
 def _verdict(report: ScenarioReport) -> str:

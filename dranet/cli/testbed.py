@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dranet.cli.narration import choose_storyteller
+from dranet.cli.narration import choose_storyteller, never_fail_to_print
 
 if TYPE_CHECKING:
     from dranet.testbed.cluster import RuntimeFactory
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_CANNOT_RUN_HERE = 3
 """This machine lacks a right or a program; nothing was tried."""
+_BY_SIGNAL = 128
+EXIT_INTERRUPTED = _BY_SIGNAL + signal.SIGINT
 
 RUNTIMES = ("stand-in", "containerd")
 
@@ -58,6 +60,7 @@ def run_list(_: argparse.Namespace) -> int:
     from dranet.testbed.node.hardware import known_hardware, load_hardware
     from dranet.testbed.scenario.scenario import known_scenarios, load_scenario
 
+    never_fail_to_print()
     print("scenarios:")
     for path in known_scenarios():
         print(f"  {path.stem:36}{load_scenario(path.stem).description}")
@@ -69,20 +72,34 @@ def run_list(_: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run each scenario in a private tree of its own; 0 if all were as expected."""
-    from dranet.testbed.scenario.scenario import load_scenario
-
-    scenarios = [load_scenario(name) for name in options.scenarios]
+    scenarios = [load_sound_scenario(name) for name in options.scenarios]
     return with_runtime(options.runtime, partial(_run_all, scenarios, options.runtime))
+
+
+def load_sound_scenario(name: str) -> Scenario:
+    """The scenario, whose hardware is sound too: what is wrong shows here, and not in the private tree.
+
+    Raises:
+        InvalidFile: every fault of the scenario, or of its hardware.
+    """
+    from dranet.testbed.scenario.scenario import load_scenario, load_scenario_hardware
+
+    scenario = load_scenario(name)
+    load_scenario_hardware(scenario)
+    return scenario
 
 
 def with_runtime(name: str, work: Callable[[RuntimeFactory], int]) -> int:
     """Call ``work`` with the runtime; say what is missing, and 3, where this machine cannot run it."""
     from dranet.testbed.containerd.fetch import ContainerdUnavailable
     from dranet.testbed.isolation import IsolationRefused
+    from dranet.testbed.node.iproute import ProgramsMissing, check_programs
 
+    never_fail_to_print()
     try:
+        check_programs()
         return work(_get_runtime(name))
-    except (IsolationRefused, ContainerdUnavailable) as refused:
+    except (IsolationRefused, ProgramsMissing, ContainerdUnavailable) as refused:
         print(f"dranet: {refused}", file=sys.stderr)
         return EXIT_CANNOT_RUN_HERE
 
@@ -95,16 +112,21 @@ def run_isolated_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> i
     """
     from dranet.testbed.isolation import run_isolated
 
-    return run_isolated(partial(_tell_scenario, scenario, make_runtime))
+    code = run_isolated(partial(_tell_scenario, scenario, make_runtime))
+    if code == EXIT_INTERRUPTED:
+        print("interrupted; the testbed is gone", file=sys.stderr)
+    return code
 
 
 def _run_all(scenarios: list[Scenario], runtime: str, make_runtime: RuntimeFactory) -> int:
     worst = 0
     for scenario in scenarios:
-        if runtime in scenario.runtimes:
-            worst = max(worst, run_isolated_scenario(scenario, make_runtime))
-        else:
+        if runtime not in scenario.runtimes:
             print(f"{scenario.name}: skipped on {runtime}: {scenario.why_not_everywhere}")
+            continue
+        worst = max(worst, run_isolated_scenario(scenario, make_runtime))
+        if worst > _BY_SIGNAL:
+            break  # somebody wants an end, not the next scenario
     return worst
 
 
@@ -124,16 +146,18 @@ def _tell_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
 
 def _end_by_signal(number: int, _: object) -> None:
     """Leave through every ``finally``: a real runtime has things to give back that no namespace holds."""
-    sys.exit(128 + number)
+    sys.exit(_BY_SIGNAL + number)
 
 
 def _get_runtime(name: str) -> RuntimeFactory:
     """A real runtime is fetched here, before the private tree, which has no way to the outside."""
     from dranet.testbed import runtimes
     from dranet.testbed.containerd.fetch import default_cache_dir, fetch_toolchain
+    from dranet.testbed.containerd.node import check_root
 
     if name == "stand-in":
         return runtimes.stand_in
+    check_root()  # before a download that would be in vain
     return runtimes.containerd(fetch_toolchain(default_cache_dir(), _report))
 
 

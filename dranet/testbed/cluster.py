@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
+from dranet.errors import DranetError
 from dranet.inventory.build import build_devices
 from dranet.inventory.filter import Decision, decide
 from dranet.kernel.scan import read_node_facts
@@ -68,6 +69,10 @@ class Places:
     def make(self) -> None:
         for folder in (self.kubelet_root, self.nri_socket.parent, self.cdi_dir, self.netns_dir):
             folder.mkdir(parents=True, exist_ok=True)
+
+
+class PodNotApplied(DranetError):
+    """Somebody asks for a pod that was never applied here; the text has the names that were."""
 
 
 RuntimeFactory = Callable[[Places, Node], PodRuntime]
@@ -192,8 +197,11 @@ class Testbed:
         """The uid of a pod applied here, also after its end.
 
         Raises:
-            KeyError: never applied.
+            PodNotApplied: with the names that were.
         """
+        if name not in self._pod_uids:
+            known = ", ".join(self._pod_uids) or "none"
+            raise PodNotApplied(f"pod {name} was not applied; known are {known}")
         return self._pod_uids[name]
 
     # What a person looks at
@@ -203,7 +211,13 @@ class Testbed:
         return await self.api.get(paths.resource_claim(NAMESPACE, name))
 
     async def fetch_pod(self, name: str) -> JsonObject:
-        """One Pod."""
+        """One Pod that was applied here.
+
+        Raises:
+            PodNotApplied: it was not.
+            ClusterError: it is gone.
+        """
+        self.pod_uid(name)
         return await self.api.get(paths.pod(NAMESPACE, name))
 
     async def fetch_pod_claims(self, name: str) -> list[JsonObject]:

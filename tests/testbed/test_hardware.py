@@ -75,7 +75,11 @@ class TestBadFiles:
             ("b8:3f:d2:6c:00:23", "b9:3f:d2:6c:00:23", "nic.mac: is a multicast address"),
             ("minor: 1", "minor: 0", "gpu.minor: 0 is already at"),
             ("0000:84:00.0", "0000:8g:00.0", "functions[0].below[0].below[1].below[0].address: String"),
-            ("cpus: 4-7", "cpus: 4-7\n    cores: 4", "sockets[1].cores: Extra inputs are not permitted"),
+            (
+                "cpus: 4-7",
+                "cpus: 4-7\n    cores: 4",
+                "sockets[1].cores: unknown field; known are numa_node, cpus, roots",
+            ),
         ],
     )
     def test_the_fault_is_named_with_its_field_path(
@@ -91,7 +95,7 @@ class TestBadFiles:
         data["sockets"][0]["numa_node"] = -1
         path = tmp_path / "node.yaml"
         path.write_text(yaml.safe_dump(data))
-        with pytest.raises(InvalidFile, match=r"name: Field required; sockets\[0\]\.numa_node: Input should"):
+        with pytest.raises(InvalidFile, match=r"name: is required; sockets\[0\]\.numa_node: Input should"):
             load_hardware(str(path))
 
     def test_an_endpoint_has_nothing_below_it(self, tmp_path: Path) -> None:
@@ -106,5 +110,5 @@ class TestBadFiles:
         with pytest.raises(InvalidFile, match="No such file"):
             load_hardware(str(tmp_path / "absent.yaml"))
         (tmp_path / "bad.yaml").write_text("a: [")
-        with pytest.raises(InvalidFile, match="not YAML"):
+        with pytest.raises(InvalidFile, match=r"bad\.yaml:1:5: expected the node content, but found"):
             load_hardware(str(tmp_path / "bad.yaml"))

@@ -37,6 +37,19 @@ story.close()
 """
 
 
+ON_A_POOR_TERMINAL = """
+from dranet.cli.narration import PlainStory, choose_storyteller
+from dranet.testbed.scenario.run import ScenarioReport, StepReport
+story = choose_storyteller()
+assert isinstance(story, PlainStory), story
+step = StepReport("First \\u2714", 0.25, ("seen \\u2192",))
+story.introduce("demo", "what \\u2714 it is")
+story.begin(step.title)
+story.end(step)
+story.sum_up(ScenarioReport("demo", "stand-in", (step,)))
+"""
+
+
 def test_a_pipe_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(choose_storyteller(), PlainStory)
     story = PlainStory()
@@ -59,6 +72,34 @@ def test_the_summary_has_the_time_of_each_step_and_the_total(capsys: pytest.Capt
     assert lines[-1] == "demo on stand-in: every step was as expected"
 
 
+def test_short_steps_are_counted_and_a_short_failure_keeps_its_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short = (StepReport("Quick", 0.01), StepReport("Quicker", 0.02), StepReport("Broken", 0.0, (), "no"))
+    PlainStory().sum_up(ScenarioReport("demo", "stand-in", (GOOD, *short)))
+    rows = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.split("\n\n")[0].splitlines()[2:]]
+    assert rows == [
+        ["First", "0.25"],
+        ["Broken", "0.00"],
+        ["(2 steps under 0.05 s left out)", "0.03"],
+        ["in all", "0.28"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "locale",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "latin-1"},
+    ],
+    ids=["ascii", "latin-1"],
+)
+def test_a_terminal_that_is_not_utf8_gets_plain_lines_and_no_encode_error(locale: dict[str, str]) -> None:
+    text = run_on_a_terminal(ON_A_POOR_TERMINAL, locale)
+    assert "==> First \\u2714" in text
+    assert "seen \\u2192" in text
+
+
 def test_a_failure_names_the_step_and_shows_the_drivers_log(capsys: pytest.CaptureFixture[str]) -> None:
     story = PlainStory()
     story.end(BAD)
@@ -70,15 +111,21 @@ def test_a_failure_names_the_step_and_shows_the_drivers_log(capsys: pytest.Captu
 
 
 def test_a_terminal_gets_marks_literal_brackets_and_its_cursor_back() -> None:
-    leader, follower = pty.openpty()
-    environment = dict(os.environ, PYTHONPATH=str(REPOSITORY), TERM="xterm-256color", COLUMNS="100")
-    with subprocess.Popen([sys.executable, "-c", ON_A_TERMINAL], stdout=follower, env=environment) as process:
-        os.close(follower)
-        text = read_all(leader)
-    assert process.returncode == 0, text
+    text = run_on_a_terminal(ON_A_TERMINAL, {"PYTHONIOENCODING": "utf-8"})
     for part in ("what [it] is", "✔ ", "First", "seen [this]", "✘ ", "Second [x]", "not so", "the log"):
         assert part in text, part
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def run_on_a_terminal(code: str, locale: dict[str, str]) -> str:
+    leader, follower = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONIOENCODING"}
+    environment |= {"PYTHONPATH": str(REPOSITORY), "TERM": "xterm-256color", "COLUMNS": "100", **locale}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=follower, env=environment) as process:
+        os.close(follower)
+        text = read_all(leader)
+    assert process.returncode == 0, text
+    return text
 
 
 def read_all(descriptor: int) -> str:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.scenario.scenario import RUNTIMES, Scenario, Traffic, known_scenarios, load_scenario
+from dranet.testbed.scenario.scenario import (
+    RUNTIMES,
+    Scenario,
+    Traffic,
+    known_scenarios,
+    load_scenario,
+    load_scenario_hardware,
+)
 from dranet.testbed.yamlfile import InvalidFile
 
 
@@ -23,6 +33,9 @@ class TestShippedScenarios:
         scenario = load_scenario(path.stem)
         assert scenario.name == path.stem
         load_hardware(scenario.hardware)
+
+    def test_each_step_has_a_sentence_for_the_reader(self, path: Path) -> None:
+        assert all(step.says for step in load_scenario(path.stem).steps)
 
     def test_it_ends_by_proving_that_nothing_is_left(self, path: Path) -> None:
         names = [
@@ -56,25 +69,89 @@ class TestSteps:
         [
             ("  - says: nothing", "steps[0]: must have exactly one action, not none; known are apply"),
             ("  - {kill_driver: {}, start_driver: {}}", "not start_driver, kill_driver"),
-            ("  - dance: {}", "steps[0].dance: Extra inputs are not permitted"),
+            ("  - dance: {}", "steps[0].dance: unknown field; known are says, apply, "),
             (
                 "  - wait_pod_running: {pods: []}",
-                "steps[0].wait_pod_running.pods: Tuple should have at least 1",
+                "steps[0].wait_pod_running.pods: needs at least 1, has 0",
             ),
             ("  - kill_driver: {within: 0}", "steps[0].kill_driver.within: Input should be greater than 0"),
             (
                 "  - expect_aligned: {pods: [a], at_most: NEAR}",
                 "steps[0].expect_aligned.at_most: Input should be",
             ),
-            ("  - apply: {objects: [{kind: Pod}]}", "steps[0].apply.objects[0].apiVersion: Field required"),
+            ("  - apply: {objects: [{kind: Pod}]}", "steps[0].apply.objects[0].apiVersion: is required"),
+            ("  - wait_pod_running: {pods: a}", "steps[0].wait_pod_running.pods: must be a list"),
+            (
+                "  - traffic: {from: a, to: b, too: c}",
+                "too: unknown field; known are within, from, to, seconds, round_trips",
+            ),
             ("  - expect_claim_condition: {type: Ready, status: 'True'}", "give either pod or claim"),
-            ("  []", "steps: Tuple should have at least 1 item"),
+            ("  []", "steps: needs at least 1, has 0"),
         ],
     )
     def test_a_fault_is_named_with_its_field_path(self, tmp_path: Path, steps: str, fault: str) -> None:
         with pytest.raises(InvalidFile) as caught:
             load(tmp_path, steps)
         assert fault in caught.value.message
+
+    def test_two_wrong_steps_list_the_actions_once_and_the_steps_do_not_count_as_absent(
+        self, tmp_path: Path
+    ) -> None:
+        with pytest.raises(InvalidFile) as caught:
+            load(tmp_path, "  - dance: {}\n  - says: nothing")
+        message = caught.value.message
+        assert "steps[0].dance: unknown field" in message
+        assert "steps[1]: must have exactly one action, not none" in message
+        assert message.count("expect_host_unchanged") == 1
+        assert "at least" not in message
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("content", "fault"),
+        [
+            (b"", ": the file is empty; needs name, description, hardware, steps"),
+            (b"# only a comment\n", ": the file is empty; needs name"),
+            (b"name: caf\xe9\n", ": not UTF-8 text"),
+            (b"name: x\nsteps: [a, }\n", ":2:12: expected the node content, but found '}'"),
+            (b"name: x\nhardware: \x01\n", ":2:11: special characters are not allowed (U+0001)"),
+            (b"name: 2026-02-30\n", ": day is out of range for month"),
+            (b"- name\n", ": (whole file): must be a mapping"),
+        ],
+    )
+    def test_what_is_no_scenario_is_refused_in_one_line(
+        self, tmp_path: Path, content: bytes, fault: str
+    ) -> None:
+        path = tmp_path / "scenario.yaml"
+        path.write_bytes(content)
+        with pytest.raises(InvalidFile) as caught:
+            load_scenario(str(path))
+        assert caught.value.message.startswith(f"{path}{fault}")
+        assert "\n" not in str(caught.value)
+
+    def test_a_file_is_utf8_whatever_the_locale_says(self, tmp_path: Path) -> None:
+        steps = "  - {says: Grüße, kill_driver: {}}"
+        path = tmp_path / "scenario.yaml"
+        path.write_bytes(f"name: x\ndescription: y\nhardware: two-nic\nsteps:\n{steps}\n".encode())
+        code = (
+            f"from dranet.testbed.scenario.scenario import load_scenario as l; print(ascii(l({str(path)!r})))"
+        )
+        environment = dict(os.environ, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        assert "Gr\\xfc\\xdfe" in done.stdout
+
+
+class TestHardware:
+    @pytest.mark.parametrize("hardware", ["no-such", "./no-such.yaml"])
+    def test_unknown_hardware_names_the_scenario_and_the_field(self, tmp_path: Path, hardware: str) -> None:
+        path = tmp_path / "scenario.yaml"
+        path.write_text(f"name: x\ndescription: y\nhardware: {hardware}\nsteps: [kill_driver: {{}}]\n")
+        with pytest.raises(InvalidFile) as caught:
+            load_scenario_hardware(load_scenario(str(path)))
+        assert caught.value.message.startswith("scenario x: hardware: ")
+        assert "dgx-h100, two-nic" in caught.value.hint
 
 
 class TestRuntimes:

@@ -99,9 +99,16 @@ class _Release:
 
 
 def default_cache_dir() -> Path:
-    """``$XDG_CACHE_HOME/dranet/containerd``, by default below ``~/.cache``."""
+    """``$XDG_CACHE_HOME/dranet/containerd``, by default below ``~/.cache``.
+
+    Raises:
+        ContainerdUnavailable: the caller has no home.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "dranet" / "containerd"
+    try:
+        return Path(base).expanduser() / "dranet" / "containerd"
+    except RuntimeError as error:
+        raise _no_cache(base, str(error)) from error
 
 
 def find_toolchain(cache_dir: Path, containerd_suite: str | None = None) -> Toolchain | None:
@@ -127,7 +134,7 @@ def fetch_toolchain(cache_dir: Path, report: Report, containerd_suite: str | Non
         return found
     release = _read_release(containerd_suite)
     cache_dir = cache_dir.resolve()
-    cache_dir.mkdir(parents=True, exist_ok=True)
+    _make_cache(cache_dir)
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache_dir) as temporary:
         work = Path(temporary)
         debs = _download(work / "apt", release, report)
@@ -144,6 +151,19 @@ def fetch_toolchain(cache_dir: Path, report: Report, containerd_suite: str | Non
             stage.rename(final)
     report(f"containerd {version} is ready in {final}")
     return Toolchain(final, version, packages)
+
+
+def _make_cache(cache_dir: Path) -> None:
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_cache(str(cache_dir), error.strerror or str(error)) from error
+
+
+def _no_cache(where: str, why: str) -> ContainerdUnavailable:
+    return ContainerdUnavailable(
+        Cause.FETCH_FAILED, f"{where}: {why}; name a writable folder with XDG_CACHE_HOME"
+    )
 
 
 def _read_release(containerd_suite: str | None) -> _Release:

@@ -59,12 +59,23 @@ def check_rights() -> None:
     Raises:
         ContainerdUnavailable: not root, or not inside the testbed's namespaces.
     """
-    if os.geteuid() != 0:
-        raise ContainerdUnavailable(Cause.NOT_ROOT, "containerd and runc need root")
-    if sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines()) == 1:
-        raise ContainerdUnavailable(Cause.NOT_ROOT, "root of an unprivileged user namespace is not enough")
+    check_root()
     if Path("/proc/self/ns/pid").stat().st_ino == _INITIAL_PID_NAMESPACE:
         raise ContainerdUnavailable(Cause.NOT_ISOLATED, "only inside the testbed's private namespaces")
+
+
+def check_root() -> None:
+    """The part of :func:`check_rights` that can be told before there are private namespaces.
+
+    Raises:
+        ContainerdUnavailable: not root, or only root of a user namespace with one user.
+    """
+    if os.geteuid() != 0:
+        raise ContainerdUnavailable(
+            Cause.NOT_ROOT, "a real containerd needs root; run it as root, or with --runtime stand-in"
+        )
+    if sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines()) == 1:
+        raise ContainerdUnavailable(Cause.NOT_ROOT, "root of an unprivileged user namespace is not enough")
 
 
 def parse_mountinfo(text: str) -> tuple[Mount, ...]:

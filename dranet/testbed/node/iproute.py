@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +14,32 @@ from dranet.errors import KernelError, Reason
 NETNS_FOLDER = Path("/run/netns")
 """Where ``ip netns`` keeps its names; private to the tree."""
 
+PROGRAMS = ("ip", "tc", "nsenter")
+"""What the testbed calls: of iproute2, and of util-linux."""
+
 _DEADLINE_SECONDS = 30
+
+
+class ProgramsMissing(KernelError):
+    """A program of iproute2 or util-linux is not installed here."""
+
+    default_reason = Reason.MISSING_FEATURE
+    default_retryable = False
+
+    def __init__(self, *names: str) -> None:
+        are = "is" if len(names) == 1 else "are"
+        super().__init__(f"{', '.join(names)} {are} not installed", hint="install iproute2 and util-linux")
+
+
+def check_programs() -> None:
+    """Before anything is begun.
+
+    Raises:
+        ProgramsMissing: with every program that is.
+    """
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        raise ProgramsMissing(*missing)
 
 
 def run_ip(*arguments: str, netns: str = "") -> str:
@@ -58,12 +84,7 @@ def _run(command: Sequence[str], stdin: str = "") -> str:
             command, input=stdin, capture_output=True, text=True, timeout=_DEADLINE_SECONDS, check=False
         )
     except FileNotFoundError as error:
-        raise KernelError(
-            f"{command[0]} is not installed",
-            hint="install iproute2 and util-linux",
-            reason=Reason.MISSING_FEATURE,
-            retryable=False,
-        ) from error
+        raise ProgramsMissing(command[0]) from error
     except subprocess.TimeoutExpired as error:
         raise KernelError(f"{' '.join(command)}: no answer in {_DEADLINE_SECONDS} s") from error
     if done.returncode != 0:

@@ -20,6 +20,7 @@ from dranet.errors import ProtocolError
 from dranet.pb import nri_pb2
 from dranet.testbed.runtime.contract import RuntimeFailure
 from dranet.testbed.runtime.nri_link import NriTraits, PluginLink
+from dranet.wire.mux import ConnectionLost
 from dranet.wire.ttrpc import Code, TtrpcError
 
 log = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ class NriServer:
 
     def _drop(self, plugin: PluginLink, error: ProtocolError) -> None:
         """Fail open: what was asked of it goes on without it."""
-        log.warning("closing plugin %s: %s", plugin.name, error)
+        log.log(_level(error), "closing plugin %s: %s", plugin.name, error)
         plugin.close()
         self._plugins.remove(plugin)
 
@@ -197,7 +198,7 @@ class NriServer:
             try:
                 self._admit(plugin)
             except ProtocolError as error:
-                log.warning("plugin %s not admitted: %s", plugin.name, error)
+                log.log(_level(error), "plugin %s not admitted: %s", plugin.name, error)
                 plugin.close()
             finally:
                 self._registering = None
@@ -209,6 +210,11 @@ class NriServer:
             self._plugins.append(plugin)
             self._plugins.sort(key=lambda each: each.name[:2])
             self._changed.notify_all()
+
+
+def _level(error: ProtocolError) -> int:
+    """A plugin that hung up, or was killed, is daily life of a runtime; a late or confused one is not."""
+    return logging.DEBUG if isinstance(error, ConnectionLost) else logging.WARNING
 
 
 def _describe(error: TtrpcError) -> str:

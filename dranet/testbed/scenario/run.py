@@ -16,9 +16,8 @@ from typing import Protocol
 
 from dranet.errors import DranetError
 from dranet.testbed.cluster import RuntimeFactory, Testbed
-from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtime.contract import RuntimeFailure
-from dranet.testbed.scenario.scenario import Scenario
+from dranet.testbed.scenario.scenario import Scenario, load_scenario_hardware
 from dranet.testbed.scenario.steps import perform
 from dranet.testbed.scenario.walk import Lines, Walk
 
@@ -76,7 +75,7 @@ async def run_scenario(
         InvalidFile: the hardware file.
     """
     telling = _Telling(narrator)
-    testbed = Testbed(load_hardware(scenario.hardware), make_runtime, work_dir)
+    testbed = Testbed(load_scenario_hardware(scenario), make_runtime, work_dir)
     log = ""
     async with AsyncExitStack() as stack:
         title = "Boot the testbed: hardware, fabric, API server, scheduler, kubelet, container runtime"

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from dranet.testbed.yamlfile import DATA, find_file, read_model
+from dranet.testbed.faults import NOT_ONE_OF
+from dranet.testbed.node.hardware import Hardware, load_hardware
+from dranet.testbed.yamlfile import DATA, InvalidFile, find_file, read_model
 
 SCENARIOS = DATA / "scenarios"
 
@@ -249,9 +252,11 @@ class Step(_Model):
     def _has_one_action(self) -> Self:
         given = self._given()
         if len(given) != 1:
-            known = ", ".join(name for name in type(self).model_fields if name != "says")
-            found = ", ".join(given) or "none"
-            raise ValueError(f"must have exactly one action, not {found}; known are {known}")
+            raise PydanticCustomError(
+                NOT_ONE_OF,
+                "must have exactly one action, not {found}",
+                {"found": ", ".join(given) or "none", "besides": ("says",)},
+            )
         return self
 
     def _given(self) -> dict[str, Action]:
@@ -295,6 +300,18 @@ def load_scenario(name_or_path: str) -> Scenario:
         InvalidFile: every fault with its field path.
     """
     return read_model(find_file(name_or_path, SCENARIOS), Scenario)
+
+
+def load_scenario_hardware(scenario: Scenario) -> Hardware:
+    """The hardware that the scenario runs on.
+
+    Raises:
+        InvalidFile: unknown or not sound; names the scenario.
+    """
+    try:
+        return load_hardware(scenario.hardware)
+    except InvalidFile as error:
+        raise InvalidFile(f"scenario {scenario.name}: hardware: {error.message}", hint=error.hint) from error
 
 
 def known_scenarios() -> tuple[Path, ...]:
