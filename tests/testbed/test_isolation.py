@@ -44,6 +44,10 @@ def main():
 """
 
 
+AS_IN_A_TERMINAL = ("env", "--default-signal=HUP,INT")
+"""A test run started in the background ignores these signals, and so would everything it starts."""
+
+
 def program(body: str) -> str:
     return (
         f"import sys\nfrom dranet.testbed.isolation import run_isolated\n{body}\nsys.exit(run_isolated(main))"
@@ -53,7 +57,7 @@ def program(body: str) -> str:
 def command(body: str, *, as_user: int | None = None) -> list[str]:
     python = [sys.executable, "-B", "-c", program(body)]
     if as_user is None:
-        return python
+        return [*AS_IN_A_TERMINAL, *python]
     return ["setpriv", f"--reuid={as_user}", f"--regid={as_user}", "--clear-groups", *python]
 
 

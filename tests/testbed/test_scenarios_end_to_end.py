@@ -30,6 +30,10 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 }
 
 
+AS_IN_A_TERMINAL = ("env", "--default-signal=HUP,INT")
+"""A test run started in the background ignores these signals, and so would everything it starts."""
+
+
 def dranet_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "dranet", *arguments]
 
@@ -89,7 +93,7 @@ class TestDemo:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
     def test_however_it_ends_nothing_is_left(self, number: signal.Signals) -> None:
         with subprocess.Popen(
-            dranet_command("demo"),
+            [*AS_IN_A_TERMINAL, *dranet_command("demo")],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
