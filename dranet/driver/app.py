@@ -68,74 +68,25 @@ async def run_driver(settings: Settings) -> None:
 
 
 class Driver:
-    """Every part of the driver, wired. ``async with`` starts it; leaving stops it."""
+    """Every part of the driver, wired; :meth:`run` starts, serves and stops them."""
 
     def __init__(self, settings: Settings, client: ApiClient) -> None:
         self._settings = settings
-        boot_id = read_boot_id(settings.procfs_root)
+        self._client = client
+        self._boot_id = read_boot_id(settings.procfs_root)
         self._metrics = Metrics()
-        self._metrics.build_info.labels(__version__).set(1)
         self._store = ClaimStore(settings.state_dir / "claims.db")
-        gate = ReadyGate(settings.state_dir)
-        cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
-        self._attachments = Attachments(self._store, gate)
-        self._inventory = Inventory(
-            sysfs_root=settings.sysfs_root,
-            procfs_root=settings.procfs_root,
-            publish_gpus=settings.publish_gpus,
-            store=self._store,
-            metrics=self._metrics,
-        )
-        self._publisher = SlicePublisher(
-            client,
-            settings.driver_name,
-            settings.node_name,
-            on_failure=lambda reason: self._metrics.api_errors.labels(reason).inc(),
-        )
-        self._metrics.prepared_claims.set_function(lambda: len(self._store.get_all()))
-        self._metrics.last_published.set_function(lambda: self._publisher.last_published)
+        self._gate = ReadyGate(settings.state_dir)
+        self._cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
+        self._attachments = Attachments(self._store, self._gate)
         self._reporter = Reporter(_StatusAndEventWriter(client, settings), self._metrics)
-        announcer = Announcer(settings.driver_name, settings.node_name, self._reporter, self._metrics)
-        self._reconciler = Reconciler(
-            boot_id=boot_id,
-            store=self._store,
-            attachments=self._attachments,
-            gate=gate,
-            cdi=cdi,
-            announcer=announcer,
-            metrics=self._metrics,
-        )
+        self._announcer = Announcer(settings.driver_name, settings.node_name, self._reporter, self._metrics)
+        self._inventory = self._build_inventory()
+        self._publisher = self._build_publisher()
+        self._reconciler = self._build_reconciler()
         self._snapshots = SnapshotQueue()
-        hooks = PodHooks(
-            self._store, self._attachments, announcer, self._snapshots.put, settings.hook_budget_seconds
-        )
-        self._nri = NriPlugin(
-            settings.nri_socket,
-            settings.driver_name,
-            settings.nri_index,
-            hooks,
-            observe=self._metrics.observe_nri,
-        )
-        preparer = Preparer(
-            driver_name=settings.driver_name,
-            boot_id=boot_id,
-            fetch=lambda ref: fetch_claim(client, ref),
-            inventory=self._inventory,
-            store=self._store,
-            attachments=self._attachments,
-            cdi=cdi,
-            gate=gate,
-            runtime_ready=lambda: self._nri.is_ready,
-            announcer=announcer,
-            metrics=self._metrics,
-        )
-        self._kubelet = KubeletPlugin(
-            settings.driver_name,
-            settings.dra_socket,
-            settings.registration_socket,
-            preparer,
-            health=InventoryHealth(self._inventory, settings.node_name),
-        )
+        self._nri = self._build_nri()
+        self._kubelet = self._build_kubelet()
         self._publish = PublishLoop(
             self._inventory,
             self._publisher,
@@ -145,6 +96,79 @@ class Driver:
         )
         self._probes = ProbeServer(settings.bind_address, self._metrics, self._read_state)
         self._draining = False
+        self._set_up_gauges()
+
+    def _build_inventory(self) -> Inventory:
+        return Inventory(
+            sysfs_root=self._settings.sysfs_root,
+            procfs_root=self._settings.procfs_root,
+            publish_gpus=self._settings.publish_gpus,
+            store=self._store,
+            metrics=self._metrics,
+        )
+
+    def _build_publisher(self) -> SlicePublisher:
+        return SlicePublisher(
+            self._client,
+            self._settings.driver_name,
+            self._settings.node_name,
+            on_failure=lambda reason: self._metrics.api_errors.labels(reason).inc(),
+        )
+
+    def _build_reconciler(self) -> Reconciler:
+        return Reconciler(
+            boot_id=self._boot_id,
+            store=self._store,
+            attachments=self._attachments,
+            gate=self._gate,
+            cdi=self._cdi,
+            announcer=self._announcer,
+            metrics=self._metrics,
+        )
+
+    def _build_nri(self) -> NriPlugin:
+        hooks = PodHooks(
+            self._store,
+            self._attachments,
+            self._announcer,
+            self._snapshots.put,
+            self._settings.hook_budget_seconds,
+        )
+        return NriPlugin(
+            self._settings.nri_socket,
+            self._settings.driver_name,
+            self._settings.nri_index,
+            hooks,
+            observe=self._metrics.observe_nri,
+        )
+
+    def _build_kubelet(self) -> KubeletPlugin:
+        preparer = Preparer(
+            driver_name=self._settings.driver_name,
+            boot_id=self._boot_id,
+            fetch=lambda ref: fetch_claim(self._client, ref),
+            inventory=self._inventory,
+            store=self._store,
+            attachments=self._attachments,
+            cdi=self._cdi,
+            gate=self._gate,
+            runtime_ready=lambda: self._nri.is_ready,
+            announcer=self._announcer,
+            metrics=self._metrics,
+        )
+        return KubeletPlugin(
+            self._settings.driver_name,
+            self._settings.dra_socket,
+            self._settings.registration_socket,
+            preparer,
+            health=InventoryHealth(self._inventory, self._settings.node_name),
+        )
+
+    def _set_up_gauges(self) -> None:
+        """Gauges that are read when they are scraped."""
+        self._metrics.build_info.labels(__version__).set(1)
+        self._metrics.prepared_claims.set_function(lambda: len(self._store.get_all()))
+        self._metrics.last_published.set_function(lambda: self._publisher.last_published)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start every part in order, serve until ``stop`` is set, then drain and stop in reverse.
