@@ -115,7 +115,7 @@ class Attachments:
             raise
         self._hold(pod.uid, netns)
         for claim in claims:
-            self._gate.open(claim.claim.uid)
+            self._gate.open(claim.claim.uid, pod.netns_path)
         return links
 
     def check_owner(self, pod: PodSandbox, mounts: Iterable[Mount]) -> None:

@@ -1,9 +1,10 @@
 """The ready gate: a container whose NIC is not verified in its namespace does not start.
 
-Prepare answers with a CDI device that mounts a per-claim *ready file*. The file exists only while the
-claim is attached and verified; without it the OCI runtime cannot make the mount and the container is not
-created. This holds even when the runtime has skipped our hook, which it does when a plugin is late or
-gone (it "fails open").
+Prepare answers with a CDI device that mounts a per-claim *ready file*. The file is a link to the network
+namespace of the sandbox in which the claim was attached and verified, so it can be mounted only as long as
+that sandbox lives; otherwise the OCI runtime cannot make the mount and the container is not created. This
+holds even when the runtime has skipped our hook, which it does when a plugin is late or gone (it "fails
+open"), and when a sandbox is replaced while no driver runs.
 """
 
 from __future__ import annotations
@@ -33,17 +34,21 @@ class ReadyGate:
         return source.name if source.parent == self._folder else None
 
     def is_open(self, claim_uid: str) -> bool:
+        """Whether a container of the claim could start now."""
         return (self._folder / claim_uid).exists()
 
-    def open(self, claim_uid: str) -> None:
-        """Let the claim's containers start.
+    def open(self, claim_uid: str, netns_path: str) -> None:
+        """Let the claim's containers start in the sandbox with this network namespace; replaces an older one.
 
         Raises:
             StoreError: the file cannot be made; the containers stay held back.
         """
+        fresh = self._folder / f".{claim_uid}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-            (self._folder / claim_uid).write_text("attached\n")
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(netns_path)
+            fresh.replace(self._folder / claim_uid)
         except OSError as error:
             raise _unwritable(self._folder / claim_uid, error) from error
 
@@ -59,7 +64,7 @@ class ReadyGate:
             raise _unwritable(self._folder / claim_uid, error) from error
 
     def list_open(self) -> frozenset[str]:
-        """Claim UIDs whose gate is open.
+        """Claim UIDs whose gate was opened, also where the sandbox has ended since.
 
         Raises:
             StoreError: the folder cannot be read.

@@ -294,6 +294,20 @@ def test_reconcile_gives_back_what_a_vanished_pod_held(
     assert bench.told.reports == [ReleaseReport(record.claim)]
 
 
+def test_a_sandbox_replaced_while_no_driver_runs_finds_the_gate_shut(
+    start: Callable[..., Bench], pod: Namespace, make_namespace: Callable[..., Namespace]
+) -> None:
+    first = start()
+    first.prepare("eth1", "net1")
+    first.run_sandbox(sandbox(pod, 1))
+    first.close()  # killed; then the kubelet replaces the sandbox
+    gate = Path(first.gate.mount_for("claim-uid").source)
+    assert gate.exists()
+    pod.delete()
+    make_namespace()
+    assert not gate.exists()
+
+
 def test_reconcile_leaves_alone_what_a_hook_has_changed_since_the_snapshot(
     start: Callable[..., Bench], node: Namespace, pod: Namespace
 ) -> None:
@@ -309,7 +323,7 @@ def test_reconcile_leaves_alone_what_a_hook_has_changed_since_the_snapshot(
 def test_after_a_reboot_nothing_of_the_old_boot_is_left(start: Callable[..., Bench]) -> None:
     first = start()
     first.prepare("eth1", "net1")
-    first.gate.open("claim-uid")
+    first.gate.open("claim-uid", "/proc/self/ns/net")
     bench = start(boot_id="next boot")
     bench.reconciler.forget_other_boots()
     bench.reconciler.sweep_leftovers()
@@ -319,7 +333,7 @@ def test_after_a_reboot_nothing_of_the_old_boot_is_left(start: Callable[..., Ben
 
 def test_ready_files_and_cdi_specs_without_a_record_are_swept(start: Callable[..., Bench]) -> None:
     bench = start()
-    bench.gate.open("nobody")
+    bench.gate.open("nobody", "/proc/self/ns/net")
     bench.reconciler.sweep_leftovers()
     assert not bench.gate.list_open()
     assert bench.cdi.list_claims() == set()
