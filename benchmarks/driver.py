@@ -29,8 +29,10 @@ STARTS = 10
 PREPARES = 100
 MEMORY_SAMPLES = 10
 LINKS = 1000
+SERVING_BOUND_MS = 350.0
+"""The budget, in absolute terms: a slow machine misses it, and the report says so."""
 IMPORTS_BOUND = 2.5
-"""The budget is 0.35 s where the bare imports take 0.14 s; as a ratio it holds on slower machines, too."""
+"""Beside it, what does not depend on the machine's speed: how much we add to the libraries' own start."""
 _BARE_IMPORTS = "import asyncio, grpc.aio, google.protobuf.message, prometheus_client, sqlite3"
 MEMORY_BOUND_MB = 60.0
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
@@ -46,7 +48,7 @@ async def _measure() -> list[Result]:
         await testbed.driver.start()
         await testbed.driver.wait_ready(20)
         await asyncio.to_thread(_add_links)
-        results.append(await _measure_memory(testbed, "no claim yet", MEMORY_BOUND_MB))
+        results.append(await _measure_memory(testbed, "no claim yet"))
         results.append(await _measure_prepare(testbed))
         results.append(await _measure_memory(testbed, f"after {PREPARES} claims"))
         await testbed.driver.stop()
@@ -66,8 +68,9 @@ async def _measure_starts(testbed: Testbed) -> list[Result]:
         await testbed.driver.stop()
     floor = [await asyncio.to_thread(_time_bare_imports) for _ in serving]
     return [
+        Result("start to serving", Series("serving", tuple(serving[1:])), bound=SERVING_BOUND_MS),
         Result(
-            "start to serving",
+            "start to serving, against bare imports",
             Series("serving", tuple(serving[1:])),
             Series("python with gRPC, protobuf, metrics", tuple(floor[1:])),
             IMPORTS_BOUND,
@@ -131,13 +134,13 @@ async def _make_claim(testbed: Testbed) -> dra_v1_pb2.Claim:
     return dra_v1_pb2.Claim(namespace=NAMESPACE, name="measured", uid=uid)
 
 
-async def _measure_memory(testbed: Testbed, state: str, bound: float | None = None) -> Result:
+async def _measure_memory(testbed: Testbed, state: str) -> Result:
     samples = []
     for _ in range(MEMORY_SAMPLES):
         await asyncio.sleep(0.5)
         samples.append(_read_rss_mb(testbed.driver.pid))
     title = f"memory at idle, {LINKS} links, {state}"
-    return Result(title, Series("VmRSS", tuple(samples), unit="MB"), bound=bound)
+    return Result(title, Series("VmRSS", tuple(samples), unit="MB"), bound=MEMORY_BOUND_MB)
 
 
 def _add_links() -> None:

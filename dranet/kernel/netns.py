@@ -161,11 +161,6 @@ class _Caught:
         return True
 
 
-def open_socket_in(netns: NetworkNamespace, protocol: int = NETLINK_ROUTE) -> NetlinkSocket:
-    """A netlink socket inside ``netns``, opened by a thread that ends with the call."""
-    return netns.open_netlink(protocol)
-
-
 def _enter(fd: int) -> None:
     if _libc.setns(fd, CLONE_NEWNET) != 0:
         number = ctypes.get_errno()

@@ -41,7 +41,7 @@ from dranet.kernel.netlink import (
     parse_error,
     parse_messages,
 )
-from dranet.kernel.netns import NetworkNamespace, open_socket_in
+from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rtnl import (
     decode,
     decode_all,
@@ -310,7 +310,7 @@ def test_an_answer_to_an_earlier_request_is_passed_over() -> None:
 def test_a_socket_stays_in_the_namespace_where_it_was_opened_and_the_caller_too(
     node: Namespace, pod: Namespace
 ) -> None:
-    with NetworkNamespace.current() as here, open_socket_in(pod.netns) as rtnl:
+    with NetworkNamespace.current() as here, pod.netns.open_netlink() as rtnl:
         assert parse_link(rtnl.request(get_link_request(ifname="cni0"))[0].payload).ifname == "cni0"
         with NetworkNamespace.current() as still_here:
             assert here == still_here

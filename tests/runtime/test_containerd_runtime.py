@@ -23,6 +23,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import pytest_asyncio
 
+from dranet.driver.gate import ReadyGate
 from dranet.errors import KernelError
 from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
@@ -356,6 +357,26 @@ async def test_a_container_does_not_start_before_its_ready_file_exists(
     ready.touch()
     container = await runtime.create_container(sandbox, spec)
     assert container.mounts["/run/dranet/ready"] == str(ready)
+
+
+@in_private_node
+async def test_a_sandbox_that_replaces_another_finds_the_gate_shut(
+    runtime: ContainerdRuntime, cdi: CdiSpecs, folder: Path
+) -> None:
+    """The driver's own gate, and nobody there to shut it: the link dangles with the end of the first."""
+    gate = ReadyGate(folder / "state")
+    cdi.write("c1", [CdiDevice("nic0", mounts=(gate.mount_for("c1"),))])
+    spec = ContainerSpec("main", cdi_devices=(cdi.device_id("c1", "nic0"),))
+    first = await run_pod(runtime)
+    gate.open("c1", first.netns_path)
+    await runtime.create_container(first, spec)
+    await runtime.stop_sandbox(first.id)
+    await runtime.remove_sandbox(first.id)
+    second = await run_pod(runtime)
+    with pytest.raises(RuntimeFailure, match=gate.mount_for("c1").source):
+        await runtime.create_container(second, spec)
+    gate.open("c1", second.netns_path)
+    await runtime.create_container(second, spec)
 
 
 @in_private_node
