@@ -11,9 +11,10 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,26 @@ def _absolute_path(value: object) -> Path:
     if not isinstance(value, str | Path) or not Path(value).is_absolute():
         raise ValueError("must be an absolute path")
     return Path(value)
+
+
+def _absolute_path_or_none(value: object) -> Path | None:
+    return None if value in ("", None) else _absolute_path(value)
+
+
+def _words(value: object) -> tuple[str, ...]:
+    """A list in a file; elsewhere words between commas."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, Iterable) or not all(isinstance(item, str) for item in items):
+        raise ValueError("must be a list of names, or text with commas between them")
+    return tuple(word for item in items if (word := item.strip()))
+
+
+def _ip_addresses(value: object) -> tuple[str, ...]:
+    words = _words(value)
+    try:
+        return tuple(str(ip_address(word)) for word in words)
+    except ValueError as error:
+        raise ValueError(f"must be IP addresses with commas between them ({error})") from None
 
 
 def _two_digits(value: object) -> str:
@@ -150,6 +171,56 @@ class Settings:
     bind_address: str = _setting(":9177", _address, "HOST:PORT of /metrics, /healthz and /readyz")
     sysfs_root: Path = _setting(Path("/sys"), _absolute_path, "where sysfs is mounted")
     procfs_root: Path = _setting(Path("/proc"), _absolute_path, "where procfs is mounted")
+    pci_ids: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "the pci.ids database, for vendor and device names; empty looks in the usual places (Debian package "
+        "pci.ids)",
+    )
+    facts_file: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "offer the devices of a capture (dranet capture) instead of this node's; for trying out",
+    )
+    node_addresses: tuple[str, ...] = _setting(
+        (),
+        _ip_addresses,
+        "the node's own IP addresses, whose links are never offered; from the downward API (status.hostIPs); "
+        "those of the Node object are added",
+    )
+    filter: str = _setting(
+        "",
+        _text,
+        "CEL expression that a device must match to be offered, e.g. "
+        'device.attributes["dra.net"].type != "veth"; DraNet\'s older form (attributes[...].StringValue) '
+        "works too; empty offers all that is safe",
+    )
+    attributes_file: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "file (YAML or JSON) with attributes of your own for devices chosen by CEL",
+    )
+    prefer_attributes: tuple[str, ...] = _setting(
+        (),
+        _words,
+        "attributes that go first when a device has more than a slice can take (32), e.g. rdmaPortGuid",
+    )
+    list_attributes: bool = _setting(
+        False,
+        _boolean,
+        "publish resource.kubernetes.io/numaNode as a list; needs the cluster's feature gate "
+        "DRAListTypeAttributes",
+    )
+    move_ib_interfaces: bool = _setting(
+        True,
+        _boolean,
+        "offer IPoIB interfaces; if false they stay on the node and their adapters are offered as RDMA-only",
+    )
+    offer_link_kinds: tuple[str, ...] = _setting(
+        (),
+        _words,
+        "kinds of software links to offer although they usually belong to the node, e.g. veth,bridge",
+    )
     publish_gpus: bool = _setting(
         True,
         _boolean,

@@ -31,7 +31,7 @@ def settings_page() -> str:
 
 
 def _default(value: object) -> str:
-    return f"`{value}`" if str(value) else "-"
+    return "-" if value in ("", None, ()) else f"`{value}`"
 
 
 def build_pages() -> Mapping[str, str]:

@@ -31,7 +31,7 @@ def add_settings_flags(parser: argparse.ArgumentParser, fields: tuple[str, ...])
     """One flag for each named setting, with help, default and environment name."""
     for name in fields:
         setting = DECLARATIONS[name]
-        default = f"default {setting.default}; " if str(setting.default) else ""
+        default = f"default {setting.default}; " if setting.default not in ("", None, ()) else ""
         parser.add_argument(
             setting.flag,
             dest=name,

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from dranet.model.facts import CharDevice
 
-AttributeValue = bool | int | str
-"""The scalar kinds of ``resource.k8s.io/v1`` DeviceAttribute that we publish. ``bool`` is an ``int`` in
-Python: test it first."""
+AttributeValue = bool | int | str | tuple[int, ...]
+"""The kinds of ``resource.k8s.io/v1`` DeviceAttribute that we publish. ``bool`` is an ``int`` in Python: test
+it first. A tuple is a list attribute (``ints``), which needs a feature gate of the cluster."""
 
 
 class DeviceKind(StrEnum):
@@ -28,7 +28,8 @@ class Device:
     """One allocatable entry of a ResourceSlice.
 
     ``name`` is stable across renames and restarts (PCI address where there is one). ``attributes`` maps
-    qualified names (``dra.net/ifName``) to values within the API's limits.
+    qualified names (``dra.net/ifName``) to values, each within the API's limits; there may be more of them
+    than a slice can take (``inventory.slices`` chooses).
     """
 
     name: str
@@ -40,6 +41,8 @@ class Device:
     pci_path: tuple[str, ...] = ()
     """Bridges and switch ports from below the root down to the function itself."""
     pcie_root: str = ""
+    physical_function: str = ""
+    """PCI address of the SR-IOV physical function, on a virtual function."""
     numa_node: int | None = None
     rdma_device: str = ""
     char_devices: tuple[CharDevice, ...] = ()

@@ -65,6 +65,27 @@ class Link:
     virtual: bool = False
     """Its sysfs home is ``/sys/devices/virtual``."""
     addresses: tuple[Address, ...] = ()
+    vlan_id: int | None = None
+    phys_switch_id: str = ""
+    """Hex; the same for all ports of one embedded switch (``switchdev``), its representors among them."""
+    phys_port_name: str = ""
+    """``p0`` for an uplink port, ``pf0vf3`` for a representor."""
+    driver: str = ""
+    """As the driver names itself to ethtool; empty for software links and where nobody asked."""
+    driver_version: str = ""
+    firmware: str = ""
+    speed_mbps: int | None = None
+    """Negotiated speed in Mbit/s; ``None`` while the link is down or the driver does not know."""
+    duplex: str = ""
+    """``full``, ``half`` or empty."""
+    queues: int | None = None
+    """Receive queues in use (ethtool channels: rx + combined)."""
+    xdp: bool = False
+    """An XDP program is attached."""
+    tc_filters: tuple[str, ...] | None = None
+    """Names of the BPF programs on the TC ingress and egress hooks, sorted; ``None``: not read."""
+    tcx_programs: tuple[str, ...] | None = None
+    """Names of the BPF programs on the TCX hooks (Linux 6.6), sorted; ``None``: not read."""
 
     IFF_UP = 0x1
     IFF_LOOPBACK = 0x8
@@ -147,6 +168,12 @@ class PciFunction:
     link_speed: str = ""
     """``current_link_speed`` text, e.g. ``32.0 GT/s PCIe``."""
     link_width: int = 0
+    """Lanes in use; 0 where the function has no link of its own."""
+    max_link_speed: str = ""
+    max_link_width: int = 0
+    vendor_name: str = ""
+    """As in pci.ids, whole; empty where the database is missing or does not know the id."""
+    device_name: str = ""
 
     @property
     def base_class(self) -> int:
@@ -167,6 +194,16 @@ class RdmaPort:
     """As the kernel prints it: ``400 Gb/sec (4X NDR)``."""
     netdevs: tuple[str, ...] = ()
     """Interfaces named by ``gid_attrs/ndevs`` (RoCE)."""
+    phys_state: str = ""
+    """``LinkUp``, ``Polling``, ``Disabled`` ..."""
+    lid: int | None = None
+    """Local identifier; InfiniBand only."""
+    guid: str = ""
+    """Port GUID, ``0c42:a103:0065:7b22``: the interface identifier of GID 0."""
+    gid_types: tuple[str, ...] = ()
+    """What the GID table holds, sorted: ``IB/RoCE v1``, ``RoCE v2``."""
+    pkeys: tuple[str, ...] = ()
+    """Partition keys in table order, ``0xffff``; invalid (zero) entries are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +214,11 @@ class RdmaDevice:
     pci_address: str = ""
     node_guid: str = ""
     firmware: str = ""
+    node_type: str = ""
+    """``CA``, ``RNIC`` (iWARP) ..."""
+    system_image_guid: str = ""
+    """The same for all functions of one card."""
+    board_id: str = ""
     ports: tuple[RdmaPort, ...] = ()
     char_devices: tuple[CharDevice, ...] = ()
     """``/dev/infiniband/uverbsN`` of this device and the shared ``rdma_cm``."""
@@ -195,6 +237,39 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One NUMA node (``/sys/devices/system/node/nodeN``)."""
+
+    node: int
+    cpus: str = ""
+    """``cpulist``: ``0-55,112-167``."""
+    distances: tuple[int, ...] = ()
+    """ACPI SLIT distances to each online node, in their order; 10 is local."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifeline:
+    """By which link the node reaches, or answers at, an address that it cannot live without."""
+
+    purpose: str
+    """Reads after "carries": ``the route to the API server``, ``the node's address``."""
+    address: str
+    ifindex: int
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine itself."""
+
+    name: str = ""
+    kernel: str = ""
+    """``uname -r``."""
+    architecture: str = ""
+    product: str = ""
+    """Maker and model from DMI; never a serial number."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """Everything one scan read. Tuples are sorted (links by ifindex, the rest by address or name)."""
 
@@ -204,6 +279,10 @@ class NodeFacts:
     gpus: tuple[Gpu, ...] = ()
     default_routes: tuple[Route, ...] = ()
     """Main-table default routes of both families, all metrics."""
+    lifelines: tuple[Lifeline, ...] = ()
+    """The node's own addresses and the ways to the API server."""
+    numa_nodes: tuple[NumaNode, ...] = ()
+    host: Host = field(default=Host())
     rdma_netns_exclusive: bool = False
     """RDMA devices belong to one network namespace each (``rdma system``); ``False`` is shared mode."""
     warnings: tuple[str, ...] = field(default=())

@@ -1,0 +1,38 @@
+"""What may have changed on the node since the last scan: what ``watch`` answers and ``scan`` is asked.
+
+A change carries no content. It names what is worth reading again, so that a notification that is late,
+doubled or out of order does no harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Merge with ``|``; falsy when there is nothing to read again."""
+
+    links: frozenset[int] = frozenset()
+    """ifindexes of links that came, went or changed, in themselves or in their addresses."""
+    routes: bool = False
+    """A default route, or another route that may carry a lifeline, came or went."""
+    hardware: frozenset[str] = frozenset()
+    """Names in sysfs of devices that told of a change: ``0000:21:00.0``, ``mlx5_0``, ``renderD128``."""
+    everything: bool = False
+    """Nobody knows what: read all of it, cached or not."""
+
+    def __or__(self, other: Changes) -> Changes:
+        return Changes(
+            self.links | other.links,
+            self.routes or other.routes,
+            self.hardware | other.hardware,
+            self.everything or other.everything,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.links or self.routes or self.hardware or self.everything)
+
+
+EVERYTHING = Changes(everything=True)
+"""At start, after lost notifications, and from time to time as a net."""
