@@ -26,6 +26,8 @@ UNIX_PATH_MAX_BYTES = 107
 _DRIVER_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A DNS subdomain that begins with a letter: it is the vendor of our CDI devices, too."""
 
+_LINK_KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,14}")
+
 _SERVICE_LINK = re.compile(r"DRANET_(SERVICE|PORT)(_|$)|DRANET_\w+_(SERVICE|PORT)(_|$)")
 """Names that Kubernetes injects by itself beside a Service whose name starts with ``dranet``."""
 
@@ -81,6 +83,15 @@ def _words(value: object) -> tuple[str, ...]:
     if not isinstance(items, Iterable) or not all(isinstance(item, str) for item in items):
         raise ValueError("must be a list of names, or text with commas between them")
     return tuple(word for item in items if (word := item.strip()))
+
+
+def _link_kinds(value: object) -> tuple[str, ...]:
+    words = _words(value)
+    if not all(_LINK_KIND.fullmatch(word) for word in words):
+        raise ValueError(
+            "must be kinds as `ip -details link` prints them, with commas between, e.g. veth,bridge"
+        )
+    return words
 
 
 def _ip_addresses(value: object) -> tuple[str, ...]:
@@ -192,13 +203,13 @@ class Settings:
         "",
         _text,
         "CEL expression that a device must match to be offered, e.g. "
-        'device.attributes["dra.net"].type != "veth"; DraNet\'s older form (attributes[...].StringValue) '
-        "works too; empty offers all that is safe",
+        'device.attributes["dra.net"].?type.orValue("") != "vlan"; DraNet\'s form '
+        '(attributes["dra.net/type"].StringValue) works, too; empty offers all that is safe',
     )
     attributes_file: Path | None = _setting(
         None,
         _absolute_path_or_none,
-        "file (YAML or JSON) with attributes of your own for devices chosen by CEL",
+        "YAML or JSON file with attributes of your own for devices chosen by CEL; read again when it changes",
     )
     prefer_attributes: tuple[str, ...] = _setting(
         (),
@@ -218,8 +229,9 @@ class Settings:
     )
     offer_link_kinds: tuple[str, ...] = _setting(
         (),
-        _words,
-        "kinds of software links to offer although they usually belong to the node, e.g. veth,bridge",
+        _link_kinds,
+        "kinds of software links to offer although they usually belong to the node, e.g. veth,vxlan; never "
+        "the uplink, nor what is tied to it",
     )
     publish_gpus: bool = _setting(
         True,

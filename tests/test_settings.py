@@ -96,6 +96,11 @@ def test_every_setting_has_a_help_text_and_two_spellings_and_accepts_its_own_def
         ("nri_index", "7", "two digits"),
         ("bind_address", "9177", "HOST:PORT"),
         ("bind_address", "::1:9177", "HOST:PORT"),
+        ("offer_link_kinds", "veth,Bridge", "must be kinds as `ip -details link` prints them"),
+        ("offer_link_kinds", "a kind", "must be kinds as `ip -details link` prints them"),
+        ("node_addresses", "10.0.0.5,10.0.0", "must be IP addresses.*'10.0.0'"),
+        ("attributes_file", "attributes.yaml", "absolute path"),
+        ("list_attributes", "1", "true or false"),
     ],
 )
 def test_a_value_out_of_its_kind_is_refused_with_what_it_must_be(
@@ -110,3 +115,15 @@ def test_a_file_may_hold_typed_values(tmp_path: Path) -> None:
     file.write_text("publish_gpus: false\nrescan_seconds: 30\nlog_level: debug\n")
     settings = load_settings({}, {}, file)
     assert (settings.publish_gpus, settings.rescan_seconds, settings.log_level) == (False, 30.0, "debug")
+
+
+def test_lists_are_words_between_commas_and_lists_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("offer_link_kinds: [veth, vxlan]\nprefer_attributes: [mac]\n")
+    settings = load_settings({"prefer_attributes": "ipv4, example.com/rail ,"}, {}, file)
+    assert settings.offer_link_kinds == ("veth", "vxlan")
+    assert settings.prefer_attributes == ("ipv4", "example.com/rail")
+    assert load_settings({"node_addresses": "10.0.0.5,2001:DB8:0::5"}, {}).node_addresses == (
+        "10.0.0.5",
+        "2001:db8::5",
+    )

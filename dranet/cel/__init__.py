@@ -1,7 +1,8 @@
 """Kubernetes' device CEL dialect: does a device match a selector?
 
-One evaluator, today for the testbed's scheduler; the daemon itself never needs
-it. The engine (cel-expr-python) is an optional extra and is loaded with the first selector.
+One evaluator, for the testbed's scheduler (:class:`DeviceSelector`) and for what an operator says of a node's
+devices (:class:`DeviceExpression`: the filter, the rules for attributes). The daemon needs the latter only.
+The engine (cel-expr-python) is an optional extra and is loaded with the first expression.
 
 The dialect, as ``k8s.io/dynamic-resource-allocation/cel`` defines it: the variable ``device`` with
 ``driver``, ``attributes``, ``capacity`` and ``allowMultipleAllocations``; an unknown domain is an empty map;
@@ -10,7 +11,9 @@ ours. What Kubernetes has and this evaluator has not (regex, url, ip, cidr, sets
 two-variable comprehensions) is an error that says so, never "no match". Not enforced: the cost limit.
 """
 
+from dranet.cel.filter import DeviceExpression
 from dranet.cel.scalars import CelError
-from dranet.cel.selector import MAX_EXPRESSION_LENGTH, DeviceSelector, Version
+from dranet.cel.selector import DeviceSelector, Version
+from dranet.cel.verdict import MAX_EXPRESSION_LENGTH
 
-__all__ = ["MAX_EXPRESSION_LENGTH", "CelError", "DeviceSelector", "Version"]
+__all__ = ["MAX_EXPRESSION_LENGTH", "CelError", "DeviceExpression", "DeviceSelector", "Version"]

@@ -1,4 +1,4 @@
-"""An unknown domain is an empty map: the one rule of the dialect that the engine cannot be told."""
+"""Expressions as tokens. An unknown domain is an empty map: the one rule that the engine cannot be told."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+def significant_tokens(expression: str) -> list[str]:
+    """The expression's words, texts and marks, without space and comments."""
+    return [match[0] for match in _TOKEN.finditer(expression) if match.lastgroup != "skip"]
 
 
 def with_default_domains(expression: str) -> str:

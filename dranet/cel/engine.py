@@ -12,8 +12,17 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from dranet.cel.scalars import NANO, CelError, Semver, parse_quantity
+from dranet.errors import Reason
 
 _STRUCT = "kubernetes.Scalar"
+_ATTRIBUTE = "v1.DeviceAttribute"
+"""As the Go type is called in DraNet's filters."""
+
+_ATTRIBUTE_FIELDS: Mapping[type, tuple[str, str]] = {
+    int: ("IntValue", "TYPE_INT64"),
+    bool: ("BoolValue", "TYPE_BOOL"),
+    str: ("StringValue", "TYPE_STRING"),
+}
 _QUANTITY, _SEMVER = "quantity", "semver"
 _INT64 = range(-(2**63), 2**63)
 
@@ -38,14 +47,30 @@ class Program(Protocol):
     def eval(self, *, data: Mapping[str, Any]) -> Value: ...
 
 
-def compile_program(expression: str) -> Program:
+def compile_program(expression: str, *, with_older_form: bool = False) -> Program:
     """Parse and check.
+
+    Args:
+        expression: CEL.
+        with_older_form: also declare ``attributes``, a map of :func:`new_attribute` values.
 
     Raises:
         RuntimeError: the engine's complaint, with the place in the expression.
     """
-    program: Program = _environment().compile(expression)
+    program: Program = _environment(with_older_form).compile(expression)
     return program
+
+
+def new_attribute(value: object) -> Any:
+    """The engine's value for one attribute as ``k8s.io/api`` has it in Go, with the one field set that fits.
+
+    A list sets none of the four fields that DraNet's filters know.
+    """
+    message = _message_class(_ATTRIBUTE)()
+    for kind, (name, _) in _ATTRIBUTE_FIELDS.items():
+        if type(value) is kind:
+            setattr(message, name, value)
+    return message
 
 
 def new_quantity(text: str) -> Any:
@@ -60,49 +85,62 @@ def new_semver(text: str, normalize: bool = False) -> Any:
 
 @cache
 def _descriptor_pool() -> Any:
+    """Messages with explicit presence (proto2): an unset field reads as empty, and ``has()`` tells."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="dranet/cel.proto", package="kubernetes", syntax="proto3")
-    message = file.message_type.add(name=_STRUCT.rpartition(".")[2])
-    for number, name in enumerate(("kind", "text"), start=1):
-        message.field.add(name=name, number=number, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    text = "TYPE_STRING"
+    attribute_fields = (*_ATTRIBUTE_FIELDS.values(), ("VersionValue", text))
     pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
+    for struct, fields in ((_STRUCT, (("kind", text), ("text", text))), (_ATTRIBUTE, attribute_fields)):
+        package, _, name = struct.rpartition(".")
+        file = descriptor_pb2.FileDescriptorProto(name=f"dranet/{name}.proto", package=package)
+        message = file.message_type.add(name=name)
+        for number, (field, kind) in enumerate(fields, start=1):
+            message.field.add(name=field, number=number, type=kind, label="LABEL_OPTIONAL")
+        pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
 @cache
-def _scalar_class() -> Any:
+def _message_class(name: str) -> Any:
     from google.protobuf import message_factory
 
-    return message_factory.GetMessageClass(_descriptor_pool().FindMessageTypeByName(_STRUCT))
+    return message_factory.GetMessageClass(_descriptor_pool().FindMessageTypeByName(name))
 
 
 @cache
-def _environment() -> Any:
-    """The engine's environment, made once. Its package has no type information, hence by name."""
+def _environment(with_older_form: bool) -> Any:
+    """The engine's environments, each made once. Its package has no type information, hence by name."""
     try:
         cel = import_module("cel_expr_python.cel")
         names = ("ext_bindings", "ext_optional", "ext_strings")
         bindings, optional, strings = (import_module(f"cel_expr_python.ext.{name}") for name in names)
     except ImportError as error:
         raise CelError(
-            "device selectors need the CEL engine, which is not installed",
-            hint="install dranet with its testbed extra",
+            "CEL expressions need an engine that is not installed",
+            hint="install the package cel-expr-python, or dranet with its extra filter or testbed",
+            reason=Reason.MISSING_FEATURE,
         ) from error
     scalar = cel.Type(_STRUCT)
     return cel.NewEnv(
         descriptor_pool=_descriptor_pool(),
-        variables={
-            "device.driver": cel.Type.STRING,
-            "device.attributes": cel.Type.Map(cel.Type.STRING, cel.Type.Map(cel.Type.STRING, cel.Type.DYN)),
-            "device.capacity": cel.Type.Map(cel.Type.STRING, cel.Type.Map(cel.Type.STRING, scalar)),
-            "device.allowMultipleAllocations": cel.Type.BOOL,
-        },
+        variables=_variables(cel, scalar, with_older_form),
         extensions=[optional.ExtOptional(), strings.ExtStrings(2), bindings.ExtBindings()],
         functions=list(_functions(cel, scalar)),
     )
+
+
+def _variables(cel: Any, scalar: Any, with_older_form: bool) -> dict[str, Any]:
+    string, by_name = cel.Type.STRING, cel.Type.Map
+    variables = {
+        "device.driver": string,
+        "device.attributes": by_name(string, by_name(string, cel.Type.DYN)),
+        "device.capacity": by_name(string, by_name(string, scalar)),
+        "device.allowMultipleAllocations": cel.Type.BOOL,
+    }
+    if with_older_form:
+        variables["attributes"] = by_name(string, cel.Type(_ATTRIBUTE))
+    return variables
 
 
 def _functions(cel: Any, scalar: Any) -> Iterator[Any]:
@@ -195,4 +233,4 @@ def _from_nanos(nanos: int) -> Any:
 
 
 def _scalar(kind: str, text: str) -> Any:
-    return _scalar_class()(kind=kind, text=text)
+    return _message_class(_STRUCT)(kind=kind, text=text)

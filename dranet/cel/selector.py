@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from dranet.cel.domains import with_default_domains
-from dranet.cel.engine import Program, compile_program, new_quantity, new_semver
-from dranet.cel.scalars import CelError
-
-MAX_EXPRESSION_LENGTH = 10240
-"""Of a selector, by ``resource.k8s.io/v1``."""
-
-_MISSING = frozenset(
-    {"find", "findAll", "url", "isURL", "ip", "isIP", "cidr", "isCIDR", "includes", "sets", "lists", "format"}
-    | {"isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "flatten", "slice", "distinct", "sortBy"}
-    | {"range", "reverse", "transformList", "transformMap", "transformMapEntry", "authorizer"}
-)
-"""Names that Kubernetes' environment declares and this engine does not."""
+from dranet.cel.engine import new_quantity, new_semver
+from dranet.cel.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +27,15 @@ Capacity = Mapping[str, str | int]
 class DeviceSelector:
     """A compiled selector. Make it with :meth:`compile`; it can be used for any number of devices."""
 
-    __slots__ = ("_program", "expression")
+    __slots__ = ("_verdict",)
 
-    def __init__(self, expression: str, program: Program) -> None:
-        self.expression = expression
-        self._program = program
+    def __init__(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+
+    @property
+    def expression(self) -> str:
+        """As it was given."""
+        return self._verdict.expression
 
     @classmethod
     def compile(cls, expression: str) -> DeviceSelector:
@@ -52,14 +45,7 @@ class DeviceSelector:
             CelError: too long, not CEL, a name that the dialect (or this evaluator) does not have, or a
                 result that cannot be a bool.
         """
-        if len(expression) > MAX_EXPRESSION_LENGTH:
-            raise CelError(
-                f"selector has {len(expression)} characters, at most {MAX_EXPRESSION_LENGTH} count"
-            )
-        result_type = _compile(expression).return_type().name()
-        if result_type not in ("BOOL", "DYN"):
-            raise CelError(f"selector must be a bool, not {result_type.lower()}: {expression}")
-        return cls(expression, _compile(with_default_domains(expression)))
+        return cls(Verdict.compile(expression))
 
     def matches(
         self,
@@ -79,56 +65,33 @@ class DeviceSelector:
         Raises:
             CelError: an attribute that the device lacks, a wrong type, a result that is not a bool.
         """
-        values = {name: _attribute(value) for name, value in attributes.items()}
+        values = {name: attribute_value(value) for name, value in attributes.items()}
         amounts = {name: new_quantity(str(value)) for name, value in (capacity or {}).items()}
-        return self._evaluate(
-            {
-                "device.driver": driver,
-                "device.attributes": _by_domain(driver, values),
-                "device.capacity": _by_domain(driver, amounts),
-                "device.allowMultipleAllocations": allow_multiple,
-            }
-        )
-
-    def _evaluate(self, variables: Mapping[str, Any]) -> bool:
-        try:
-            value = self._program.eval(data=variables)
-        except RuntimeError as error:
-            raise CelError(f"selector cannot be evaluated: {self.expression}: {error}") from error
-        kind = value.type().name()
-        if kind == "ERROR":
-            raise CelError(_explain(str(value.value()), self.expression), hint=_hint(str(value.value())))
-        result = value.plain_value()
-        if not isinstance(result, bool):
-            raise CelError(f"selector must be a bool, not {kind.lower()}: {self.expression}")
-        return result
+        return self._verdict.evaluate(device_variables(driver, values, amounts, allow_multiple))
 
 
-def _compile(expression: str) -> Program:
-    try:
-        return compile_program(expression)
-    except RuntimeError as error:
-        text = str(error).removeprefix("INVALID_ARGUMENT: ").removesuffix(" [INVALID_ARGUMENT]")
-        unknown = set(re.findall(r"undeclared reference to '([^']+)'", text))
-        missing = sorted(unknown & _MISSING)
-        if missing:
-            raise CelError(
-                f"selector cannot be judged here: this evaluator lacks Kubernetes' {', '.join(missing)}"
-            ) from error
-        raise CelError(f"selector does not compile: {text}") from error
+def device_variables(
+    driver: str,
+    attributes: Mapping[str, Any],
+    capacity: Mapping[str, Any] = MappingProxyType({}),
+    allow_multiple: bool = False,
+) -> dict[str, Any]:
+    """The variable ``device`` of the dialect, from the engine's values by qualified or bare name."""
+    return {
+        "device.driver": driver,
+        "device.attributes": _by_domain(driver, attributes),
+        "device.capacity": _by_domain(driver, capacity),
+        "device.allowMultipleAllocations": allow_multiple,
+    }
 
 
-def _explain(error: str, expression: str) -> str:
-    missing = re.search(r'Key not found in map : "(.*)"', error)
-    if missing:
-        return f"the device has no attribute or capacity {missing[1]!r}: {expression}"
-    return f"selector failed: {error}: {expression}"
-
-
-def _hint(error: str) -> str:
-    if "Key not found" in error:
-        return "guard it with has(...) or .?name.orValue(...), or test device.driver first"
-    return ""
+def attribute_value(value: AttributeScalar | Sequence[AttributeScalar]) -> Any:
+    """The engine's value for an attribute; a sequence is a list."""
+    if isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Version):
+        return new_semver(value.text)
+    return [attribute_value(item) for item in value]
 
 
 def _by_domain(driver: str, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -137,11 +100,3 @@ def _by_domain(driver: str, values: Mapping[str, Any]) -> dict[str, dict[str, An
         domain, slash, identifier = name.rpartition("/")
         domains.setdefault(domain if slash else driver, {})[identifier] = value
     return domains
-
-
-def _attribute(value: AttributeScalar | Sequence[AttributeScalar]) -> Any:
-    if isinstance(value, Version):
-        return new_semver(value.text)
-    if isinstance(value, (bool, int, str)):
-        return value
-    return [_attribute(item) for item in value]

@@ -89,6 +89,8 @@ def device_to_json(device: Device) -> DeviceJson:
 def _attribute_to_json(value: AttributeValue) -> JsonObject:
     if isinstance(value, bool):  # before int: a bool is one
         return {"bool": value}
+    if isinstance(value, tuple):
+        return {"ints": list(value)}
     return {"int": value} if isinstance(value, int) else {"string": value}
 
 

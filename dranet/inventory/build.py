@@ -6,18 +6,28 @@ Whether a device is offered is ``filter``'s business; here even the loopback is 
 
 A device that a pod has is out of the scan's sight: its link is in another namespace while its PCI function
 (and, in shared RDMA mode, its RDMA device) is still here. Judged by such half facts it would look like an
-RDMA-only device and could be given away twice. So its recorded self is used, and none of its facts.
+RDMA-only device and could be given away twice. So its recorded self is used, and none of its facts. It stays
+in the result even when its function is gone from the facts: ``filter`` tells that apart.
+
+One PCI function is one device, as in DraNet, because the function is what a claim names and what has the
+RDMA device. Where it carries several links (dual-port cards such as ConnectX-3, cxgb4), the first one stands
+for it and the others stay on the node; representors and sub-functions never stand for it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
 
 from dranet.inventory import describe, naming
 from dranet.inventory.infrastructure import infrastructure_reason
-from dranet.model.attributes import VIRTUAL, Attribute, attribute_map
+from dranet.inventory.nearness import NearestGpus, near_numa_nodes
+from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from dranet.inventory.switchdev import is_representor, is_sub_function
+from dranet.model.attributes import VIRTUAL, Attribute, FittedValues, fit_values
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
 
@@ -25,19 +35,28 @@ PASSTHROUGH_DRIVERS = frozenset({"vfio-pci", "uio_pci_generic", "igb_uio", "pci-
 """A function bound to one of these belongs to a virtual machine or to user space, not to the kernel."""
 
 _PCI_CLASS_NETWORK = 0x02
+_ARPHRD_INFINIBAND = 32
+
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
+_Values = dict[Attribute, AttributeValue | None]
 
 
-def build_devices(facts: NodeFacts, held: Mapping[str, Device]) -> tuple[Device, ...]:
+def build_devices(
+    facts: NodeFacts, held: Mapping[str, Device], policy: Policy = DEFAULT_POLICY
+) -> tuple[Device, ...]:
     """Every device of the node, NICs and RDMA devices before GPUs, each in the order of PCI address or name.
 
-    The order is that of preference for consumers: a class that tests only ``device.driver`` gets a NIC.
+    The order is that of preference for consumers: a class that tests only ``device.driver`` gets a NIC. It
+    and the devices depend on what the facts say, not on the order in which they say it.
 
     Args:
         facts: one scan of the host.
         held: the devices that pods have now, by name, as recorded when they were prepared. Each keeps
             every field but ``ifname``, which is emptied.
+        policy: of it, whether IPoIB interfaces are offered, and whether the cluster takes list attributes.
     """
-    parts = _Parts.of(facts, held)
+    parts = _Parts.of(facts, held, policy)
     devices = {name: replace(device, ifname="") for name, device in held.items()}
     for device in (*parts.pci_devices(), *parts.link_devices(), *parts.rdma_devices(), *parts.gpu_devices()):
         devices.setdefault(device.name, device)
@@ -45,38 +64,61 @@ def build_devices(facts: NodeFacts, held: Mapping[str, Device]) -> tuple[Device,
 
 
 @dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What a device's own facts do not say, but its neighbours'."""
+
+    links: Mapping[int, Link]
+    """By ifindex."""
+    gpus: NearestGpus
+    numa_lists: Mapping[int, tuple[int, ...]] | None
+    """``None`` where the cluster does not take lists."""
+
+    @classmethod
+    def of(cls, facts: NodeFacts, functions: Mapping[str, PciFunction], policy: Policy) -> _Surroundings:
+        gpus = _index(facts.gpus, lambda gpu: gpu.pci_address)
+        placed = [_placed_gpu(gpus[address], functions.get(address)) for address in sorted(gpus)]
+        lists = near_numa_nodes(facts.numa_nodes) if policy.list_attributes else None
+        return cls(_index(facts.links, lambda link: link.ifindex), NearestGpus(placed), lists)
+
+
+@dataclass(frozen=True, slots=True)
 class _Parts:
     """The facts of what no pod has, indexed by the PCI function that carries them."""
 
     functions: Mapping[str, PciFunction]
-    links_on: Mapping[str, list[Link]]
-    rdma_on: Mapping[str, list[RdmaDevice]]
-    gpus: tuple[Gpu, ...]
+    links_on: Mapping[str, Sequence[Link]]
+    rdma_on: Mapping[str, Sequence[RdmaDevice]]
+    rdma_under: Mapping[str, Sequence[RdmaDevice]]
+    """RDMA devices without PCI (soft RDMA), by the name of each interface below them."""
+    gpus: Mapping[str, Gpu]
     held_addresses: frozenset[str]
+    around: _Surroundings
+    offered_kinds: frozenset[str]
 
     @classmethod
-    def of(cls, facts: NodeFacts, held: Mapping[str, Device]) -> _Parts:
-        functions = {function.address: function for function in facts.pci_functions}
-        held_rdma = {device.rdma_device for device in held.values() if device.rdma_device}
-        links_on: dict[str, list[Link]] = defaultdict(list)
-        rdma_on: dict[str, list[RdmaDevice]] = defaultdict(list)
-        for link in facts.links:
-            links_on[carrier(link, functions)].append(link)
-        for rdma in facts.rdma_devices:
-            if rdma.name not in held_rdma:
-                rdma_on[rdma.pci_address].append(rdma)
-        addresses = frozenset(device.pci_address for device in held.values() if device.pci_address)
-        return cls(functions, links_on, rdma_on, facts.gpus, addresses)
+    def of(cls, facts: NodeFacts, held: Mapping[str, Device], policy: Policy) -> _Parts:
+        functions = _index(facts.pci_functions, lambda function: function.address)
+        around = _Surroundings.of(facts, functions, policy)
+        rdma_on = _group_rdma(facts.rdma_devices, held)
+        return cls(
+            functions,
+            _group_links(around.links, functions, policy),
+            rdma_on,
+            _group_by_netdev(rdma_on.get("", ())),
+            _index(facts.gpus, lambda gpu: gpu.pci_address),
+            frozenset(device.pci_address for device in held.values() if device.pci_address),
+            around,
+            policy.offer_link_kinds,
+        )
 
     def pci_devices(self) -> Iterator[Device]:
         """One device for each network function, and for each other function with a link or RDMA device."""
         nics = {f.address for f in self.functions.values() if _is_attachable_nic(f)}
         for address in sorted(nics | {*self.links_on, *self.rdma_on} - {""}):
             if address not in self.held_addresses:
-                function = self.functions.get(address)
                 link = _main_link(address, self.links_on.get(address, ()))
-                rdma = _main_rdma(link, self.rdma_on.get(address, ()))
-                yield _device(naming.pci_device_name(address), link, rdma, function, address)
+                rdma = _main_rdma(link, self.rdma_on.get(address, ())) or self._soft_rdma(link)
+                yield self._device(naming.pci_device_name(address), link, rdma, address)
 
     def link_devices(self) -> Iterator[Device]:
         """Links without PCI. A name that the rules give twice goes through base32 the second time.
@@ -88,26 +130,75 @@ class _Parts:
             name = naming.link_device_name(link.ifname)
             name = naming.encoded_link_name(link.ifname) if name in taken else name
             taken.add(name)
-            if infrastructure_reason(link):
-                yield Device(name, DeviceKind.NIC, ifname=link.ifname)
+            if infrastructure_reason(link, self.offered_kinds):
+                yield _bare_device(name, link.ifname)
             else:
-                yield _device(name, link, self._soft_rdma(link))
+                yield self._device(name, link, self._soft_rdma(link))
 
     def rdma_devices(self) -> Iterator[Device]:
-        """RDMA devices without PCI whose interface, if they have one, is not among the links."""
-        ifnames = {link.ifname for link in self.links_on.get("", ())}
+        """RDMA devices without PCI that no interface in sight has below it."""
+        ifnames = {link.ifname for link in self.around.links.values()}
         for rdma in self.rdma_on.get("", ()):
             if ifnames.isdisjoint(_netdevs(rdma)):
-                yield _device(naming.rdma_device_name(rdma.name), None, rdma)
+                yield self._device(naming.rdma_device_name(rdma.name), None, rdma)
 
     def gpu_devices(self) -> Iterator[Device]:
-        for gpu in self.gpus:
-            if gpu.pci_address not in self.held_addresses:
-                yield _gpu_device(gpu, self.functions.get(gpu.pci_address))
+        for address in sorted(self.gpus):
+            if address not in self.held_addresses:
+                yield self._gpu_device(self.gpus[address])
 
-    def _soft_rdma(self, link: Link) -> RdmaDevice | None:
-        on_link = (rdma for rdma in self.rdma_on.get("", ()) if link.ifname in _netdevs(rdma))
+    def _soft_rdma(self, link: Link | None) -> RdmaDevice | None:
+        on_link = self.rdma_under.get(link.ifname, ()) if link else ()
         return min(on_link, key=lambda rdma: rdma.name, default=None)
+
+    def _device(self, name: str, link: Link | None, rdma: RdmaDevice | None, address: str = "") -> Device:
+        function = self.functions.get(address)
+        fitted = self._describe(link, rdma, function, address)
+        return Device(
+            name,
+            _kind(link, rdma, function),
+            fitted.kept,
+            ifname=link.ifname if link else "",
+            pci_address=address,
+            pci_path=function.path if function else (),
+            pcie_root=function.root if function else "",
+            physical_function=function.physical_function if function else "",
+            numa_node=function.numa_node if function else None,
+            rdma_device=rdma.name if rdma else "",
+            char_devices=rdma.char_devices if rdma else (),
+            left_out=fitted.left_out,
+        )
+
+    def _describe(
+        self, link: Link | None, rdma: RdmaDevice | None, function: PciFunction | None, address: str
+    ) -> FittedValues:
+        values: _Values = {VIRTUAL: False}
+        if address:
+            values |= describe.describe_address(address)
+        if function:
+            values |= self._function_values(function)
+            values |= describe.describe_near_gpus(self.around.gpus.of(function))
+            values |= describe.describe_erdma(function)
+        if link or function:
+            values |= describe.describe_sriov(function)
+        if link:
+            values |= describe.describe_link(link)
+            values |= describe.describe_relatives(link, self.around.links)
+        values |= describe.describe_rdma(rdma, link.ifname if link else "")
+        values |= describe.describe_versions(link, rdma, function)
+        return fit_values(values)
+
+    def _gpu_device(self, gpu: Gpu) -> Device:
+        function = self.functions.get(gpu.pci_address)
+        values: _Values = {**describe.describe_address(gpu.pci_address)}
+        values |= self._function_values(function) if function else {}
+        values |= {**describe.describe_versions(None, None, function), **describe.describe_gpu(gpu)}
+        fitted = fit_values(values)
+        return replace(_placed_gpu(gpu, function), attributes=fitted.kept, left_out=fitted.left_out)
+
+    def _function_values(self, function: PciFunction) -> _Values:
+        numa = describe.describe_numa(function.numa_node, self.around.numa_lists)
+        return {**describe.describe_pci(function), **numa}
 
 
 def carrier(link: Link, functions: Mapping[str, PciFunction]) -> str:
@@ -122,6 +213,54 @@ def carrier(link: Link, functions: Mapping[str, PciFunction]) -> str:
     return ""
 
 
+def is_ipoib(link: Link) -> bool:
+    """Whether it is an IP-over-InfiniBand interface, parent or child."""
+    return link.kind == "ipoib" or link.arp_type == _ARPHRD_INFINIBAND
+
+
+def _index(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, _T]:
+    """``items`` by their key. Keys are unique, or the facts are odd: then any one counts, but always the
+    same one."""
+    found: dict[_K, _T] = {}
+    for item in items:
+        known = found.setdefault(key(item), item)
+        if known is not item and repr(item) < repr(known):
+            found[key(item)] = item
+    return found
+
+
+def _group_links(
+    links: Mapping[int, Link], functions: Mapping[str, PciFunction], policy: Policy
+) -> Mapping[str, Sequence[Link]]:
+    """Links by the function that carries them (empty: none), each in the order of ifindex."""
+    grouped: dict[str, list[Link]] = defaultdict(list)
+    for index in sorted(links):
+        link = links[index]
+        if policy.move_ib_interfaces or not is_ipoib(link):
+            grouped[carrier(link, functions) if link.pci_address else ""].append(link)
+    return grouped
+
+
+def _group_rdma(
+    devices: Iterable[RdmaDevice], held: Mapping[str, Device]
+) -> Mapping[str, Sequence[RdmaDevice]]:
+    """RDMA devices that no pod has, by PCI address (empty: none), each in the order of names."""
+    names = {device.rdma_device for device in held.values()}
+    grouped: dict[str, list[RdmaDevice]] = defaultdict(list)
+    for name, rdma in sorted(_index(devices, lambda rdma: rdma.name).items()):
+        if name not in names:
+            grouped[rdma.pci_address].append(rdma)
+    return grouped
+
+
+def _group_by_netdev(devices: Iterable[RdmaDevice]) -> Mapping[str, Sequence[RdmaDevice]]:
+    grouped: dict[str, list[RdmaDevice]] = defaultdict(list)
+    for rdma in devices:
+        for ifname in _netdevs(rdma):
+            grouped[ifname].append(rdma)
+    return grouped
+
+
 def _is_attachable_nic(function: PciFunction) -> bool:
     """A network function that a kernel driver runs.
 
@@ -133,12 +272,13 @@ def _is_attachable_nic(function: PciFunction) -> bool:
 
 
 def _main_link(address: str, links: Iterable[Link]) -> Link | None:
-    """The link that stands for the function where it has several (representors, sub-functions, two ports).
+    """The link that stands for the function where it has several.
 
     First one whose parent is the function itself, that is no child of another link, and then the oldest
-    (lowest ifindex): drivers make a function's own link before its representors.
+    (lowest ifindex): drivers make a function's own link, and its first port, first.
     """
-    return min(links, key=lambda k: (k.parent_device != address, bool(k.lower), k.ifindex), default=None)
+    own = (link for link in links if not is_representor(link) and not is_sub_function(link))
+    return min(own, key=lambda k: (k.parent_device != address, bool(k.lower), k.ifindex), default=None)
 
 
 def _main_rdma(link: Link | None, devices: Iterable[RdmaDevice]) -> RdmaDevice | None:
@@ -164,47 +304,22 @@ def _kind(link: Link | None, rdma: RdmaDevice | None, function: PciFunction | No
     return DeviceKind.NIC if is_roce and owns_link else DeviceKind.RDMA
 
 
-def _device(
-    name: str,
-    link: Link | None,
-    rdma: RdmaDevice | None,
-    function: PciFunction | None = None,
-    address: str = "",
-) -> Device:
-    ifname = link.ifname if link else ""
-    attributes: dict[Attribute, AttributeValue | None] = {VIRTUAL: False}
-    attributes |= describe.describe_pci(function) if function else {}
-    attributes |= {**describe.describe_link(link), **describe.describe_sriov(function)} if link else {}
-    attributes |= describe.describe_rdma(rdma, ifname)
-    device = Device(
-        name=name,
-        kind=_kind(link, rdma, function),
-        attributes=attribute_map(attributes),
-        ifname=ifname,
-        pci_address=address,
-        rdma_device=rdma.name if rdma else "",
-        char_devices=rdma.char_devices if rdma else (),
-    )
-    return _placed(device, function)
+@lru_cache(maxsize=4096)  # a node full of pods has the same thousand at each scan
+def _bare_device(name: str, ifname: str) -> Device:
+    return Device(name, DeviceKind.NIC, ifname=ifname)
 
 
-def _gpu_device(gpu: Gpu, function: PciFunction | None) -> Device:
-    values = {**(describe.describe_pci(function) if function else {}), **describe.describe_gpu(gpu)}
-    device = Device(
-        name=naming.gpu_device_name(gpu.pci_address),
-        kind=DeviceKind.GPU,
-        attributes=attribute_map(values),
+def _placed_gpu(gpu: Gpu, function: PciFunction | None) -> Device:
+    """The GPU with its place in the PCIe and NUMA tree, still without attributes."""
+    return Device(
+        naming.gpu_device_name(gpu.pci_address),
+        DeviceKind.GPU,
         pci_address=gpu.pci_address,
+        pci_path=function.path if function else (),
+        pcie_root=function.root if function else "",
+        numa_node=function.numa_node if function else None,
         char_devices=gpu.char_devices,
     )
-    return _placed(device, function)
-
-
-def _placed(device: Device, function: PciFunction | None) -> Device:
-    """The device with its place in the PCIe and NUMA tree."""
-    if function is None:
-        return device
-    return replace(device, pci_path=function.path, pcie_root=function.root, numa_node=function.numa_node)
 
 
 def _preference(device: Device) -> tuple[bool, bool, str, str]:

@@ -1,24 +1,24 @@
 """Publish or hold back: one decision for each device, with its reason in words.
 
-The node comes first: what carries its default route, and everything tied to that link, is never offered.
-Next come links that a pod cannot or should not have: pieces of the node's own network (bridges, tunnels,
-other pods' veths) and ports of a bond or bridge. A kind of software link that is not known to be harmless
-is held back, not offered.
+The node comes first: what it lives by, and everything tied to that, is never offered (``ties``). Next come
+links that a pod cannot or should not have: pieces of the node's own network (bridges, tunnels, other pods'
+veths) and ports of a bond or bridge. A kind of software link that is not known to be harmless is held back,
+not offered. What is left gets the operator's own attributes and goes through the operator's filter, which
+sees them, too. What a pod has keeps its place and its attributes as they were.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from dranet.inventory.build import carrier
-from dranet.inventory.infrastructure import infrastructure_reason
-from dranet.model.attributes import MTU
+from dranet.errors import DranetError
+from dranet.inventory.build import PASSTHROUGH_DRIVERS, carrier
+from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
+from dranet.inventory.policy import DEFAULT_POLICY, Given, Policy
+from dranet.inventory.ties import Ties, find_ties, has_local_parent
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Link, NodeFacts, Route
-
-_RTN_UNICAST = 1
+from dranet.model.facts import Link, NodeFacts, PciFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +28,36 @@ class Decision:
     device: Device
     published: bool
     reason: str
+    filter_failed: bool = False
+    """The operator's filter could not be evaluated on it; it is held back, and counted."""
+    warnings: tuple[str, ...] = ()
+    """What the operator's rules could not do for it, one line each; none of it holds the device back."""
 
 
-def decide(devices: Sequence[Device], facts: NodeFacts) -> tuple[Decision, ...]:
+def decide(
+    devices: Sequence[Device],
+    facts: NodeFacts,
+    policy: Policy = DEFAULT_POLICY,
+    held: Collection[str] = frozenset(),
+) -> tuple[Decision, ...]:
     """One decision for each device, in the same order.
 
     Args:
         devices: as built from the same ``facts``.
         facts: one scan of the host.
+        policy: what the operator decided.
+        held: names of the devices that pods have now.
     """
-    view = _HostView.of(facts)
-    return tuple(_decide(device, view) for device in devices)
+    view = _HostView.of(facts, policy)
+    return tuple(
+        _decide_held(device, view) if device.name in held else _decide_free(device, view, policy)
+        for device in devices
+    )
 
 
 def uplink_names(facts: NodeFacts) -> frozenset[str]:
-    """Interface names of the node's uplinks and of everything tied to them; for the check at attach, too.
-
-    Uplinks are the links of the default routes with the lowest metric of each address family, every next
-    hop of a multipath route among them. If one of those links is down or out of sight, another default
-    route of that family may carry the node now, so all of them count.
-
-    Tied to an uplink are its master, the master's other ports, its parent (VLAN, macvlan ...) and its
-    children, and what is tied to these.
-    """
-    return frozenset(_HostView.of(facts).tied)
+    """Interface names of the links that the node lives by, and of everything tied to them."""
+    return frozenset(find_ties(facts).links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,124 +66,152 @@ class _HostView:
 
     by_name: Mapping[str, Link]
     by_index: Mapping[int, Link]
-    on_function: Mapping[str, tuple[Link, ...]]
+    functions: Mapping[str, PciFunction]
+    on_function: Mapping[str, Sequence[Link]]
     riders: Mapping[int, str]
-    """ifindex -> name of a link that rides on it (VLAN, macvlan ...)."""
-    tied: Mapping[str, str]
-    """Names that must stay home -> the uplink they are tied to (itself, for an uplink)."""
+    """ifindex -> name of a link that rides on it (VLAN, macvlan ...). The two ends of a pair name each other,
+    and each can do without the other's place."""
+    ties: Ties
+    rdma_moves: bool
+    """An RDMA device moves into the pod's namespace, and its IPoIB interfaces are lost to the node."""
+    offered_kinds: Collection[str]
 
     @classmethod
-    def of(cls, facts: NodeFacts) -> _HostView:
-        by_index = {link.ifindex: link for link in facts.links}
+    def of(cls, facts: NodeFacts, policy: Policy) -> _HostView:
         functions = {function.address: function for function in facts.pci_functions}
-        on_function: dict[str, tuple[Link, ...]] = defaultdict(tuple)
+        on_function: dict[str, list[Link]] = {}
         for link in facts.links:
-            on_function[carrier(link, functions)] += (link,)
+            if link.pci_address and (address := carrier(link, functions)):
+                on_function.setdefault(address, []).append(link)
         return cls(
             by_name={link.ifname: link for link in facts.links},
-            by_index=by_index,
-            on_function={address: links for address, links in on_function.items() if address},
+            by_index={link.ifindex: link for link in facts.links},
+            functions=functions,
+            on_function=on_function,
             riders={
-                link.lower: link.ifname for link in facts.links if link.lower and _has_local_parent(link)
+                link.lower: link.ifname
+                for link in facts.links
+                if link.lower and link.kind not in PAIR_KINDS and has_local_parent(link)
             },
-            tied=_tied_names(by_index, _uplink_indexes(facts.default_routes, by_index)),
+            ties=find_ties(facts),
+            rdma_moves=facts.rdma_netns_exclusive,
+            offered_kinds=policy.offer_link_kinds,
         )
 
-    def links_of(self, device: Device) -> tuple[Link, ...]:
+    def links_of(self, device: Device) -> Sequence[Link]:
         """Every link that goes, or breaks, with the device."""
-        return self.on_function.get(device.pci_address) or (self.by_name[device.ifname],)
+        on_function = self.on_function.get(device.pci_address)
+        if on_function:
+            return on_function
+        return (self.by_name[device.ifname],) if device.ifname in self.by_name else ()
 
 
-def _decide(device: Device, view: _HostView) -> Decision:
-    if device.kind is DeviceKind.GPU:
-        return Decision(device, True, "is a GPU")
-    if not device.ifname and MTU.qualified in device.attributes:  # recorded with the link that it had
-        return Decision(device, True, "belongs to a pod now and keeps its place")
-    if device.kind is DeviceKind.RDMA:
-        return Decision(device, True, "is an RDMA device without network interface")
-    if device.ifname not in view.by_name:
-        return Decision(device, False, "has no network interface in the host's network namespace")
-    reason = _reason_to_hold(device, view)
-    return Decision(device, not reason, reason or "is a network interface that the node can spare")
+def _decide_held(device: Device, view: _HostView) -> Decision:
+    """A function that was there when the pod got it and is not now has been unplugged."""
+    if device.pci_path and device.pci_address not in view.functions:
+        return Decision(
+            device, False, f"is gone while a pod has it: there is no {device.pci_address} any more"
+        )
+    return Decision(device, True, "belongs to a pod now and keeps its place")
 
 
-def _reason_to_hold(device: Device, view: _HostView) -> str:
+def _decide_free(device: Device, view: _HostView, policy: Policy) -> Decision:
+    reason = _reason_to_hold(device, view, policy)
+    if reason:
+        return Decision(device, False, reason)
+    if policy.rules is None and policy.filter is None:
+        return Decision(device, True, _OFFERED[device.kind])
+    return _decide_once(device, policy)
+
+
+def _decide_once(device: Device, policy: Policy) -> Decision:
+    """An expression costs a tenth of a millisecond, so a device that has not changed is not judged again."""
+    known = policy.judged.get(device.name)
+    if known is not None and known[0] == device:
+        return known[1]
+    decision = _decide_by_policy(device, policy)
+    if len(policy.judged) >= _MAX_JUDGED:
+        policy.judged.clear()
+    policy.judged[device.name] = (device, decision)
+    return decision
+
+
+def _decide_by_policy(device: Device, policy: Policy) -> Decision:
+    """The operator's attributes, then the operator's filter."""
+    given = policy.rules.attributes_for(device) if policy.rules else Given()
+    device = replace(device, attributes={**device.attributes, **given.attributes})
+    try:
+        if policy.filter is None or policy.filter.matches(device.attributes):
+            return Decision(device, True, _OFFERED[device.kind], warnings=given.warnings)
+        return Decision(device, False, "does not match the operator's filter", warnings=given.warnings)
+    except DranetError as error:
+        reason = f"fails the operator's filter: {error.message}"
+        return Decision(device, False, reason, filter_failed=True, warnings=given.warnings)
+
+
+_MAX_JUDGED = 4096
+"""So many devices are remembered; names that come and go must not fill the memory."""
+
+_OFFERED = {
+    DeviceKind.NIC: "is a network interface that the node can spare",
+    DeviceKind.RDMA: "is an RDMA device without network interface",
+    DeviceKind.GPU: "is a GPU",
+}
+
+
+def _reason_to_hold(device: Device, view: _HostView, policy: Policy) -> str:
     """Empty if nothing speaks against offering the device."""
+    if device.kind is DeviceKind.GPU:
+        return "" if policy.publish_gpus else "is a GPU, and the setting publish_gpus is off"
+    if device.kind is DeviceKind.RDMA:
+        return _tied_reason(device, view) if view.rdma_moves else ""
+    link = view.by_name.get(device.ifname)
+    if link is None:
+        return _no_link_reason(device, view)
+    return _tied_reason(device, view) if device.pci_address else _soft_link_reason(link, view)
+
+
+def _soft_link_reason(link: Link, view: _HostView) -> str:
+    """A node full of pods has a thousand of these; what most of them are is asked early."""
+    tie = view.ties.links.get(link.ifname)
+    if tie:
+        return tie.reason_for(link.ifname)
+    return infrastructure_reason(link, view.offered_kinds) or _dependents_reason(link, view)
+
+
+def _no_link_reason(device: Device, view: _HostView) -> str:
+    function = view.functions.get(device.pci_address)
+    if function and function.driver in PASSTHROUGH_DRIVERS:
+        return f"is bound to {function.driver}, for a virtual machine or a program in user space"
+    if function and not function.driver:
+        return "has no driver"
+    return "has no network interface in the host's network namespace"
+
+
+def _tied_reason(device: Device, view: _HostView) -> str:
     links = view.links_of(device)
     for link in links:
-        reason = _uplink_reason(link, view) or _dependents_reason(link, view)
+        tie = view.ties.links.get(link.ifname)
+        if tie:
+            return tie.reason_for(link.ifname)
+    if device.pci_address in view.ties.functions:
+        return view.ties.functions[device.pci_address].reason_for("")
+    for link in links:
+        reason = _dependents_reason(link, view)
         if reason:
             return reason
-    return "" if device.pci_address else infrastructure_reason(view.by_name[device.ifname])
-
-
-def _uplink_reason(link: Link, view: _HostView) -> str:
-    uplink = view.tied.get(link.ifname)
-    if uplink is None:
-        return ""
-    if uplink == link.ifname:
-        return f"is the node's uplink: {uplink} carries a default route"
-    return f"is tied to the node's uplink: {link.ifname} is a relative of {uplink}"
+    return ""
 
 
 def _dependents_reason(link: Link, view: _HostView) -> str:
-    if link.is_loopback:
-        return "is the loopback"
     if link.master is not None:
-        master = view.by_index.get(link.master)
-        name = f"{master.ifname} ({master.kind})" if master else f"interface {link.master}"
-        return f"is enslaved: {link.ifname} is a port of {name}"
+        return f"is enslaved: {link.ifname} is a port of {_master_name(link.master, view)}"
     rider = view.riders.get(link.ifindex)
     return f"carries another interface: {rider} on {link.ifname} would be lost" if rider else ""
 
 
-def _uplink_indexes(routes: Sequence[Route], by_index: Mapping[int, Link]) -> set[int]:
-    found: set[int] = set()
-    for family in (False, True):
-        own = [r for r in routes if r.type == _RTN_UNICAST and (":" in r.destination) is family]
-        best = [r for r in own if r.metric == min(route.metric for route in own)]
-        certain = all(_is_usable(by_index.get(index)) for index in _outputs(best))
-        found |= _outputs(best if certain else own)
-    return found
-
-
-def _outputs(routes: Iterable[Route]) -> set[int]:
-    return {index for route in routes for index in (route.ifindex, *route.next_hops) if index}
-
-
-def _is_usable(link: Link | None) -> bool:
-    """Some drivers leave ``operstate`` unknown while they work; the carrier decides then."""
-    return link is not None and link.is_up and (link.carrier or link.operstate in ("up", "unknown"))
-
-
-def _tied_names(by_index: Mapping[int, Link], uplinks: Iterable[int]) -> dict[str, str]:
-    """Walk from each uplink along masters, ports, parents and children, both ways, to the end.
-
-    A link that the scan missed (it came while the kernel listed them) still ties its relatives.
-    """
-    neighbours = _relations(by_index.values())
-    names = {index: link.ifname for index, link in by_index.items()}
-    tied = {index: names.get(index, f"interface {index}") for index in sorted(uplinks)}
-    queue = list(tied)
-    while queue:
-        index = queue.pop()
-        for other in sorted(neighbours.get(index, set()) - tied.keys()):
-            tied[other] = tied[index]
-            queue.append(other)
-    return {names[index]: uplink for index, uplink in tied.items() if index in names}
-
-
-def _relations(links: Iterable[Link]) -> Mapping[int, set[int]]:
-    neighbours: dict[int, set[int]] = defaultdict(set)
-    for link in links:
-        parent = link.lower if _has_local_parent(link) else None
-        for other in (link.master, parent):
-            if other:
-                neighbours[link.ifindex].add(other)
-                neighbours[other].add(link.ifindex)
-    return neighbours
-
-
-def _has_local_parent(link: Link) -> bool:
-    """With ``link_netnsid`` set, ``lower`` is an index of another namespace and names nothing here."""
-    return bool(link.lower) and link.lower != link.ifindex and link.link_netnsid is None
+def _master_name(index: int, view: _HostView) -> str:
+    master = view.by_index.get(index)
+    if master is None:
+        return f"interface {index}"
+    return f"{master.ifname} ({master.kind})" if master.kind else master.ifname

@@ -1,4 +1,4 @@
-"""The whole way from facts to decisions: build the devices, add the operator's attributes, decide."""
+"""The whole way from facts to decisions: build the devices, then decide on each."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 from dranet.inventory.build import build_devices
 from dranet.inventory.filter import Decision, decide
-from dranet.inventory.policy import Policy
-from dranet.model.device import Device, DeviceKind
+from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
-
-DEFAULT_POLICY = Policy()
 
 
 def take_inventory(
@@ -23,7 +21,5 @@ def take_inventory(
         held: the devices that pods have now, by name, as recorded when they were prepared.
         policy: what the operator decided.
     """
-    devices = build_devices(facts, held)
-    if not policy.publish_gpus:
-        devices = tuple(device for device in devices if device.kind is not DeviceKind.GPU)
-    return decide(devices, facts)
+    devices = build_devices(facts, held, policy)
+    return decide(devices, facts, policy, held.keys())

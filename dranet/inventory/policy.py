@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from dranet.model.attributes import DOMAIN, MAX_NAME_LENGTH, is_attribute_name, is_qualified_name
 from dranet.model.device import AttributeValue, Device
+
+if TYPE_CHECKING:
+    from dranet.inventory.filter import Decision
+
+GUARANTEED_OWN_ATTRIBUTES = 5
+"""So many of the operator\'s own attributes have a place on each device, whatever else it has; no more."""
 
 
 class DeviceFilter(Protocol):
     """The operator's CEL filter, compiled."""
 
-    def matches(self, device: Device) -> bool:
-        """Whether the device may be offered.
+    def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
+        """Whether a device with these attributes (by qualified name) may be offered.
 
         Raises:
             CelError: the expression failed on this device; it is held back then.
@@ -21,15 +28,20 @@ class DeviceFilter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the operator's rules have for one device."""
+
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    """By qualified name; at most :data:`GUARANTEED_OWN_ATTRIBUTES`."""
+    warnings: tuple[str, ...] = ()
+
+
 class AttributeRules(Protocol):
     """The operator's own attributes, compiled."""
 
-    def attributes_for(self, device: Device) -> Mapping[str, AttributeValue]:
-        """Qualified names and values that the rules add to this device.
-
-        Raises:
-            CelError: a rule failed on this device.
-        """
+    def attributes_for(self, device: Device) -> Given:
+        """What the rules add to this device. A rule that fails on it adds nothing and leaves a warning."""
         ...
 
 
@@ -48,3 +60,28 @@ class Policy:
     """Qualified names that go first when a device has more attributes than a slice can take."""
     filter: DeviceFilter | None = field(default=None)
     rules: AttributeRules | None = field(default=None)
+    judged: dict[str, tuple[Device, Decision]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    """What ``inventory.filter`` remembers, by device name: the device as it was judged, and the decision. A
+    policy made by ``replace`` remembers nothing."""
+
+
+DEFAULT_POLICY = Policy()
+
+
+def qualified_name(name: object) -> str:
+    """``rail`` -> ``dra.net/rail``; a name with a domain stays what it is.
+
+    Raises:
+        ValueError: the API would refuse it; says what it must be.
+    """
+    text = name if isinstance(name, str) else ""
+    _, slash, identifier = text.rpartition("/")
+    if not is_attribute_name(identifier):
+        raise ValueError(
+            f"must be letters, digits and _, no digit first, at most {MAX_NAME_LENGTH}, e.g. rail"
+        )
+    if slash and not is_qualified_name(text):
+        raise ValueError("the part before the / must be a lower-case DNS name of at most 63 characters")
+    return text if slash else f"{DOMAIN}/{text}"

@@ -1,22 +1,186 @@
-"""Devices -> pages of ResourceSlices within the API's limit.
+"""Devices -> pages of ResourceSlices within the limits of the Kubernetes API.
 
-The order is kept: consumers try devices in slice order, so it is the order of preference. Where the
-pages fall depends on the devices alone, so that nothing is rewritten while nothing changes.
+The API server refuses a slice whole: one odd value would hide every device of the node. So whatever comes
+here is made to fit. Of a device that knows too much the attributes are chosen (:func:`fit_attributes`), and a
+device that cannot be published at all is left out, each with a line that says so.
+
+The order of devices is kept: consumers try them in slice order, so it is the order of preference. Where the
+pages fall depends on the devices and the policy alone, so that nothing is rewritten while nothing changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from dranet.model.device import Device
+from dranet.inventory.naming import is_device_name
+from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from dranet.model.attributes import (
+    DOMAIN,
+    ESSENTIAL_NAMES,
+    MAX_ATTRIBUTES_PER_DEVICE,
+    MAX_VALUES_PER_DEVICE,
+    PLACES,
+    STANDARD_NUMA_NODE,
+    describe_fault,
+    fit_value,
+    is_qualified_name,
+)
+from dranet.model.device import AttributeValue, Device
 
 MAX_DEVICES_PER_SLICE = 128
-"""``resource.k8s.io/v1``; it would be 64 with taints, counters or list attributes, which we do not use."""
+MAX_DEVICES_PER_SLICE_WITH_LISTS = 64
+"""``resource.k8s.io/v1`` since 1.36, for a slice with list attributes (or taints or counters, which we do not
+use)."""
+
+NO_ROOM = "there is no room"
+_NO_LISTS = "is a list, and the setting list_attributes is off"
+_BAD_NAME = "is no attribute name that Kubernetes takes"
+
+Pages = tuple[tuple[Device, ...], ...]
+"""The devices of each slice."""
+
+_Rank = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedAttributes:
+    """What a slice can take of a device. Both map qualified names; ``left_out`` to the reason."""
+
+    kept: Mapping[str, AttributeValue]
+    left_out: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """``pages``: devices as published. ``losses``: one line for each device that lost something."""
+
+    pages: Pages
+    losses: tuple[str, ...]
 
 
 def build_slices(
-    devices: Sequence[Device], limit: int = MAX_DEVICES_PER_SLICE
+    devices: Sequence[Device], policy: Policy = DEFAULT_POLICY
 ) -> tuple[tuple[Device, ...], ...]:
-    """Pages of at most ``limit`` devices; for none one empty page, which tells that the pool is complete."""
+    """The pages of :func:`plan_slices`."""
+    return plan_slices(devices, policy).pages
+
+
+def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> SlicePlan:
+    """Pages of at most 128 devices, or 64 where the policy allows lists; for none one empty page, which tells
+    that the pool is complete.
+
+    With lists every page is short, also one that has none: a page may get one at any time, and would then
+    push devices from page to page.
+    """
+    published: list[Device] = []
+    losses: list[str] = []
+    taken: set[str] = set()
+    for device in devices:
+        fault = _name_fault(device.name, taken)
+        if fault:
+            losses.append(f"device {device.name!r} is left out: {fault}")
+            continue
+        taken.add(device.name)
+        fitted = fit_attributes(device, policy)
+        published.append(_with_attributes(device, fitted.kept))
+        losses += _describe_losses(device, fitted.left_out)
+    return SlicePlan(_paginate(published, policy), tuple(losses))
+
+
+def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> FittedAttributes:
+    """Which attributes of ``device`` a slice can take.
+
+    At most 32, and at most 48 values with the items of lists. Kept first are those without which nothing
+    works, then the operator's own, then those that the operator prefers, then the others in the order of the
+    catalogue. Values are cut and bad ones left out, whoever they come from.
+    """
+    valid: dict[str, AttributeValue] = {}
+    left_out = dict(device.left_out)
+    for name, value in device.attributes.items():
+        fitted, fault = _fit(name, value, policy)
+        if fitted is None:
+            left_out[name] = fault
+        else:
+            valid[name] = fitted
+    if _count_values(valid.values()) > MAX_ATTRIBUTES_PER_DEVICE:
+        _make_room(valid, left_out, policy)
+    return FittedAttributes(valid, left_out)
+
+
+def _fit(name: str, value: AttributeValue, policy: Policy) -> tuple[AttributeValue | None, str]:
+    """The value as the cluster takes it, or ``None`` and the reason."""
+    if name not in PLACES and not is_qualified_name(name):
+        return None, _BAD_NAME
+    fitted = fit_value(value)
+    if fitted is None:
+        return None, describe_fault(value)
+    if not isinstance(fitted, tuple) or policy.list_attributes:
+        return fitted, ""
+    if (
+        name == STANDARD_NUMA_NODE.qualified
+    ):  # recorded before the setting was taken back; its own node is first
+        return fitted[0], ""
+    return None, _NO_LISTS
+
+
+def _make_room(valid: dict[str, AttributeValue], left_out: dict[str, str], policy: Policy) -> None:
+    attributes, values = MAX_ATTRIBUTES_PER_DEVICE, MAX_VALUES_PER_DEVICE
+    for name in sorted(valid, key=lambda name: _rank(name, policy.prefer_attributes)):
+        size = _size(valid[name])
+        if attributes and size <= values:
+            attributes, values = attributes - 1, values - size
+        else:
+            del valid[name]
+            left_out[name] = NO_ROOM
+
+
+@lru_cache(maxsize=4096)  # the names are few, and the same on every device of every scan
+def _rank(name: str, prefer_attributes: tuple[str, ...]) -> _Rank:
+    """Place in the budget; names that are not in the catalogue are the operator's."""
+    preferred = [_qualify(entry) for entry in prefer_attributes]
+    place = preferred.index(name) if name in preferred else len(preferred)
+    if name in ESSENTIAL_NAMES:
+        return (0, PLACES[name], name)
+    if name not in PLACES:
+        return (1, place, name)
+    return (2, place, name) if name in preferred else (3, PLACES[name], name)
+
+
+def _qualify(name: str) -> str:
+    return name if "/" in name else f"{DOMAIN}/{name}"
+
+
+def _size(value: AttributeValue) -> int:
+    return len(value) if isinstance(value, tuple) else 1
+
+
+def _count_values(values: Iterable[AttributeValue]) -> int:
+    return sum(map(_size, values))
+
+
+def _name_fault(name: str, taken: set[str]) -> str:
+    if not is_device_name(name):
+        return "its name is no DNS label of at most 63 characters"
+    return "another device has the same name" if name in taken else ""
+
+
+def _with_attributes(device: Device, kept: Mapping[str, AttributeValue]) -> Device:
+    return device if kept == device.attributes else replace(device, attributes=kept)
+
+
+def _describe_losses(device: Device, left_out: Mapping[str, str]) -> list[str]:
+    if not left_out:
+        return []
+    crowded = sorted(name for name, reason in left_out.items() if reason == NO_ROOM)
+    faults = [f"{name} {reason}" for name, reason in sorted(left_out.items()) if reason != NO_ROOM]
+    if crowded:
+        faults.append(f"there is no room for {', '.join(crowded)}")
+    return [f"device {device.name} is published without some attributes: {'; '.join(faults)}"]
+
+
+def _paginate(devices: Sequence[Device], policy: Policy) -> Pages:
+    limit = MAX_DEVICES_PER_SLICE_WITH_LISTS if policy.list_attributes else MAX_DEVICES_PER_SLICE
     starts = range(0, len(devices), limit)
     return tuple(tuple(devices[start : start + limit]) for start in starts) or ((),)

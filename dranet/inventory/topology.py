@@ -1,17 +1,20 @@
 """Where devices sit in the PCIe and NUMA tree, and how far two of them are from each other.
 
-The words are those of ``nvidia-smi topo -m`` and NCCL. They are read from the device's own record alone, so
-a device that a pod has keeps its distance.
+The words are those of ``nvidia-smi topo -m`` and NCCL, by the definitions in the legend of the former (text
+beside each word below) and by the way the latter searches its graph (``src/graph/paths.cc``: one switch
+between two devices is PIX, a step from switch to switch makes it PXB, a step through the processor PHB).
+NCCL has no NODE: what crosses from one host bridge to another it calls PHB or SYS. They are read from the
+device's own record alone, so a device that a pod has keeps its distance.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from dranet.model.device import Device
+from dranet.model.device import Device, DeviceKind
 
 _Path = tuple[list[str], str]
 """Root complex, bridges and function; and the name of the device at the end."""
@@ -21,7 +24,8 @@ class Distance(IntEnum):
     """Ordered: smaller is nearer."""
 
     PIX = 0
-    """At most one PCIe bridge or switch between them: both hang on ports of the same switch."""
+    """At most one PCIe bridge or switch between them: both hang on ports of the same switch, or are
+    functions of one card."""
     PXB = 1
     """Several bridges or switches, all below one root port: traffic does not reach the CPU."""
     PHB = 2
@@ -30,6 +34,37 @@ class Distance(IntEnum):
     """Different host bridges of one NUMA node."""
     SYS = 4
     """Different NUMA nodes: traffic crosses the link between CPUs."""
+
+    @property
+    def meaning(self) -> str:
+        """What it is, for a legend."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Distance.PIX: "the same PCIe switch (at most one bridge between them)",
+    Distance.PXB: "several PCIe switches, but not the CPU",
+    Distance.PHB: "the CPU's PCIe host bridge",
+    Distance.NODE: "several host bridges of one NUMA node",
+    Distance.SYS: "the link between NUMA nodes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DistanceMatrix:
+    """How far each device is from each other one. ``cells[row][column]`` is symmetric; ``None`` is unknown,
+    and so is the diagonal, which nobody asks for."""
+
+    devices: tuple[Device, ...]
+    cells: tuple[tuple[Distance | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """Those of some candidates that are nearest to a device, all at the same distance."""
+
+    distance: Distance
+    devices: tuple[Device, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +82,8 @@ def distance(a: Device, b: Device) -> Distance | None:
 
     With a switch, a path is ``root port, upstream port, downstream port, function``. Two functions on one
     switch part after its upstream port, which leaves each two hops below the last common bridge; NCCL
-    counts the same way.
+    counts the same way. Functions of one card, virtual ones among them, part at the last hop. A virtual
+    machine that shows each function in a PCI domain of its own leaves only the NUMA nodes to tell by.
     """
     if not (a.pci_path and b.pci_path and a.pcie_root and b.pcie_root):
         return None
@@ -58,6 +94,31 @@ def distance(a: Device, b: Device) -> Distance | None:
         return Distance.PHB
     deepest = max(len(a.pci_path), len(b.pci_path)) - common
     return Distance.PIX if deepest <= 2 else Distance.PXB
+
+
+def matrix(devices: Iterable[Device]) -> DistanceMatrix:
+    """All distances, GPUs first as ``nvidia-smi`` prints them, else in the given order."""
+    ordered = tuple(sorted(devices, key=lambda device: device.kind is not DeviceKind.GPU))
+    cells = tuple(tuple(None if a is b else distance(a, b) for b in ordered) for a in ordered)
+    return DistanceMatrix(ordered, cells)
+
+
+def nearest(device: Device, candidates: Iterable[Device]) -> Nearest | None:
+    """The nearest of ``candidates`` in their order; ``None`` where no distance is known."""
+    known = [(far, other) for other in candidates if (far := distance(device, other)) is not None]
+    best = min((far for far, _ in known), default=None)
+    return None if best is None else Nearest(best, tuple(other for far, other in known if far == best))
+
+
+def short_names(devices: Iterable[Device]) -> Mapping[str, str]:
+    """Device name -> ``GPU0``, ``NIC0`` ..., counted in the given order; an RDMA-only device is a NIC."""
+    names: dict[str, str] = {}
+    count: dict[str, int] = defaultdict(int)
+    for device in devices:
+        word = "GPU" if device.kind is DeviceKind.GPU else "NIC"
+        names[device.name] = f"{word}{count[word]}"
+        count[word] += 1
+    return names
 
 
 def topology_tree(devices: Iterable[Device]) -> tuple[TopologyNode, ...]:

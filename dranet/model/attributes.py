@@ -4,13 +4,16 @@
 and a test fails when the page is stale. Names and types are DraNet's where DraNet has them, because users'
 selectors name them. Limits are those of ``resource.k8s.io/v1``: a value that the API server would refuse
 takes the whole slice with it, so it is cut or left out here, never sent.
+
+A device may know more than a slice can take. The order of :data:`CATALOGUE` says what is kept then;
+``inventory.slices`` carries it out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dranet.model.device import AttributeValue
@@ -21,11 +24,24 @@ DOMAIN = "dra.net"
 STANDARD_DOMAIN = "resource.kubernetes.io"
 """Names standardised by Kubernetes; drivers meet on them with ``matchAttribute``."""
 
+ALIBABA_DOMAIN = "alibaba.dra.net"
+"""DraNet's manifests for Alibaba's cloud select in it."""
+
 MAX_VALUE_BYTES = 64
 MAX_NAME_LENGTH = 32
+MAX_DOMAIN_LENGTH = 63
 MAX_ATTRIBUTES_PER_DEVICE = 32
+"""Together with capacities, of which we publish none."""
+MAX_VALUES_PER_DEVICE = 48
+"""A list counts its items (Kubernetes 1.36)."""
+
+NOT_TEXT = "is no text (bytes that are not UTF-8)"
+TOO_BIG = "does not fit into 64 bits"
+EMPTY_LIST = "is an empty list"
 
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_MAX_INT = 2**63 - 1
 
 
 class AttributeType(StrEnum):
@@ -36,20 +52,47 @@ class AttributeType(StrEnum):
     BOOL = "bool"
 
 
+_PythonType = type[bool | int | str]
+_PYTHON_TYPES: dict[AttributeType, _PythonType] = {
+    AttributeType.STRING: str,
+    AttributeType.INT: int,
+    AttributeType.BOOL: bool,
+}
+
+
+class Stability(StrEnum):
+    """What a selector may rely on, in the words of the page."""
+
+    STANDARD = "Kubernetes standard"
+    DRANET = "as in DraNet"
+    KEPT = "ours, kept"
+    MAY_CHANGE = "ours, may change"
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # hashed by identity: it is a key for every fact of every scan
 class Attribute:
-    """One published attribute. ``omitted_when`` is empty where every device has it."""
+    """One published attribute. ``omitted_when`` is empty where every device has it.
+
+    Its place in the budget is its place in :data:`CATALOGUE`; an ``essential`` one comes even before the
+    operator's own attributes.
+    """
 
     name: str
     type: AttributeType
     meaning: str
     omitted_when: str = ""
     domain: str = DOMAIN
+    stability: Stability = Stability.KEPT
+    essential: bool = False
+    has_list_form: bool = False
+    """The value may be a list of its type, if the operator says that the cluster takes lists."""
+    qualified: str = field(init=False)
+    """``domain/name``, the key in ``Device.attributes``."""
+    python_type: _PythonType = field(init=False)
 
-    @property
-    def qualified(self) -> str:
-        """``domain/name``, the key in ``Device.attributes``."""
-        return f"{self.domain}/{self.name}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "qualified", f"{self.domain}/{self.name}")
+        object.__setattr__(self, "python_type", _PYTHON_TYPES[self.type])
 
     @property
     def selector(self) -> str:
@@ -58,118 +101,352 @@ class Attribute:
 
 
 _S, _I, _B = AttributeType.STRING, AttributeType.INT, AttributeType.BOOL
+_DRANET, _STANDARD, _MAY_CHANGE = Stability.DRANET, Stability.STANDARD, Stability.MAY_CHANGE
 _NO_LINK = "the device has no network interface"
 _NO_PCI = "the device is not on PCI"
 _NO_RDMA = "the device has no RDMA device"
 _NO_GPU = "the device is not a GPU"
+_NOT_SAID = "the driver does not say"
+_NO_VF = "it is not a virtual function"
+_NO_PCI_LINK = "the function has no PCIe link of its own"
+_NOT_KNOWN = "pci.ids is missing or does not know the id"
+_AS_MANY = "joined by commas, as many as fit whole"
 
-RDMA = Attribute("rdma", _B, "whether the device has an RDMA device")
-VIRTUAL = Attribute("virtual", _B, "whether the interface is made by software (below `/sys/devices/virtual`)")
-IFNAME = Attribute(
-    "ifName",
-    _S,
-    "name of the interface on the node; empty on a GPU, so that a claim which selects by it skips GPUs",
-    _NO_LINK,
+# Essential: without these nothing can be selected or aligned.
+RDMA = Attribute("rdma", _B, "whether the device has an RDMA device", stability=_DRANET, essential=True)
+VIRTUAL = Attribute(
+    "virtual",
+    _B,
+    "whether the interface is made by software (below `/sys/devices/virtual`)",
+    stability=_DRANET,
+    essential=True,
 )
 TYPE = Attribute(
     "type",
     _S,
     "kind of the interface (`device` for hardware, `dummy`, `vlan`, `macvlan`, `ipoib` ...); `gpu` for a GPU",
     "the device is RDMA-only",
+    stability=_DRANET,
+    essential=True,
 )
-MAC = Attribute("mac", _S, "hardware address", _NO_LINK)
-MTU = Attribute("mtu", _I, "MTU in bytes", _NO_LINK)
-ENCAPSULATION = Attribute("encapsulation", _S, "link layer: `ether`, `infiniband` ...", _NO_LINK)
-STATE = Attribute("state", _S, "operational state: `up`, `down`, `lowerlayerdown` ...", _NO_LINK)
-ALIAS = Attribute("alias", _S, "the interface's alias, may be empty", _NO_LINK)
-_ADDRESSES = "global unicast {} addresses in CIDR form, sorted, joined by commas, as many as fit whole"
-IPV4 = Attribute("ipv4", _S, _ADDRESSES.format("IPv4"), "there is none")
-IPV6 = Attribute("ipv6", _S, _ADDRESSES.format("IPv6"), "there is none")
-SRIOV = Attribute("sriov", _B, "whether the function can make virtual functions", _NO_LINK)
-SRIOV_VFS = Attribute("sriovVfs", _I, "virtual functions made now", "it cannot make any")
-IS_SRIOV_VF = Attribute("isSriovVf", _B, "always true", "it is not a virtual function")
-RDMA_DEVICE = Attribute("rdmaDevice", _S, "kernel name of the RDMA device", _NO_RDMA)
-RDMA_LINK_LAYER = Attribute(
-    "rdmaLinkLayer", _S, "link layer of the first RDMA port: `Ethernet` or `InfiniBand`", _NO_RDMA
+IFNAME = Attribute(
+    "ifName",
+    _S,
+    "name of the interface on the node; empty on a GPU, so that a claim which selects by it skips GPUs",
+    _NO_LINK,
+    stability=_DRANET,
+    essential=True,
 )
-RDMA_PORT_STATE = Attribute(
-    "rdmaPortState", _S, "state of the first RDMA port: `ACTIVE`, `DOWN` ...", _NO_RDMA
-)
-RDMA_RATE = Attribute(
-    "rdmaRateGbps", _I, "rate of the first RDMA port in Gbit/s, rounded down", "the kernel does not say"
-)
-PCI_ADDRESS = Attribute("pciAddress", _S, "PCI address, `dddd:bb:dd.f`", _NO_PCI)
-PCI_VENDOR_ID = Attribute("pciVendorId", _S, "PCI vendor id, four hex digits", _NO_PCI)
-PCI_DEVICE_ID = Attribute("pciDeviceId", _S, "PCI device id, four hex digits", _NO_PCI)
-NUMA_NODE = Attribute("numaNode", _I, "NUMA node", "the platform does not say")
 STANDARD_PCIE_ROOT = Attribute(
-    "pcieRoot", _S, "PCIe root complex, `pci0000:00`", _NO_PCI, domain=STANDARD_DOMAIN
+    "pcieRoot",
+    _S,
+    "PCIe root complex, `pci0000:00`",
+    _NO_PCI,
+    STANDARD_DOMAIN,
+    stability=_STANDARD,
+    essential=True,
 )
 STANDARD_PCI_BUS_ID = Attribute(
     "pciBusID",
     _S,
     "PCI address, `dddd:bb:dd.f`",
     "no PCI, or a domain of over 4 digits",
-    domain=STANDARD_DOMAIN,
+    STANDARD_DOMAIN,
+    stability=_STANDARD,
+    essential=True,
 )
 STANDARD_NUMA_NODE = Attribute(
-    "numaNode", _I, "NUMA node", "the platform does not say", domain=STANDARD_DOMAIN
+    "numaNode",
+    _I,
+    "NUMA node; with the setting `list_attributes` a list: this node, then the nearest others of its socket",
+    "the platform does not say",
+    STANDARD_DOMAIN,
+    stability=_STANDARD,
+    essential=True,
+    has_list_form=True,
 )
-GPU_VENDOR = Attribute("gpuVendor", _S, "`nvidia`, `amd`, `intel` or the vendor id in hex", _NO_GPU)
+
+# The rest of what DraNet publishes.
+RDMA_DEVICE = Attribute("rdmaDevice", _S, "kernel name of the RDMA device", _NO_RDMA, stability=_DRANET)
+NUMA_NODE = Attribute("numaNode", _I, "NUMA node", "the platform does not say", stability=_DRANET)
+PCI_ADDRESS = Attribute("pciAddress", _S, "PCI address, `dddd:bb:dd.f`", _NO_PCI, stability=_DRANET)
+PCI_VENDOR = Attribute(
+    "pciVendor", _S, "PCI vendor's name, as in pci.ids", f"no PCI, or {_NOT_KNOWN}", stability=_DRANET
+)
+PCI_DEVICE = Attribute(
+    "pciDevice",
+    _S,
+    "PCI device's name, as in pci.ids: `Elastic Fabric Adapter (EFA)`",
+    f"no PCI, or {_NOT_KNOWN}",
+    stability=_DRANET,
+)
+PCI_SUBSYSTEM = Attribute(
+    "pciSubsystem",
+    _S,
+    "PCI subsystem's device id, four hex digits",
+    "no PCI, or the function has no subsystem id",
+    stability=_DRANET,
+)
+IS_SRIOV_VF = Attribute("isSriovVf", _B, "always true", _NO_VF, stability=_DRANET)
+SRIOV = Attribute(
+    "sriov",
+    _B,
+    "whether the function can make virtual functions",
+    "neither an interface nor on PCI, or a GPU",
+    stability=_DRANET,
+)
+SRIOV_VFS = Attribute("sriovVfs", _I, "virtual functions made now", "it cannot make any", stability=_DRANET)
+MAC = Attribute("mac", _S, "hardware address", _NO_LINK, stability=_DRANET)
+MTU = Attribute("mtu", _I, "MTU in bytes", _NO_LINK, stability=_DRANET)
+STATE = Attribute(
+    "state", _S, "operational state: `up`, `down`, `lowerlayerdown` ...", _NO_LINK, stability=_DRANET
+)
+ENCAPSULATION = Attribute(
+    "encapsulation", _S, "link layer: `ether`, `infiniband` ...", _NO_LINK, stability=_DRANET
+)
+_ADDRESSES = "global unicast {} addresses in CIDR form, sorted, " + _AS_MANY
+IPV4 = Attribute("ipv4", _S, _ADDRESSES.format("IPv4"), "there is none", stability=_DRANET)
+IPV6 = Attribute("ipv6", _S, _ADDRESSES.format("IPv6"), "there is none", stability=_DRANET)
+ALIAS = Attribute("alias", _S, "the interface's alias, may be empty", _NO_LINK, stability=_DRANET)
+EBPF = Attribute(
+    "ebpf",
+    _B,
+    "whether BPF programs are attached to the TC or TCX hooks",
+    "no interface, or it could not be read",
+    stability=_DRANET,
+)
+TC_FILTERS = Attribute(
+    "tcFilterNames",
+    _S,
+    f"names of the BPF programs on the TC hooks, sorted, {_AS_MANY}",
+    "there is none",
+    stability=_DRANET,
+)
+TCX_PROGRAMS = Attribute(
+    "tcxProgramNames",
+    _S,
+    f"names of the BPF programs on the TCX hooks, sorted, {_AS_MANY}",
+    "there is none",
+    stability=_DRANET,
+)
+ERDMA = Attribute(
+    "erdma",
+    _B,
+    "always true: the RDMA function's driver is `erdma`",
+    "it is not Alibaba's eRDMA",
+    ALIBABA_DOMAIN,
+    stability=_DRANET,
+)
+
+# Ours, the most useful first.
+NEAREST_GPUS = Attribute(
+    "nearestGpus",
+    _S,
+    f"PCI addresses of the GPUs that are nearest to the function, sorted, {_AS_MANY}",
+    "a GPU, no PCI, or there is no GPU whose place is known",
+)
+NEAREST_GPU_DISTANCE = Attribute(
+    "nearestGpuDistance",
+    _S,
+    "how far they are: `PIX`, `PXB`, `PHB`, `NODE` or `SYS`, as `nvidia-smi topo -m` has it",
+    "a GPU, no PCI, or there is no GPU whose place is known",
+)
+LINK_SPEED = Attribute(
+    "linkSpeedMbps", _I, "negotiated speed in Mbit/s", "the link is down, or the driver does not say"
+)
+RDMA_LINK_LAYER = Attribute(
+    "rdmaLinkLayer",
+    _S,
+    "link layer of the RDMA port (the one of the interface, else the first): `Ethernet` or `InfiniBand`",
+    _NO_RDMA,
+)
+RDMA_PORT_STATE = Attribute("rdmaPortState", _S, "state of that port: `ACTIVE`, `DOWN` ...", _NO_RDMA)
+RDMA_RATE = Attribute(
+    "rdmaRateGbps", _I, "rate of that port in Gbit/s, rounded down", "the kernel does not say"
+)
+GPU_VENDOR = Attribute("gpuVendor", _S, "`nvidia`, `amd`, `intel` ..., or the vendor id in hex", _NO_GPU)
 GPU_MODEL = Attribute("gpuModel", _S, "model name", "no GPU, or its driver does not say")
 GPU_UUID = Attribute("gpuUUID", _S, "the vendor's unique id", "no GPU, or its driver does not say")
+SRIOV_PF_ADDRESS = Attribute("sriovPfAddress", _S, "PCI address of the physical function", _NO_VF)
+SRIOV_VF_INDEX = Attribute(
+    "sriovVfIndex", _I, "number of the virtual function, from 0, as `ip link set PF vf N` has it", _NO_VF
+)
+BOND = Attribute("bond", _S, "the bond whose port the interface is", "it is not a port of a bond")
+BRIDGE = Attribute("bridge", _S, "the bridge whose port the interface is", "it is not a port of a bridge")
+PARENT = Attribute(
+    "parent", _S, "the interface below this one (of a VLAN, macvlan ...)", "there is none on the node"
+)
+VLAN_ID = Attribute("vlanId", _I, "VLAN id", "the interface is not a VLAN")
+PCI_VENDOR_ID = Attribute("pciVendorId", _S, "PCI vendor id, four hex digits", _NO_PCI)
+PCI_DEVICE_ID = Attribute("pciDeviceId", _S, "PCI device id, four hex digits", _NO_PCI)
+DRIVER = Attribute(
+    "driver",
+    _S,
+    "kernel driver, as the interface names it (`ethtool -i`), else the PCI function's",
+    "a software interface, or it has none",
+)
+PCIE_GENERATION = Attribute("pcieGeneration", _I, "PCIe generation of the link now, 1 to 6", _NO_PCI_LINK)
+PCIE_WIDTH = Attribute("pcieWidth", _I, "PCIe lanes of the link now", _NO_PCI_LINK)
+PCIE_MAX_GENERATION = Attribute("pcieMaxGeneration", _I, "PCIe generation it is able to", _NO_PCI_LINK)
+PCIE_MAX_WIDTH = Attribute("pcieMaxWidth", _I, "PCIe lanes it is able to", _NO_PCI_LINK)
+CARRIER = Attribute("carrier", _B, "whether the interface has a carrier", _NO_LINK)
+ADMIN_UP = Attribute("adminUp", _B, "whether the interface is set up (`IFF_UP`)", _NO_LINK)
+FIRMWARE_VERSION = Attribute(
+    "firmwareVersion", _S, "firmware, as the interface (`ethtool -i`), else the RDMA device says", _NOT_SAID
+)
+RDMA_PORT_GUID = Attribute("rdmaPortGuid", _S, "GUID of that RDMA port", "the port has none")
+RDMA_NODE_GUID = Attribute("rdmaNodeGuid", _S, "GUID of the RDMA device", "the RDMA device has none")
+RDMA_GID_TYPES = Attribute(
+    "rdmaGidTypes",
+    _S,
+    f"GID types of that RDMA port, sorted, {_AS_MANY}: `IB/RoCE v1,RoCE v2`",
+    "its GID table is empty",
+    stability=_MAY_CHANGE,
+)
+RDMA_PKEYS = Attribute(
+    "rdmaPkeys",
+    _S,
+    f"partition keys of that RDMA port, in the order of the table, {_AS_MANY}",
+    "there is none",
+    stability=_MAY_CHANGE,
+)
+PERMANENT_MAC = Attribute("permanentMac", _S, "hardware address burnt in", _NOT_SAID)
+DUPLEX = Attribute("duplex", _S, "`full` or `half`", "the link is down, or the driver does not say")
+QUEUES = Attribute("queues", _I, "receive queues in use", _NOT_SAID, stability=_MAY_CHANGE)
+XDP = Attribute("xdp", _B, "whether an XDP program is attached", _NO_LINK, stability=_MAY_CHANGE)
+DRIVER_VERSION = Attribute("driverVersion", _S, "version of the driver", _NOT_SAID, stability=_MAY_CHANGE)
+RDMA_FIRMWARE = Attribute(
+    "rdmaFirmware",
+    _S,
+    "firmware as the RDMA device says",
+    "it is what `firmwareVersion` begins with, or the RDMA device does not say",
+    stability=_MAY_CHANGE,
+)
 
 CATALOGUE: tuple[Attribute, ...] = (
     RDMA,
     VIRTUAL,
-    IFNAME,
     TYPE,
-    MAC,
-    MTU,
-    ENCAPSULATION,
-    STATE,
-    ALIAS,
-    IPV4,
-    IPV6,
-    SRIOV,
-    SRIOV_VFS,
-    IS_SRIOV_VF,
-    RDMA_DEVICE,
-    RDMA_LINK_LAYER,
-    RDMA_PORT_STATE,
-    RDMA_RATE,
-    PCI_ADDRESS,
-    PCI_VENDOR_ID,
-    PCI_DEVICE_ID,
-    NUMA_NODE,
+    IFNAME,
     STANDARD_PCIE_ROOT,
     STANDARD_PCI_BUS_ID,
     STANDARD_NUMA_NODE,
+    RDMA_DEVICE,
+    NUMA_NODE,
+    PCI_ADDRESS,
+    PCI_VENDOR,
+    PCI_DEVICE,
+    PCI_SUBSYSTEM,
+    IS_SRIOV_VF,
+    SRIOV,
+    SRIOV_VFS,
+    MAC,
+    MTU,
+    STATE,
+    ENCAPSULATION,
+    IPV4,
+    IPV6,
+    ALIAS,
+    EBPF,
+    TC_FILTERS,
+    TCX_PROGRAMS,
+    ERDMA,
+    NEAREST_GPUS,
+    NEAREST_GPU_DISTANCE,
+    LINK_SPEED,
+    RDMA_LINK_LAYER,
+    RDMA_PORT_STATE,
+    RDMA_RATE,
     GPU_VENDOR,
     GPU_MODEL,
     GPU_UUID,
+    SRIOV_PF_ADDRESS,
+    SRIOV_VF_INDEX,
+    BOND,
+    BRIDGE,
+    PARENT,
+    VLAN_ID,
+    PCI_VENDOR_ID,
+    PCI_DEVICE_ID,
+    DRIVER,
+    PCIE_GENERATION,
+    PCIE_WIDTH,
+    PCIE_MAX_GENERATION,
+    PCIE_MAX_WIDTH,
+    CARRIER,
+    ADMIN_UP,
+    FIRMWARE_VERSION,
+    RDMA_PORT_GUID,
+    RDMA_NODE_GUID,
+    RDMA_GID_TYPES,
+    RDMA_PKEYS,
+    PERMANENT_MAC,
+    DUPLEX,
+    QUEUES,
+    XDP,
+    DRIVER_VERSION,
+    RDMA_FIRMWARE,
 )
+"""In the order in which they are kept when a device has more than a slice can take."""
+
+PLACES: dict[str, int] = {attribute.qualified: place for place, attribute in enumerate(CATALOGUE)}
+"""Qualified name -> place in the budget."""
+
+ESSENTIAL_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE if attribute.essential)
 
 
-def attribute_map(values: Mapping[Attribute, AttributeValue | None]) -> dict[str, AttributeValue]:
-    """Qualified names to values that the API server accepts, sorted by name; ``None`` is left out.
+@dataclass(frozen=True, slots=True)
+class FittedValues:
+    """``kept``: qualified names to valid values, sorted by name; ``left_out``: to what is wrong with them."""
 
-    Strings are cut at 64 bytes. A string that is not text (bytes that were not UTF-8) and an integer
-    beyond 64 bits are left out.
+    kept: dict[str, AttributeValue]
+    left_out: dict[str, str]
+
+
+def fit_values(values: Mapping[Attribute, AttributeValue | None]) -> FittedValues:
+    """What the API server accepts of ``values``; ``None`` is no value.
+
+    Strings are cut at 64 bytes. A string that is not text (bytes that were not UTF-8), an integer beyond 64
+    bits and an empty list are left out.
 
     Raises:
         TypeError: a value of another type than the catalogue declares (our bug).
-        ValueError: more attributes than a device may have (our bug).
     """
-    fitted = {a.qualified: _fit(a, value) for a, value in values.items() if value is not None}
-    kept = {name: value for name, value in sorted(fitted.items()) if value is not None}
-    if len(kept) > MAX_ATTRIBUTES_PER_DEVICE:
-        raise ValueError(f"{len(kept)} attributes, a device may have {MAX_ATTRIBUTES_PER_DEVICE}")
-    return kept
+    kept: dict[str, AttributeValue] = {}
+    left_out: dict[str, str] = {}
+    for attribute, value in values.items():
+        if value is None:
+            continue
+        if type(value) is not attribute.python_type:
+            _check_list_form(attribute, value)
+        fitted = fit_value(value)
+        if fitted is None:
+            left_out[attribute.qualified] = describe_fault(value)
+        else:
+            kept[attribute.qualified] = fitted
+    return FittedValues(dict(sorted(kept.items())), left_out)
+
+
+def attribute_map(values: Mapping[Attribute, AttributeValue | None]) -> dict[str, AttributeValue]:
+    """The ``kept`` ones of :func:`fit_values`."""
+    return fit_values(values).kept
+
+
+def fit_value(value: AttributeValue) -> AttributeValue | None:
+    """The value as the API server accepts it, strings cut at 64 bytes; ``None`` if it cannot be mended."""
+    if isinstance(value, str):
+        is_fine = len(value) <= MAX_VALUE_BYTES and value.isascii()
+        return value if is_fine else cut_text(value)
+    if isinstance(value, bool):
+        return value
+    is_valid = bool(value) and all(map(_is_int64, value)) if isinstance(value, tuple) else _is_int64(value)
+    return value if is_valid else None
 
 
 def cut_text(value: str, limit: int = MAX_VALUE_BYTES) -> str | None:
     """``value`` cut to ``limit`` bytes of UTF-8 at a character boundary; ``None`` if it is not text."""
+    if value.isascii():
+        return value[:limit]
     try:
         data = value.encode()
     except UnicodeEncodeError:
@@ -177,28 +454,61 @@ def cut_text(value: str, limit: int = MAX_VALUE_BYTES) -> str | None:
     return data[:limit].decode(errors="ignore")
 
 
+def join_whole(texts: Iterable[str], limit: int = MAX_VALUE_BYTES) -> str | None:
+    """``texts`` joined by commas up to the last that fits whole into ``limit`` bytes; ``None`` for nothing.
+
+    What is not text is passed over.
+    """
+    joined = ""
+    for text in texts:
+        if cut_text(text, limit) is not None:
+            longer = f"{joined},{text}" if joined else text
+            if cut_text(longer, limit) != longer:
+                break
+            joined = longer
+    return joined or None
+
+
 def is_attribute_name(name: str) -> bool:
     """Whether the API accepts ``name`` (without domain): a C identifier of at most 32 characters."""
     return len(name) <= MAX_NAME_LENGTH and _C_IDENTIFIER.fullmatch(name) is not None
 
 
+def is_qualified_name(name: str) -> bool:
+    """Whether the API accepts ``name`` with its domain, a DNS subdomain of at most 63 characters."""
+    domain, slash, rest = name.partition("/")
+    if not slash or len(domain) > MAX_DOMAIN_LENGTH or not is_attribute_name(rest):
+        return False
+    return _DNS_SUBDOMAIN.fullmatch(domain) is not None
+
+
 def render_markdown() -> str:
     """The page ``docs/user/attributes.md``."""
-    rows = [
-        f"| `{a.qualified}` | {a.type} | {a.meaning} | {a.omitted_when or 'never'} |"
-        for a in sorted(CATALOGUE, key=lambda a: (a.domain != DOMAIN, a.name.lower()))
-    ]
-    return "\n".join([*_PAGE_HEAD, *rows, *_PAGE_TAIL]) + "\n"
+    shown = sorted(CATALOGUE, key=lambda a: (a.domain != DOMAIN, a.domain, a.name.lower()))
+    return "\n".join([*_PAGE_HEAD, *map(_render_row, shown), *_PAGE_TAIL]) + "\n"
 
 
-def _fit(attribute: Attribute, value: AttributeValue) -> AttributeValue | None:
-    if attribute.type is AttributeType.STRING and isinstance(value, str):
-        return cut_text(value)
-    if attribute.type is AttributeType.BOOL and isinstance(value, bool):
-        return value
-    if attribute.type is AttributeType.INT and isinstance(value, int) and not isinstance(value, bool):
-        return value if -(2**63) <= value < 2**63 else None
-    raise TypeError(f"{attribute.qualified} is declared {attribute.type}, not {value!r}")
+def _render_row(a: Attribute) -> str:
+    kind = f"{a.type} or list" if a.has_list_form else str(a.type)
+    place = "always" if a.essential else str(PLACES[a.qualified] + 1)
+    omitted = a.omitted_when or "never"
+    return f"| `{a.qualified}` | {kind} | {a.meaning} | {omitted} | {a.stability} | {place} |"
+
+
+def _check_list_form(attribute: Attribute, value: AttributeValue) -> None:
+    if not (isinstance(value, tuple) and attribute.has_list_form):
+        raise TypeError(f"{attribute.qualified} is declared {attribute.type}, not {value!r}")
+
+
+def describe_fault(value: AttributeValue) -> str:
+    """Why :func:`fit_value` gives up on a value (a clause that reads after the attribute's name)."""
+    if isinstance(value, str):
+        return NOT_TEXT
+    return EMPTY_LIST if value == () else TOO_BIG
+
+
+def _is_int64(value: object) -> bool:
+    return type(value) is int and -_MAX_INT - 1 <= value <= _MAX_INT  # in a list a bool is no int
 
 
 _PAGE_HEAD = (
@@ -217,14 +527,32 @@ _PAGE_HEAD = (
     "```",
     "",
     "An attribute that a device lacks is an error in CEL, not false, and stops the scheduling of the pod.",
-    "Test with `has(...)` or `.?name.orValue(...)` each attribute whose last column is not `never`. While a",
-    "pod has a device, the slice keeps the values from before the pod got it.",
+    "Test with `has(...)` or `.?name.orValue(...)` each attribute that is left out at times. While a pod has",
+    "a device, the slice keeps the values from before the pod got it.",
     "",
-    "| attribute | type | meaning | left out when |",
-    "|---|---|---|---|",
+    "## When a device has too many",
+    "",
+    f"Kubernetes takes {MAX_ATTRIBUTES_PER_DEVICE} attributes of a device, {MAX_VALUES_PER_DEVICE} values",
+    "with the items of lists. One that knows more keeps them in this order (`dranet devices -o wide` and a",
+    "line in the log name the rest):",
+    "",
+    "1. those whose place is `always`;",
+    "2. the operator's own (setting `attributes_file`), by name;",
+    "3. those that the setting `prefer_attributes` names, in its order;",
+    "4. the others by their place, the lowest number first.",
+    "",
+    "So what DraNet publishes always fits, together with five of the operator's own.",
+    "",
+    "## Catalogue",
+    "",
+    "*Kubernetes standard* and *as in DraNet*: name, type and texts are theirs. *Ours, kept*: stays as it is",
+    "within a major version. *Ours, may change*: look into the changelog when you upgrade.",
+    "",
+    "| attribute | type | meaning | left out when | stability | place |",
+    "|---|---|---|---|---|---|",
 )
 _PAGE_TAIL = (
     "",
-    f"Strings are cut at {MAX_VALUE_BYTES} bytes, the limit of the Kubernetes API. The domain `dra.net`",
-    "stays the same whatever name the driver runs under.",
+    f"Strings are cut at {MAX_VALUE_BYTES} bytes, between characters, as the Kubernetes API wants it. What",
+    "is not UTF-8 is left out. The domain `dra.net` stays the same whatever name the driver runs under.",
 )

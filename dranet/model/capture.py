@@ -2,24 +2,33 @@
 
 ``dranet capture`` writes it, ``--facts`` and the setting ``facts_file`` read it, and ``tests/data`` is made
 of it. Fields that hold their default are left out, so that a document says only what the kernel said. A
-document is input from outside: unknown fields, wrong types and wrong versions are refused with their place.
+document is input from outside: whatever does not fit is refused with its place, and nothing is converted.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from dranet.errors import SettingsError
 from dranet.model.facts import NodeFacts
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
 FORMAT = "dranet.capture/1"
 MAX_PROBLEMS_SHOWN = 10
+
+MAX_CAPTURE_BYTES = 64 * 1024 * 1024
+"""A node with 10,000 links takes about 8 MiB."""
+
+_INTEGERS = range(-(2**63), 2**64)
+"""No fact of the kernel is wider than 64 bits, signed or not."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,58 +41,169 @@ class Capture:
 
 
 def encode_capture(capture: Capture) -> str:
-    """The document, indented, keys in the order of ``model.facts``, with a final newline."""
-    facts = _adapter().dump_python(capture.facts, mode="json", exclude_defaults=True)
-    document = {"format": FORMAT, "source": capture.source, "facts": facts}
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    """The document, indented, keys in the order of ``model.facts``, with a final newline.
+
+    It can always be written as UTF-8: bytes of a name that were no UTF-8 (surrogate escapes in Python)
+    become ``\\udcXX`` escapes, which ``decode_capture`` turns back.
+    """
+    document = {"format": FORMAT, "source": capture.source, "facts": _encode(capture.facts)}
+    text = json.dumps(document, indent=1, ensure_ascii=False)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
 
 
 def decode_capture(text: str) -> Capture:
     """Read a document strictly.
 
     Raises:
-        SettingsError: not JSON, another format, or fields that do not fit; the first ten with their places.
+        SettingsError: too large, not JSON, another format, or fields that do not fit; the first ten with
+            their places.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SettingsError(f"the capture is not JSON: {error}") from error
+    if len(text) > MAX_CAPTURE_BYTES:
+        raise SettingsError(f"the capture is larger than {MAX_CAPTURE_BYTES} bytes")
+    document = _parse(text)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else None
         raise SettingsError(
-            f"the capture has format {found!r}, this dranet reads {FORMAT!r}",
+            f"the capture has format {_shown(found)}, this dranet reads {FORMAT!r}",
             hint="write it with dranet capture",
         )
-    unknown = sorted(document.keys() - {"format", "source", "facts"})
-    if unknown:
-        raise SettingsError(f"the capture has unknown fields: {', '.join(map(repr, unknown))}")
-    source = document.get("source", "")
-    if not isinstance(source, str):
-        raise SettingsError("the capture's source must be text")
-    return Capture(_decode_facts(document.get("facts")), source)
+    reading = _Reading()
+    capture = reading.record(_Document, document, "")
+    if reading.problems:
+        raise SettingsError(f"the capture does not fit: {reading.summary()}")
+    return Capture(capture.facts, capture.source)
 
 
-def _decode_facts(raw: Any) -> NodeFacts:
+@dataclass(frozen=True, slots=True)
+class _Document:
+    format: str
+    facts: NodeFacts
+    source: str = ""
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that remembers names given twice: JSON allows it, and readers differ on who wins."""
+
+    def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        times = Counter(name for name, _ in pairs) if len(self) < len(pairs) else {}
+        self.twice = [name for name, count in times.items() if count > 1]
+
+
+def _parse(text: str) -> object:
     try:
-        return _adapter().validate_json(json.dumps(raw), strict=True, extra="forbid")
-    except ValueError as error:  # pydantic's ValidationError is one
-        raise SettingsError(f"the capture does not fit: {_problems(error)}") from error
+        return json.loads(text, object_pairs_hook=_Object, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"the capture is not JSON: {error}") from error
 
 
-def _problems(error: ValueError) -> str:
-    details = error.errors(include_url=False, include_input=False)  # type: ignore[attr-defined]
-    lines = [f"{_place(detail['loc'])}: {detail['msg']}" for detail in details]
-    shown = lines[:MAX_PROBLEMS_SHOWN]
-    rest = len(lines) - len(shown)
-    return "; ".join([*shown, *([f"and {rest} more"] if rest else [])])
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
 
 
-def _place(location: tuple[str | int, ...]) -> str:
-    return "facts" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+def _encode(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_encode(element) for element in value]
+    if isinstance(value, str | int | None):
+        return value
+    return {
+        name: _encode(held)
+        for name, known in _known_fields(value.__class__).items()
+        if (held := getattr(value, name)) != known.default
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    hint: Any
+    default: Any = MISSING
 
 
 @cache
-def _adapter() -> TypeAdapter[NodeFacts]:
-    from pydantic import TypeAdapter  # costs what only a capture has to pay
+def _known_fields(record: type) -> Mapping[str, _Field]:
+    hints = get_type_hints(record)
+    return {field.name: _Field(hints[field.name], field.default) for field in fields(record)}
 
-    return TypeAdapter(NodeFacts)
+
+class _Reading:
+    """One pass over a document: builds what fits and notes what does not, so that all is said at once."""
+
+    def __init__(self) -> None:
+        self.problems = 0
+        self._shown: list[str] = []
+
+    def summary(self) -> str:
+        rest = self.problems - len(self._shown)
+        return "; ".join([*self._shown, *([f"and {rest} more"] if rest else [])])
+
+    def _note(self, place: str, problem: str) -> None:
+        self.problems += 1
+        if len(self._shown) < MAX_PROBLEMS_SHOWN:
+            self._shown.append(f"{place or 'the document'}: {problem}")
+
+    def record(self, kind: type, raw: object, place: str) -> Any:
+        """A dataclass from a JSON object; ``None`` once there is a problem in it."""
+        if not isinstance(raw, _Object):
+            return self._refuse(place, "an object", raw)
+        before = self.problems
+        values = dict(self._fields(_known_fields(kind), raw, place))
+        return kind(**values) if self.problems == before else None
+
+    def _fields(self, known: Mapping[str, _Field], raw: _Object, place: str) -> Iterator[tuple[str, object]]:
+        for name in raw.twice:
+            self._note(_below(place, name), "given twice")
+        for name in (name for name in raw if name not in known):
+            self._note(_below(place, name), "unknown field")
+        for name, field in known.items():
+            if name in raw:
+                yield name, self.value(field.hint, raw[name], _below(place, name))
+            elif field.default is MISSING:
+                self._note(_below(place, name), "missing")
+
+    def value(self, hint: Any, raw: object, place: str) -> object:
+        """``raw`` as the annotation wants it: text, number, truth, tuple, record, or one of them or null."""
+        if get_origin(hint) is tuple:
+            return self._elements(get_args(hint)[0], raw, place)
+        if get_origin(hint) in (Union, types.UnionType):
+            inner = next(option for option in get_args(hint) if option is not types.NoneType)
+            return None if raw is None else self.value(inner, raw, place)
+        scalar = _SCALARS.get(hint)
+        if scalar is None:
+            return self.record(hint, raw, place)
+        return raw if scalar.fits(raw) else self._refuse(place, scalar.wanted, raw)
+
+    def _elements(self, hint: Any, raw: object, place: str) -> object:
+        if not isinstance(raw, list):
+            return self._refuse(place, "a list", raw)
+        return tuple(self.value(hint, element, f"{place}[{index}]") for index, element in enumerate(raw))
+
+    def _refuse(self, place: str, wanted: str, raw: object) -> Any:
+        self._note(place, f"must be {wanted}, not {_shown(raw)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scalar:
+    wanted: str
+    fits: Callable[[object], bool]
+
+
+_SCALARS: Mapping[Any, _Scalar] = {
+    str: _Scalar("text", lambda raw: isinstance(raw, str)),
+    bool: _Scalar("true or false", lambda raw: isinstance(raw, bool)),
+    int: _Scalar("a whole number of at most 64 bits", lambda raw: type(raw) is int and raw in _INTEGERS),
+}
+
+
+def _below(place: str, name: str) -> str:
+    shown = name if name.isidentifier() and name.isascii() and len(name) < 50 else _shown(name)
+    return f"{place}.{shown}" if place else shown
+
+
+def _shown(raw: object) -> str:
+    """What was found, short enough for a message and always writable."""
+    if isinstance(raw, dict):
+        return "an object"
+    if isinstance(raw, list):
+        return "a list"
+    text = json.dumps(raw)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -47,3 +47,5 @@ class Device:
     rdma_device: str = ""
     char_devices: tuple[CharDevice, ...] = ()
     """RDMA or GPU nodes that the workload needs."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Attributes (qualified names) that the facts give but that no slice can take, each with the reason."""

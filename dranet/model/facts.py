@@ -245,6 +245,8 @@ class NumaNode:
     """``cpulist``: ``0-55,112-167``."""
     distances: tuple[int, ...] = ()
     """ACPI SLIT distances to each online node, in their order; 10 is local."""
+    socket: int | None = None
+    """The processor package of its CPUs (``physical_package_id``); ``None`` for a node without CPUs."""
 
 
 @dataclass(frozen=True, slots=True)

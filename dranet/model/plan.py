@@ -34,6 +34,8 @@ class LinkState:
     addresses: tuple[Address, ...] = ()
     routes: tuple[Route, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
+    parent_device: str = ""
+    """``IFLA_PARENT_DEV_NAME``, the PCI address of a NIC; empty for software links and on old kernels."""
 
 
 @dataclass(frozen=True, slots=True)

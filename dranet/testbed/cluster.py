@@ -17,8 +17,8 @@ from typing import Any, Self
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.errors import DranetError
-from dranet.inventory.build import build_devices
-from dranet.inventory.filter import Decision, decide
+from dranet.inventory.filter import Decision
+from dranet.inventory.offer import take_inventory
 from dranet.kernel.scan import read_node_facts
 from dranet.testbed.apiserver.server import ApiServer
 from dranet.testbed.driver_process import DriverProcess
@@ -164,7 +164,7 @@ class Testbed:
 
     def _read_decisions(self) -> tuple[Decision, ...]:
         facts = read_node_facts(self.node.sysfs_root, self.node.procfs_root)
-        return decide(build_devices(facts, {}), facts)
+        return take_inventory(facts, {})
 
     # What a person does
 

@@ -3,6 +3,7 @@ table that a node-local pool can meet, and our own."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -224,6 +225,23 @@ def test_attributes_are_typed_and_a_bool_is_not_an_int() -> None:
             "dra.net/rdma": {"bool": True},
         },
     }
+
+
+def test_a_list_attribute_keeps_its_order() -> None:
+    device = Device("eth0", DeviceKind.NIC, {"resource.kubernetes.io/numaNode": (1, 0)})
+    assert device_to_json(device)["attributes"] == {"resource.kubernetes.io/numaNode": {"ints": [1, 0]}}
+
+
+def test_a_list_attribute_is_compared_by_value() -> None:
+    def numa(*nodes: int) -> Device:
+        return Device("eth0", DeviceKind.NIC, {"resource.kubernetes.io/numaNode": nodes})
+
+    wanted = DesiredPool(DRIVER, NODE, POOL, build_pages([[numa(1, 0)]]))
+    existing = found(0, [])
+    existing["spec"]["devices"] = [json.loads(json.dumps(device_to_json(numa(1, 0))))]
+    assert counts([existing], wanted) == (0, 0, 0, 1)
+    existing["spec"]["devices"] = [device_to_json(numa(0, 1))]
+    assert counts([existing], wanted) == (0, 1, 0, 1)
 
 
 def test_a_device_name_that_is_there_twice_is_refused() -> None:

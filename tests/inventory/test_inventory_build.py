@@ -7,12 +7,23 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dranet.inventory.build import build_devices
+from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Address, CharDevice, Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
+from dranet.model.facts import (
+    Address,
+    CharDevice,
+    Gpu,
+    Link,
+    NodeFacts,
+    NumaNode,
+    PciFunction,
+    RdmaDevice,
+    RdmaPort,
+)
 
 NIC_ADDRESS = "0000:1a:00.0"
 UVERBS = CharDevice("infiniband/uverbs0", 231, 192)
@@ -54,8 +65,10 @@ def rdma(
     return replace(RdmaDevice(name, address, ports=(port,), char_devices=(UVERBS,)), **changes)
 
 
-def build(held: dict[str, Device] | None = None, **facts: Any) -> dict[str, Device]:
-    return {device.name: device for device in build_devices(replace(NodeFacts(), **facts), held or {})}
+def build(
+    held: dict[str, Device] | None = None, policy: Policy = DEFAULT_POLICY, **facts: Any
+) -> dict[str, Device]:
+    return {d.name: d for d in build_devices(replace(NodeFacts(), **facts), held or {}, policy)}
 
 
 def test_a_pci_function_its_link_and_its_rdma_device_make_one_device() -> None:
@@ -104,6 +117,83 @@ def test_of_several_links_on_a_function_the_functions_own_oldest_one_stands_for_
         assert build(pci_functions=(pci(),), links=links)["pci-0000-1a-00-0"].ifname == "enp26s0f0np0"
 
 
+def test_of_a_dual_port_card_the_first_port_stands_for_the_function() -> None:
+    ports = (RdmaPort(1, netdevs=("ens1",)), RdmaPort(2, netdevs=("ens1d1",)))
+    devices = build(
+        pci_functions=(pci(driver="mlx4_core"),),
+        links=(link("ens1d1", 5), link("ens1", 4)),
+        rdma_devices=(RdmaDevice("mlx4_0", NIC_ADDRESS, ports=ports),),
+    )
+
+    assert [(d.name, d.ifname, d.rdma_device) for d in devices.values()] == [
+        ("pci-0000-1a-00-0", "ens1", "mlx4_0")
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        link("eth7", 3, phys_port_name="pf0vf3", phys_switch_id="0c42"),
+        link("eth7", 3, phys_port_name="c1pf0sf88", phys_switch_id="0c42"),
+        link("eth7", 3, parent_bus="auxiliary", parent_device="mlx5_core.sf.2"),
+    ],
+)
+def test_representors_and_sub_functions_never_stand_for_the_function_nor_are_devices(other: Link) -> None:
+    uplink = link("enp26s0f0np0", 6, phys_port_name="p0", phys_switch_id="0c42")
+
+    assert build(pci_functions=(pci(),), links=(other, uplink))["pci-0000-1a-00-0"].ifname == "enp26s0f0np0"
+    alone = build(pci_functions=(pci(),), links=(other,))
+    assert [(d.name, d.ifname, d.kind) for d in alone.values()] == [("pci-0000-1a-00-0", "", DeviceKind.NIC)]
+
+
+def test_a_link_on_the_auxiliary_bus_of_its_function_is_the_functions_own() -> None:
+    nic = link("eth1", 5, parent_bus="auxiliary", parent_device="ionic.eth.0")
+
+    assert build(pci_functions=(pci(),), links=(nic,))["pci-0000-1a-00-0"].ifname == "eth1"
+
+
+@pytest.mark.parametrize(
+    ("bus", "parent"),
+    [("vmbus", "f8615163-df3e-46c5-913f-f2d2f965ed0e"), ("virtio", "virtio0"), ("auxiliary", "mana.eth.0")],
+)
+def test_a_nic_on_a_bus_without_pci_is_hardware_and_named_by_its_link(bus: str, parent: str) -> None:
+    device = build(links=(link("eth1", 5, "", parent_bus=bus, parent_device=parent),))["eth1"]
+
+    assert device.kind is DeviceKind.NIC
+    assert device.attributes["dra.net/virtual"] is False
+    assert device.attributes["dra.net/type"] == "device"
+    assert device.attributes["dra.net/sriov"] is False
+    assert "dra.net/pciAddress" not in device.attributes
+
+
+def test_an_ipoib_interface_is_offered_with_its_adapter_or_stays_by_the_operators_choice() -> None:
+    facts: dict[str, Any] = {
+        "pci_functions": (pci(class_code=0x020700),),
+        "links": (
+            link("ib0", 8, kind="ipoib", arp_type=32),
+            link("ib0.8001", 9, kind="ipoib", arp_type=32, lower=8),
+            link("ib9", 10, "", kind="ipoib", arp_type=32),
+        ),
+        "rdma_devices": (rdma(layer="InfiniBand"),),
+    }
+    moved, stays = build(**facts), build(policy=Policy(move_ib_interfaces=False), **facts)
+
+    assert [(d.name, d.kind, d.ifname) for d in moved.values()] == [
+        ("pci-0000-1a-00-0", DeviceKind.NIC, "ib0"),
+        ("ib9", DeviceKind.NIC, "ib9"),
+    ]
+    assert [(d.name, d.kind, d.ifname) for d in stays.values()] == [("pci-0000-1a-00-0", DeviceKind.RDMA, "")]
+    assert "dra.net/ifName" not in stays["pci-0000-1a-00-0"].attributes
+
+
+def test_without_ipoib_interfaces_a_roce_nic_is_still_no_rdma_only_device() -> None:
+    facts: dict[str, Any] = {"pci_functions": (pci(),), "rdma_devices": (rdma(),)}
+    policy = Policy(move_ib_interfaces=False)
+
+    assert build(policy=policy, **facts, links=(link(),))["pci-0000-1a-00-0"].ifname == "eth1"
+    assert build(policy=policy, **facts)["pci-0000-1a-00-0"].kind is DeviceKind.NIC
+
+
 def test_a_child_interface_does_not_stand_for_the_function() -> None:
     child, parent = link("ib0.8001", 3, lower=8, kind="ipoib"), link("ib0", 8, kind="ipoib")
 
@@ -142,6 +232,29 @@ def test_a_software_rdma_device_joins_its_interface() -> None:
     assert devices["dummy0"].rdma_device == "rxe0"
 
 
+def test_software_rdma_on_a_pci_nic_joins_it_and_is_no_device_of_its_own() -> None:
+    rxe = RdmaDevice("rxe0", ports=(RdmaPort(1, link_layer="Ethernet", netdevs=("eth1",)),))
+    devices = build(pci_functions=(pci(driver="e1000e"),), links=(link(),), rdma_devices=(rxe,))
+
+    assert {name: device.rdma_device for name, device in devices.items()} == {"pci-0000-1a-00-0": "rxe0"}
+
+
+def test_an_adapters_own_rdma_device_goes_before_software_rdma_on_it() -> None:
+    rxe = RdmaDevice("a-rxe0", ports=(RdmaPort(1, netdevs=("eth1",)),))
+    devices = build(pci_functions=(pci(),), links=(link(),), rdma_devices=(rxe, rdma()))
+
+    assert {name: device.rdma_device for name, device in devices.items()} == {"pci-0000-1a-00-0": "mlx5_0"}
+
+
+def test_an_rdma_device_of_its_own_is_one_whose_interface_is_not_here() -> None:
+    rxe = RdmaDevice("rxe0", ports=(RdmaPort(1, link_layer="InfiniBand", netdevs=("elsewhere",)),))
+
+    assert list(build(links=(link("dummy0", 9, "", kind="dummy"),), rdma_devices=(rxe,))) == [
+        "dummy0",
+        "rdma-rxe0",
+    ]
+
+
 def test_a_held_device_keeps_everything_but_its_interface_name() -> None:
     facts: dict[str, Any] = {"pci_functions": (pci(),), "rdma_devices": (rdma(),)}
     recorded = build(**facts, links=(link(),))["pci-0000-1a-00-0"]
@@ -165,6 +278,22 @@ def test_the_software_rdma_device_of_a_held_interface_does_not_appear_alone() ->
 
     alone = RdmaDevice("rxe0", ports=(RdmaPort(1, link_layer="Ethernet"),))
     assert list(build(recorded, rdma_devices=(alone,))) == ["dummy0"]
+
+
+def test_a_held_device_stays_in_sight_even_when_its_function_is_gone() -> None:
+    recorded = build(pci_functions=(pci(),), links=(link(),))
+
+    assert build(recorded) == {"pci-0000-1a-00-0": replace(recorded["pci-0000-1a-00-0"], ifname="")}
+
+
+def test_a_held_device_keeps_its_attributes_whatever_the_facts_say_now() -> None:
+    recorded = build(
+        pci_functions=(pci(),), links=(link(),), gpus=(Gpu("0000:01:00.0", "nvidia"),), rdma_devices=(rdma(),)
+    )
+    held = {"pci-0000-1a-00-0": recorded["pci-0000-1a-00-0"]}
+    changed = build(held, pci_functions=(pci(numa_node=1, driver="other"),), rdma_devices=(rdma(),))
+
+    assert changed["pci-0000-1a-00-0"].attributes == held["pci-0000-1a-00-0"].attributes
 
 
 def test_nics_come_before_gpus_whatever_their_addresses() -> None:
@@ -202,6 +331,113 @@ def test_every_device_says_whether_it_has_rdma_and_is_virtual() -> None:
     assert [name for name, d in devices.items() if d.attributes["dra.net/virtual"]] == ["dummy0"]
 
 
+NEAR_GPU = pci("0000:1b:00.0", class_code=0x030200, driver="nvidia", path=("0000:17:01.0", "0000:1b:00.0"))
+FAR_GPU = pci(
+    "0000:9b:00.0",
+    class_code=0x030200,
+    driver="nvidia",
+    numa_node=1,
+    root="pci0000:97",
+    path=("0000:97:01.0", "0000:9b:00.0"),
+)
+
+
+def test_a_nic_names_its_nearest_gpus_and_a_gpu_does_not() -> None:
+    devices = build(
+        pci_functions=(pci(), NEAR_GPU, FAR_GPU),
+        links=(link(),),
+        gpus=(Gpu("0000:9b:00.0", "nvidia"), Gpu("0000:1b:00.0", "nvidia")),
+    )
+    nic, gpu = devices["pci-0000-1a-00-0"].attributes, devices["gpu-0000-1b-00-0"].attributes
+
+    assert (nic["dra.net/nearestGpus"], nic["dra.net/nearestGpuDistance"]) == ("0000:1b:00.0", "PIX")
+    assert "dra.net/nearestGpus" not in gpu
+
+
+def test_a_gpu_that_a_pod_has_is_still_the_nearest() -> None:
+    facts: dict[str, Any] = {
+        "pci_functions": (pci(), NEAR_GPU),
+        "links": (link(),),
+        "gpus": (Gpu("0000:1b:00.0", "nvidia"),),
+    }
+    held = {"gpu-0000-1b-00-0": build(**facts)["gpu-0000-1b-00-0"]}
+
+    assert build(held, **facts)["pci-0000-1a-00-0"].attributes["dra.net/nearestGpus"] == "0000:1b:00.0"
+
+
+def test_numa_nodes_are_lists_where_the_operator_says_so() -> None:
+    facts: dict[str, Any] = {
+        "pci_functions": (pci(numa_node=1),),
+        "links": (link(),),
+        "numa_nodes": (NumaNode(0, "0", (10, 12), socket=0), NumaNode(1, "1", (12, 10), socket=0)),
+    }
+    standard = "resource.kubernetes.io/numaNode"
+    scalar, listed = build(**facts), build(policy=Policy(list_attributes=True), **facts)
+
+    assert scalar["pci-0000-1a-00-0"].attributes[standard] == 1
+    assert listed["pci-0000-1a-00-0"].attributes[standard] == (1, 0)
+    assert listed["pci-0000-1a-00-0"].attributes["dra.net/numaNode"] == 1
+
+
+def test_a_port_of_a_bond_and_a_vlan_name_their_relatives() -> None:
+    devices = build(
+        pci_functions=(pci(),),
+        links=(
+            link(master=20),
+            link("bond0", 20, "", kind="bond", virtual=True),
+            link("bond0.7", 21, "", kind="vlan", virtual=True, lower=20, vlan_id=7),
+        ),
+    )
+
+    assert devices["pci-0000-1a-00-0"].attributes["dra.net/bond"] == "bond0"
+    vlan = devices["net-mjxw4zbqfy3q"].attributes
+    assert (vlan["dra.net/parent"], vlan["dra.net/vlanId"]) == ("bond0", 7)
+
+
+def test_the_nodes_own_links_are_described_only_if_the_operator_offers_their_kind() -> None:
+    veth = link("veth0", 9, "", kind="veth", virtual=True)
+
+    assert build(links=(veth,))["veth0"].attributes == {}
+    offered = build(policy=Policy(offer_link_kinds=frozenset({"veth"})), links=(veth,))
+    assert offered["veth0"].attributes["dra.net/type"] == "veth"
+
+
+def test_a_virtual_function_without_interface_is_linked_to_its_physical_one() -> None:
+    function = pci(
+        "0000:1a:00.1", class_code=0x020700, physical_function=NIC_ADDRESS, virtual_function_index=0
+    )
+    device = build(pci_functions=(function,), rdma_devices=(rdma("mlx5_9", "0000:1a:00.1", "InfiniBand"),))[
+        "pci-0000-1a-00-1"
+    ]
+
+    assert (device.kind, device.physical_function) == (DeviceKind.RDMA, NIC_ADDRESS)
+    assert device.attributes["dra.net/sriovPfAddress"] == NIC_ADDRESS
+    assert device.attributes["dra.net/sriovVfIndex"] == 0
+    assert device.attributes["dra.net/isSriovVf"] is True
+
+
+def test_alibabas_erdma_says_so() -> None:
+    function = pci(class_code=0x00FF00, driver="erdma")
+    device = build(pci_functions=(function,), rdma_devices=(rdma("erdma_0"),))["pci-0000-1a-00-0"]
+
+    assert device.attributes["alibaba.dra.net/erdma"] is True
+
+
+def test_an_interface_name_that_is_no_text_is_left_out_with_the_reason() -> None:
+    (device,) = build(links=(link("eth\udcff", 9, ""),)).values()
+
+    assert "dra.net/ifName" not in device.attributes
+    assert device.left_out == {"dra.net/ifName": "is no text (bytes that are not UTF-8)"}
+    assert device.ifname == "eth\udcff"
+
+
+def test_a_link_whose_function_was_not_read_still_says_its_address() -> None:
+    attributes = build(links=(link(),))["pci-0000-1a-00-0"].attributes
+
+    assert attributes["dra.net/pciAddress"] == NIC_ADDRESS
+    assert attributes["resource.kubernetes.io/pciBusID"] == NIC_ADDRESS
+
+
 def test_only_global_addresses_are_published_sorted_and_whole() -> None:
     texts = [
         "169.254.1.1/16",
@@ -225,6 +461,7 @@ def _is_plain(ip: IPv4Address | IPv6Address) -> bool:
     return getattr(ip, "ipv4_mapped", None) is None
 
 
+@settings(deadline=None)
 @given(st.ip_addresses().filter(_is_plain))
 def test_an_address_is_published_exactly_when_it_is_global_unicast(ip: IPv4Address | IPv6Address) -> None:
     attributes = build(links=(link("dummy0", 9, "", addresses=(Address(f"{ip}/{ip.max_prefixlen}"),)),))
@@ -262,6 +499,24 @@ def test_a_domain_of_five_digits_has_no_standard_bus_id() -> None:
     assert "resource.kubernetes.io/pciBusID" not in attributes
 
 
+def test_of_two_spellings_of_an_address_the_same_one_makes_the_device_in_any_order() -> None:
+    gpus = (Gpu("0000:1b:00.0", "amd"), Gpu("0000:1B:00.0", "intel"))
+
+    assert build(gpus=gpus) == build(gpus=gpus[::-1])
+    assert list(build(gpus=gpus)) == ["gpu-0000-1b-00-0"]
+
+
+def test_of_a_thing_that_is_told_twice_the_same_telling_counts_in_any_order() -> None:
+    tellings: list[dict[str, Any]] = [
+        {"pci_functions": (pci(), pci(numa_node=1)), "links": (link(mtu=1500), link("eth9", mtu=9000))},
+        {"pci_functions": (pci(numa_node=1), pci()), "links": (link("eth9", mtu=9000), link(mtu=1500))},
+    ]
+    first, second = (build(**telling) for telling in tellings)
+
+    assert list(first) == ["pci-0000-1a-00-0"]
+    assert first == second
+
+
 NAMES = (
     st.binary(min_size=1, max_size=15)
     .filter(lambda name: b"/" not in name and b"\0" not in name)
@@ -270,6 +525,7 @@ NAMES = (
 """What the kernel allows in an interface name: any byte but these two."""
 
 
+@settings(deadline=None)
 @given(names=st.lists(NAMES, max_size=6, unique=True), alias=st.text(max_size=300))
 def test_whatever_links_are_called_every_device_is_valid_for_the_api(names: list[str], alias: str) -> None:
     links = tuple(link(name, i + 2, "", alias=alias) for i, name in enumerate(names))

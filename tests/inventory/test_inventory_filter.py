@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranet.cel import DeviceExpression
+from dranet.inventory import filter as filter_module
 from dranet.inventory.build import build_devices
 from dranet.inventory.filter import Decision, decide, uplink_names
-from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort, Route
+from dranet.inventory.offer import take_inventory
+from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from dranet.inventory.rules import OwnAttributes, parse_rules
+from dranet.model.device import AttributeValue
+from dranet.model.facts import Gpu, Lifeline, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort, Route
 
 
 def link(ifname: str, ifindex: int, **changes: Any) -> Link:
@@ -32,16 +39,37 @@ def default(ifindex: int = 0, *, metric: int = 0, v6: bool = False, next_hops: t
     return Route(destination, gateway=gateway, ifindex=ifindex, metric=metric, next_hops=next_hops)
 
 
+def vf(address: str, physical_function: str) -> PciFunction:
+    return replace(nic(address), physical_function=physical_function, virtual_function_index=0)
+
+
+def compiled(expression: str) -> DeviceExpression:
+    return DeviceExpression.compile(expression, "dra.net")
+
+
+def rules(*entries: object) -> OwnAttributes:
+    own, problems = parse_rules({"attributes": [*entries]}, "dra.net")
+    assert problems == ()
+    return own
+
+
 def facts(*links: Link, routes: tuple[Route, ...] = (), functions: tuple[PciFunction, ...] = ()) -> NodeFacts:
     return NodeFacts(links=links, default_routes=routes, pci_functions=functions)
 
 
-def decisions(node: NodeFacts) -> dict[str, Decision]:
-    return {d.device.name: d for d in decide(build_devices(node, {}), node)}
+def decisions(node: NodeFacts, policy: Policy = DEFAULT_POLICY) -> dict[str, Decision]:
+    return {d.device.name: d for d in take_inventory(node, {}, policy)}
 
 
-def published(node: NodeFacts) -> set[str]:
-    return {name for name, decision in decisions(node).items() if decision.published}
+def published(node: NodeFacts, policy: Policy = DEFAULT_POLICY) -> set[str]:
+    return {name for name, decision in decisions(node, policy).items() if decision.published}
+
+
+def reason(node: NodeFacts, name: str, policy: Policy = DEFAULT_POLICY) -> str:
+    """Why ``name`` is held back."""
+    decision = decisions(node, policy)[name]
+    assert not decision.published
+    return decision.reason
 
 
 def test_the_link_of_the_default_route_stays_home_and_a_spare_one_is_offered() -> None:
@@ -192,16 +220,38 @@ def test_a_function_stays_home_for_any_of_its_links_not_only_for_the_one_that_st
     assert published(node) == set()
 
 
-def test_a_nic_without_link_is_held_back_and_a_held_one_keeps_its_place() -> None:
+def test_a_nic_without_link_is_held_back_and_one_in_a_pod_keeps_its_place() -> None:
     address = "0000:1a:00.0"
     before = facts(pci_link("eth1", 2, address), functions=(nic(address),))
     after = facts(functions=(nic(address),))
     recorded = {d.name: d for d in build_devices(before, {})}
+    (kept,) = recorded.values()
 
-    assert published(after) == set()
-    (decision,) = decide(build_devices(after, recorded), after)
-    assert decision.published
-    assert "pod" in decision.reason
+    assert reason(after, kept.name) == "has no network interface in the host's network namespace"
+    assert take_inventory(after, recorded) == (
+        Decision(replace(kept, ifname=""), True, "belongs to a pod now and keeps its place"),
+    )
+
+
+def test_a_device_that_was_unplugged_while_a_pod_has_it_is_not_offered() -> None:
+    address = "0000:1a:00.0"
+    before = facts(pci_link("eth1", 2, address), functions=(nic(address),))
+    recorded = {d.name: d for d in build_devices(before, {})}
+    (decision,) = take_inventory(facts(), recorded)
+
+    assert not decision.published
+    assert decision.reason == "is gone while a pod has it: there is no 0000:1a:00.0 any more"
+
+
+def test_a_device_in_a_pod_passes_by_uplinks_filter_and_rules() -> None:
+    eth1 = link("eth1", 3)
+    recorded = {d.name: d for d in build_devices(facts(eth1), {})}
+    policy = Policy(filter=compiled("false"), rules=rules({"set": {"rail": 1}}))
+    node = facts(link("eth0", 2), routes=(default(2),))
+    found = {d.device.name: d for d in take_inventory(node, recorded, policy)}
+
+    assert found["eth1"].published
+    assert "dra.net/rail" not in found["eth1"].device.attributes
 
 
 def test_a_roce_nic_whose_link_somebody_else_has_is_not_offered() -> None:
@@ -225,29 +275,431 @@ def test_a_device_that_the_scan_does_not_know_is_held_back() -> None:
     assert [d.published for d in decide(devices, facts())] == [False]
 
 
+def test_each_uplink_and_each_relative_says_which_uplink_it_is() -> None:
+    node = facts(link("eth0", 2, master=3), link("bond0", 3, kind="bond"), routes=(default(3),))
+
+    assert reason(node, "bond0") == "is the node's uplink: bond0 carries a default route"
+    assert reason(node, "eth0") == "is tied to bond0, the node's uplink"
+
+
+def lifelines(*found: tuple[str, str, int], links: tuple[Link, ...]) -> NodeFacts:
+    return replace(facts(*links), lifelines=tuple(Lifeline(*line) for line in found))
+
+
+def test_links_of_the_nodes_address_and_of_the_way_to_the_api_server_stay_home() -> None:
+    node = lifelines(
+        ("the node's address", "10.0.0.5", 2),
+        ("the route to the API server", "10.9.0.1", 3),
+        links=(link("eth0", 2), link("eth1.5", 3, kind="vlan", lower=4), link("eth1", 4), link("eth2", 5)),
+    )
+
+    assert published(node) == {"eth2"}
+    assert reason(node, "eth0") == "carries the node's address 10.0.0.5"
+    assert reason(node, encoded("eth1.5")) == "carries the route to the API server 10.9.0.1"
+    assert reason(node, "eth1") == "is tied to eth1.5, which carries the route to the API server 10.9.0.1"
+    assert uplink_names(node) == {"eth0", "eth1", "eth1.5"}
+
+
+def encoded(ifname: str) -> str:
+    return next(d.name for d in build_devices(facts(link(ifname, 9)), {}))
+
+
+def test_an_uplink_that_carries_the_nodes_address_too_is_called_the_uplink() -> None:
+    node = replace(
+        lifelines(("the node's address", "10.0.0.5", 2), links=(link("eth0", 2),)),
+        default_routes=(default(2),),
+    )
+
+    assert reason(node, "eth0") == "is the node's uplink: eth0 carries a default route"
+
+
+def test_of_several_lifelines_on_one_link_the_first_is_told() -> None:
+    node = lifelines(
+        ("the node's address", "10.0.0.5", 2), ("the node's address", "fd00::5", 2), links=(link("eth0", 2),)
+    )
+
+    assert reason(node, "eth0") == "carries the node's address 10.0.0.5"
+
+
+def test_a_lifeline_on_the_loopback_or_on_a_link_out_of_sight_ties_nothing_else() -> None:
+    node = lifelines(
+        ("the node's address", "10.0.0.5", 1),
+        ("the node's address", "10.0.0.6", 77),
+        links=(link("lo", 1, flags=9), link("eth0", 2)),
+    )
+
+    assert published(node) == {"eth0"}
+
+
+def test_all_open_vswitch_ports_are_one_family() -> None:
+    """As with OVN-Kubernetes: br-ex has the default route and no master, the NIC is a port of ovs-system."""
+    node = facts(
+        link("ovs-system", 2, kind="openvswitch", flags=0),
+        link("eth0", 3, master=2),
+        link("br-ex", 4, kind="openvswitch"),
+        link("br-int", 5, kind="openvswitch"),
+        link("eth1", 6),
+        routes=(default(4),),
+    )
+
+    assert published(node) == {"eth1"}
+    assert reason(node, "eth0") == "is tied to br-ex, the node's uplink"
+    assert reason(node, "br-int") == "is tied to br-ex, the node's uplink"
+
+
+def test_a_synthetic_nic_and_the_virtual_function_under_it_stay_together() -> None:
+    """As on Azure: the VF is enslaved to the VMBus NIC (no kind) that has the addresses."""
+    address = "0001:00:02.0"
+    links = (
+        link("eth0", 2, parent_bus="vmbus"),
+        pci_link("enP1s1", 3, address, master=2),
+        link("eth1", 4, parent_bus="vmbus"),
+    )
+    node = facts(*links, routes=(default(2),), functions=(nic(address),))
+    spare = facts(*links, routes=(default(4),), functions=(nic(address),))
+
+    assert published(node) == {"eth1"}
+    assert reason(node, "pci-0001-00-02-0") == "is tied to eth0, the node's uplink"
+    assert reason(spare, "pci-0001-00-02-0") == "is enslaved: enP1s1 is a port of eth0"
+    assert published(spare) == {"eth0"}
+
+
+PF, VF0, VF1 = "0000:1a:00.0", "0000:1a:01.0", "0000:1a:01.1"
+
+
+def sriov_node(*links: Link, uplink: int) -> NodeFacts:
+    functions = (nic(PF), vf(VF0, PF), vf(VF1, PF))
+    return facts(*links, routes=(default(uplink),), functions=functions)
+
+
+def test_virtual_functions_of_an_uplink_that_nobody_uses_are_offered() -> None:
+    node = sriov_node(pci_link("pf", 2, PF), pci_link("vf0", 3, VF0), pci_link("vf1", 4, VF1), uplink=2)
+
+    assert published(node) == {"pci-0000-1a-01-0", "pci-0000-1a-01-1"}
+
+
+@pytest.mark.parametrize("bonded", [False, True])
+def test_the_physical_function_of_an_uplink_stays_home_too(bonded: bool) -> None:
+    node = sriov_node(
+        pci_link("pf", 2, PF),
+        pci_link("vf0", 3, VF0, master=5 if bonded else None),
+        pci_link("vf1", 4, VF1),
+        link("bond0", 5, kind="bond"),
+        uplink=5 if bonded else 3,
+    )
+
+    assert published(node) == {"pci-0000-1a-01-1"}
+    assert reason(node, "pci-0000-1a-00-0") == f"is tied to {'bond0' if bonded else 'vf0'}, the node's uplink"
+
+
+def test_a_physical_function_whose_link_is_elsewhere_is_not_offered_either() -> None:
+    node = sriov_node(pci_link("vf0", 3, VF0), uplink=3)
+
+    assert published(node) == set()
+
+
+def test_representors_never_become_devices() -> None:
+    """In switchdev mode; older kernels do not tie a representor to its PCI function."""
+    node = facts(
+        pci_link("p0", 2, PF, phys_switch_id="0c42", phys_port_name="p0"),
+        pci_link("pf0vf0", 3, PF, phys_switch_id="0c42", phys_port_name="pf0vf0"),
+        link("eth7", 4, phys_switch_id="0c42", phys_port_name="c1pf0sf88"),
+        routes=(default(2),),
+        functions=(nic(PF),),
+    )
+
+    assert published(node) == set()
+    assert reason(node, "eth7") == "is a representor: c1pf0sf88 of an embedded switch"
+
+
+def test_a_function_stays_home_while_one_of_its_representors_is_in_use() -> None:
+    node = facts(
+        pci_link("p0", 2, PF, phys_switch_id="0c42", phys_port_name="p0"),
+        pci_link("rep0", 3, PF, phys_switch_id="0c42", phys_port_name="pf0vf0", master=4),
+        link("br0", 4, kind="bridge"),
+        functions=(nic(PF),),
+    )
+
+    assert reason(node, "pci-0000-1a-00-0") == "is enslaved: rep0 is a port of br0 (bridge)"
+
+
+def test_the_way_of_a_tunnel_is_not_known_so_all_default_routes_count() -> None:
+    node = facts(
+        link("wg0", 2, kind="wireguard"),
+        link("eth0", 3),
+        link("eth1", 4),
+        routes=(default(2), default(3, metric=100)),
+    )
+
+    assert published(node) == {"eth1"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "why"),
+    [
+        ("vfio-pci", "is bound to vfio-pci, for a virtual machine or a program in user space"),
+        ("", "has no driver"),
+        ("i40e", "has no network interface in the host's network namespace"),
+    ],
+)
+def test_a_function_without_interface_says_why_it_has_none(driver: str, why: str) -> None:
+    function = replace(nic(PF), driver=driver)
+    (device,) = build_devices(facts(functions=(nic(PF),)), {})
+    (decision,) = decide((device,), facts(functions=(function,)))
+
+    assert (decision.published, decision.reason) == (False, why)
+
+
+def test_an_rdma_only_device_stays_home_if_it_would_take_the_uplink_along() -> None:
+    """IPoIB that stays on the node: moving its adapter to another namespace destroys it."""
+    rdma = RdmaDevice("mlx5_0", PF, ports=(RdmaPort(1, link_layer="InfiniBand"),))
+    node = replace(
+        facts(pci_link("ib0", 2, PF, kind="ipoib", arp_type=32), routes=(default(2),), functions=(nic(PF),)),
+        rdma_devices=(rdma,),
+    )
+    policy = Policy(move_ib_interfaces=False)
+
+    assert published(node, policy) == {"pci-0000-1a-00-0"}
+    exclusive = replace(node, rdma_netns_exclusive=True)
+    assert (
+        reason(exclusive, "pci-0000-1a-00-0", policy) == "is the node's uplink: ib0 carries a default route"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ifname", "kind"),
+    [
+        ("kube-ipvs0", "dummy"),
+        ("kube-dummy-if", "dummy"),
+        ("nodelocaldns", "dummy"),
+        ("pod-id-link0", "dummy"),
+        ("antrea-egress0", "dummy"),
+        ("antrea-ingress0", "dummy"),
+        ("antrea-ext.181", "vlan"),
+        ("vlan.eth.1", "vlan"),
+        ("ipvl_3", "ipvlan"),
+        ("docker0", "bridge"),
+        ("cni0", "bridge"),
+        ("virbr0", "bridge"),
+        ("nerdctl0", "bridge"),
+        ("cni-podman0", "bridge"),
+        ("kube-bridge", "bridge"),
+        ("weave", "bridge"),
+        ("flannel.1", "vxlan"),
+        ("vxlan.calico", "vxlan"),
+        ("vxlan-v6.calico", "vxlan"),
+        ("cilium_vxlan", "vxlan"),
+        ("vxlan_sys_4789", "vxlan"),
+        ("genev_sys_6081", "geneve"),
+        ("tunl0", "ipip"),
+        ("wireguard.cali", "wireguard"),
+        ("antrea-gw0", "openvswitch"),
+        ("ovn-k8s-mp0", "openvswitch"),
+        ("ovn0", "openvswitch"),
+        ("cilium_host", "veth"),
+        ("cali1234567890a", "veth"),
+        ("lxc_health", "veth"),
+    ],
+)
+def test_what_a_container_network_made_stays_home_by_name_even_where_its_kind_is_offered(
+    ifname: str, kind: str
+) -> None:
+    node = facts(link(ifname, 2, kind=kind, virtual=True))
+    (name,) = decisions(node)
+
+    assert "is part of the node's own network" in reason(node, name)
+    why = reason(node, name, Policy(offer_link_kinds=frozenset({kind})))
+    assert why == f"is part of the node's own network: {ifname} is made by its container network"
+
+
+def test_a_software_link_of_no_kind_is_held_back() -> None:
+    node = facts(link("odd0", 2, virtual=True))
+
+    assert reason(node, "odd0").endswith("made by software, of no kind that the kernel names")
+
+
+def test_the_operator_may_offer_a_kind_that_is_infrastructure_by_default() -> None:
+    node = facts(link("vx0", 2, kind="vxlan"), link("br0", 3, kind="bridge"))
+
+    assert published(node, Policy(offer_link_kinds=frozenset({"vxlan"}))) == {"vx0"}
+    assert reason(node, "vx0") == "is part of the node's own network: of kind vxlan"
+
+
+def test_an_offered_kind_changes_nothing_for_the_uplink_its_relatives_and_the_loopback() -> None:
+    node = facts(
+        link("lo", 1, flags=9),
+        link("br0", 2, kind="bridge"),
+        link("veth0", 3, kind="veth", lower=4),
+        link("veth1", 4, kind="veth", lower=3, master=2),
+        link("br1", 5, kind="bridge"),
+        link("eth1", 6, master=5),
+        routes=(default(2),),
+    )
+
+    assert published(node, Policy(offer_link_kinds=frozenset({"veth", "bridge"}))) == {"br1"}
+
+
+def test_an_offered_pair_on_the_node_is_two_devices_and_a_pods_end_is_none() -> None:
+    node = facts(
+        link("a", 2, kind="veth", lower=3),
+        link("b", 3, kind="veth", lower=2),
+        link("c", 4, kind="veth", lower=2, link_netnsid=0),
+        link("d", 5, kind="netkit", lower=2, link_netnsid=0),
+    )
+    policy = Policy(offer_link_kinds=frozenset({"veth", "netkit"}))
+
+    assert published(node, policy) == {"a", "b"}
+    assert reason(node, "c", policy).endswith("of kind veth, its other end is in another namespace")
+
+
+def test_gpus_that_are_not_published_say_so() -> None:
+    node = replace(NodeFacts(), gpus=(Gpu("0000:3a:00.0", "nvidia"),))
+
+    why = reason(node, "gpu-0000-3a-00-0", Policy(publish_gpus=False))
+    assert why == "is a GPU, and the setting publish_gpus is off"
+
+
+def test_the_filter_holds_back_what_does_not_match_and_what_it_fails_on() -> None:
+    node = facts(link("eth1", 2, mtu=9000), link("eth2", 3))
+    policy = Policy(filter=compiled('device.attributes["dra.net"].mtu == 9000'))
+    failing = Policy(filter=compiled('device.attributes["dra.net"].rail == 1'))
+
+    assert published(node, policy) == {"eth1"}
+    decision = decisions(node, policy)["eth2"]
+    assert (decision.reason, decision.filter_failed) == ("does not match the operator's filter", False)
+    decision = decisions(node, failing)["eth1"]
+    assert decision.filter_failed
+    assert not decision.published
+    assert decision.reason == "fails the operator's filter: the device has no attribute or capacity 'rail'"
+
+
+def test_the_filter_is_not_asked_about_what_stays_home_anyway() -> None:
+    node = facts(link("eth0", 2), routes=(default(2),))
+    decision = decisions(node, Policy(filter=compiled("1/0 == 1")))["eth0"]
+
+    assert not decision.filter_failed
+    assert "uplink" in decision.reason
+
+
+def test_the_operators_attributes_are_published_and_the_filter_sees_them() -> None:
+    node = facts(link("eth1", 2), link("eth2", 3))
+    own = rules(
+        {"match": 'device.attributes["dra.net"].ifName == "eth1"', "set": {"rail": 1}},
+        {"match": 'device.attributes["dra.net"].nothing == "eth1"', "set": {"rail": 2}},
+    )
+    policy = Policy(rules=own, filter=compiled('device.attributes["dra.net"].?rail.hasValue()'))
+
+    assert published(node, policy) == {"eth1"}
+    decision = decisions(node, policy)["eth1"]
+    assert decision.device.attributes["dra.net/rail"] == 1
+    assert decision.warnings == (
+        "device eth1: attributes[1] adds nothing to it: the device has no attribute or capacity 'nothing'",
+    )
+
+
+class Counting:
+    """A filter that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def matches(self, attributes: Mapping[str, AttributeValue]) -> bool:
+        self.asked += 1
+        return attributes["dra.net/mtu"] == 9000
+
+
+def test_a_device_that_has_not_changed_is_not_judged_again() -> None:
+    counting = Counting()
+    policy = Policy(filter=counting)
+    before, after = (facts(link("eth1", 2, mtu=mtu), link("eth2", 3, mtu=9000)) for mtu in (9000, 1500))
+
+    assert [published(before, policy) for _ in range(3)] == [{"eth1", "eth2"}] * 3
+    assert counting.asked == 2
+    assert published(after, policy) == {"eth2"}
+    assert published(before, replace(policy)) == {"eth1", "eth2"}
+    assert counting.asked == 5
+
+
+def test_what_is_remembered_of_devices_that_came_and_went_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(filter_module, "_MAX_JUDGED", 40)
+    policy = Policy(filter=compiled("true"))
+    for start in range(0, 90, 30):
+        names = {f"d{start + number}" for number in range(30)}
+        assert published(facts(*(link(name, n) for n, name in enumerate(sorted(names)))), policy) == names
+
+    assert len(policy.judged) <= 40
+
+
+KINDS = st.sampled_from(["", "dummy", "vlan", "bond", "veth", "ipoib", "openvswitch", "wireguard"])
+INDEX = st.integers(1, 8)
+ADDRESSES = [f"0000:1a:00.{n}" for n in range(4)]
 LINKS = st.lists(
     st.tuples(
-        st.sampled_from(["", "dummy", "vlan", "bond", "veth"]),
-        st.none() | st.integers(1, 8),
-        st.none() | st.integers(1, 8),
+        KINDS, st.none() | INDEX, st.none() | INDEX, st.none() | st.just(0), st.sampled_from(["", *ADDRESSES])
     ),
     max_size=8,
 )
+Shape = tuple[str, int | None, int | None, int | None, str]
 
 
-@given(shapes=LINKS, uplink=st.integers(1, 8))
-def test_nothing_that_is_connected_to_an_uplink_is_ever_offered(
-    shapes: list[tuple[str, int | None, int | None]], uplink: int
-) -> None:
-    links = [
-        link(f"x{i}", i, kind=kind, master=master, lower=lower)
-        for i, (kind, master, lower) in enumerate(shapes, start=1)
-    ]
-    node = facts(*links, routes=(default(uplink),))
-    groups = [{index for index in (k.ifindex, k.master, k.lower) if index} for k in links]
-    connected = {uplink}
+def shaped(number: int, shape: Shape) -> Link:
+    kind, master, lower, netnsid, address = shape
+    return link(
+        f"x{number}",
+        number,
+        kind=kind,
+        master=master,
+        lower=lower,
+        link_netnsid=netnsid,
+        pci_address=address,
+        parent_bus="pci" if address else "",
+        parent_device=address,
+    )
+
+
+def connected_to(roots: set[int], links: list[Link]) -> set[int]:
+    """The closure, by brute force: masters, parents of this namespace and one Open vSwitch."""
+    groups = [{k.ifindex, k.master} - {None} for k in links]
+    groups += [{k.ifindex, k.lower} - {None} for k in links if k.link_netnsid is None]
+    groups += [{k.ifindex for k in links if k.kind == "openvswitch"}]
+    found: set[int | None] = {*roots}
     for _ in links:
-        connected = connected.union(*(group for group in groups if group & connected))
+        found = found.union(*(group for group in groups if group & found))
+    return {index for index in found if index}
 
-    assert published(node).isdisjoint(f"x{index}" for index in connected)
+
+@given(
+    shapes=LINKS,
+    uplinks=st.lists(st.tuples(INDEX, st.booleans(), st.lists(INDEX, max_size=2)), max_size=2),
+    living=st.lists(INDEX, max_size=2),
+    parents=st.dictionaries(st.sampled_from(ADDRESSES), st.sampled_from(ADDRESSES), max_size=2),
+    offered=st.frozensets(KINDS),
+    exclusive=st.booleans(),
+)
+def test_nothing_that_the_node_lives_by_or_that_is_connected_to_it_is_ever_offered(
+    shapes: list[Shape],
+    uplinks: list[tuple[int, bool, list[int]]],
+    living: list[int],
+    parents: dict[str, str],
+    offered: frozenset[str],
+    exclusive: bool,
+) -> None:
+    links = [shaped(number, shape) for number, shape in enumerate(shapes, start=1)]
+    node = NodeFacts(
+        links=tuple(links),
+        pci_functions=tuple(replace(nic(a), physical_function=parents.get(a, "")) for a in ADDRESSES),
+        default_routes=tuple(default(index, v6=v6, next_hops=tuple(hops)) for index, v6, hops in uplinks),
+        lifelines=tuple(Lifeline("the node's address", "10.0.0.5", index) for index in living),
+        rdma_netns_exclusive=exclusive,
+    )
+    roots = {*living, *(index for index, _, _ in uplinks), *(hop for _, _, hops in uplinks for hop in hops)}
+    connected = connected_to(roots, links)
+    functions = {k.pci_address for k in links if k.ifindex in connected} - {""}
+    physical = {parents[address] for address in functions if address in parents}
+
+    chosen = [d.device for d in take_inventory(node, {}, Policy(offer_link_kinds=offered)) if d.published]
+    assert {d.ifname for d in chosen}.isdisjoint(f"x{index}" for index in connected)
+    assert {d.pci_address for d in chosen}.isdisjoint(functions | physical)
     assert uplink_names(node) == {k.ifname for k in links if k.ifindex in connected}

@@ -1,19 +1,184 @@
-"""Pages of slices: within the limit, in order, and one even for nothing."""
+"""Slices that the API server takes: the attribute budget, faults left out, pages within the limit."""
 
 from __future__ import annotations
 
-from hypothesis import given
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranet.inventory.slices import MAX_DEVICES_PER_SLICE, build_slices
-from dranet.model.device import Device, DeviceKind
+from dranet.inventory.policy import Policy
+from dranet.inventory.slices import NO_ROOM, build_slices, fit_attributes, plan_slices
+from dranet.model import attributes as a
+from dranet.model.attributes import AttributeType, Stability
+from dranet.model.device import AttributeValue, Device, DeviceKind
+
+LISTS = Policy(list_attributes=True)
+VALUES: dict[AttributeType, AttributeValue] = {
+    AttributeType.STRING: "x" * 64,
+    AttributeType.INT: 7,
+    AttributeType.BOOL: True,
+}
 
 
-@given(count=st.integers(0, 600))
-def test_pages_keep_every_device_in_order_and_within_the_limit(count: int) -> None:
+def device(name: str = "eth0", **more: AttributeValue) -> Device:
+    """With attributes in our domain."""
+    return Device(name, DeviceKind.NIC, {f"dra.net/{key}": value for key, value in more.items()})
+
+
+def knowing(*stabilities: Stability, own: int = 0) -> Device:
+    """A device that knows all of the catalogue of these stabilities, and ``own`` of the operator's."""
+    known = {e.qualified: VALUES[e.type] for e in a.CATALOGUE if e.stability in stabilities}
+    known |= {f"example.com/own{i:02}": f"value {i}" for i in range(own)}
+    return Device("eth0", DeviceKind.NIC, known)
+
+
+EVERYTHING = knowing(*Stability, own=5)
+
+
+def test_a_device_that_knows_little_is_kept_as_it_is() -> None:
+    plain = device(ifName="eth0", rdma=False)
+
+    assert fit_attributes(plain).kept == plain.attributes
+    assert build_slices([plain])[0][0] is plain
+
+
+def test_everything_of_dranet_and_five_of_the_operators_fit_whole() -> None:
+    everything = knowing(Stability.DRANET, Stability.STANDARD, own=5)
+    fitted = fit_attributes(everything)
+
+    assert len(everything.attributes) == 32
+    assert (fitted.kept, fitted.left_out) == (everything.attributes, {})
+
+
+def test_ours_give_way_to_these_32() -> None:
+    fitted = fit_attributes(EVERYTHING)
+
+    assert fitted.kept == knowing(Stability.DRANET, Stability.STANDARD, own=5).attributes
+    ours = {e.qualified for e in a.CATALOGUE if e.stability in (Stability.KEPT, Stability.MAY_CHANGE)}
+    assert fitted.left_out == dict.fromkeys(ours, NO_ROOM)
+
+
+def test_without_the_operators_the_most_useful_of_ours_fill_the_room() -> None:
+    kept = fit_attributes(knowing(*Stability)).kept
+    ours = [e.name for e in a.CATALOGUE if e.qualified in kept and e.stability is Stability.KEPT]
+
+    assert len(kept) == 32
+    assert ours == ["nearestGpus", "nearestGpuDistance", "linkSpeedMbps", "rdmaLinkLayer", "rdmaPortState"]
+
+
+@pytest.mark.parametrize("name", ["rdmaPortGuid", "dra.net/rdmaPortGuid"])
+def test_what_the_operator_prefers_comes_before_the_rest_of_dranets(name: str) -> None:
+    fitted = fit_attributes(EVERYTHING, Policy(prefer_attributes=(name, "dra.net/noSuchName")))
+
+    assert "dra.net/rdmaPortGuid" in fitted.kept
+    assert "alibaba.dra.net/erdma" in fitted.left_out  # the last of DraNet's by its place
+    assert len(fitted.kept) == 32
+
+
+def test_what_selectors_need_stays_whatever_the_operator_adds_and_prefers() -> None:
+    crowded = knowing(*Stability, own=40)
+    preferred = tuple(f"example.com/own{i:02}" for i in (39, 38))
+    fitted = fit_attributes(crowded, Policy(prefer_attributes=preferred))
+
+    own = sorted(name for name in fitted.kept if name.startswith("example.com/"))
+    assert fitted.kept.keys() >= a.ESSENTIAL_NAMES
+    assert own == [f"example.com/own{i:02}" for i in (*range(23), 38, 39)]
+
+
+def test_a_list_counts_its_items() -> None:
+    numa = a.STANDARD_NUMA_NODE.qualified
+    full = replace(EVERYTHING, attributes={**EVERYTHING.attributes, numa: tuple(range(16))})
+    fitted = fit_attributes(full, LISTS)
+    size = sum(len(value) if isinstance(value, tuple) else 1 for value in fitted.kept.values())
+
+    assert (fitted.kept[numa], size) == (tuple(range(16)), 47)
+    assert len(fitted.kept) == 32
+
+
+def test_a_list_that_is_too_long_does_not_push_out_what_comes_after_it() -> None:
+    long = replace(EVERYTHING, attributes={**EVERYTHING.attributes, "example.com/own00": tuple(range(60))})
+    fitted = fit_attributes(long, LISTS)
+
+    assert fitted.left_out["example.com/own00"] == NO_ROOM
+    assert len(fitted.kept) == 32
+
+
+@pytest.mark.parametrize("count", [32, 48])
+def test_a_device_within_both_limits_loses_nothing(count: int) -> None:
+    items = count - 31
+    attributes: dict[str, AttributeValue] = {f"example.com/a{i}": i for i in range(31)}
+    crowded = Device("eth0", DeviceKind.NIC, attributes | {"example.com/list": tuple(range(items))})
+
+    assert fit_attributes(crowded, LISTS).left_out == {}
+
+
+def test_without_the_setting_a_recorded_numa_list_is_published_as_its_first_node() -> None:
+    numa = a.STANDARD_NUMA_NODE.qualified
+    recorded = Device("eth0", DeviceKind.NIC, {numa: (1, 0), "example.com/rails": (1, 2)})
+
+    fitted = fit_attributes(recorded)
+    assert fitted.kept == {numa: 1}
+    assert fitted.left_out == {"example.com/rails": "is a list, and the setting list_attributes is off"}
+    assert fit_attributes(recorded, LISTS).kept == recorded.attributes
+
+
+def test_bad_values_and_names_are_left_out_and_long_ones_cut() -> None:
+    odd = Device(
+        "eth0",
+        DeviceKind.NIC,
+        {"example.com/a": "bad\udcff", "example.com/b": 2**70, "no name": 1, "example.com/c": "ü" * 40},
+        left_out={"dra.net/alias": "is no text"},
+    )
+    fitted = fit_attributes(odd)
+
+    assert fitted.kept == {"example.com/c": "ü" * 32}
+    assert fitted.left_out == {
+        "dra.net/alias": "is no text",
+        "example.com/a": "is no text (bytes that are not UTF-8)",
+        "example.com/b": "does not fit into 64 bits",
+        "no name": "is no attribute name that Kubernetes takes",
+    }
+
+
+def test_one_line_tells_what_a_device_lost() -> None:
+    odd = Device("eth0", DeviceKind.NIC, {"example.com/a": "\udcff"}, left_out={"dra.net/mac": "is odd"})
+    (full,) = plan_slices([EVERYTHING]).losses
+
+    (line,) = plan_slices([odd, device("eth1", mtu=1500)]).losses
+    head, text = "is published without some attributes:", "is no text (bytes that are not UTF-8)"
+    assert line == f"device eth0 {head} dra.net/mac is odd; example.com/a {text}"
+    assert full.startswith(f"device eth0 {head} there is no room for dra.net/adminUp, dra.net/bond,")
+
+
+def test_an_odd_name_or_one_that_is_taken_hides_that_device_alone() -> None:
+    names = ["eth0", "Eth1", "eth0", "", "x" * 64, "eth2"]
+    plan = plan_slices([device(name) for name in names])
+
+    assert [published.name for published in plan.pages[0]] == ["eth0", "eth2"]
+    assert plan.losses == (
+        "device 'Eth1' is left out: its name is no DNS label of at most 63 characters",
+        "device 'eth0' is left out: another device has the same name",
+        "device '' is left out: its name is no DNS label of at most 63 characters",
+        f"device {'x' * 64!r} is left out: its name is no DNS label of at most 63 characters",
+    )
+
+
+@settings(deadline=None)
+@given(count=st.integers(0, 600), lists=st.booleans())
+def test_pages_keep_every_device_in_order_and_within_the_limit(count: int, *, lists: bool) -> None:
     devices = [Device(f"d{i}", DeviceKind.NIC) for i in range(count)]
-    pages = build_slices(devices)
+    limit = 64 if lists else 128
+    pages = build_slices(devices, Policy(list_attributes=lists))
 
     assert [device for page in pages for device in page] == devices
-    assert max(map(len, pages)) <= MAX_DEVICES_PER_SLICE
-    assert len(pages) == max(1, -(-count // MAX_DEVICES_PER_SLICE))
+    assert max(map(len, pages)) <= limit
+    assert len(pages) == max(1, -(-count // limit))
+
+
+def test_the_device_of_a_page_carries_what_was_kept() -> None:
+    ((published,),) = build_slices([EVERYTHING])
+
+    assert published.attributes == fit_attributes(EVERYTHING).kept
+    assert published.ifname == EVERYTHING.ifname

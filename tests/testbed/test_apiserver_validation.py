@@ -68,6 +68,8 @@ def many(count: int, **fields: Any) -> list[JsonObject]:
         lambda s: device(s)["attributes"].update({"x": {"string": "y" * 64}}),
         lambda s: device(s)["attributes"].update({"x": {"version": "1.2.3-rc.1+build"}}),
         lambda s: device(s)["attributes"].update({f"a{n}": {"int": n} for n in range(32)}),
+        lambda s: s["spec"].update(devices=many(64, attributes={"x": {"ints": [0, 1]}})),
+        lambda s: device(s).update(attributes={"x": {"ints": list(range(48))}}),
         lambda s: device(s)["capacity"].update({"bandwidth": {"value": "100G"}}),
     ],
 )
@@ -117,6 +119,16 @@ def test_a_good_slice_is_accepted(change: Change) -> None:
         (
             lambda s: device(s)["attributes"].update({f"a{n}": {"int": n} for n in range(33)}),
             "spec.devices[0]",
+        ),
+        (lambda s: s["spec"].update(devices=many(65, attributes={"x": {"ints": [0]}})), "spec.devices"),
+        (lambda s: device(s)["attributes"].update({"x": {"ints": []}}), "spec.devices[0].attributes[x].ints"),
+        (
+            lambda s: device(s)["attributes"].update({"x": {"strings": ["a", 1]}}),
+            "spec.devices[0].attributes[x].strings[1]",
+        ),
+        (
+            lambda s: device(s).update(attributes={"x": {"ints": list(range(47))}, "y": {"ints": [1, 2]}}),
+            "spec.devices[0].attributes",
         ),
         (
             lambda s: device(s)["capacity"].update({"x": {"value": "many"}}),

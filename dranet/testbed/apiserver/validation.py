@@ -30,10 +30,14 @@ _CONDITION_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _INT64 = range(-(2**63), 2**63)
 
-_ATTRIBUTE_TYPES = ("int", "bool", "string", "version")
+_SCALARS = ("int", "bool", "string", "version")
+_LISTS = {f"{kind}s": kind for kind in _SCALARS}
 _MAX_DEVICES = 128
-_MAX_DEVICES_WITH_TAINTS_OR_COUNTERS = 64
+_MAX_ADVANCED_DEVICES = 64
+"""With taints, counters or list attributes."""
 _MAX_ATTRIBUTES_AND_CAPACITIES = 32
+_MAX_ATTRIBUTE_VALUES = 48
+"""Of a device; each item of a list counts."""
 _MAX_STATUS_DATA_BYTES = 10 * 1024
 
 Causes = Iterator[Cause]
@@ -138,8 +142,7 @@ def _validate_slice_update(spec: JsonObject, before: JsonObject) -> Causes:
 
 
 def _validate_devices(devices: Sequence[JsonObject]) -> Causes:
-    constrained = any(device.get("taints") or device.get("consumesCounters") for device in devices)
-    limit = _MAX_DEVICES_WITH_TAINTS_OR_COUNTERS if constrained else _MAX_DEVICES
+    limit = _MAX_ADVANCED_DEVICES if any(_is_advanced(device) for device in devices) else _MAX_DEVICES
     if len(devices) > limit:
         yield _too_many("spec.devices", len(devices), limit)
     seen: set[str] = set()
@@ -154,6 +157,12 @@ def _validate_devices(devices: Sequence[JsonObject]) -> Causes:
         yield from _validate_device(field, device)
 
 
+def _is_advanced(device: JsonObject) -> bool:
+    attributes = (device.get("attributes") or {}).values()
+    has_lists = any(not _LISTS.keys().isdisjoint(attribute) for attribute in attributes)
+    return has_lists or bool(device.get("taints") or device.get("consumesCounters"))
+
+
 def _validate_device(field: str, device: JsonObject) -> Causes:
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
     total = len(attributes) + len(capacity)
@@ -162,6 +171,9 @@ def _validate_device(field: str, device: JsonObject) -> Causes:
             f"the total number of attributes and capacities must not exceed {_MAX_ATTRIBUTES_AND_CAPACITIES}"
         )
         yield _bad(field, total, message)
+    values = sum(_count_values(attribute) for attribute in attributes.values())
+    if values > _MAX_ATTRIBUTE_VALUES:
+        yield _too_many(f"{field}.attributes", values, _MAX_ATTRIBUTE_VALUES)
     for name, attribute in attributes.items():
         yield from _validate_qualified_name(f"{field}.attributes", name)
         yield from _validate_attribute(f"{field}.attributes[{name}]", attribute)
@@ -179,15 +191,29 @@ def _validate_qualified_name(field: str, name: str) -> Causes:
         yield _bad(field, name, "a C identifier of at most 32 characters is required after the domain")
 
 
+def _count_values(attribute: JsonObject) -> int:
+    return sum(len(value) if isinstance(value, list) else 1 for value in attribute.values())
+
+
 def _validate_attribute(field: str, attribute: JsonObject) -> Causes:
-    if len(attribute) != 1 or not set(attribute) <= set(_ATTRIBUTE_TYPES):
+    if len(attribute) != 1 or not set(attribute) <= {*_SCALARS, *_LISTS}:
         yield _bad(field, attribute, "exactly one value must be specified")
         return
     ((kind, value),) = attribute.items()
+    if kind in _SCALARS:
+        yield from _validate_scalar(f"{field}.{kind}", kind, value)
+    elif not isinstance(value, list) or not value:
+        yield Cause(f"{field}.{kind}", "Required value: at least one item", "FieldValueRequired")
+    else:
+        for index, item in enumerate(value):
+            yield from _validate_scalar(f"{field}.{kind}[{index}]", _LISTS[kind], item)
+
+
+def _validate_scalar(field: str, kind: str, value: Any) -> Causes:
     if not _ATTRIBUTE_CHECKS[kind](value):
-        yield _bad(f"{field}.{kind}", value, f"not a valid {kind} value")
+        yield _bad(field, value, f"not a valid {kind} value")
     if kind in ("string", "version") and len(str(value).encode()) > 64:
-        yield Cause(f"{field}.{kind}", "Too long: may not be more than 64 bytes", "FieldValueTooLong")
+        yield Cause(field, "Too long: may not be more than 64 bytes", "FieldValueTooLong")
 
 
 _ATTRIBUTE_CHECKS: dict[str, Callable[[Any], bool]] = {

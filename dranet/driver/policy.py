@@ -1,0 +1,137 @@
+"""The operator's policy: the settings, and the file of attributes, which may change while we run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dranet.errors import SettingsError
+from dranet.inventory.policy import DeviceFilter, Policy, qualified_name
+from dranet.model.attributes import CATALOGUE, DOMAIN, STANDARD_DOMAIN
+from dranet.settings import Settings
+
+if TYPE_CHECKING:
+    from dranet.driver.rules_file import Stamp
+    from dranet.inventory.rules import OwnAttributes
+
+_FILTER_HINT = 'e.g. device.attributes["dra.net"].?type.orValue("") != "vlan"; see docs/user/inventory.md'
+
+log = logging.getLogger(__name__)
+
+
+def load_policy(settings: Settings) -> Policy:
+    """What the settings say about publishing.
+
+    Raises:
+        SettingsError: the filter does not compile, the file of attributes or a name to prefer is wrong, or
+            an expression is given and the CEL engine is not installed.
+    """
+    return PolicySource(settings).get()
+
+
+class PolicySource:
+    """Keeps the policy fresh. Make it at start; ask it before each scan, from one thread at a time.
+
+    The file of attributes is read again when it has changed on disk. A mounted ConfigMap changes by a link
+    that points to another folder, so what counts is the file behind all links.
+
+    Raises:
+        SettingsError: as :func:`load_policy`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._driver = settings.driver_name
+        self._file = settings.attributes_file
+        self._stamp: Stamp = ()
+        self._policy = _policy(settings, self._read(self._file) if self._file else None)
+        self.problem = ""
+        """Why the file of attributes, as it is now, is not in force; empty while it is."""
+        self.failed_reads = 0
+        """How many times a changed file was not taken."""
+
+    def get(self) -> Policy:
+        """The policy with the last good file. Blocking: looks at the file, and reads it if it has changed."""
+        if self._file is not None:
+            self._follow(self._file)
+        return self._policy
+
+    def _follow(self, file: Path) -> None:
+        from dranet.driver.rules_file import read_stamp
+
+        stamp = read_stamp(file)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._policy = replace(self._policy, rules=self._read(file))
+        except SettingsError as error:
+            self._complain(str(error))
+        else:
+            log.info("the attributes file %s has changed and is in force", file)
+            self.problem = ""
+
+    def _read(self, file: Path) -> OwnAttributes:
+        from dranet.driver.rules_file import read_rules  # with it comes CEL; most nodes have no such file
+
+        rules, self._stamp = read_rules(file, self._driver)
+        return rules
+
+    def _complain(self, problem: str) -> None:
+        self.failed_reads += 1
+        if problem != self.problem:
+            log.error("the last good attributes stay in force: %s", problem)
+        self.problem = problem
+
+
+def _policy(settings: Settings, rules: OwnAttributes | None) -> Policy:
+    return Policy(
+        publish_gpus=settings.publish_gpus,
+        move_ib_interfaces=settings.move_ib_interfaces,
+        offer_link_kinds=frozenset(settings.offer_link_kinds),
+        list_attributes=settings.list_attributes,
+        prefer_attributes=_preferred(settings.prefer_attributes, rules.names if rules else frozenset()),
+        filter=_compile_filter(settings),
+        rules=rules,
+    )
+
+
+def _compile_filter(settings: Settings) -> DeviceFilter | None:
+    if not settings.filter.strip():
+        return None
+    from dranet.cel import CelError, DeviceExpression  # with it comes the engine, which most nodes never need
+
+    try:
+        return DeviceExpression.compile(settings.filter, settings.driver_name)
+    except CelError as error:
+        raise SettingsError(f"--filter: {error.message}", hint=error.hint or _FILTER_HINT) from error
+
+
+def _preferred(names: Iterable[str], own: frozenset[str]) -> tuple[str, ...]:
+    """Qualified names. One of our own domains must be known, because a typing error would go unseen."""
+    known = {attribute.qualified for attribute in CATALOGUE} | own
+    found, problems = [], []
+    for name in names:
+        try:
+            qualified = _known_name(name, known)
+        except ValueError as error:
+            problems.append(f"{name} {error}")
+            continue
+        found.append(qualified)
+    if problems:
+        raise SettingsError(
+            f"--prefer-attributes: {'; '.join(problems)}", hint="docs/user/attributes.md lists the attributes"
+        )
+    return tuple(found)
+
+
+def _known_name(name: str, known: set[str]) -> str:
+    qualified = qualified_name(name)
+    standard = f"{STANDARD_DOMAIN}/{name}"
+    if qualified in known or not qualified.startswith((f"{DOMAIN}/", f"{STANDARD_DOMAIN}/")):
+        return qualified
+    if standard in known:
+        return standard
+    raise ValueError("is not an attribute that we know")

@@ -1,0 +1,170 @@
+"""Which links the node lives by, and what is tied to them: the first thing that is never given away.
+
+The node lives by its uplinks (the links of its default routes) and by its lifelines (the links of its own
+addresses and of the way to the API server). A link is tied to one of them if taking it away, or taking along
+what belongs to it, may cut the node off.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dranet.inventory.build import carrier
+from dranet.model.facts import Link, NodeFacts, PciFunction, Route
+
+_RTN_UNICAST = 1
+
+_OVS = "openvswitch"
+"""An internal port of Open vSwitch (``br-ex``) has no master, its other ports have ``ovs-system``. Which port
+feeds which is known to the switch alone, so all of them are one family."""
+
+_TUNNEL_KINDS = frozenset(
+    {
+        "gre",
+        "gretap",
+        "ip6gre",
+        "ip6gretap",
+        "ip6tnl",
+        "ipip",
+        "ppp",
+        "sit",
+        "tun",
+        "vti",
+        "vti6",
+        "wireguard",
+    }
+    | {"ovpn", "xfrm"}
+)
+"""What goes in here comes out of another link, which the kernel does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """Why a link stays home."""
+
+    root: str
+    """Name of the link that the node lives by; the link itself or one that it is tied to."""
+    why: str
+    """What ``root`` does for the node: ``carries a default route``."""
+    is_uplink: bool
+    """It carries a default route (else a lifeline)."""
+
+    def reason_for(self, ifname: str) -> str:
+        """A clause that reads after the device's name."""
+        if ifname != self.root:
+            part = "the node's uplink" if self.is_uplink else f"which {self.why}"
+            return f"is tied to {self.root}, {part}"
+        return f"is the node's uplink: {self.root} {self.why}" if self.is_uplink else self.why
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """Everything that must stay on the node."""
+
+    links: Mapping[str, Tie]
+    """By interface name."""
+    functions: Mapping[str, Tie]
+    """Physical functions of tied virtual functions, by PCI address: without its driver, or with it in
+    another namespace, a virtual function is cut off or re-made."""
+
+
+def find_ties(facts: NodeFacts) -> Ties:
+    """Walk from each link that the node lives by along masters, ports, parents and children, to the end.
+
+    A link that the scan missed (it came while the kernel listed them) still ties its relatives.
+    """
+    by_index = {link.ifindex: link for link in facts.links}
+    ties = _roots(facts, by_index)
+    if ties:
+        _walk(ties, _relations(facts.links))
+    links = {by_index[index].ifname: tie for index, tie in ties.items() if index in by_index}
+    return Ties(links, _physical_functions(facts, ties))
+
+
+def has_local_parent(link: Link) -> bool:
+    """With ``link_netnsid`` set, ``lower`` is an index of another namespace and names nothing here."""
+    return bool(link.lower) and link.lower != link.ifindex and link.link_netnsid is None
+
+
+def _roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Tie]:
+    def name(index: int) -> str:
+        return by_index[index].ifname if index in by_index else f"interface {index}"
+
+    ties = {
+        line.ifindex: Tie(name(line.ifindex), f"carries {line.purpose} {line.address}", is_uplink=False)
+        for line in reversed(facts.lifelines)
+    }
+    for index in sorted(_uplink_indexes(facts.default_routes, by_index)):
+        ties[index] = Tie(name(index), "carries a default route", is_uplink=True)
+    return ties
+
+
+def _uplink_indexes(routes: Sequence[Route], by_index: Mapping[int, Link]) -> set[int]:
+    """Of each family the default routes of the lowest metric, all their next hops.
+
+    If one of those links is down, out of sight or a tunnel, another default route of that family may carry
+    the node now, so all of them count.
+    """
+    found: set[int] = set()
+    for family in (False, True):
+        own = [r for r in routes if r.type == _RTN_UNICAST and (":" in r.destination) is family]
+        best = [r for r in own if r.metric == min(route.metric for route in own)]
+        certain = all(_is_certain(by_index.get(index)) for index in _outputs(best))
+        found |= _outputs(best if certain else own)
+    return found
+
+
+def _outputs(routes: Iterable[Route]) -> set[int]:
+    return {index for route in routes for index in (route.ifindex, *route.next_hops) if index}
+
+
+def _is_certain(link: Link | None) -> bool:
+    """Some drivers leave ``operstate`` unknown while they work; the carrier decides then."""
+    if link is None or not link.is_up or link.kind in _TUNNEL_KINDS:
+        return False
+    return link.carrier or link.operstate in ("up", "unknown")
+
+
+def _walk(ties: dict[int, Tie], neighbours: Mapping[int, Sequence[int]]) -> None:
+    queue = list(ties)
+    while queue:
+        index = queue.pop()
+        for other in neighbours.get(index, ()):
+            if other not in ties:
+                ties[other] = ties[index]
+                queue.append(other)
+
+
+def _relations(links: Iterable[Link]) -> Mapping[int, Sequence[int]]:
+    neighbours: dict[int, list[int]] = defaultdict(list)
+    for one, other in _pairs(links):
+        neighbours[one].append(other)
+        neighbours[other].append(one)
+    return neighbours
+
+
+def _pairs(links: Iterable[Link]) -> Iterator[tuple[int, int]]:
+    switch_port = 0
+    for link in links:
+        if link.master:
+            yield link.ifindex, link.master
+        if link.lower and has_local_parent(link):
+            yield link.ifindex, link.lower
+        if link.kind == _OVS:
+            if switch_port:
+                yield link.ifindex, switch_port
+            switch_port = link.ifindex
+
+
+def _physical_functions(facts: NodeFacts, ties: Mapping[int, Tie]) -> dict[str, Tie]:
+    """Only upwards: virtual functions of an uplink that nobody uses are what SR-IOV is made for."""
+    functions: Mapping[str, PciFunction] = {function.address: function for function in facts.pci_functions}
+    found: dict[str, Tie] = {}
+    for link in facts.links:
+        if link.ifindex in ties and link.pci_address:
+            function = functions.get(carrier(link, functions))
+            if function and function.physical_function:
+                found.setdefault(function.physical_function, ties[link.ifindex])
+    return found

@@ -1,0 +1,128 @@
+"""The page ``docs/user/inventory.md``: its examples work and its table has every reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dranet.cel import CelError, DeviceExpression
+from dranet.inventory.build import build_devices
+from dranet.inventory.infrastructure import OFFERED_KINDS
+from dranet.inventory.offer import take_inventory
+from dranet.inventory.policy import Policy
+from dranet.inventory.rules import parse_rules
+from dranet.model.device import AttributeValue, Device, DeviceKind
+from dranet.model.facts import Gpu, Lifeline, Link, NodeFacts, PciFunction, Route
+
+PAGE = (Path(__file__).parents[2] / "docs" / "user" / "inventory.md").read_text()
+TABLED_REASONS = re.findall(r"^\| `((?:is|carries|has|does|fails) [^`]*)` \|", PAGE, re.MULTILINE)
+NIC: dict[str, AttributeValue] = {
+    "dra.net/ifName": "gpu1rdma0",
+    "dra.net/type": "device",
+    "dra.net/rdma": True,
+    "dra.net/virtual": False,
+    "dra.net/mac": "42:01:0a:00:00:05",
+    "resource.kubernetes.io/numaNode": (0, 1),
+}
+RDMA_ONLY: dict[str, AttributeValue] = {"dra.net/rdma": True, "dra.net/virtual": False}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def given(text: str, attributes: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
+    own, problems = parse_rules(yaml.safe_load(text), "dra.net")
+    assert problems == ()
+    found = own.attributes_for(Device("x", DeviceKind.NIC, attributes))
+    assert found.warnings == ()
+    return dict(found.attributes)
+
+
+@pytest.mark.parametrize("expression", blocks("cel"))
+def test_every_expression_of_the_page_is_true_of_a_card(expression: str) -> None:
+    assert DeviceExpression.compile(expression, "dra.net").matches(NIC)
+
+
+@pytest.mark.parametrize("expression", blocks("cel")[1:])
+def test_no_filter_of_the_page_fails_on_an_rdma_only_device(expression: str) -> None:
+    assert DeviceExpression.compile(expression, "dra.net").matches(RDMA_ONLY)
+
+
+@pytest.mark.parametrize("name", ["ip", "cidr", "url", "find"])
+def test_functions_that_the_page_calls_missing_are_refused(name: str) -> None:
+    assert f"`{name}()`" in PAGE
+    with pytest.raises(CelError, match="lacks Kubernetes'"):
+        DeviceExpression.compile(f'{name}("x") == {name}("x")', "dra.net")
+
+
+def test_the_rules_of_the_page_give_what_it_says() -> None:
+    rules, configmap = blocks("yaml")
+    all_have = {"example.com/fabric": "blue", "dra.net/tenant": "a"}
+
+    assert given(rules, NIC) == {"dra.net/rail": 1, **all_have}
+    assert given(rules, RDMA_ONLY) == all_have
+    data = yaml.safe_load(configmap)["data"]["attributes.yaml"]
+    assert given(data, NIC) == {"gce.dra.net/networkName": "rdma-0"}
+    assert given(data, RDMA_ONLY) == {}
+
+
+def test_the_offered_kinds_are_those_of_the_page() -> None:
+    (row,) = re.findall(r"^\| software interface \| of kind (.*), unless", PAGE, re.MULTILINE)
+
+    assert set(re.findall(r"`(\w+)`", row)) == OFFERED_KINDS - {"", "ipoib"}
+
+
+def held_back_for_every_reason() -> set[str]:
+    """A node that has something to keep for each reason."""
+    function = PciFunction("0000:1a:00.0", 0x020000, 1, 2, driver="x", path=("0000:1a:00.0",))
+    gone = Device("gone", DeviceKind.NIC, pci_address="0000:1b:00.0", pci_path=("0000:1b:00.0",))
+    links = (
+        Link(1, "lo", flags=9),
+        Link(2, "eth0", flags=1, carrier=True),
+        Link(3, "eth1"),
+        Link(4, "eth2"),
+        Link(5, "eth0.5", kind="vlan", lower=2),
+        Link(6, "br0", kind="bridge"),
+        Link(7, "eth3", master=6),
+        Link(8, "eth4"),
+        Link(9, "eth4.5", kind="vlan", lower=8),
+        Link(10, "eth5", phys_port_name="pf0vf0"),
+        Link(11, "eth6", mtu=1),
+        Link(12, "eth7", mtu=2),
+    )
+    facts = NodeFacts(
+        links=links,
+        pci_functions=(function,),
+        gpus=(Gpu("0000:2a:00.0", "nvidia"),),
+        default_routes=(Route("0.0.0.0/0", ifindex=2),),
+        lifelines=(
+            Lifeline("the node's address", "10.0.0.5", 3),
+            Lifeline("the route to the API server", "10.9.0.1", 4),
+        ),
+    )
+    choice = DeviceExpression.compile(
+        'device.attributes["dra.net"].mtu == 1 ? 1/0 == 1 : device.attributes["dra.net"].mtu == 3', "dra.net"
+    )
+    policy = Policy(publish_gpus=False, filter=choice)
+    found = take_inventory(facts, {"gone": gone}, policy)
+    return {decision.reason for decision in found if not decision.published}
+
+
+def test_the_table_has_every_reason_and_no_other() -> None:
+    reasons = held_back_for_every_reason()
+    starts = {text: text.split("…")[0] for text in TABLED_REASONS}
+
+    assert [r for r in reasons if not any(r.startswith(start) for start in starts.values())] == []
+    assert [text for text, start in starts.items() if not any(r.startswith(start) for r in reasons)] == []
+
+
+def test_a_function_of_vfio_or_without_a_driver_is_no_device() -> None:
+    function = PciFunction("0000:1a:00.0", 0x020000, 1, 2, driver="vfio-pci")
+
+    for driver in ("vfio-pci", ""):
+        assert build_devices(NodeFacts(pci_functions=(replace(function, driver=driver),)), {}) == ()
