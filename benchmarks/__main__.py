@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.measure import HEADER
-from dranet.cli.devices import format_table
+from dranet.cli.screen import format_table
 from dranet.testbed.isolation import run_isolated
 
 NAMES = ("scan", "hook", "driver")
@@ -39,7 +39,8 @@ def _run_one(name: str, part: Path) -> int:
     print(f"measuring: {name} ...", file=sys.stderr, flush=True)
     results = list(import_module(f"benchmarks.{name}").run())
     part.write_text(json.dumps([result.as_json() for result in results]))
-    print("\n".join(format_table(HEADER, [result.as_row() for result in results])), flush=True)
+    blocks = format_table(HEADER, [result.as_row() for result in results])
+    print("\n".join(line for block in blocks for line in block), flush=True)
     return 0
 
 

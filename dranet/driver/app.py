@@ -19,18 +19,24 @@ from dranet import __version__
 from dranet.cluster.claims import apply_device_statuses, fetch_claim
 from dranet.cluster.client import ApiClient
 from dranet.cluster.events import EventRecorder
+from dranet.cluster.nodes import fetch_node_addresses
 from dranet.cluster.slices import SlicePublisher
 from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.health import InventoryHealth
 from dranet.driver.hooks import PodHooks, RuntimeSnapshot
+from dranet.driver.lifelines import Lifelines
+from dranet.driver.policy import PolicySource
 from dranet.driver.prepare import Preparer
 from dranet.driver.probes import PartState, ProbeServer
-from dranet.driver.publish import Inventory, PublishLoop
+from dranet.driver.publish import CapturedFacts, Inventory, PublishLoop
 from dranet.driver.reconcile import Reconciler
 from dranet.driver.report import EventNote, Reporter
 from dranet.kernel.boot import read_boot_id
+from dranet.kernel.lifelines import LifelineTarget
+from dranet.kernel.scan import NodeScanner
+from dranet.kernel.uplink import UplinkRules
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.model.claim import ClaimRef
 from dranet.model.status import DeviceStatus
@@ -78,9 +84,11 @@ class Driver:
         self._store = ClaimStore(settings.state_dir / "claims.db")
         self._gate = ReadyGate(settings.state_dir)
         self._cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
-        self._attachments = Attachments(self._store, self._gate)
+        self._lifelines = self._build_lifelines()
+        self._attachments = Attachments(self._store, self._gate, self._get_uplink_rules)
         self._reporter = Reporter(_StatusAndEventWriter(client, settings), self._metrics)
         self._announcer = Announcer(settings.driver_name, settings.node_name, self._reporter, self._metrics)
+        self._policy = PolicySource(settings)
         self._inventory = self._build_inventory()
         self._publisher = self._build_publisher()
         self._reconciler = self._build_reconciler()
@@ -94,18 +102,38 @@ class Driver:
             settings.rescan_seconds,
             self._kubelet.health_changed,
         )
+        self._publish.set_lifelines(self._lifelines.targets)
         self._probes = ProbeServer(settings.bind_address, self._metrics, self._read_state)
         self._draining = False
         self._set_up_gauges()
 
+    def _build_lifelines(self) -> Lifelines:
+        return Lifelines(
+            self._settings.node_addresses,
+            self._client.url,
+            lambda: fetch_node_addresses(self._client, self._settings.node_name),
+            on_news=self._set_lifelines,
+            retry_seconds=self._settings.rescan_seconds,
+        )
+
+    def _set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+        self._publish.set_lifelines(targets)
+
+    def _get_uplink_rules(self) -> UplinkRules:
+        return UplinkRules(self._lifelines.targets, self._settings.sysfs_root)
+
     def _build_inventory(self) -> Inventory:
+        facts_file = self._settings.facts_file
         return Inventory(
-            sysfs_root=self._settings.sysfs_root,
-            procfs_root=self._settings.procfs_root,
-            publish_gpus=self._settings.publish_gpus,
+            CapturedFacts(facts_file) if facts_file else self._build_scanner(),
+            policy=self._policy.get,
             store=self._store,
             metrics=self._metrics,
         )
+
+    def _build_scanner(self) -> NodeScanner:
+        settings = self._settings
+        return NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
 
     def _build_publisher(self) -> SlicePublisher:
         return SlicePublisher(
@@ -168,6 +196,7 @@ class Driver:
         """Gauges that are read when they are scraped."""
         self._metrics.build_info.labels(__version__).set(1)
         self._metrics.prepared_claims.set_function(lambda: len(self._store.get_all()))
+        self._metrics.attributes_file_ok.set_function(lambda: not self._policy.problem)
         self._metrics.last_published.set_function(lambda: self._publisher.last_published)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -185,6 +214,7 @@ class Driver:
                     tasks.create_task(self._publisher.run(), name="publish: slices"),
                     tasks.create_task(self._reporter.run(), name="report"),
                     tasks.create_task(self._reconcile_loop(), name="reconcile"),
+                    tasks.create_task(self._lifelines.run(), name="lifelines"),
                 ]
                 _settle_memory()
                 log.info("started", extra={"context": {"version": __version__}})

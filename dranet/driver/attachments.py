@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -24,6 +24,7 @@ from dranet.errors import ClaimError, DranetError, KernelError, Reason
 from dranet.kernel.attach import attach
 from dranet.kernel.detach import detach
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.uplink import UplinkRules
 from dranet.model.claim import ClaimRef
 from dranet.model.plan import AttachPlan, PreparedClaim
 from dranet.model.sandbox import Mount, PodSandbox
@@ -47,9 +48,12 @@ class ReleaseReport:
 class Attachments:
     """The attached devices of this node. One lock: the kernel serialises namespace moves anyway."""
 
-    def __init__(self, store: ClaimStore, gate: ReadyGate) -> None:
+    def __init__(
+        self, store: ClaimStore, gate: ReadyGate, uplink_rules: Callable[[], UplinkRules] = UplinkRules
+    ) -> None:
         self._store = store
         self._gate = gate
+        self._uplink_rules = uplink_rules
         self._lock = threading.RLock()
         self._namespaces: dict[str, NetworkNamespace] = {}
         self._stopped_sandboxes: set[str] = set()
@@ -107,7 +111,7 @@ class Attachments:
             placed = [replace(c, sandbox_id=pod.id, netns_path=pod.netns_path) for c in claims]
             if placed != list(claims):
                 self._store.put_all(placed)
-            links = attach(_plans(claims), netns)
+            links = attach(_plans(claims), netns, self._uplink_rules())
         except DranetError:
             netns.close()
             for claim in claims:

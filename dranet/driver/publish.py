@@ -15,47 +15,51 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from dranet.errors import DeviceError, KernelError, Reason
-from dranet.inventory.build import build_devices
-from dranet.inventory.filter import Decision, decide, uplink_names
-from dranet.inventory.slices import build_slices
-from dranet.kernel.scan import read_node_facts
+from dranet.errors import DeviceError, KernelError, Reason, SettingsError
+from dranet.inventory.filter import Decision, uplink_names
+from dranet.inventory.offer import take_inventory
+from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from dranet.inventory.slices import plan_slices
+from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.watch import ChangeWatch
+from dranet.model.capture import decode_capture
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, RdmaDevice
 from dranet.store import ClaimStore
-from dranet.telemetry import Metrics
+from dranet.telemetry import Metrics, ScanKind
 
 log = logging.getLogger(__name__)
+
+NO_FACTS = NodeFacts()
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One scan, boiled down to what the driver keeps of it.
-
-    A node full of pods has a thousand links that are never offered; of those only name and reason stay.
-    """
+    """One scan, decided: what is offered by name, and of the rest why not."""
 
     offered: Mapping[str, Device] = field(default_factory=dict)
     """By name, in order of preference."""
-    held_back: Mapping[str, DeviceError] = field(default_factory=dict)
-    """By name: why it is not offered."""
+    held_back: Mapping[str, Decision] = field(default_factory=dict)
+    """By name."""
     links: Mapping[str, Link] = field(default_factory=dict)
     """The links of offered devices, by interface name."""
     rdma_devices: Mapping[str, RdmaDevice] = field(default_factory=dict)
     rdma_netns_exclusive: bool = False
+    facts: NodeFacts = NO_FACTS
+    policy: Policy = DEFAULT_POLICY
+    """What the operator wanted at that scan."""
 
     @classmethod
-    def of(cls, facts: NodeFacts, decisions: Iterable[Decision]) -> View:
-        """Keep what is offered whole, and of the rest the reason."""
-        uplinks = uplink_names(facts)
+    def of(cls, facts: NodeFacts, decisions: Iterable[Decision], policy: Policy = DEFAULT_POLICY) -> View:
+        """Sort the decisions; what a question about a held-back device needs is worked out when it comes."""
         offered: dict[str, Device] = {}
-        held_back: dict[str, DeviceError] = {}
+        held_back: dict[str, Decision] = {}
         for decision in decisions:
             if decision.published:
                 offered[decision.device.name] = decision.device
             else:
-                held_back[decision.device.name] = _held_back(decision, uplinks)
+                held_back[decision.device.name] = decision
         ifnames = {device.ifname for device in offered.values()}
         return cls(
             offered=offered,
@@ -63,27 +67,62 @@ class View:
             links={link.ifname: link for link in facts.links if link.ifname in ifnames},
             rdma_devices={device.name: device for device in facts.rdma_devices},
             rdma_netns_exclusive=facts.rdma_netns_exclusive,
+            facts=facts,
+            policy=policy,
+        )
+
+    def refusal(self, name: str) -> DeviceError:
+        """The error for who asks for a held-back device, with the whole reason."""
+        decision = self.held_back[name]
+        is_uplink = decision.device.ifname in uplink_names(self.facts)
+        return DeviceError(
+            f"device {name} is held back: {decision.reason}",
+            reason=Reason.DEVICE_IS_UPLINK if is_uplink else Reason.DEVICE_HELD_BACK,
+            retryable=False,
         )
 
 
-def _held_back(decision: Decision, uplinks: Collection[str]) -> DeviceError:
-    is_uplink = decision.device.ifname in uplinks
-    return DeviceError(
-        f"device {decision.device.name} is held back: {decision.reason}",
-        reason=Reason.DEVICE_IS_UPLINK if is_uplink else Reason.DEVICE_HELD_BACK,
-        retryable=False,
-    )
+class FactsReader(Protocol):
+    """Where facts come from: ``kernel.scan.NodeScanner``, or a capture."""
+
+    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None: ...
+
+    def read(self, changes: Changes = EVERYTHING, /) -> NodeFacts: ...
+
+
+class CapturedFacts:
+    """The facts of a capture, the same for ever; no kernel is asked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._facts: NodeFacts | None = None
+
+    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+        """A capture has its own."""
+
+    def read(self, _: Changes = EVERYTHING, /) -> NodeFacts:
+        """Read the file at the first call.
+
+        Raises:
+            SettingsError: it cannot be read, or is no capture.
+        """
+        if self._facts is None:
+            try:
+                text = self._path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise SettingsError(f"facts file {self._path}: {error}") from error
+            self._facts = decode_capture(text).facts
+        return self._facts
 
 
 class Inventory:
     """What the node offers, as of the last scan. Safe to read from any thread."""
 
     def __init__(
-        self, *, sysfs_root: Path, procfs_root: Path, publish_gpus: bool, store: ClaimStore, metrics: Metrics
+        self, reader: FactsReader, policy: Callable[[], Policy], store: ClaimStore, metrics: Metrics
     ) -> None:
-        self._sysfs_root = sysfs_root
-        self._procfs_root = procfs_root
-        self._publish_gpus = publish_gpus
+        self._reader = reader
+        self._policy = policy
         self._store = store
         self._metrics = metrics
         self._scan_lock = threading.Lock()
@@ -96,22 +135,27 @@ class Inventory:
         """Whether RDMA devices have to be moved with their links."""
         return self.view.rdma_netns_exclusive
 
-    def scan(self) -> None:
-        """Read the node anew. Blocking.
+    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+        """What the next scans look for; any thread may call this."""
+        self._reader.set_lifelines(targets)
+
+    def scan(self, changes: Changes = EVERYTHING) -> None:
+        """Read what changed of the node, and decide anew. Blocking.
 
         Raises:
-            KernelError: the kernel did not answer; the last scan stays valid.
+            KernelError: the kernel did not answer; the last scan stays valid, and the next one makes up.
+            SettingsError: the facts file is unusable.
         """
         with self._scan_lock:
             start = time.perf_counter()
             held_before = self._held()  # one that is released during the scan is in no facts and not held
-            facts = read_node_facts(self._sysfs_root, self._procfs_root)
-            devices = build_devices(facts, {**held_before, **self._held()})
-            if not self._publish_gpus:
-                devices = tuple(device for device in devices if device.kind is not DeviceKind.GPU)
-            self.view = View.of(facts, decide(devices, facts))
+            facts = self._reader.read(changes)
+            policy = self._policy()
+            decisions = take_inventory(facts, {**held_before, **self._held()}, policy)
+            self.view = View.of(facts, decisions, policy)
             self._metrics.scan_seconds.observe(time.perf_counter() - start)
-            self._warn_once(facts.warnings)
+            self._metrics.scans.labels(ScanKind.FULL if changes.everything else ScanKind.PARTIAL).inc()
+            self._report(facts, decisions)
 
     def get_offered(self, name: str) -> Device:
         """The device of that name, if it is on offer; one rescan if it is not known, or was in a pod.
@@ -125,7 +169,7 @@ class Inventory:
             self.scan()
         view = self.view
         if name in view.held_back:
-            raise view.held_back[name]
+            raise view.refusal(name)
         if name not in view.offered:
             raise DeviceError(
                 f"device {name} does not exist on this node", hint="was it unplugged or its driver unbound?"
@@ -142,11 +186,20 @@ class Inventory:
             if prepared.plan is not None
         }
 
-    def _warn_once(self, warnings: Sequence[str]) -> None:
-        for warning in warnings:
-            if warning not in self._warned:
-                log.warning("scan: %s", warning)
-        self._warned = frozenset(warnings)
+    def _report(self, facts: NodeFacts, decisions: Sequence[Decision]) -> None:
+        """Count what is odd, and say each thing once for as long as it stays."""
+        warnings = (*facts.warnings, *(line for decision in decisions for line in decision.warnings))
+        self._metrics.filter_failures.set(sum(decision.filter_failed for decision in decisions))
+        self._metrics.scan_warnings.set(len(warnings))
+        self._warned = warn_once("scan", warnings, self._warned)
+
+
+def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> frozenset[str]:
+    """Log what was not said before; what is returned is ``before`` for the next time."""
+    for warning in dict.fromkeys(warnings):
+        if warning not in before:
+            log.warning("%s: %s", topic, warning)
+    return frozenset(warnings)
 
 
 class Publisher(Protocol):
@@ -156,7 +209,7 @@ class Publisher(Protocol):
 
 
 class PublishLoop:
-    """Rescans on change and at least every ``rescan_seconds``."""
+    """Scans what changed, and the whole node every ``rescan_seconds`` as a net."""
 
     def __init__(
         self,
@@ -171,32 +224,62 @@ class PublishLoop:
         self._metrics = metrics
         self._rescan_seconds = rescan_seconds
         self._on_scan = on_scan
+        self._watch = ChangeWatch()
+        self._running = False
+        self._lost: frozenset[str] = frozenset()
+
+    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+        """Look for these from now on; leads to a scan if the loop runs already."""
+        self._inventory.set_lifelines(targets)
+        self._watch.set_lifelines([target.packed for target in targets if target.packed])
+        if self._running:
+            self._watch.note(Changes(routes=True))
 
     async def run(self) -> None:
-        async with ChangeWatch() as watch:
+        """Scan and publish for ever.
+
+        Raises:
+            KernelError: notifications cannot be had (any more).
+        """
+        async with self._watch as watch:
             if watch.without_hardware_events:
                 log.info(
                     "PCI, RDMA and DRM changes are seen every %g s only: %s",
                     self._rescan_seconds,
                     watch.without_hardware_events,
                 )
+            loop = asyncio.get_running_loop()
+            self._running = True
+            changes = EVERYTHING
             while True:
-                await self.scan_and_publish()
-                try:
-                    async with asyncio.timeout(self._rescan_seconds):
-                        await watch.wait_changed()
-                except TimeoutError:
-                    log.debug("periodic rescan")
+                if changes.everything:
+                    next_full_scan = loop.time() + self._rescan_seconds
+                await self.scan_and_publish(changes)
+                changes = await self._wait_changed(next_full_scan)
 
-    async def scan_and_publish(self) -> None:
-        """One scan; a failure keeps what is published and is retried at the next change or period."""
+    async def _wait_changed(self, deadline: float) -> Changes:
+        told = self._watch.overruns
         try:
-            await asyncio.to_thread(self._inventory.scan)
+            async with asyncio.timeout_at(deadline):
+                return await self._watch.wait_changed()
+        except TimeoutError:
+            log.debug("periodic rescan")
+            return EVERYTHING
+        finally:
+            self._metrics.overruns.inc(self._watch.overruns - told)
+
+    async def scan_and_publish(self, changes: Changes = EVERYTHING) -> None:
+        """One scan; a failure keeps what is published, and the next change or period makes up for it."""
+        try:
+            await asyncio.to_thread(self._inventory.scan, changes)
         except KernelError as error:
             log.warning("scan failed, the last inventory stays published: %s", error)
             return
-        devices = tuple(self._inventory.view.offered.values())
-        self._publisher.set_desired(build_slices(devices))
+        view = self._inventory.view
+        devices = tuple(view.offered.values())
+        plan = plan_slices(devices, view.policy)
+        self._lost = warn_once("publish", plan.losses, self._lost)
+        self._publisher.set_desired(plan.pages)
         self._metrics.published_devices.labels("total").set(len(devices))
         self._metrics.published_devices.labels("rdma").set(sum(1 for d in devices if d.rdma_device))
         self._on_scan()

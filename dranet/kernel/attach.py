@@ -36,13 +36,18 @@ from dranet.kernel.rtnl import (
     mac_bytes,
     set_link_request,
 )
-from dranet.kernel.uplink import UplinkGuard
+from dranet.kernel.uplink import UplinkGuard, UplinkRules
 from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, LinkState, MoveLink, MoveRdma, SetUp, Step
 from dranet.model.status import AttachedLink
 
+NO_MORE_RULES = UplinkRules()
+"""The node lives by its default routes alone."""
 
-def attach(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[AttachedLink, ...]:
+
+def attach(
+    plans: Sequence[AttachPlan], netns: NetworkNamespace, rules: UplinkRules = NO_MORE_RULES
+) -> tuple[AttachedLink, ...]:
     """Attach every planned device, in order, from the calling thread's namespace; safe to repeat.
 
     A device that is already attached is completed. After a failure the devices moved by this call are back
@@ -62,7 +67,7 @@ def attach(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[Attach
         undo_problems: list[str] = []
         try:
             with ExitStack() as undo:
-                attachment = _Attachment(home, pod, UplinkGuard(home.rtnl), undo, undo_problems)
+                attachment = _Attachment(home, pod, UplinkGuard(home.rtnl, rules), undo, undo_problems)
                 attached = [attachment.attach(plan) for plan in plans]
                 undo.pop_all()
         except DranetError as error:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MANY_LINKS = 200
+"""From here on one dump of all links costs less than asking for each; their names need not be kept then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:
@@ -21,17 +24,22 @@ class Changes:
     """Names in sysfs of devices that told of a change: ``0000:21:00.0``, ``mlx5_0``, ``renderD128``."""
     everything: bool = False
     """Nobody knows what: read all of it, cached or not."""
+    all_links: bool = False
+    """More links changed than is worth naming (``MANY_LINKS``); ``links`` is empty then."""
 
     def __or__(self, other: Changes) -> Changes:
+        links = self.links | other.links
+        all_links = self.all_links or other.all_links or len(links) > MANY_LINKS
         return Changes(
-            self.links | other.links,
+            frozenset() if all_links else links,
             self.routes or other.routes,
             self.hardware | other.hardware,
             self.everything or other.everything,
+            all_links,
         )
 
     def __bool__(self) -> bool:
-        return bool(self.links or self.routes or self.hardware or self.everything)
+        return bool(self.links or self.routes or self.hardware or self.everything or self.all_links)
 
 
 EVERYTHING = Changes(everything=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Mapping
-from ipaddress import ip_interface, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 
 from dranet.kernel.netlink import (
     NLM_F_CREATE,
@@ -52,9 +52,9 @@ RTA_VIA, RTA_ENCAP = 18, 22
 RTAX_MTU = 2
 RT_TABLE_COMPAT, RT_TABLE_MAIN, RT_TABLE_LOCAL = 252, 254, 255
 RTPROT_REDIRECT, RTPROT_KERNEL, RTPROT_STATIC, RTPROT_RA = 1, 2, 4, 9
-RTN_UNICAST = 1
+RTN_UNICAST, RTN_LOCAL = 1, 2
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
-RTM_F_CLONED = 0x200
+RTM_F_CLONED, RTM_F_FIB_MATCH = 0x200, 0x2000
 RTNH_F_ONLINK = 4
 
 # linux/neighbour.h
@@ -216,6 +216,27 @@ def is_default_route(payload: bytes) -> bool:
     return payload[1:2] == b"\0"
 
 
+def is_beyond_default_routes(payload: bytes) -> bool:
+    """Whether a route of an IPv4 table comes after all default routes in a dump.
+
+    The kernel lists an IPv4 table by ascending address (``fib_trie``), so the routes to 0.0.0.0 come first,
+    however many others there are. An IPv6 table ends with them.
+    """
+    if payload[1:2] == b"\0":
+        return False
+    found = parse_attributes(payload, _ROUTE.size, frozenset({RTA_DST}))
+    return any(found.get(RTA_DST, b""))
+
+
+def route_contains(payload: bytes, address: bytes) -> bool:
+    """Whether the prefix of a route covers an address (4 or 16 bytes). Asked of every route notification."""
+    if (payload[0] == socket.AF_INET) != (len(address) == 4):
+        return False
+    prefix = parse_attributes(payload, _ROUTE.size, frozenset({RTA_DST})).get(RTA_DST, bytes(len(address)))
+    spare = (len(address) * 8) - payload[1]
+    return int.from_bytes(prefix) >> spare == int.from_bytes(address) >> spare
+
+
 def is_plain_route(payload: bytes) -> bool:
     """Whether :class:`Route` says everything of the route: no next-hop list, encapsulation, ToS or source
     prefix."""
@@ -257,6 +278,19 @@ def dump_routes_request(family: int, table: int = 0, ifindex: int = 0) -> Reques
     if ifindex:
         body += attribute_u32(RTA_OIF, ifindex)
     return Request(RTM_GETROUTE, body, operation="read routes")
+
+
+def find_route_request(address: str) -> Request:
+    """Ask by which route the kernel reaches an address: the table's own entry, every next hop (Linux 4.13).
+
+    A route that leads nowhere is a refusal (``ENETUNREACH``, ``EHOSTUNREACH``, ``EACCES``, ``EINVAL``).
+    """
+    packed = ip_address(address).packed
+    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+    header = _ROUTE.pack(family, len(packed) * 8, 0, 0, 0, 0, 0, 0, RTM_F_FIB_MATCH)
+    return Request(
+        RTM_GETROUTE, header + attribute(RTA_DST, packed), operation="find the route to", link=address
+    )
 
 
 def add_route_request(ifindex: int, route: Route, link: str) -> Request:

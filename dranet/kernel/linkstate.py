@@ -66,6 +66,7 @@ def read_link_state(ifname: str) -> LinkState:
             addresses=read_addresses(rtnl, link),
             routes=read_routes(rtnl, link),
             neighbours=read_neighbours(rtnl, link),
+            parent_device=link.parent_device,
         )
 
 

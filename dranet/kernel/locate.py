@@ -1,6 +1,8 @@
 """The two sides of a move, and where a planned link is now.
 
-A link is known by its permanent MAC address where it has one, else by a MAC address that it had or was given.
+A link is known by its device and index, else by its permanent MAC address where it has one, else by a MAC
+address that it had or was given. The permanent address alone is not enough: igbvf takes for it whatever
+address the tenant set.
 Names are only hints: the kernel returns a NIC under its pod name or as ``dev%d`` when a namespace
 dies, and a tenant may rename it.
 """
@@ -67,6 +69,8 @@ def planned_move(plan: AttachPlan) -> MoveLink | None:
 
 def is_same_device(link: Link, plan: AttachPlan, host: LinkState) -> bool:
     """Whether this is the link that was prepared, by the strongest identity that it has."""
+    if host.parent_device and (link.parent_device, link.ifindex) == (host.parent_device, host.ifindex):
+        return True
     if link.permanent_mac or host.permanent_mac:
         return link.permanent_mac == host.permanent_mac
     move = planned_move(plan)

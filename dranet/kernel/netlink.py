@@ -11,7 +11,7 @@ import errno as errno_numbers
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -286,6 +286,31 @@ class NetlinkSocket:
         raise kernel_error(
             errno_numbers.EINTR, "the table kept changing while it was read", request.operation, request.link
         )
+
+    def dump_start(self, request: Request, is_past: Callable[[bytes], bool]) -> list[bytes]:
+        """Return the payloads of a dump before the first that ``is_past``.
+
+        The rest is never read, so the socket is of no further use: close it.
+
+        Raises:
+            KernelError: refused, or interrupted by a change (EINTR).
+        """
+        sequence = self._send([request], NLM_F_DUMP)
+        payloads: list[bytes] = []
+        while True:
+            for kind, flags, answered, payload in parse_messages(self._receive()):
+                if answered != sequence:
+                    continue
+                if flags & NLM_F_DUMP_INTR:
+                    raise kernel_error(errno_numbers.EINTR, "", request.operation, request.link)
+                if kind in (NLMSG_DONE, NLMSG_ERROR):
+                    number, text = parse_error(payload, flags, done=kind == NLMSG_DONE)
+                    if number:
+                        raise kernel_error(number, text, request.operation, request.link)
+                    return payloads
+                if is_past(payload):
+                    return payloads
+                payloads.append(payload)
 
     def _dump_once(self, request: Request) -> list[bytes] | None:
         sequence = self._send([request], NLM_F_DUMP)

@@ -6,59 +6,152 @@ offered: they give a pod subnet management access to the whole fabric.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
 from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
 from dranet.model.facts import CharDevice, RdmaDevice, RdmaPort
+
+Slot = TypeVar("Slot")
 
 RDMA_CLASS = "class/infiniband"
 """There as soon as the kernel's RDMA core is loaded, even while all devices are in pods."""
 
 _VERBS_CLASS = "class/infiniband_verbs"
 
+_INFINIBAND = "InfiniBand"
+
+_LONGEST_GAP = 16
+"""Empty slots after which a table is taken to be at its end. The kernel fills the first free slot, and a
+table of 256 GIDs holds a handful: to read them all costs thousands of failing reads on a machine with eight
+NICs. A gap this long needs sixteen addresses taken away while a later one stayed."""
+
+_MOST_SLOTS = 1024
+"""Slots looked at in one table, whatever is in them."""
+
+_GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
+_GUID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}")
+_NO_GUID = "0000:0000:0000:0000"
+"""Nobody has given one yet: a virtual function on InfiniBand."""
+
 
 def read_rdma_devices(sysfs: PseudoFiles) -> list[RdmaDevice]:
     """Read all RDMA devices visible in the namespace that sysfs was mounted from, sorted by name."""
     names = sysfs.entries(RDMA_CLASS)
-    if not names:
-        return []
-    nodes = _read_verbs_nodes(sysfs)
-    shared = sysfs.char_device("class/misc/rdma_cm/dev", "/dev/infiniband/rdma_cm")
-    return [_read_device(sysfs, name, nodes.get(name), shared) for name in names]
+    nodes = read_rdma_nodes(sysfs) if names else {}
+    return [with_nodes(read_rdma_device(sysfs, name), nodes) for name in names]
 
 
-def _read_verbs_nodes(sysfs: PseudoFiles) -> dict[str, CharDevice]:
-    """Map RDMA device name to its ``uverbsN``; the numbers do not follow the order of the names."""
+def read_rdma_nodes(sysfs: PseudoFiles) -> dict[str, CharDevice]:
+    """Map RDMA device name to its ``uverbsN`` (the numbers do not follow the order of the names), and the
+    empty name to ``rdma_cm``, which all devices share."""
     nodes = {}
-    for entry in sysfs.entries(_VERBS_CLASS):
+    for number in sysfs.numbered(_VERBS_CLASS, "uverbs"):
+        entry = f"uverbs{number}"
         name = sysfs.text(f"{_VERBS_CLASS}/{entry}/ibdev")
         node = sysfs.char_device(f"{_VERBS_CLASS}/{entry}/dev", f"/dev/infiniband/{entry}")
         if name and node:
             nodes[name] = node
-    return nodes
+    shared = sysfs.char_device("class/misc/rdma_cm/dev", "/dev/infiniband/rdma_cm")
+    return {**nodes, "": shared} if shared else nodes
 
 
-def _read_device(
-    sysfs: PseudoFiles, name: str, node: CharDevice | None, shared: CharDevice | None
-) -> RdmaDevice:
+def with_nodes(device: RdmaDevice, nodes: dict[str, CharDevice]) -> RdmaDevice:
+    """The device with its own node and the shared one."""
+    return replace(device, char_devices=tuple(nodes[name] for name in (device.name, "") if name in nodes))
+
+
+def read_rdma_device(sysfs: PseudoFiles, name: str) -> RdmaDevice:
+    """Everything about one device but its nodes."""
     folder = f"{RDMA_CLASS}/{name}"
-    ports = [_read_port(sysfs, folder, port) for port in sysfs.entries(f"{folder}/ports") if port.isdigit()]
+    pci_address = nearest_pci_address(sysfs.home(folder))
+    # A software device (rxe) has no device behind it, but names the interface that it runs on.
+    parent = "" if pci_address else sysfs.text(f"{folder}/parent")
+    numbers = sysfs.numbered(f"{folder}/ports")
     return RdmaDevice(
         name=name,
-        pci_address=nearest_pci_address(sysfs.home(folder)),
-        node_guid=sysfs.text(f"{folder}/node_guid"),
+        pci_address=pci_address,
+        node_guid=_read_guid(sysfs, f"{folder}/node_guid"),
         firmware=sysfs.text(f"{folder}/fw_ver"),
-        ports=tuple(sorted(ports, key=lambda port: port.number)),
-        char_devices=tuple(device for device in (node, shared) if device is not None),
+        node_type=_read_named(sysfs, f"{folder}/node_type"),
+        system_image_guid=_read_guid(sysfs, f"{folder}/sys_image_guid"),
+        board_id=sysfs.text(f"{folder}/board_id"),
+        ports=tuple(_read_port(sysfs, f"{folder}/ports/{number}", number, parent) for number in numbers),
     )
 
 
-def _read_port(sysfs: PseudoFiles, folder: str, number: str) -> RdmaPort:
-    port = f"{folder}/ports/{number}"
-    state = sysfs.text(f"{port}/state")  # "4: ACTIVE"
-    netdevs = {sysfs.text(f"{port}/gid_attrs/ndevs/{n}") for n in sysfs.entries(f"{port}/gid_attrs/ndevs")}
+def _read_port(sysfs: PseudoFiles, port: str, number: int, parent: str) -> RdmaPort:
+    link_layer = sysfs.text(f"{port}/link_layer")
+    is_infiniband = link_layer == _INFINIBAND
+    netdevs, gid_types = _read_gids(sysfs, f"{port}/gid_attrs", is_infiniband)
     return RdmaPort(
-        number=int(number),
-        state=state.partition(": ")[2] or state,
-        link_layer=sysfs.text(f"{port}/link_layer"),
+        number=number,
+        state=_read_named(sysfs, f"{port}/state"),
+        link_layer=link_layer,
         rate=sysfs.text(f"{port}/rate"),
-        netdevs=tuple(sorted(netdevs - {""})),
+        netdevs=tuple(sorted(netdevs | {parent} - {""})),
+        phys_state=_read_named(sysfs, f"{port}/phys_state"),
+        lid=sysfs.integer(f"{port}/lid", base=16, most=0xFFFFFFFF) if is_infiniband else None,
+        guid=_read_port_guid(sysfs, f"{port}/gids/0"),
+        gid_types=tuple(sorted(gid_types)),
+        pkeys=tuple(_read_pkeys(sysfs, f"{port}/pkeys")),
     )
+
+
+def _read_gids(sysfs: PseudoFiles, folder: str, is_infiniband: bool) -> tuple[set[str], set[str]]:
+    """Interfaces and types of the GIDs. An InfiniBand port names no interface."""
+    kinds = ("types",) if is_infiniband else ("types", "ndevs")
+    slots = {number for kind in kinds for number in sysfs.numbered(f"{folder}/{kind}")}
+
+    def read(slot: int) -> dict[str, str]:
+        told = {kind: sysfs.text(f"{folder}/{kind}/{slot}") for kind in kinds}
+        return {kind: text for kind, text in told.items() if text}
+
+    gids = list(_read_slots(sorted(slots), read))
+    return {gid["ndevs"] for gid in gids if "ndevs" in gid}, {gid["types"] for gid in gids if "types" in gid}
+
+
+def _read_pkeys(sysfs: PseudoFiles, folder: str) -> Iterator[str]:
+    def read(slot: int) -> str:
+        pkey = sysfs.integer(f"{folder}/{slot}", base=16, most=0xFFFF)
+        return f"0x{pkey:04x}" if pkey else ""
+
+    return _read_slots(sysfs.numbered(folder), read)
+
+
+def _read_slots(slots: list[int], read: Callable[[int], Slot]) -> Iterator[Slot]:
+    """The slots of a table that are not empty, up to a long gap."""
+    gap = 0
+    for slot in slots[:_MOST_SLOTS]:
+        content = read(slot)
+        gap = 0 if content else gap + 1
+        if content:
+            yield content
+        elif gap == _LONGEST_GAP:
+            return
+
+
+def _read_named(sysfs: PseudoFiles, path: str) -> str:
+    """The name in ``4: ACTIVE``."""
+    text = sysfs.text(path)
+    return text.partition(": ")[2] or text
+
+
+def _read_guid(sysfs: PseudoFiles, path: str) -> str:
+    guid = sysfs.text(path).lower()
+    if guid and not _GUID.fullmatch(guid):
+        sysfs.warn(path, f"not a GUID: {guid[:40]!r}")
+        return ""
+    return "" if guid == _NO_GUID else guid
+
+
+def _read_port_guid(sysfs: PseudoFiles, path: str) -> str:
+    """The interface identifier: the last 64 bits of a GID."""
+    gid = sysfs.text(path).lower()
+    if gid and not _GID.fullmatch(gid):
+        sysfs.warn(path, f"not a GID: {gid[:40]!r}")
+        return ""
+    guid = gid[-len(_NO_GUID) :]
+    return "" if guid == _NO_GUID else guid

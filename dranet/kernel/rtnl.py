@@ -17,6 +17,7 @@ from dranet.errors import KernelError
 from dranet.kernel.netlink import (
     Request,
     attribute_text,
+    attribute_u8,
     attribute_u32,
     iter_attributes,
     nested,
@@ -39,13 +40,17 @@ RTEXT_FILTER_SKIP_STATS = 8
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK = 1, 3, 4, 5
 IFLA_MASTER, IFLA_TXQLEN, IFLA_OPERSTATE, IFLA_LINKINFO = 10, 13, 16, 18
 IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD, IFLA_EXT_MASK = 20, 27, 28, 29
-IFLA_CARRIER, IFLA_LINK_NETNSID, IFLA_NEW_IFINDEX = 33, 37, 49
+IFLA_CARRIER, IFLA_PHYS_SWITCH_ID, IFLA_LINK_NETNSID, IFLA_PHYS_PORT_NAME = 33, 36, 37, 38
+IFLA_XDP, IFLA_NEW_IFINDEX = 43, 49
 IFLA_PROP_LIST, IFLA_ALT_IFNAME, IFLA_PERM_ADDRESS = 52, 53, 54
 IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME = 56, 57
-IFLA_INFO_KIND = 1
+IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
+IFLA_VLAN_ID = 1
+IFLA_XDP_ATTACHED = 2
 IFF_UP, IFF_ALLMULTI, IFF_PROMISC = 0x1, 0x200, 0x100
 
 _LINK = struct.Struct("=BxHiII")
+_U16 = struct.Struct("=H")
 _U32 = struct.Struct("=I")
 
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
@@ -55,9 +60,14 @@ _LINK_ATTRIBUTES = frozenset(
     {
         IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_TXQLEN, IFLA_OPERSTATE,
         IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_CARRIER, IFLA_LINK_NETNSID, IFLA_PROP_LIST,
-        IFLA_PERM_ADDRESS, IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME,
+        IFLA_PERM_ADDRESS, IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME, IFLA_PHYS_SWITCH_ID,
+        IFLA_PHYS_PORT_NAME, IFLA_XDP,
     }
 )  # fmt: skip
+_INFO_ATTRIBUTES = frozenset({IFLA_INFO_KIND, IFLA_INFO_DATA})
+
+_NO_XDP = attribute_u8(IFLA_XDP_ATTACHED, 0)[:5]
+"""What the kernel says of almost every link; the last byte, the mode, is 0 where no program is attached."""
 
 T = TypeVar("T")
 
@@ -102,7 +112,7 @@ def parse_link(payload: bytes, surroundings: Surroundings = _ALONE) -> Link:
     _, arp_type, ifindex, flags, _ = _LINK.unpack_from(payload)
     found = parse_attributes(payload, _LINK.size, _LINK_ATTRIBUTES)
     ifname = text(found[IFLA_IFNAME])
-    kind = _kind(found[IFLA_LINKINFO]) if IFLA_LINKINFO in found else ""
+    kind, vlan_id = _kind_and_vlan(found[IFLA_LINKINFO]) if IFLA_LINKINFO in found else ("", None)
     state = found.get(IFLA_OPERSTATE, b"\0")[0]
     parent_bus = text(found[IFLA_PARENT_DEV_BUS_NAME]) if IFLA_PARENT_DEV_BUS_NAME in found else ""
     parent_device = text(found[IFLA_PARENT_DEV_NAME]) if IFLA_PARENT_DEV_NAME in found else ""
@@ -118,7 +128,7 @@ def parse_link(payload: bytes, surroundings: Surroundings = _ALONE) -> Link:
         operstate=_OPERSTATES[state] if state < len(_OPERSTATES) else "unknown",
         carrier=found.get(IFLA_CARRIER, b"\0")[0] != 0,
         arp_type=arp_type,
-        alias=found[IFLA_IFALIAS].rstrip(b"\0").decode(errors="replace") if IFLA_IFALIAS in found else "",
+        alias=_free_text(found[IFLA_IFALIAS]) if IFLA_IFALIAS in found else "",
         altnames=_altnames(found[IFLA_PROP_LIST]) if IFLA_PROP_LIST in found else (),
         group=u32(found, IFLA_GROUP),
         tx_queue_length=u32(found, IFLA_TXQLEN),
@@ -130,6 +140,10 @@ def parse_link(payload: bytes, surroundings: Surroundings = _ALONE) -> Link:
         pci_address=pci_address,
         virtual=virtual,
         addresses=surroundings.addresses.get(ifindex, ()),
+        vlan_id=vlan_id,
+        phys_switch_id=found[IFLA_PHYS_SWITCH_ID].hex() if IFLA_PHYS_SWITCH_ID in found else "",
+        phys_port_name=_free_text(found[IFLA_PHYS_PORT_NAME]) if IFLA_PHYS_PORT_NAME in found else "",
+        xdp=IFLA_XDP in found and not found[IFLA_XDP].startswith(_NO_XDP),
     )
 
 
@@ -157,8 +171,14 @@ def _place(home: str, kind: str, parent_bus: str, parent_device: str) -> tuple[s
     return nearest_pci_address(home), False
 
 
-def _kind(linkinfo: bytes) -> str:
-    return text(parse_attributes(linkinfo, 0, frozenset({IFLA_INFO_KIND})).get(IFLA_INFO_KIND, b""))
+def _kind_and_vlan(linkinfo: bytes) -> tuple[str, int | None]:
+    """``IFLA_INFO_KIND``, and the VLAN id of a link of kind ``vlan``."""
+    found = parse_attributes(linkinfo, 0, _INFO_ATTRIBUTES)
+    kind = text(found.get(IFLA_INFO_KIND, b""))
+    if kind != "vlan" or IFLA_INFO_DATA not in found:
+        return kind, None
+    data = parse_attributes(found[IFLA_INFO_DATA], 0, frozenset({IFLA_VLAN_ID}))
+    return kind, int(_U16.unpack_from(data[IFLA_VLAN_ID])[0]) if IFLA_VLAN_ID in data else None
 
 
 def _altnames(properties: bytes) -> tuple[str, ...]:
@@ -178,9 +198,14 @@ def get_link_request(ifindex: int = 0, ifname: str = "") -> Request:
     return Request(RTM_GETLINK, body, operation="get link", link=ifname or str(ifindex))
 
 
-def dump_links_request(kind: str = "") -> Request:
-    """Ask for all links without statistics, or for those of one kind (the kernel filters)."""
+def dump_links_request(kind: str = "", master: int = 0) -> Request:
+    """Ask for all links without statistics, or for those of one kind or with one master.
+
+    The kernel filters; it does not for a kind that it does not have.
+    """
     body = link_header() + attribute_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
+    if master:
+        body += attribute_u32(IFLA_MASTER, master)
     if kind:
         body += nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, kind))
     return Request(RTM_GETLINK, body, operation="read links")
@@ -208,6 +233,11 @@ def mac_bytes(mac: str) -> bytes:
 
 def text(payload: bytes) -> str:
     return payload.rstrip(b"\0").decode()
+
+
+def _free_text(payload: bytes) -> str:
+    """What people or drivers wrote; odd bytes in it are no reason to lose the link."""
+    return payload.rstrip(b"\0").decode(errors="replace")
 
 
 def u32(found: Mapping[int, bytes], kind: int) -> int:

@@ -1,114 +1,186 @@
-"""One scan of the node: links, addresses, default routes, PCI, RDMA and GPUs -> ``NodeFacts``.
+"""One scan of the node: links, addresses, default routes, lifelines and hardware -> ``NodeFacts``.
 
-It reads and merges, and judges nothing: what may be offered is the inventory's matter. Links and addresses
-come in one dump each; sysfs is asked only where netlink does not already say which device is behind a link.
+It reads and merges, and judges nothing: what may be offered is the inventory's matter. :class:`NodeScanner`
+remembers the last scan, so that a change costs what changed and not the whole node.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections import defaultdict
-from collections.abc import Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dranet.errors import KernelError
-from dranet.kernel.gpu import read_gpus
+from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.hardware import Hardware, HardwareReader
 from dranet.kernel.inet import (
     RT_TABLE_MAIN,
     RTN_UNICAST,
-    dump_addresses_request,
     dump_routes_request,
+    is_beyond_default_routes,
     is_default_route,
-    parse_address,
     parse_route,
 )
+from dranet.kernel.lifelines import LifelineTarget, find_lifelines, outputs
+from dranet.kernel.linktable import LinkTable
 from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.pci import read_pci_functions
-from dranet.kernel.rdma import RDMA_CLASS, read_rdma_devices
+from dranet.kernel.rdma import RDMA_CLASS
 from dranet.kernel.rdmanl import read_netns_exclusive
-from dranet.kernel.rtnl import Surroundings, decode_all, dump_links_request, parse_link, parse_link_name
+from dranet.kernel.rtnl import decode_all
 from dranet.kernel.sysfs import PseudoFiles
-from dranet.model.facts import Address, Link, NodeFacts, Route
+from dranet.model.facts import NodeFacts, Route
 
 
 def read_node_facts(sysfs_root: Path, procfs_root: Path) -> NodeFacts:
-    """Read everything in the calling thread's network namespace.
+    """Read everything in the calling thread's network namespace, once.
 
     Raises:
         KernelError: netlink itself failed; anything smaller is a line in ``warnings``.
     """
-    warnings: list[str] = []
-    sysfs, procfs = PseudoFiles(sysfs_root, warnings), PseudoFiles(procfs_root, warnings)
-    with NetlinkSocket.open() as rtnl:
-        links = read_links(rtnl, warnings, sysfs)
-        default_routes = read_default_routes(rtnl, warnings)
-    rdma_devices = read_rdma_devices(sysfs)
-    functions = read_pci_functions(sysfs, {device.pci_address for device in rdma_devices})
-    return NodeFacts(
-        links=links,
-        pci_functions=tuple(functions),
-        rdma_devices=tuple(rdma_devices),
-        gpus=tuple(read_gpus(sysfs, procfs, functions)),
-        default_routes=default_routes,
-        rdma_netns_exclusive=sysfs.has(RDMA_CLASS) and read_netns_exclusive(warnings),
-        warnings=tuple(warnings),
-    )
+    return NodeScanner(sysfs_root, procfs_root).read()
 
 
-def read_links(
-    rtnl: NetlinkSocket, warnings: list[str], sysfs: PseudoFiles | None = None
-) -> tuple[Link, ...]:
-    """All links of the socket's namespace with their addresses, sorted by ifindex.
+class NodeScanner:
+    """Scans the node again and again. Not safe for threads, but the thread may be another each time."""
 
-    Raises:
-        KernelError: a dump failed.
-    """
-    payloads = rtnl.dump(dump_links_request())
-    names = dict(decode_all(parse_link_name, payloads, []))  # what is odd here warns below, once
-    surroundings = Surroundings(
-        addresses=_read_addresses(rtnl, names, warnings),
-        homes=_read_homes(sysfs, set(names.values())) if sysfs else {},
-    )
-    links = decode_all(partial(parse_link, surroundings=surroundings), payloads, warnings)
-    return tuple(sorted(links, key=lambda link: link.ifindex))
+    def __init__(self, sysfs_root: Path, procfs_root: Path, *, pci_ids: Path | None = None) -> None:
+        self._sysfs_root = sysfs_root
+        self._hardware = HardwareReader(sysfs_root, procfs_root, pci_ids)
+        self._links = LinkTable()
+        self._targets: tuple[LifelineTarget, ...] = ()
+        self._facts = NodeFacts()
+        self._owed = EVERYTHING
+        """What the last complete read does not show yet; a read that fails leaves it for the next."""
+
+    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+        """What the next reads look for; any thread may call this."""
+        self._targets = tuple(targets)
+
+    def read(self, changes: Changes = EVERYTHING) -> NodeFacts:
+        """The facts of the calling thread's network namespace, of which ``changes`` is read anew.
+
+        The result equals what a full read would give, as far as ``changes`` names what happened. Facts that
+        read as before are the same objects; warnings stay until the next full read.
+
+        Raises:
+            KernelError: netlink itself failed; what was asked for is read again with the next call.
+        """
+        self._owed |= changes
+        facts = self._read_all() if self._owed.everything else self._read_changed(self._owed)
+        self._owed = Changes()
+        self._facts = facts
+        return facts
+
+    def _read_all(self) -> NodeFacts:
+        sysfs = PseudoFiles(self._sysfs_root, [])
+        with NetlinkSocket.open() as rtnl:
+            self._links.read_all(rtnl, sysfs)
+            routes = read_default_routes(rtnl, sysfs.warnings)
+            facts = self._merge(rtnl, routes, self._hardware.read(sysfs.warnings))
+        exclusive = sysfs.has(RDMA_CLASS) and read_netns_exclusive(sysfs.warnings)
+        return replace(facts, rdma_netns_exclusive=exclusive, warnings=_once(sysfs.warnings))
+
+    def _read_changed(self, changes: Changes) -> NodeFacts:
+        """The RDMA mode is not read again: it changes only while there is no other namespace, thus no pod."""
+        sysfs = PseudoFiles(self._sysfs_root, [])
+        last = self._facts
+        with NetlinkSocket.open() as rtnl:
+            touched = self._read_links(rtnl, changes, sysfs)
+            routes = self._read_routes(rtnl, changes, sysfs.warnings)
+            hardware = self._hardware.read(sysfs.warnings, changes.hardware, touched)
+            facts = self._merge(rtnl, routes, hardware)
+        warnings = _once((*last.warnings, *sysfs.warnings))
+        return replace(facts, rdma_netns_exclusive=last.rdma_netns_exclusive, warnings=warnings)
+
+    def _read_links(self, rtnl: NetlinkSocket, changes: Changes, sysfs: PseudoFiles) -> frozenset[str]:
+        """Names of the links that were read, old and new."""
+        if not changes.all_links:
+            return self._links.read_again(rtnl, changes.links, sysfs) if changes.links else frozenset()
+        self._links.read_all(rtnl, sysfs)
+        return frozenset(link.ifname for link in (*self._facts.links, *self._links.links))
+
+    def _read_routes(self, rtnl: NetlinkSocket, changes: Changes, warnings: list[str]) -> tuple[Route, ...]:
+        """Routes go without a notification when their link goes down or loses their source address.
+
+        IPv4 is cheap to ask. IPv6 is asked when its default routes are among those that could have gone.
+        """
+        known = self._facts.default_routes
+        if changes.routes or changes.all_links:
+            return read_default_routes(rtnl, warnings)
+        if not changes.links:
+            return known
+        ipv6 = [route for route in known if ":" in route.destination]
+        at_stake = any(route.source for route in ipv6) or outputs(ipv6) & changes.links
+        return (
+            *read_ipv4_default_routes(warnings),
+            *(read_ipv6_default_routes(rtnl, warnings) if at_stake else ipv6),
+        )
+
+    def _merge(self, rtnl: NetlinkSocket, routes: tuple[Route, ...], hardware: Hardware) -> NodeFacts:
+        links = self._links.links
+        return NodeFacts(
+            links=links,
+            pci_functions=hardware.pci_functions,
+            rdma_devices=hardware.rdma_devices,
+            gpus=hardware.gpus,
+            default_routes=routes,
+            lifelines=find_lifelines(rtnl, self._targets, links),
+            numa_nodes=hardware.numa_nodes,
+            host=hardware.host,
+        )
 
 
-def _read_addresses(
-    rtnl: NetlinkSocket, names: Mapping[int, str], warnings: list[str]
-) -> dict[int, tuple[Address, ...]]:
-    payloads = rtnl.dump(dump_addresses_request())
-    by_link: dict[int, list[Address]] = defaultdict(list)
-    for ifindex, address in decode_all(partial(parse_address, names=names), payloads, warnings):
-        by_link[ifindex].append(address)
-    return {ifindex: tuple(addresses) for ifindex, addresses in by_link.items()}
-
-
-def _read_homes(sysfs: PseudoFiles, names: Collection[str]) -> dict[str, str]:
-    return sysfs.homes("class/net", [name for name in sysfs.entries("class/net") if name in names])
+def _once(warnings: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(warnings))
 
 
 def read_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route, ...]:
     """Main-table default routes of both families, with every metric and next hop; IPv4 first.
 
+    For the calling thread's namespace, which must be the socket's.
+
     Raises:
         KernelError: a dump failed.
     """
-    routes: list[Route] = []
-    for family in (socket.AF_INET, socket.AF_INET6):
-        payloads = _dump_main_table(rtnl, family)
-        # A kernel without the family answers with the routes of all families: keep our own only.
-        defaults = (p for p in payloads if p[:1] == bytes([family]) and is_default_route(p))
-        routes += decode_all(parse_route, defaults, warnings)
-    return tuple(route for route in routes if route.table == RT_TABLE_MAIN and route.type == RTN_UNICAST)
+    return (*read_ipv4_default_routes(warnings), *read_ipv6_default_routes(rtnl, warnings))
 
 
-def _dump_main_table(rtnl: NetlinkSocket, family: int) -> list[bytes]:
+def read_ipv4_default_routes(warnings: list[str]) -> tuple[Route, ...]:
+    """Those of the calling thread's namespace. Costs the same with a whole Internet in the table.
+
+    Raises:
+        KernelError: the dump failed.
+    """
+    request = dump_routes_request(socket.AF_INET, table=RT_TABLE_MAIN)
+    with NetlinkSocket.open() as rtnl:
+        payloads = _dump_table(lambda: rtnl.dump_start(request, is_beyond_default_routes))
+    return _parse_defaults(socket.AF_INET, payloads, warnings)
+
+
+def read_ipv6_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route, ...]:
+    """Those of the socket's namespace; some 2 microseconds for each route of the table.
+
+    Raises:
+        KernelError: the dump failed.
+    """
+    request = dump_routes_request(socket.AF_INET6, table=RT_TABLE_MAIN)
+    return _parse_defaults(socket.AF_INET6, _dump_table(lambda: rtnl.dump(request)), warnings)
+
+
+def _dump_table(dump: Callable[[], list[bytes]]) -> list[bytes]:
     """Empty where the kernel has not made the table yet: it does so with the first route."""
     try:
-        return rtnl.dump(dump_routes_request(family, table=RT_TABLE_MAIN))
+        return dump()
     except KernelError as error:
         if error.errno == errno.ENOENT:
             return []
         raise
+
+
+def _parse_defaults(family: int, payloads: Iterable[bytes], warnings: list[str]) -> tuple[Route, ...]:
+    # A kernel without the family answers with the routes of all families: keep our own only.
+    defaults = (p for p in payloads if p[:1] == bytes([family]) and is_default_route(p))
+    routes = decode_all(parse_route, defaults, warnings)
+    return tuple(route for route in routes if route.table == RT_TABLE_MAIN and route.type == RTN_UNICAST)

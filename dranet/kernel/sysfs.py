@@ -3,6 +3,10 @@
 A fact that the kernel does not give is empty or ``None``; a file that ought to be readable and is not
 becomes one line of ``warnings``, so that one odd device never hides the others. The rules of sysfs are in
 ``Documentation/filesystems/sysfs.rst``; which error means "no such fact" is said at ``_NO_FACT``.
+
+The files are taken for hostile: drivers from outside the kernel fill them, and the root may lead into a tree
+that somebody made. So every read is bounded, waits for nobody, and gives text that a log and a JSON document
+can hold.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
+import stat
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 
 from dranet.model.facts import CharDevice
@@ -26,8 +32,34 @@ _NO_FACT = frozenset(
     }
 )
 
-_READ_BYTES = 4096
-"""A sysfs attribute is at most one page."""
+_ATTRIBUTE_BYTES = 4096
+"""A sysfs attribute is at most one page; those read here are one short line."""
+
+_WHOLE_BYTES = 256 * 1024
+"""``/proc/devices`` has a few kilobytes. The bound is for a file that never ends."""
+
+MOST_ENTRIES = 32_768
+"""Names taken from one directory: three times the 10,000 links that a node is expected to bear."""
+
+MOST_WARNINGS = 500
+"""Lines that one reader may write. Whoever has read so many does not need the next ten thousand."""
+
+_LONGEST_WARNING = 400
+
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""Opening must wait for nobody: a FIFO where a file is expected has no writer."""
+
+_BLANK = " \t\r\n\v\f\0"
+
+_NUMBERS = {10: re.compile(r"[+-]?[0-9]{1,20}"), 16: re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")}
+"""What the kernel prints. ``int`` takes more: underscores, other scripts' digits, thousands of digits."""
+
+_MOST_INTEGER = (1 << 63) - 1
+
+_PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+
+_DEVICE_NUMBERS = re.compile(r"([0-9]{1,4}):([0-9]{1,7})")
+"""12 and 20 bits (``include/linux/kdev_t.h``)."""
 
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 """Domain (four digits, five and more behind Intel VMD), bus, device, function."""
@@ -41,41 +73,75 @@ class PseudoFiles:
 
     def __init__(self, root: Path, warnings: list[str]) -> None:
         self._root = str(root)
+        self._told = 0
         self.warnings = warnings
 
+    def warn(self, path: str, problem: str) -> None:
+        """Add one printable line about ``path``; after 500 a last one says that there is more."""
+        self._told += 1
+        if self._told <= MOST_WARNINGS:
+            self.warnings.append(_one_line(f"{self._root}/{path}: {problem}"))
+        elif self._told == MOST_WARNINGS + 1:
+            self.warnings.append(_one_line(f"{self._root}: more is odd than these {MOST_WARNINGS} lines say"))
+
     def has(self, folder: str) -> bool:
-        return Path(self._root, folder).is_dir()
+        """Whether there is such a directory; not where it cannot be told."""
+        try:
+            return Path(self._root, folder).is_dir()
+        except OSError:
+            return False
 
     def text(self, path: str) -> str:
-        """The attribute without surrounding white space; empty where there is no such fact."""
+        """The attribute without surrounding white space; empty where there is no such fact.
+
+        It is printable: what is not comes as U+FFFD, with a warning. More than a page is no fact.
+        """
+        content = self._read(path, _read_once)
+        if len(content) > _ATTRIBUTE_BYTES:
+            self.warn(path, f"left out: more than the {_ATTRIBUTE_BYTES} bytes that an attribute can have")
+            return ""
+        return self._printable(path, content.decode(errors="surrogateescape").strip(_BLANK))
+
+    def whole_text(self, path: str) -> str:
+        """As :meth:`text` for files of many lines (``/proc/devices``): the first 256 KiB, as they are but
+        for bytes that are no UTF-8."""
+        content = self._read(path, _read_whole)
+        if len(content) > _WHOLE_BYTES:
+            self.warn(path, f"cut: more than {_WHOLE_BYTES} bytes")
+        return content[:_WHOLE_BYTES].decode(errors="replace")
+
+    def _read(self, path: str, read: Callable[[int], bytes]) -> bytes:
+        """What ``read`` makes of the open file; nothing where there is no such fact."""
         try:
-            fd = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(f"{self._root}/{path}", _OPEN_FLAGS)
             try:
-                return os.read(fd, _READ_BYTES).decode(errors="replace").strip()
+                if stat.S_ISREG(os.fstat(fd).st_mode):
+                    return read(fd)
+                self.warn(path, "not a file")
             finally:
                 os.close(fd)
         except OSError as error:
             self._warn_unless_no_fact(path, error)
-            return ""
+        return b""
 
-    def whole_text(self, path: str) -> str:
-        """As :meth:`text` for files longer than a page (``/proc/devices``)."""
-        try:
-            return Path(self._root, path).read_text(errors="replace")
-        except OSError as error:
-            self._warn_unless_no_fact(path, error)
-            return ""
+    def _printable(self, path: str, value: str) -> str:
+        if value.isprintable():
+            return value
+        self.warn(path, f"odd bytes in the text: {value[:40]!r}")
+        return printable(value)
 
-    def integer(self, path: str, base: int = 10) -> int | None:
-        """The attribute as a number (``base=16`` takes ``0x8086``); ``None`` where there is no such fact."""
+    def integer(self, path: str, base: int = 10, least: int = 0, most: int = _MOST_INTEGER) -> int | None:
+        """The attribute as a number (``base=16`` takes ``0x8086``); ``None`` where there is no such fact or
+        it is not from ``least`` to ``most``."""
         value = self.text(path)
         if not value:
             return None
-        try:
-            return int(value, base)
-        except ValueError:
-            self.warnings.append(f"{self._root}/{path}: not a number: {value[:40]!r}")
+        number = int(value, base) if _NUMBERS[base].fullmatch(value) else None
+        if number is None or not least <= number <= most:
+            problem = "not a number" if number is None else f"not from {least} to {most}"
+            self.warn(path, f"{problem}: {value[:40]!r}")
             return None
+        return number
 
     def link(self, path: str) -> str:
         """The text of a symbolic link; empty where there is none."""
@@ -93,31 +159,44 @@ class PseudoFiles:
         try:
             for name in names:
                 try:
-                    found[name] = os.readlink(name, dir_fd=fd)
+                    target = os.readlink(name, dir_fd=fd)
                 except OSError as error:
                     self._warn_unless_no_fact(f"{folder}/{name}", error)
+                else:
+                    if self._is_utf8(f"{folder}/{name}", target):
+                        found[name] = target
         finally:
             os.close(fd)
         return found
 
     def entries(self, path: str) -> list[str]:
-        """Sorted names in a directory; empty where there is none."""
+        """Sorted names in a directory, 32,768 at most; empty where there is none. Names that are not UTF-8
+        are left out, since no fact could carry them."""
         try:
             with os.scandir(f"{self._root}/{path}") as entries:
-                return sorted(entry.name for entry in entries)
+                names = [entry.name for entry in islice(entries, MOST_ENTRIES + 1)]
         except OSError as error:
             self._warn_unless_no_fact(path, error)
             return []
+        if len(names) > MOST_ENTRIES:
+            self.warn(path, f"more than {MOST_ENTRIES} entries: only so many are read")
+        return sorted(name for name in names[:MOST_ENTRIES] if self._is_utf8(f"{path}/{name}", name))
+
+    def numbered(self, path: str, prefix: str = "") -> list[int]:
+        """The numbers of the entries called ``<prefix><number>`` (``node0``, ``virtfn12``), ascending."""
+        named = [name for name in self.entries(path) if name.startswith(prefix)]
+        numbers = (parse_number(name.removeprefix(prefix)) for name in named)
+        return sorted(number for number in numbers if number is not None)
 
     def char_device(self, attribute: str, node: str) -> CharDevice | None:
         """The character device whose ``MAJOR:MINOR`` stands in ``attribute``; ``node`` is its path."""
         value = self.text(attribute)
-        major, colon, minor = value.partition(":")
-        if not (colon and major.isdigit() and minor.isdigit()):
+        numbers = _DEVICE_NUMBERS.fullmatch(value)
+        if numbers is None:
             if value:
-                self.warnings.append(f"{self._root}/{attribute}: not MAJOR:MINOR: {value[:40]!r}")
+                self.warn(attribute, f"not MAJOR:MINOR: {value[:40]!r}")
             return None
-        return CharDevice(node, int(major), int(minor))
+        return CharDevice(node, int(numbers[1]), int(numbers[2]))
 
     def home(self, path: str) -> str:
         """Where one class entry lives, as :meth:`homes`."""
@@ -134,21 +213,62 @@ class PseudoFiles:
         names = tuple(names)
         found = self.links(folder, names)
         for name in names:
-            target = found.get(name) or self.link(f"{folder}/{name}/device")
+            path = f"{folder}/{name}" if name in found else f"{folder}/{name}/device"
+            target = found.get(name) or self.link(path)
             if target:
-                found[name] = self._resolve(f"{folder}/{name}", target)
+                found[name] = self._resolve(path, target)
         return found
 
     def _resolve(self, path: str, target: str) -> str:
         """The link text itself where it says enough, which saves a walk through the file system."""
         if "devices/" in target or _PCI_ADDRESS.search(target):
             return target
-        device = path if Path(self._root, path).is_symlink() else f"{path}/device"
-        return os.path.realpath(f"{self._root}/{device}")
+        home = os.path.realpath(f"{self._root}/{path}")
+        return home if self._is_utf8(path, home) else ""
+
+    def _is_utf8(self, path: str, text: str) -> bool:
+        """Python shows each byte that is not UTF-8 as a lone surrogate, which JSON cannot carry."""
+        if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
+            return True
+        self.warn(path, f"left out: not UTF-8: {text[:40]!r}")
+        return False
 
     def _warn_unless_no_fact(self, path: str, error: OSError) -> None:
         if error.errno not in _NO_FACT:
-            self.warnings.append(f"{self._root}/{path}: {error.strerror}")
+            self.warn(path, str(error.strerror))
+
+
+def _read_once(fd: int) -> bytes:
+    """sysfs gives an attribute in one piece. One byte more than its bound says that it is no attribute."""
+    return os.read(fd, _ATTRIBUTE_BYTES + 1)
+
+
+def _read_whole(fd: int) -> bytes:
+    """procfs gives a file in many pieces. One byte more than the bound says that it goes on."""
+    content = b""
+    while len(content) <= _WHOLE_BYTES:
+        piece = os.read(fd, _WHOLE_BYTES + 1 - len(content))
+        if not piece:
+            break
+        content += piece
+    return content
+
+
+def _one_line(text: str) -> str:
+    """Printable, with escapes for what is not, and of bounded length."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= _LONGEST_WARNING else f"{text[: _LONGEST_WARNING - 3]}..."
+
+
+def printable(text: str) -> str:
+    """``text`` with U+FFFD for every character that would not print."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def parse_number(text: str) -> int | None:
+    """A number as the kernel writes it into a name: up to nine digits, no sign, no leading zero."""
+    return int(text) if _PLAIN_NUMBER.fullmatch(text) else None
 
 
 def is_pci_address(name: str) -> bool:

@@ -1,8 +1,8 @@
-"""Tells that something changed which a scan would show: links, addresses, default routes, hardware.
+"""Tells what changed of all that a scan shows: links, addresses, routes that matter, hardware.
 
-It carries no content: a change is a reason to scan again. Bursts are gathered into one, and a notification
-that repeats what is known (a router's advertisement, a bridge port's chatter, a pod's route) is none.
-An overrun of the socket is a change like any other.
+It carries no content: a change is a reason to read something again. Bursts are gathered into one, and a
+notification that repeats what is known (a router's advertisement, a bridge port's chatter, a pod's route) is
+none. Where notifications were lost, everything may have changed.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 import asyncio
 import errno
 import importlib
+import math
 import socket
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from dranet.errors import KernelError
-from dranet.kernel.inet import (
-    IFA_F_TENTATIVE,
-    RT_TABLE_MAIN,
-    is_default_route,
-    parse_address,
-    parse_route,
-)
+from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.inet import RT_TABLE_MAIN, is_default_route, parse_address, parse_route, route_contains
 from dranet.kernel.netlink import (
     NETLINK_ADD_MEMBERSHIP,
     NETLINK_ROUTE,
     SOL_NETLINK,
+    kernel_error,
     open_raw_socket,
     parse_messages,
 )
+from dranet.kernel.rdmanl import open_rdma_notifications, parse_rdma_changes
 from dranet.kernel.rtnl import (
     RTM_DELADDR,
     RTM_DELLINK,
@@ -46,11 +46,23 @@ from dranet.kernel.rtnl import (
     parse_link,
 )
 
-SETTLE_SECONDS = 0.1
-"""A burst has ended when nothing came for this long."""
 
-LONGEST_BURST_SECONDS = 1.0
-"""A burst that does not end is reported after this long all the same."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a burst is gathered before it is told."""
+
+    settle_seconds: float
+    """It has ended when nothing came for this long."""
+    longest_seconds: float
+    """One that does not end is told after this long all the same."""
+
+
+PATIENCE = (Patience(0.1, 1.0), Patience(0.4, 8.0), Patience(1.6, 30.0))
+"""A change after a calm is told at once. While the next one follows soon, or a burst does not end, this is a
+storm, and each telling waits longer than the one before: a storm of 39 s is told three times at most."""
+
+CALM_SECONDS = 1.0
+"""Without a change for this long after a telling, a storm is over."""
 
 _GROUPS = (
     RTNLGRP_LINK,
@@ -60,7 +72,7 @@ _GROUPS = (
     RTNLGRP_IPV6_ROUTE,
 )
 _RECEIVE_BUFFER_BYTES = 8 << 20
-"""Took 2,000 link events with the reader held up; what does not fit is an overrun, which is a change too."""
+"""Took 2,000 link events with the reader held up; what does not fit is an overrun."""
 
 _NOTIFICATION_BYTES = 32 * 1024
 _READS_PER_CALL = 256
@@ -75,69 +87,73 @@ _HARDWARE_SUBSYSTEMS = ("pci", "infiniband", "drm")
 class ChangeFilter:
     """Decides which notifications change what a scan shows. Holds one hash for each link and address."""
 
-    def __init__(self) -> None:
+    def __init__(self, lifelines: Collection[bytes] = ()) -> None:
+        """``lifelines``: packed addresses; a route that contains one matters as default routes do."""
+        self.lifelines = lifelines
         self._links: dict[int, int] = {}
-        self._addresses: dict[tuple[int, str], int] = {}
+        self._addresses: dict[int, dict[str, int]] = {}
 
-    def is_change(self, kind: int, payload: bytes) -> bool:
-        """Whether a notification says something new. What cannot be read counts as a change."""
+    def judge(self, kind: int, payload: bytes) -> Changes:
+        """What a notification says to be new. What cannot be read may be anything."""
         try:
-            return self._is_change(kind, payload)
+            if kind in (RTM_NEWLINK, RTM_DELLINK):
+                return self._judge_link(kind == RTM_DELLINK, payload)
+            if kind in (RTM_NEWADDR, RTM_DELADDR):
+                return self._judge_address(kind == RTM_DELADDR, payload)
+            is_route = kind in (RTM_NEWROUTE, RTM_DELROUTE)
+            return Changes(routes=is_route and decode(self._is_of_interest, payload))
         except KernelError:
-            return True
+            return EVERYTHING
 
-    def _is_change(self, kind: int, payload: bytes) -> bool:
-        if kind in (RTM_NEWLINK, RTM_DELLINK):
-            return self._is_link_change(kind == RTM_DELLINK, payload)
-        if kind in (RTM_NEWADDR, RTM_DELADDR):
-            return self._is_address_change(kind == RTM_DELADDR, payload)
-        return kind in (RTM_NEWROUTE, RTM_DELROUTE) and _is_uplink_route(payload)
-
-    def _is_link_change(self, deleted: bool, payload: bytes) -> bool:
+    def _judge_link(self, deleted: bool, payload: bytes) -> Changes:
         if payload[:1] != bytes([socket.AF_UNSPEC]):
-            return False  # bridge ports report in their own family; what we show comes in this one
+            return Changes()  # bridge ports report in their own family; what we show comes in this one
         link = decode(parse_link, payload)
+        named = Changes(links=frozenset({link.ifindex}))
         if deleted:
             self._links.pop(link.ifindex, None)
-            return True
+            self._addresses.pop(link.ifindex, None)
+            return named
         known, self._links[link.ifindex] = self._links.get(link.ifindex), hash(link)
-        return known != self._links[link.ifindex]
+        return named if known != self._links[link.ifindex] else Changes()
 
-    def _is_address_change(self, deleted: bool, payload: bytes) -> bool:
+    def _judge_address(self, deleted: bool, payload: bytes) -> Changes:
         parsed = decode(partial(parse_address, names={}), payload)
         if parsed is None:
-            return False
+            return Changes()
         ifindex, address = parsed
+        named = Changes(links=frozenset({ifindex}))
+        on_link = self._addresses.setdefault(ifindex, {})
         if deleted:
-            self._addresses.pop((ifindex, address.cidr), None)
-            return True
-        key, told = (ifindex, address.cidr), hash((address.peer, address.flags & ~IFA_F_TENTATIVE))
-        known, self._addresses[key] = self._addresses.get(key), told
-        return known != told
+            on_link.pop(address.cidr, None)
+            return named
+        steady = replace(address, valid_seconds=None, preferred_seconds=None)
+        known, on_link[address.cidr] = on_link.get(address.cidr), hash(steady)
+        return named if known != on_link[address.cidr] else Changes()
 
-
-def _is_uplink_route(payload: bytes) -> bool:
-    if not is_default_route(payload):
-        return False
-    route = decode(parse_route, payload)
-    return route is not None and route.table == RT_TABLE_MAIN
+    def _is_of_interest(self, payload: bytes) -> bool:
+        if not is_default_route(payload):
+            return any(route_contains(payload, address) for address in self.lifelines)
+        route = parse_route(payload)
+        return route is not None and route.table == RT_TABLE_MAIN
 
 
 class ChangeWatch:
     """Wait for changes in the network namespace of the thread that enters it.
 
-    ``async with ChangeWatch() as watch: await watch.wait_changed()``. For one waiter at a time.
+    ``async with ChangeWatch() as watch: changes = await watch.wait_changed()``. For one waiter at a time.
     """
 
-    def __init__(
-        self, settle_seconds: float = SETTLE_SECONDS, longest_burst_seconds: float = LONGEST_BURST_SECONDS
-    ) -> None:
-        self._settle_seconds = settle_seconds
-        self._longest_burst_seconds = longest_burst_seconds
+    def __init__(self, patience: Sequence[Patience] = PATIENCE) -> None:
+        self._patience = patience
+        self._level = 0
+        self._told_at = -math.inf
         self._filter = ChangeFilter()
-        self._changed = asyncio.Event()
-        self._sock: socket.socket | None = None
-        self._monitor: Any = None
+        self._pending = Changes()
+        self._arrived = asyncio.Event()
+        self._failure: KernelError | None = None
+        self._readers: dict[int, Any] = {}
+        """What is listened to, by descriptor."""
         self.overruns = 0
         """How often the kernel had more to say than the buffer holds."""
         self.without_hardware_events = ""
@@ -149,70 +165,101 @@ class ChangeWatch:
         Raises:
             KernelError: the netlink socket could not be made.
         """
-        self._sock = _open_notifications()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._sock.fileno(), self._read_notifications)
-        self._start_hardware_events(loop)
+        sock = _open_notifications()
+        self._listen(sock, partial(self._read_socket, sock, self._judge_rtnetlink))
+        self._start_hardware_events()
+        self._start_rdma_events()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         loop = asyncio.get_running_loop()
-        if self._monitor is not None:
-            loop.remove_reader(self._monitor.fileno())
-            self._monitor = None
-        if self._sock is not None:
-            loop.remove_reader(self._sock.fileno())
-            self._sock.close()
-            self._sock = None
+        for descriptor, source in self._readers.items():
+            loop.remove_reader(descriptor)
+            if isinstance(source, socket.socket):
+                source.close()
+        self._readers.clear()
 
-    async def wait_changed(self) -> None:
-        """Return once something changed since the last return and the burst is over.
+    def set_lifelines(self, addresses: Collection[bytes]) -> None:
+        """Packed addresses whose routes matter from now on."""
+        self._filter.lifelines = tuple(addresses)
 
-        A burst is over after 100 ms of silence, and after 1 s in any case.
+    async def wait_changed(self) -> Changes:
+        """What changed since the last return, once it has settled.
+
+        A change after a calm is told after 100 ms of silence, and after 1 s in any case; a storm is told
+        seldom, its end always. Cancelling loses nothing.
+
+        Raises:
+            KernelError: notifications cannot be read any more.
         """
-        await self._changed.wait()
+        await self._wait_arrived(None)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._longest_burst_seconds
-        while self._changed.is_set():
-            self._changed.clear()
-            quiet_seconds = min(self._settle_seconds, deadline - loop.time())
-            if quiet_seconds <= 0:
-                return
-            try:
-                await asyncio.wait_for(self._changed.wait(), quiet_seconds)
-            except TimeoutError:
-                return
+        calm = loop.time() - self._told_at > CALM_SECONDS
+        self._level = 0 if calm else min(self._level + 1, len(self._patience) - 1)
+        patience = self._patience[self._level]
+        deadline = loop.time() + patience.longest_seconds
+        while (left := deadline - loop.time()) > 0:
+            self._arrived.clear()
+            if not await self._wait_arrived(min(patience.settle_seconds, left)):
+                break
+        changes, self._pending = self._pending, Changes()
+        self._arrived.clear()
+        self._told_at = loop.time()
+        return changes
 
-    def _read_notifications(self) -> None:
-        assert self._sock is not None, "the reader is removed before the socket is closed"
+    async def _wait_arrived(self, seconds: float | None) -> bool:
+        """Whether something came within ``seconds``."""
+        try:
+            await asyncio.wait_for(self._arrived.wait(), seconds)
+        except TimeoutError:
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def note(self, changes: Changes) -> None:
+        """Add what somebody else knows of, to be told with the rest."""
+        if changes:
+            self._pending |= changes
+            self._arrived.set()
+
+    def _listen(self, source: Any, read: Callable[[], None]) -> None:
+        self._readers[source.fileno()] = source
+        asyncio.get_running_loop().add_reader(source.fileno(), read)
+
+    def _read_socket(self, sock: socket.socket, judge: Callable[[bytes], Changes]) -> None:
         for _ in range(_READS_PER_CALL):
             try:
-                chunk = self._sock.recv(_NOTIFICATION_BYTES)
+                chunk = sock.recv(_NOTIFICATION_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:
-                self._note_overrun(error)
-            else:
-                self._note(chunk)
+                self._note_failure(sock, error)
+                return
+            try:
+                self.note(judge(chunk))
+            except KernelError:
+                self.note(EVERYTHING)
 
-    def _note_overrun(self, error: OSError) -> None:
-        if error.errno != errno.ENOBUFS:
-            raise error
-        self.overruns += 1
-        self._filter = ChangeFilter()  # what it knows may be stale
-        self._changed.set()
+    def _judge_rtnetlink(self, chunk: bytes) -> Changes:
+        changes = Changes()
+        for kind, _, _, payload in parse_messages(chunk):
+            changes |= self._filter.judge(kind, payload)
+        return changes
 
-    def _note(self, chunk: bytes) -> None:
-        try:
-            changes = [self._filter.is_change(kind, payload) for kind, _, _, payload in parse_messages(chunk)]
-        except KernelError:
-            changes = [True]
-        if any(changes):
-            self._changed.set()
+    def _note_failure(self, source: Any, error: OSError) -> None:
+        """An overrun is a change of who knows what. Anything else is not read again, or we would spin."""
+        if error.errno == errno.ENOBUFS:
+            self.overruns += 1
+            self._filter = ChangeFilter(self._filter.lifelines)  # what it knows may be stale
+        else:
+            asyncio.get_running_loop().remove_reader(source.fileno())
+            self._failure = kernel_error(error.errno or 0, "", "receive notifications of changes")
+        self.note(EVERYTHING)
 
-    def _start_hardware_events(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_hardware_events(self) -> None:
         """Listen to kernel uevents through libudev, where the image has it."""
         try:
             pyudev = importlib.import_module("pyudev")
@@ -223,15 +270,23 @@ class ChangeWatch:
         for subsystem in _HARDWARE_SUBSYSTEMS:
             monitor.filter_by(subsystem)
         monitor.start()
-        self._monitor = monitor
-        loop.add_reader(monitor.fileno(), self._read_hardware_events)
+        self._listen(monitor, partial(self._read_hardware_events, monitor))
 
-    def _read_hardware_events(self) -> None:
+    def _read_hardware_events(self, monitor: Any) -> None:
         try:
-            while self._monitor is not None and self._monitor.poll(timeout=0) is not None:
-                self._changed.set()
+            for _ in range(_READS_PER_CALL):
+                device = monitor.poll(timeout=0)
+                if device is None:
+                    return
+                self.note(Changes(hardware=frozenset({device.sys_name})))
         except OSError as error:
-            self._note_overrun(error)
+            self._note_failure(monitor, error)
+
+    def _start_rdma_events(self) -> None:
+        """Listen to RDMA notifications; a kernel without RDMA, or before Linux 6.12, has none."""
+        sock = open_rdma_notifications()
+        if sock is not None:
+            self._listen(sock, partial(self._read_socket, sock, parse_rdma_changes))
 
 
 def _open_notifications() -> socket.socket:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver import publish
 from dranet.driver.publish import Inventory
-from dranet.kernel.scan import read_node_facts
+from dranet.inventory.policy import Policy
+from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.scan import NodeScanner
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
@@ -24,6 +25,19 @@ pytestmark = pytest.mark.kernel
 NIC = "spare0"
 
 
+class ReleasingReader(NodeScanner):
+    """Reads the node; what is to happen in the middle of a scan happens right after it has read."""
+
+    def __init__(self, empty: Path) -> None:
+        super().__init__(empty, empty)
+        self.after_reading: Callable[[], None] = lambda: None
+
+    def read(self, changes: Changes = EVERYTHING) -> NodeFacts:
+        facts = super().read(changes)
+        self.after_reading()
+        return facts
+
+
 @dataclass
 class Bench:
     """A node whose one spare NIC a pod has got."""
@@ -33,6 +47,7 @@ class Bench:
     store: ClaimStore
     inventory: Inventory
     name: str
+    reader: ReleasingReader
 
     def scan(self) -> None:
         self.node.run(self.inventory.scan)
@@ -51,14 +66,13 @@ def bench(tmp_path: Path, make_namespace: Callable[..., Namespace]) -> Iterator[
     node.ip("link", "add", "link", "below", "name", NIC, "type", "macvlan", "mode", "bridge")
     store = ClaimStore(tmp_path / "claims.db")
     store.open()
-    inventory = Inventory(
-        sysfs_root=tmp_path, procfs_root=tmp_path, publish_gpus=True, store=store, metrics=Metrics()
-    )
+    reader = ReleasingReader(tmp_path)
+    inventory = Inventory(reader, policy=Policy, store=store, metrics=Metrics())
     node.run(inventory.scan)
     (device,) = inventory.view.offered.values()
     store.put(a_record_of(device, pod))
     node.ip("link", "set", NIC, "netns", pod.name)
-    yield Bench(node, pod, store, inventory, device.name)
+    yield Bench(node, pod, store, inventory, device.name, reader)
     store.close()
 
 
@@ -75,17 +89,9 @@ def test_a_nic_that_just_came_back_can_be_prepared_before_the_next_scan(bench: B
     assert device.ifname == NIC
 
 
-def test_a_nic_that_comes_back_in_the_middle_of_a_scan_stays_published(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nic_that_comes_back_in_the_middle_of_a_scan_stays_published(bench: Bench) -> None:
     bench.scan()
     before = bench.inventory.view.offered
-
-    def read_just_before_the_release(sysfs_root: Path, procfs_root: Path) -> NodeFacts:
-        facts = read_node_facts(sysfs_root, procfs_root)
-        bench.give_back()
-        return facts
-
-    monkeypatch.setattr(publish, "read_node_facts", read_just_before_the_release)
+    bench.reader.after_reading = bench.give_back
     bench.scan()
     assert bench.inventory.view.offered == before

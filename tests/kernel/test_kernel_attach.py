@@ -321,6 +321,8 @@ def test_the_nodes_own_namespace_is_no_pod(node: Namespace) -> None:
 
 # --- the node comes first ------------------------------------------------------------------------------
 
+NO_UPLINK = "route del default\nroute del ::/0 via 2001:db8:ffff::1\n"
+
 BECOMES_UPLINK = {
     "default route": "addr add 10.1.0.2/24 dev eth1\nroute add default via 10.1.0.1 metric 500\n",
     "ipv6 default route": (
@@ -339,6 +341,11 @@ BECOMES_UPLINK = {
         "link add br0 type bridge\nlink set eth1 master br0\nlink set br0 up\naddr add 10.4.0.2/24 dev br0\n"
         "route add default via 10.4.0.1 metric 9\n"
     ),
+    "below a port of the uplink's bridge": (
+        "link add up1 link eth1 type macvlan\nlink set up1 up\nlink add br0 type bridge\n"
+        "link set up1 master br0\nlink set br0 up\naddr add 10.4.0.2/24 dev br0\n"
+        "route add default via 10.4.0.1 metric 9\n"
+    ),
 }
 
 
@@ -347,7 +354,7 @@ def test_a_link_that_became_the_uplink_after_prepare_stays(
     node: Namespace, pod: Namespace, change: str
 ) -> None:
     plans = [make_plan(node, "eth2", "net2"), make_plan(node, "eth1", "net1")]
-    node.ip_lines(BECOMES_UPLINK[change])
+    node.ip_lines(NO_UPLINK + BECOMES_UPLINK[change])
     before = node.picture()
     with pytest.raises(DeviceError) as caught:
         attach_from(node, pod, *plans)
@@ -364,6 +371,28 @@ def test_a_macvlan_on_the_uplink_stays(node: Namespace, pod: Namespace) -> None:
 def test_a_default_route_of_another_table_makes_no_uplink(node: Namespace, pod: Namespace) -> None:
     node.ip_lines("addr add 10.1.0.2/24 dev eth1\nroute add default via 10.1.0.1 table 100\n")
     assert attach_from(node, pod, make_plan(node, "eth1", "net1"))
+
+
+def test_a_worse_default_route_makes_no_uplink_while_the_best_one_is_in_use(
+    node: Namespace, pod: Namespace
+) -> None:
+    """As in the inventory, which offers such a link: a cloud's second NIC often has one."""
+    node.ip_lines("addr add 10.1.0.2/24 dev eth1\nroute add default via 10.1.0.1 metric 500\n")
+    assert attach_from(node, pod, make_plan(node, "eth1", "net1"))
+
+
+@pytest.mark.parametrize("doubt", ["link set uplink down\n", "TUNNEL"])
+def test_a_worse_default_route_makes_an_uplink_where_the_best_one_may_not_carry(
+    node: Namespace, pod: Namespace, doubt: str
+) -> None:
+    worse = "addr add 10.1.0.2/24 dev eth1\nroute add default via 10.1.0.1 metric 500\n"
+    if doubt == "TUNNEL":
+        node.ip("tuntap", "add", "tun0", "mode", "tun")
+        doubt = "link set tun0 up\nroute add default dev tun0 metric 1\nroute del default via 192.0.2.1\n"
+    node.ip_lines(worse + doubt)
+    with pytest.raises(DeviceError) as caught:
+        attach_from(node, pod, make_plan(node, "eth1", "net1"))
+    assert caught.value.reason is Reason.DEVICE_IS_UPLINK
 
 
 def test_a_link_that_was_enslaved_after_prepare_stays(node: Namespace, pod: Namespace) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Callable
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dranet.kernel.inet import route_contains
+from dranet.kernel.netlink import attribute, attribute_text, attribute_u8, attribute_u32, nested
+from dranet.kernel.rtnl import parse_link
 from dranet.kernel.scan import read_node_facts
 from dranet.model.facts import Address, Link, NodeFacts
 from tests.namespaces import Namespace, wait_until
@@ -295,3 +303,63 @@ def test_a_namespace_that_never_had_a_route_has_no_default_routes(
     facts = bare.run(lambda: read_node_facts(tmp_path, tmp_path))
     assert facts.default_routes == ()
     assert [link.ifname for link in facts.links] == ["lo"]
+
+
+# --- the link message -----------------------------------------------------------------------------------
+
+
+def link_message(*attributes: bytes) -> bytes:
+    """RTM_NEWLINK of eth0, layouts as in ``linux/if_link.h``."""
+    return struct.pack("=BxHiII", 0, 1, 7, 1, 0) + attribute_text(3, "eth0") + b"".join(attributes)
+
+
+def test_a_vlan_has_its_id_and_another_kind_has_none() -> None:
+    def info(kind: str) -> bytes:
+        return nested(18, attribute_text(1, kind), nested(2, attribute(1, struct.pack("=H", 4094))))
+
+    assert parse_link(link_message(info("vlan"))).vlan_id == 4094
+    assert parse_link(link_message(info("vxlan"))).vlan_id is None
+    assert parse_link(link_message(nested(18, attribute_text(1, "vlan")))).vlan_id is None
+
+
+def test_a_port_of_an_embedded_switch_tells_the_switch_and_its_own_name() -> None:
+    link = parse_link(
+        link_message(attribute(36, bytes.fromhex("0c42a1b20000")), attribute_text(38, "pf0vf3"))
+    )
+    assert (link.phys_switch_id, link.phys_port_name) == ("0c42a1b20000", "pf0vf3")
+
+
+def test_odd_bytes_in_a_port_name_lose_no_link() -> None:
+    assert parse_link(link_message(attribute(38, b"p\xff\0"))).phys_port_name == "p\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("modes", "attached"),
+    [
+        ((attribute_u8(2, 0),), False),
+        ((attribute_u8(2, 2),), True),
+        ((attribute_u32(4, 77), attribute_u8(2, 1), attribute_u32(3, 77)), True),
+    ],
+    ids=["none", "generic", "with program id first"],
+)
+def test_an_xdp_program_is_seen(modes: tuple[bytes, ...], attached: bool) -> None:
+    assert parse_link(link_message(nested(43, *modes))).xdp is attached
+
+
+def test_links_of_this_kernel_have_no_xdp_program(node: Namespace, tmp_path: Path) -> None:
+    node.ip_lines(VARIED)
+    assert [link.ifname for link in scan(node, tmp_path).links if link.xdp] == []
+
+
+ADDRESSES = st.ip_addresses()
+
+
+@given(network=ADDRESSES, length=st.integers(0, 128), address=ADDRESSES)
+def test_a_route_contains_what_its_prefix_contains(network: Any, length: int, address: Any) -> None:
+    length = min(length, network.max_prefixlen)
+    prefix = ip_network(f"{network}/{length}", strict=False)
+    family = socket.AF_INET if network.version == 4 else socket.AF_INET6
+    body = struct.pack("=BBBBBBBBI", family, length, 0, 0, 254, 0, 0, 1, 0)
+    body += attribute(1, prefix.network_address.packed) if length else b""
+    for probe in (address, network):
+        assert route_contains(body, probe.packed) == (probe.version == prefix.version and probe in prefix)

@@ -9,42 +9,12 @@ from pathlib import Path
 import pytest
 
 from dranet.kernel.gpu import is_gpu, read_gpus
-from dranet.kernel.pci import read_pci_functions
+from dranet.kernel.host import read_host, read_numa_nodes
 from dranet.kernel.rdma import read_rdma_devices
 from dranet.kernel.scan import read_node_facts
-from dranet.kernel.sysfs import PseudoFiles
-from dranet.model.facts import CharDevice, PciFunction
-
-
-class Tree:
-    """A sysfs (or procfs) tree made by hand."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.warnings: list[str] = []
-        self.files = PseudoFiles(root, self.warnings)
-
-    def write(self, path: str, text: str) -> None:
-        place = self.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text + "\n")
-
-    def link(self, path: str, target: str) -> None:
-        place = self.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(target)
-
-    def function(self, path: str, class_code: str, vendor: str, device: str, **attributes: str) -> str:
-        """A PCI function at ``pci0000:00/.../address``; returns its folder."""
-        home = f"devices/{path}"
-        address = path.rpartition("/")[2]
-        for name, text in {"class": class_code, "vendor": vendor, "device": device, **attributes}.items():
-            self.write(f"{home}/{name}", text)
-        self.link(f"bus/pci/devices/{address}", f"../../../{home}")
-        return home
-
-    def functions(self, *also: str) -> dict[str, PciFunction]:
-        return {function.address: function for function in read_pci_functions(self.files, also)}
+from dranet.kernel.sysfs import nearest_pci_address
+from dranet.model.facts import CharDevice, NumaNode, PciFunction, RdmaPort
+from tests.kernel.trees import SWITCH, Tree, write_switch
 
 
 @pytest.fixture
@@ -55,24 +25,6 @@ def tree(tmp_path: Path) -> Tree:
 @pytest.fixture
 def proc(tmp_path: Path) -> Tree:
     return Tree(tmp_path / "proc")
-
-
-SWITCH = "pci0000:17/0000:17:01.0/0000:18:00.0"
-
-
-def dgx(tree: Tree) -> None:
-    """One PCIe switch of a DGX: a NIC and a GPU below it, as on an H100 machine."""
-    tree.function("pci0000:17/0000:17:01.0", "0x060400", "0x8086", "0x352a")
-    tree.function(SWITCH, "0x060400", "0x1000", "0xc030")
-    tree.function(f"{SWITCH}/0000:19:00.0", "0x060400", "0x1000", "0xc030")
-    tree.function(f"{SWITCH}/0000:19:01.0", "0x060400", "0x1000", "0xc030")
-    nic = tree.function(
-        f"{SWITCH}/0000:19:00.0/0000:1a:00.0", "0x020700", "0x15b3", "0x1021",
-        subsystem_vendor="0x15b3", subsystem_device="0x0041", numa_node="0",
-        current_link_speed="32.0 GT/s PCIe", current_link_width="16", sriov_totalvfs="16", sriov_numvfs="2",
-    )  # fmt: skip
-    tree.link(f"{nic}/driver", "../../../../../../bus/pci/drivers/mlx5_core")
-    tree.function(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", "0x030200", "0x10de", "0x2330", numa_node="0")
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENODEV, errno.EACCES, errno.EIO])
@@ -94,7 +46,7 @@ def test_an_attribute_that_has_no_meaning_now_is_no_fact_and_a_refusal_is_a_warn
 
 
 def test_a_nic_behind_a_switch_has_its_whole_path(tree: Tree) -> None:
-    dgx(tree)
+    write_switch(tree)
     functions = tree.functions()
     assert list(functions) == ["0000:1a:00.0", "0000:1b:00.0"], "bridges are only in the paths"
     assert functions["0000:1a:00.0"] == PciFunction(
@@ -110,8 +62,10 @@ def test_a_nic_behind_a_switch_has_its_whole_path(tree: Tree) -> None:
         path=("0000:17:01.0", "0000:18:00.0", "0000:19:00.0", "0000:1a:00.0"),
         sriov_total_vfs=16,
         sriov_num_vfs=2,
-        link_speed="32.0 GT/s PCIe",
-        link_width=16,
+        link_speed="16.0 GT/s PCIe",
+        link_width=8,
+        max_link_speed="32.0 GT/s PCIe",
+        max_link_width=16,
     )
     assert tree.warnings == []
 
@@ -156,9 +110,12 @@ def test_no_numa_node_and_an_unknown_link_are_no_facts(tree: Tree) -> None:
     tree.function(
         "pci0000:c0/0000:c1:00.0", "0x020000", "0x1af4", "0x1041",
         numa_node="-1", current_link_speed="Unknown", current_link_width="255",
+        max_link_speed="Unknown", max_link_width="63",
     )  # fmt: skip
     (function,) = tree.functions().values()
     assert (function.numa_node, function.link_speed, function.link_width) == (None, "", 0)
+    assert (function.max_link_speed, function.max_link_width) == ("", 0)
+    assert tree.warnings == []
 
 
 def test_the_class_is_matched_as_24_bits(tree: Tree) -> None:
@@ -172,7 +129,7 @@ def test_a_function_of_an_odd_class_is_read_when_it_carries_rdma(tree: Tree) -> 
 
 
 def test_one_odd_function_never_hides_the_others(tree: Tree) -> None:
-    dgx(tree)
+    write_switch(tree)
     tree.link("bus/pci/devices/0000:ff:00.0", "../../../devices/pci0000:ff/0000:ff:00.0")  # leads nowhere
     (tree.root / "bus/pci/devices/not-an-address").mkdir()
     (tree.root / "devices/pci0000:aa/0000:aa:00.0/class").mkdir(parents=True)  # cannot be read as a file
@@ -186,31 +143,103 @@ def test_one_odd_function_never_hides_the_others(tree: Tree) -> None:
         assert any(address in warning for warning in tree.warnings), address
 
 
+VMBUS = "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:01/47505500-0001-0000-3130-444531334632"
+
+
+def test_a_function_behind_vmbus_has_the_root_that_azure_gives_it(tree: Tree) -> None:
+    tree.function(f"{VMBUS}/pci0001:00/0001:00:02.0", "0x020000", "0x15b3", "0x101a")
+    (function,) = tree.functions().values()
+    assert (function.root, function.path) == ("pci0001:00", ("0001:00:02.0",))
+
+
+@pytest.mark.parametrize(
+    ("home", "address"),
+    [
+        (f"../../devices/{VMBUS}/net/eth0", ""),
+        (f"../../devices/{VMBUS}/pci0001:00/0001:00:02.0/net/eth1", "0001:00:02.0"),
+        ("../../devices/platform/a003e00.virtio_mmio/virtio0/net/eth0", ""),
+        ("../../devices/pci0000:80/0000:80:02.0/0000:83:00.0/virtio6/net/eth0", "0000:83:00.0"),
+        ("../../devices/pci0000:17/0000:17:01.0/0000:1a:00.0/mlx5_core.sf.4/net/p0s1", "0000:1a:00.0"),
+        ("../../devices/pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.0/net/usb0", "0000:00:14.0"),
+        ("../../devices/virtual/net/dummy0", ""),
+    ],
+)
+def test_the_nearest_function_of_an_interface_is_found_on_every_bus(home: str, address: str) -> None:
+    assert nearest_pci_address(home) == address
+
+
+def pf_without_links(tree: Tree, offset: str, stride: str) -> None:
+    tree.function(
+        "pci0000:20/0000:21:00.0", "0x020000", "0x8086", "0x10c9", sriov_offset=offset, sriov_stride=stride
+    )
+
+
+@pytest.mark.parametrize(
+    ("slot", "offset", "stride", "index"),
+    [
+        ("0000:21:10.0", "128", "2", 0),
+        ("0000:21:10.6", "128", "2", 3),
+        ("0000:21:10.1", "128", "2", None),  # between two
+        ("0000:21:0f.6", "128", "2", None),  # before the first
+        ("0000:22:10.0", "128", "2", 128),  # on the next bus
+        ("0000:21:10.0", "128", "0", 0),
+        ("0000:21:10.2", "128", "0", None),
+        ("0000:21:10.0", "odd", "2", None),
+    ],
+)
+def test_the_index_is_computed_where_the_parent_has_no_links(
+    tree: Tree, slot: str, offset: str, stride: str, index: int | None
+) -> None:
+    pf_without_links(tree, offset, stride)
+    vf = tree.function(f"pci0000:20/{slot}", "0x020000", "0x8086", "0x10ca")
+    tree.link(f"{vf}/physfn", "../0000:21:00.0")
+    assert tree.functions()[slot].virtual_function_index == index
+
+
+def test_virtual_functions_of_an_odd_class_follow_their_parent(tree: Tree) -> None:
+    pf = tree.function("pci0000:00/0000:00:08.0", "0x00ff00", "0x1ded", "0x107f")
+    tree.virtual_function(pf, "0000:00:08.1", index=0)
+    tree.function("pci0000:00/0000:00:09.0", "0x00ff00", "0x1ded", "0x107f")
+    functions = tree.functions("0000:00:08.0")
+    assert list(functions) == ["0000:00:08.0", "0000:00:08.1"]
+    assert functions["0000:00:08.1"].virtual_function_index == 0
+
+
+def test_a_parent_that_is_no_address_is_no_parent(tree: Tree) -> None:
+    vf = tree.function("pci0000:20/0000:21:10.0", "0x020000", "0x8086", "0x10ca")
+    tree.link(f"{vf}/physfn", "../../..")
+    assert tree.functions()["0000:21:10.0"].physical_function == ""
+
+
+@pytest.mark.parametrize(
+    ("class_code", "vendor", "device", "listed"),
+    [
+        ("0x088000", "0x1d0f", "0x7364", True),  # Trainium2 says that it is a system peripheral
+        ("0x088000", "0x1d0f", "0x0065", False),
+        ("0x088000", "0x8086", "0x7364", False),  # one of the hundreds of parts of a Xeon
+        ("0x0b4000", "0x1d94", "0x6210", True),  # Hygon K100_AI
+        ("0x0b4000", "0x8086", "0x37c8", False),  # QAT
+        ("0xff0000", "0x1ae0", "0x0027", True),  # TPU v3
+        ("0xff0000", "0x1ae0", "0x001f", False),
+    ],
+)
+def test_an_accelerator_of_an_odd_class_is_known_by_its_ids(
+    tree: Tree, class_code: str, vendor: str, device: str, listed: bool
+) -> None:
+    tree.function("pci0000:00/0000:00:1e.0", class_code, vendor, device)
+    functions = tree.functions().values()
+    assert [f.address for f in functions] == ["0000:00:1e.0"] * listed
+    assert all(is_gpu(function) for function in functions)
+
+
 # --- RDMA ----------------------------------------------------------------------------------------------
 
 
-def hca(tree: Tree, name: str, function: str, verbs: int, ndev: str = "") -> str:
-    home = f"{function}/infiniband/{name}"
-    tree.write(f"{home}/node_guid", "0c42:a103:0021:1000")
-    tree.write(f"{home}/fw_ver", "28.39.1002")
-    tree.write(f"{home}/ports/1/state", "4: ACTIVE")
-    tree.write(f"{home}/ports/1/link_layer", "Ethernet" if ndev else "InfiniBand")
-    tree.write(f"{home}/ports/1/rate", "400 Gb/sec (4X NDR)")
-    if ndev:
-        tree.write(f"{home}/ports/1/gid_attrs/ndevs/0", ndev)
-        tree.write(f"{home}/ports/1/gid_attrs/ndevs/1", ndev)
-    (tree.root / home / "ports/1/gid_attrs/ndevs/2").mkdir(parents=True)  # errors like an empty slot
-    tree.link(f"class/infiniband/{name}", f"../../{home}")
-    tree.write(f"class/infiniband_verbs/uverbs{verbs}/ibdev", name)
-    tree.write(f"class/infiniband_verbs/uverbs{verbs}/dev", f"231:{192 + verbs}")
-    return home
-
-
 def test_an_rdma_device_has_its_function_ports_and_nodes(tree: Tree) -> None:
-    dgx(tree)
+    write_switch(tree)
     nic = f"devices/{SWITCH}/0000:19:00.0/0000:1a:00.0"
-    hca(tree, "mlx5_0", nic, verbs=3, ndev="eth4")
-    hca(tree, "mlx5_10", nic, verbs=0)
+    tree.rdma_device("mlx5_0", nic, verbs=3, ndev="eth4")
+    tree.rdma_device("mlx5_10", nic, verbs=0)
     tree.write("class/misc/rdma_cm/dev", "10:121")
     tree.write("class/infiniband_mad/umad0/dev", "231:0")
     roce, infiniband = read_rdma_devices(tree.files)
@@ -236,7 +265,7 @@ def test_a_software_rdma_device_has_no_function(tree: Tree) -> None:
 
 
 def test_a_verbs_node_with_odd_numbers_is_a_warning(tree: Tree) -> None:
-    hca(tree, "mlx5_0", "devices/pci0000:17/0000:1a:00.0", verbs=0)
+    tree.rdma_device("mlx5_0", "devices/pci0000:17/0000:1a:00.0", verbs=0)
     tree.write("class/infiniband_verbs/uverbs0/dev", "odd")
     (device,) = read_rdma_devices(tree.files)
     assert device.char_devices == ()
@@ -245,17 +274,88 @@ def test_a_verbs_node_with_odd_numbers_is_a_warning(tree: Tree) -> None:
 
 def test_erdma_is_found_through_its_rdma_device(tree: Tree) -> None:
     home = tree.function("pci0000:00/0000:00:08.0", "0x00ff00", "0x1ded", "0x107f")
-    hca(tree, "erdma_0", home, verbs=0, ndev="eth1")
+    tree.rdma_device("erdma_0", home, verbs=0, ndev="eth1")
     facts = read_node_facts(tree.root, tree.root)
     assert [device.pci_address for device in facts.rdma_devices] == ["0000:00:08.0"]
     assert [function.address for function in facts.pci_functions] == ["0000:00:08.0"]
+
+
+def test_an_infiniband_device_tells_its_identity_and_its_place_in_the_fabric(tree: Tree) -> None:
+    home = tree.rdma_device("ibp26s0", "devices/pci0000:17/0000:1a:00.0", verbs=0)
+    tree.write_all(
+        home,
+        node_type="1: CA",
+        sys_image_guid="0c42:a103:0021:1000",
+        board_id="MT_0000000838",
+        hca_type="MT4129",
+    )
+    port = f"{home}/ports/1"
+    tree.write_all(port, phys_state="5: LinkUp", lid="0x1c")
+    tree.write(f"{port}/gids/0", "fe80:0000:0000:0000:0c42:A103:0065:7b22")
+    tree.write(f"{port}/gid_attrs/types/0", "IB/RoCE v1")
+    tree.write(f"{port}/gid_attrs/ndevs/0", "eth9")  # an InfiniBand port has no interface, whatever is here
+    for slot, pkey in {0: "0x7fff", 1: "0x0000", 2: "0xffff", 10: "0x8001"}.items():
+        tree.write(f"{port}/pkeys/{slot}", pkey)
+    (device,) = read_rdma_devices(tree.files)
+    assert (device.node_type, device.system_image_guid) == ("CA", "0c42:a103:0021:1000")
+    assert (device.board_id, device.firmware) == ("MT_0000000838", "28.39.1002")
+    assert device.ports == (
+        RdmaPort(
+            1, "ACTIVE", "InfiniBand", "400 Gb/sec (4X NDR)", (), "LinkUp", 0x1C, "0c42:a103:0065:7b22",
+            ("IB/RoCE v1",), ("0x7fff", "0xffff", "0x8001"),
+        ),
+    )  # fmt: skip
+    assert tree.warnings == []
+
+
+def test_a_roce_port_has_no_lid_and_the_types_of_all_its_gids(tree: Tree) -> None:
+    home = tree.rdma_device("mlx5_0", "devices/pci0000:17/0000:1a:00.0", verbs=0, ndev="eth4")
+    tree.write(f"{home}/ports/1/lid", "0x0")
+    for slot, kind in {0: "IB/RoCE v1", 1: "RoCE v2", 7: "RoCE v2"}.items():
+        tree.write(f"{home}/ports/1/gid_attrs/types/{slot}", kind)
+    tree.write(f"{home}/ports/1/gid_attrs/ndevs/7", "vlan40")
+    (device,) = read_rdma_devices(tree.files)
+    assert device.ports[0].lid is None
+    assert device.ports[0].gid_types == ("IB/RoCE v1", "RoCE v2")
+    assert device.ports[0].netdevs == ("eth4", "vlan40")
+
+
+@pytest.mark.parametrize(("slot", "is_found"), [(16, True), (17, False)])
+def test_a_gid_table_is_read_up_to_a_gap_of_sixteen(tree: Tree, slot: int, is_found: bool) -> None:
+    types = (
+        f"{tree.rdma_device('mlx5_0', 'devices/pci0000:17/0000:1a:00.0', verbs=0)}/ports/1/gid_attrs/types"
+    )
+    for empty in range(256):
+        tree.write(f"{types}/{empty}", "")
+    tree.write(f"{types}/0", "IB/RoCE v1")
+    tree.write(f"{types}/{slot}", "RoCE v2")
+    (device,) = read_rdma_devices(tree.files)
+    assert device.ports[0].gid_types == ("IB/RoCE v1", "RoCE v2")[: 1 + is_found]
+
+
+def test_a_guid_that_nobody_has_given_is_no_fact(tree: Tree) -> None:
+    home = tree.rdma_device("mlx5_9", "devices/pci0000:17/0000:1a:00.1", verbs=0)
+    tree.write_all(home, node_guid="0000:0000:0000:0000", sys_image_guid="no guid")
+    tree.write(f"{home}/ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0000")
+    (device,) = read_rdma_devices(tree.files)
+    assert (device.node_guid, device.system_image_guid, device.ports[0].guid) == ("", "", "")
+    assert len(tree.warnings) == 1
+    assert tree.warnings[0].endswith("sys_image_guid: not a GUID: 'no guid'")
+
+
+def test_a_software_rdma_device_names_its_interface_as_its_parent(tree: Tree) -> None:
+    tree.write("devices/virtual/infiniband/rxe0/ports/1/link_layer", "Ethernet")
+    tree.write("devices/virtual/infiniband/rxe0/parent", "eth3")
+    tree.link("class/infiniband/rxe0", "../../devices/virtual/infiniband/rxe0")
+    (device,) = read_rdma_devices(tree.files)
+    assert (device.pci_address, device.ports[0].netdevs) == ("", ("eth3",))
 
 
 # --- GPUs ----------------------------------------------------------------------------------------------
 
 
 def test_an_nvidia_gpu_has_model_uuid_and_the_nodes_that_cuda_needs(tree: Tree, proc: Tree) -> None:
-    dgx(tree)
+    write_switch(tree)
     proc.write(
         "driver/nvidia/gpus/0000:1b:00.0/information",
         "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 42\nGPU UUID: \t GPU-5d2c\nDevice Minor: \t 3",
@@ -274,7 +374,7 @@ def test_an_nvidia_gpu_has_model_uuid_and_the_nodes_that_cuda_needs(tree: Tree, 
 
 
 def test_an_nvidia_gpu_without_its_driver_is_known_but_has_no_nodes(tree: Tree, proc: Tree) -> None:
-    dgx(tree)
+    write_switch(tree)
     (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
     assert (gpu.vendor, gpu.model, gpu.char_devices) == ("nvidia", "", ())
     assert proc.warnings == []
@@ -285,16 +385,41 @@ def test_an_amd_gpu_has_kfd_and_its_render_node(tree: Tree, proc: Tree) -> None:
     tree.write(f"{home}/drm/card1/dev", "226:1")
     tree.write(f"{home}/drm/renderD128/dev", "226:128")
     tree.write("class/kfd/kfd/dev", "510:0")
+    tree.write_all(
+        home, unique_id="56dec8ebf3d4e6a5", product_name="AMD Instinct MI300X OAM", serial_number="1"
+    )
     (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
-    assert gpu.vendor == "amd"
+    assert (gpu.vendor, gpu.model, gpu.uuid) == ("amd", "AMD Instinct MI300X OAM", "56dec8ebf3d4e6a5")
     assert gpu.char_devices == (CharDevice("/dev/kfd", 510, 0), CharDevice("/dev/dri/renderD128", 226, 128))
 
 
 def test_an_accelerator_of_another_vendor_has_its_accel_node(tree: Tree, proc: Tree) -> None:
-    home = tree.function("pci0000:20/0000:21:00.0", "0x120000", "0x1da3", "0x1020")
+    home = tree.function("pci0000:20/0000:21:00.0", "0x120000", "0x1ed2", "0x0000")
     tree.write(f"{home}/accel/accel0/dev", "261:0")
     (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
-    assert (gpu.vendor, gpu.char_devices) == ("1da3", (CharDevice("/dev/accel/accel0", 261, 0),))
+    assert (gpu.vendor, gpu.char_devices) == ("1ed2", (CharDevice("/dev/accel/accel0", 261, 0),))
+
+
+def test_a_gaudi_has_its_control_node_and_its_model(tree: Tree, proc: Tree) -> None:
+    home = tree.function("pci0000:20/0000:21:00.0", "0x120000", "0x1da3", "0x1020", device_type="GAUDI2")
+    tree.write(f"{home}/accel/accel3/dev", "261:3")
+    tree.write("class/accel/accel_controlD3/dev", "508:3")
+    tree.write("class/accel/accel_controlD4/dev", "508:4")  # of another card
+    (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
+    assert (gpu.vendor, gpu.model) == ("habana", "GAUDI2")
+    assert gpu.char_devices == (
+        CharDevice("/dev/accel/accel3", 261, 3),
+        CharDevice("/dev/accel/accel_controlD3", 508, 3),
+    )
+
+
+def test_a_gpu_that_its_driver_has_not_started_has_no_uuid_yet(tree: Tree, proc: Tree) -> None:
+    write_switch(tree)
+    proc.write(
+        "driver/nvidia/gpus/0000:1b:00.0/information", "GPU UUID: GPU-????????-????\nDevice Minor: \u00b2"
+    )
+    (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
+    assert (gpu.uuid, gpu.char_devices) == ("", ())
 
 
 @pytest.mark.parametrize(
@@ -306,6 +431,7 @@ def test_an_accelerator_of_another_vendor_has_its_accel_node(tree: Tree, proc: T
         (0x030000, 0x1002, True),
         (0x030200, 0x10DE, True),
         (0x038000, 0x1234, True),
+        (0x030000, 0x1D0F, False),  # the VGA of an EC2 machine
         (0x120000, 0x1DA3, True),
         (0x020000, 0x10DE, False),
         (0x030100, 0x10DE, False),
@@ -313,3 +439,41 @@ def test_an_accelerator_of_another_vendor_has_its_accel_node(tree: Tree, proc: T
 )
 def test_which_functions_are_gpus(class_code: int, vendor: int, offered: bool) -> None:
     assert is_gpu(PciFunction("0000:00:00.0", class_code, vendor, 1)) is offered
+
+
+# --- the machine ---------------------------------------------------------------------------------------
+
+
+def test_numa_nodes_have_their_cpus_distances_and_socket(tree: Tree) -> None:
+    nodes = "devices/system/node"
+    tree.write_all(f"{nodes}/node0", cpulist="0-55,112-167", distance="10 21 80")
+    tree.write_all(f"{nodes}/node1", cpulist="56-111,168-223", distance="21 10 80")
+    tree.write_all(f"{nodes}/node10", cpulist="", distance="80 80 10")  # memory of a GPU: no CPUs
+    tree.write("devices/system/cpu/cpu0/topology/physical_package_id", "0")
+    tree.write("devices/system/cpu/cpu56/topology/physical_package_id", "-1")
+    tree.write(f"{nodes}/online", "0-1,10")
+    assert read_numa_nodes(tree.files) == [
+        NumaNode(0, "0-55,112-167", (10, 21, 80), 0),
+        NumaNode(1, "56-111,168-223", (21, 10, 80), None),
+        NumaNode(10, "", (80, 80, 10), None),
+    ]
+    assert tree.warnings == []
+
+
+def test_distances_that_are_no_numbers_are_a_warning(tree: Tree) -> None:
+    tree.write("devices/system/node/node0/distance", "10 near")
+    assert read_numa_nodes(tree.files) == [NumaNode(0)]
+    assert tree.warnings == [
+        f"{tree.root}/devices/system/node/node0/distance: not a list of numbers: '10 near'"
+    ]
+
+
+def test_the_host_tells_its_model_but_never_a_serial_number(tree: Tree) -> None:
+    dmi = "class/dmi/id"
+    tree.write_all(
+        dmi, sys_vendor="NVIDIA", product_name="DGXH100", product_serial="S3CRET", product_uuid="S3CRET"
+    )
+    host, kernel = read_host(tree.files), os.uname()
+    assert host.product == "NVIDIA DGXH100"
+    assert (host.name, host.kernel, host.architecture) == (kernel.nodename, kernel.release, kernel.machine)
+    assert "S3CRET" not in repr(host)

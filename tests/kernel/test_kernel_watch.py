@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
 import os
+import selectors
+import socket
+import time
 from collections.abc import Callable, Coroutine
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from dranet.errors import KernelError
 from dranet.kernel import watch as watch_module
+from dranet.kernel.changes import EVERYTHING, Changes
 from dranet.kernel.inet import add_address_request
-from dranet.kernel.rtnl import RTM_NEWADDR, RTM_NEWLINK
+from dranet.kernel.rtnl import RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE
 from dranet.kernel.watch import ChangeFilter, ChangeWatch
 from dranet.model.facts import Address
 from tests.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 
+T = TypeVar("T")
 Scenario = Callable[[ChangeWatch], Coroutine[Any, Any, None]]
 
 
@@ -33,12 +41,17 @@ def watch_in(namespace: Namespace, scenario: Scenario) -> None:
     namespace.run(lambda: asyncio.run(whole()))
 
 
-async def changed_within(watch: ChangeWatch, seconds: float) -> bool:
+async def changed_within(watch: ChangeWatch, seconds: float) -> Changes:
     try:
-        await asyncio.wait_for(watch.wait_changed(), seconds)
+        return await asyncio.wait_for(watch.wait_changed(), seconds)
     except TimeoutError:
-        return False
-    return True
+        return Changes()
+
+
+async def settle(watch: ChangeWatch) -> None:
+    """Until the kernel has said all of the new links: it tells a carrier up to a second late."""
+    while await changed_within(watch, 1.5):
+        pass
 
 
 async def ip(namespace: Namespace, text: str) -> None:
@@ -74,8 +87,7 @@ def test_it_says_nothing_when_nothing_changes_or_only_pods_routes_and_neighbours
     async def scenario(watch: ChangeWatch) -> None:
         await ip(node, "link set eth2 mtu 1501\n")
         assert await changed_within(watch, 5.0)
-        while await changed_within(watch, 1.5):
-            pass  # what the kernel adds by itself after that
+        await settle(watch)
         await ip(
             node,
             "route add 10.200.0.0/24 via 192.0.2.9\nroute add default via 192.0.2.9 table 500\n"
@@ -117,7 +129,7 @@ def test_a_burst_that_does_not_end_is_told_after_a_second(node: Namespace) -> No
     watch_in(node, scenario)
 
 
-def test_an_overrun_is_a_change_and_the_watch_goes_on(
+def test_an_overrun_means_that_everything_may_have_changed_and_the_watch_goes_on(
     node: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "_RECEIVE_BUFFER_BYTES", 4096)
@@ -125,12 +137,26 @@ def test_an_overrun_is_a_change_and_the_watch_goes_on(
     async def scenario(watch: ChangeWatch) -> None:
         burst = "".join(f"link add a{n} type veth peer name b{n}\n" for n in range(200))
         node.ip_lines(burst)  # blocking on purpose: the loop cannot read meanwhile
-        assert await changed_within(watch, 5.0)
+        assert (await changed_within(watch, 5.0)).everything
         assert watch.overruns > 0
-        while await changed_within(watch, 1.5):
-            pass
+        await settle(watch)
+        seen, spent = watch.overruns, time.process_time()
+        assert not await changed_within(watch, 1.0)
+        assert time.process_time() - spent < 0.2, "an overrun must not keep the loop busy"
         await ip(node, "link set eth2 mtu 1400\n")
-        assert await changed_within(watch, 5.0)
+        assert (await changed_within(watch, 5.0)).links
+        assert watch.overruns == seen
+
+    watch_in(node, scenario)
+
+
+def test_a_socket_that_cannot_be_read_any_more_ends_the_watch(node: Namespace) -> None:
+    async def scenario(watch: ChangeWatch) -> None:
+        (sock,) = [s for s in watch._readers.values() if isinstance(s, socket.socket)]
+        watch._note_failure(sock, OSError(errno.EIO, "broken"))
+        for _ in range(2):
+            with pytest.raises(KernelError, match="notifications"):
+                await watch.wait_changed()
 
     watch_in(node, scenario)
 
@@ -169,20 +195,208 @@ def test_with_libudev_a_kernel_event_of_a_pci_function_is_a_change(node: Namespa
         if watch.without_hardware_events:
             pytest.skip(f"no libudev: {watch.without_hardware_events}")
         functions[0].write_text("change")  # a synthetic event; nothing happens to the function
-        assert await changed_within(watch, 5.0)
+        assert functions[0].parent.name in (await changed_within(watch, 5.0)).hardware
 
     watch_in(node, scenario)
 
 
-def test_a_notification_that_cannot_be_read_counts_as_a_change() -> None:
+def test_a_notification_that_cannot_be_read_may_be_anything() -> None:
     noise = ChangeFilter()
-    assert noise.is_change(RTM_NEWLINK, b"\0\0")
-    assert noise.is_change(RTM_NEWADDR, b"")
+    assert noise.judge(RTM_NEWLINK, b"\0\0") == EVERYTHING
+    assert noise.judge(RTM_NEWADDR, b"") == EVERYTHING
+    noise.lifelines = (bytes(4),)
+    assert noise.judge(RTM_NEWROUTE, b"") == EVERYTHING
 
 
 def test_an_address_that_only_got_a_new_lifetime_is_no_change() -> None:
     told = ChangeFilter()
-    for seconds, is_news in ((600, True), (599, False)):
+    for seconds, changes in ((600, Changes(links=frozenset({7}))), (599, Changes())):
         address = Address("2001:db8::1/64", valid_seconds=seconds, preferred_seconds=seconds)
-        payload = add_address_request(7, address, "eth1").body
-        assert told.is_change(RTM_NEWADDR, payload) is is_news
+        assert told.judge(RTM_NEWADDR, add_address_request(7, address, "eth1").body) == changes
+
+
+# --- what is named --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line", ["link set eth2 mtu 1400\n", "addr add 10.1.1.1/24 dev eth2\n", "link set eth2 down\n"]
+)
+def test_a_change_names_the_link_and_nothing_else(node: Namespace, line: str) -> None:
+    async def scenario(watch: ChangeWatch) -> None:
+        await settle(watch)
+        await ip(node, line)
+        assert await changed_within(watch, 5.0) == Changes(links=frozenset({eth2}))
+
+    eth2 = node.run(lambda: socket.if_nametoindex("eth2"))
+    watch_in(node, scenario)
+
+
+def test_a_link_that_went_is_named(node: Namespace) -> None:
+    async def scenario(watch: ChangeWatch) -> None:
+        await ip(node, "link del eth2\n")
+        assert eth2 in (await changed_within(watch, 5.0)).links
+
+    eth2 = node.run(lambda: socket.if_nametoindex("eth2"))
+    watch_in(node, scenario)
+
+
+def test_a_route_that_contains_a_lifeline_is_told_and_others_are_not(node: Namespace) -> None:
+    async def scenario(watch: ChangeWatch) -> None:
+        watch.set_lifelines([ip_address("10.9.0.1").packed, ip_address("2001:db8:9::1").packed])
+        await settle(watch)
+        await ip(
+            node, "route add 10.8.0.0/16 via 192.0.2.9\nroute add 2001:db8:8::/48 via 2001:db8:ffff::9\n"
+        )
+        assert not await changed_within(watch, 0.5)
+        for line in ("10.9.0.0/16 via 192.0.2.9", "2001:db8:9::/64 via 2001:db8:ffff::9"):
+            await ip(node, f"route add {line}\n")
+            assert await changed_within(watch, 5.0) == Changes(routes=True)
+
+    watch_in(node, scenario)
+
+
+def test_what_somebody_else_knows_is_told_with_the_rest(node: Namespace) -> None:
+    async def scenario(watch: ChangeWatch) -> None:
+        watch.note(Changes(routes=True))
+        watch.note(Changes())
+        assert await changed_within(watch, 1.0) == Changes(routes=True)
+
+    watch_in(node, scenario)
+
+
+def test_a_wait_that_is_given_up_loses_nothing(node: Namespace) -> None:
+    async def scenario(watch: ChangeWatch) -> None:
+        watch.note(Changes(routes=True))
+        assert not await changed_within(watch, 0.05)  # given up while the change settles
+        watch.note(Changes(hardware=frozenset({"mlx5_0"})))
+        told = await changed_within(watch, 1.0)
+        assert told == Changes(routes=True, hardware=frozenset({"mlx5_0"}))
+
+    watch_in(node, scenario)
+
+
+# --- storms ---------------------------------------------------------------------------------------------
+
+
+def test_a_single_change_is_told_at_once(node: Namespace) -> None:
+    async def scenario(watch: ChangeWatch) -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        watch.note(Changes(routes=True))
+        assert await watch.wait_changed()
+        assert 0.09 < loop.time() - begin < 0.3, "100 ms of silence and no more, on a machine with other work"
+
+    watch_in(node, scenario)
+
+
+def test_a_storm_of_five_thousand_link_events_is_told_three_times_at_most(node: Namespace) -> None:
+    """Each ``set mtu`` is an event or more; a quarter of a second between its parts makes it many bursts."""
+
+    async def scenario(watch: ChangeWatch) -> None:
+        told: list[Changes] = []
+
+        async def count() -> None:
+            while True:
+                told.append(await watch.wait_changed())
+
+        counting = asyncio.create_task(count())
+        for part in range(10):
+            mtus = range(1000 + part, 1500 + part)
+            await ip(node, "".join(f"link set eth{1 + mtu % 3} mtu {mtu}\n" for mtu in mtus))
+            await asyncio.sleep(0.25)
+        await ip(node, "link set eth1 mtu 1281\n")
+        await asyncio.sleep(2.5)  # longer than a storm takes to settle
+        counting.cancel()
+        assert len(told) <= 3
+        assert not watch._pending, "the last change of the storm was told"
+        assert watch.overruns == 0
+
+    watch_in(node, scenario)
+
+
+@pytest.mark.parametrize(
+    ("gap_seconds", "times"), [(0.01, 3900), (0.15, 260), (0.5, 78)], ids=["dense", "loose", "slow"]
+)
+def test_a_storm_of_39_seconds_is_told_three_times_and_its_end(gap_seconds: float, times: int) -> None:
+    """On a clock of its own: however its events are spread."""
+    clock = VirtualClock()
+
+    async def scenario() -> list[float]:
+        watch = ChangeWatch()
+        told: list[float] = []
+
+        async def count() -> None:
+            while True:
+                await watch.wait_changed()
+                told.append(clock.time())
+
+        counting = asyncio.create_task(count())
+        for _ in range(times):
+            watch.note(Changes(links=frozenset({7})))
+            await asyncio.sleep(gap_seconds)
+        await asyncio.sleep(5)
+        counting.cancel()
+        return told
+
+    told = clock.run(scenario())
+    assert len(told) <= 4
+    assert told[-1] >= gap_seconds * (times - 1), "the last change is told"
+
+
+def test_after_a_calm_a_change_is_told_at_once_again() -> None:
+    clock = VirtualClock()
+
+    async def scenario() -> list[float]:
+        watch = ChangeWatch()
+        waits: list[float] = []
+        for pause in (0.0, 0.2, 0.2, 2.0):
+            await asyncio.sleep(pause)
+            begin = clock.time()
+            watch.note(Changes(routes=True))
+            await watch.wait_changed()
+            waits.append(round(clock.time() - begin, 3))
+        return waits
+
+    assert clock.run(scenario()) == [0.1, 0.4, 1.6, 0.1]
+
+
+class VirtualClock(asyncio.SelectorEventLoop):
+    """A loop whose time jumps to the next timer, for what would take long."""
+
+    def __init__(self) -> None:
+        self._jumps = Jumps()
+        super().__init__(self._jumps)
+
+    def time(self) -> float:
+        return self._jumps.now
+
+    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self.run_until_complete(scenario)
+        finally:
+            for task in asyncio.all_tasks(self):
+                task.cancel()
+            self.run_until_complete(asyncio.sleep(0))
+            self.close()
+
+
+class Jumps(selectors.SelectSelector):
+    """Never waits, but notes how long it would have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+def test_idle_costs_nothing(node: Namespace) -> None:
+    async def scenario(watch: ChangeWatch) -> None:
+        await settle(watch)
+        spent = time.process_time()
+        assert not await changed_within(watch, 1.0)
+        assert time.process_time() - spent < 0.02
+
+    watch_in(node, scenario)

@@ -1,0 +1,122 @@
+"""What the node cannot live without: its own addresses and the way to the API server.
+
+Some is known at once from the settings; the Node object and the host name of the API server are asked for
+in the background, best effort, and change what is offered when they bring news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from dranet.errors import ClusterError
+from dranet.kernel.lifelines import LifelineTarget
+
+log = logging.getLogger(__name__)
+
+OWN_ADDRESS = "the node's address"
+API_ROUTE = "the route to the API server"
+
+REFRESH_SECONDS = 600.0
+"""Neither the node's addresses nor those of the API server move often, and a thousand nodes ask."""
+RESOLVE_SECONDS = 10.0
+
+Fetch = Callable[[], Awaitable[Sequence[str]]]
+News = Callable[[Sequence[LifelineTarget]], None]
+
+
+class Lifelines:
+    """Finds the targets and hands them to ``on_news`` whenever they differ from before.
+
+    ``own``: addresses from the settings. ``api_url``: where the API server is. ``fetch_own``: addresses of
+    the Node object. ``retry_seconds``: when to try again what has failed.
+    """
+
+    def __init__(
+        self, own: Sequence[str], api_url: str, fetch_own: Fetch, on_news: News, retry_seconds: float
+    ) -> None:
+        self._own = tuple(own)
+        self._api_host = urlsplit(api_url).hostname or ""
+        self._fetch_own = fetch_own
+        self._on_news = on_news
+        self._retry_seconds = retry_seconds
+        self._fetched: tuple[str, ...] = ()
+        self._api: tuple[str, ...] = (self._api_host,) if is_address(self._api_host) else ()
+        self._complaints: dict[str, str] = {}
+        self.targets = self._build()
+        """As known now; replaced as a whole."""
+
+    async def run(self) -> None:
+        """Ask now and then for ever. What fails keeps its last answer and is logged once."""
+        while True:
+            complete = await self.refresh()
+            await asyncio.sleep(REFRESH_SECONDS if complete else self._retry_seconds)
+
+    async def refresh(self) -> bool:
+        """Ask once; whether everything was answered."""
+        answered = await asyncio.gather(self._refresh_own(), self._refresh_api())
+        targets = self._build()
+        if targets != self.targets:
+            self.targets = targets
+            self._on_news(targets)
+        return all(answered)
+
+    async def _refresh_own(self) -> bool:
+        topic = "the node's addresses cannot be read from its Node object"
+        try:
+            self._fetched = tuple(await self._fetch_own())
+        except ClusterError as error:
+            return self._complain(topic, error)
+        return self._calm_down(topic)
+
+    async def _refresh_api(self) -> bool:
+        if not self._api_host or is_address(self._api_host):
+            return True
+        topic = f"the API server's host {self._api_host} does not resolve"
+        try:
+            async with asyncio.timeout(RESOLVE_SECONDS):
+                self._api = await resolve(self._api_host)
+        except (OSError, UnicodeError) as error:  # a TimeoutError is an OSError
+            return self._complain(topic, error)
+        return self._calm_down(topic)
+
+    def _complain(self, topic: str, error: Exception) -> bool:
+        problem = str(error) or "no answer in time"
+        if self._complaints.get(topic) != problem:
+            log.warning("%s: %s", topic, problem)
+        self._complaints[topic] = problem
+        return False
+
+    def _calm_down(self, topic: str) -> bool:
+        self._complaints.pop(topic, None)
+        return True
+
+    def _build(self) -> tuple[LifelineTarget, ...]:
+        own = dict.fromkeys((*self._own, *self._fetched))
+        return (
+            *(LifelineTarget(OWN_ADDRESS, address, is_own=True) for address in own),
+            *(LifelineTarget(API_ROUTE, address, is_own=False) for address in self._api),
+        )
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is given as an IP address."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def resolve(host: str) -> tuple[str, ...]:
+    """The addresses of a host name, sorted, of both families.
+
+    Raises:
+        OSError: it cannot be resolved now.
+    """
+    answers = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return tuple(sorted({str(address[0]) for *_, address in answers}))

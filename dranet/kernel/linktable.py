@@ -1,0 +1,198 @@
+"""The links of a namespace with their addresses and details: all at once, or only those that changed.
+
+Links and addresses come in one dump each, details in a few; sysfs is asked only where netlink does not
+already say which device is behind a link. A link that reads as before stays the same object, so that whoever
+comes after can tell by identity what did not change.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from dranet.errors import KernelError
+from dranet.kernel.ethtool import DriverInfo, LinkSettings, read_driver_infos, read_link_settings
+from dranet.kernel.inet import dump_addresses_request, parse_address
+from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.programs import LinkPrograms, read_link_programs
+from dranet.kernel.rtnl import (
+    Surroundings,
+    decode_all,
+    dump_links_request,
+    get_link_request,
+    parse_link,
+    parse_link_name,
+)
+from dranet.kernel.sysfs import PseudoFiles
+from dranet.model.facts import Address, Link
+
+UNDETAILED_KINDS = frozenset({"veth"})
+"""Kinds that come by the thousand, one for each pod, and are never offered by default: speed, driver and
+programs of these are not asked for. So is the loopback's."""
+
+FEW_LINKS = 64
+"""Up to here addresses are asked link by link; beyond, one dump of all costs less."""
+
+
+class LinkTable:
+    """The links as last read, by ifindex. Not safe for threads."""
+
+    def __init__(self) -> None:
+        self._links: dict[int, Link] = {}
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Sorted by ifindex."""
+        return tuple(self._links[ifindex] for ifindex in sorted(self._links))
+
+    def read_all(self, rtnl: NetlinkSocket, sysfs: PseudoFiles) -> None:
+        """Read every link of the socket's namespace, which must be the calling thread's.
+
+        Raises:
+            KernelError: a dump failed; the table is as before. Anything smaller is a line in
+                ``sysfs.warnings``.
+        """
+        payloads = rtnl.dump(dump_links_request())
+        names = dict(decode_all(parse_link_name, payloads, []))  # what is odd here warns below, once
+        surroundings = Surroundings(
+            addresses=_read_all_addresses(rtnl, names, sysfs.warnings),
+            homes=_read_all_homes(sysfs, set(names.values())),
+        )
+        links = _parse_and_complete(rtnl, payloads, surroundings, sysfs.warnings)
+        self._links = {link.ifindex: self._as_known(link) for link in links}
+
+    def read_again(self, rtnl: NetlinkSocket, ifindexes: Iterable[int], sysfs: PseudoFiles) -> frozenset[str]:
+        """Read the named links anew and drop those that are gone.
+
+        Returns the names, old and new, of the links that were named.
+
+        Raises:
+            KernelError: as :meth:`read_all`.
+        """
+        wanted = self._with_followers(ifindexes)
+        found: dict[int, bytes] = {}
+        asked: set[int] = set()
+        while wanted:
+            asked |= wanted
+            found |= _read_links(rtnl, wanted)
+            wanted = self._partners(found.values()) - asked
+        names = dict(decode_all(parse_link_name, found.values(), []))
+        surroundings = Surroundings(
+            addresses=_read_addresses(rtnl, names, sysfs.warnings),
+            homes=sysfs.homes("class/net", tuple(names.values())),
+        )
+        links = _parse_and_complete(rtnl, found.values(), surroundings, sysfs.warnings)
+        return self._put(asked, links)
+
+    def _put(self, asked: Collection[int], links: Iterable[Link]) -> frozenset[str]:
+        read = {link.ifindex: self._as_known(link) for link in links}
+        before = {index: self._links[index] for index in asked if index in self._links}
+        self._links = {index: link for index, link in self._links.items() if index not in asked} | read
+        return frozenset(link.ifname for link in (*before.values(), *read.values()))
+
+    def _as_known(self, link: Link) -> Link:
+        known = self._links.get(link.ifindex)
+        return known if known == link else link
+
+    def _with_followers(self, ifindexes: Iterable[int]) -> set[int]:
+        """The links, and those below which one of them was: the kernel does not tell a veth that its other
+        end has left the namespace, but its parent reads differently from then on."""
+        named = set(ifindexes)
+        return named | {index for index, link in self._links.items() if link.lower in named}
+
+    def _partners(self, payloads: Iterable[bytes]) -> set[int]:
+        """For the same reason: what a link that was read stands on or is paired with."""
+        links = decode_all(parse_link, payloads, [])
+        return {
+            link.lower
+            for link in links
+            if link.lower and link.link_netnsid is None and link.lower in self._links
+        }
+
+
+def _read_links(rtnl: NetlinkSocket, ifindexes: Iterable[int]) -> dict[int, bytes]:
+    """The message of each link that is still there."""
+    found: dict[int, bytes] = {}
+    wanted = sorted(ifindexes)
+    for ifindex, outcome in zip(wanted, rtnl.batch([get_link_request(i) for i in wanted]), strict=True):
+        if isinstance(outcome, KernelError):
+            if outcome.errno != errno.ENODEV:
+                raise outcome
+        elif outcome:
+            found[ifindex] = outcome[0].payload
+    return found
+
+
+def _read_addresses(
+    rtnl: NetlinkSocket, names: Mapping[int, str], warnings: list[str]
+) -> Mapping[int, tuple[Address, ...]]:
+    if len(names) > FEW_LINKS:
+        return _read_all_addresses(rtnl, names, warnings)
+    return {ifindex: _read_addresses_of(rtnl, ifindex, names, warnings) for ifindex in names}
+
+
+def _read_addresses_of(
+    rtnl: NetlinkSocket, ifindex: int, names: Mapping[int, str], warnings: list[str]
+) -> tuple[Address, ...]:
+    try:
+        payloads = rtnl.dump(dump_addresses_request(ifindex))
+    except KernelError as error:
+        if error.errno == errno.ENODEV:
+            return ()  # it went a moment ago; the notification of that is on its way
+        raise
+    found = decode_all(partial(parse_address, names=names), payloads, warnings)
+    return tuple(address for index, address in found if index == ifindex)  # before 5.0: all links'
+
+
+def _read_all_addresses(
+    rtnl: NetlinkSocket, names: Mapping[int, str], warnings: list[str]
+) -> dict[int, tuple[Address, ...]]:
+    payloads = rtnl.dump(dump_addresses_request())
+    by_link: dict[int, list[Address]] = defaultdict(list)
+    for ifindex, address in decode_all(partial(parse_address, names=names), payloads, warnings):
+        by_link[ifindex].append(address)
+    return {ifindex: tuple(addresses) for ifindex, addresses in by_link.items()}
+
+
+def _read_all_homes(sysfs: PseudoFiles, names: Collection[str]) -> dict[str, str]:
+    return sysfs.homes("class/net", [name for name in sysfs.entries("class/net") if name in names])
+
+
+def _parse_and_complete(
+    rtnl: NetlinkSocket, payloads: Iterable[bytes], surroundings: Surroundings, warnings: list[str]
+) -> list[Link]:
+    links = decode_all(partial(parse_link, surroundings=surroundings), payloads, warnings)
+    worth = [link for link in links if link.kind not in UNDETAILED_KINDS and not link.is_loopback]
+    if not worth:
+        return links
+    indexes = [link.ifindex for link in worth]
+    settings = read_link_settings(indexes, warnings)
+    drivers = read_driver_infos([link.ifname for link in worth], warnings)
+    programs = read_link_programs(rtnl, indexes, warnings)
+    detailed = {
+        link.ifindex: _with_details(
+            link, settings.get(link.ifindex), drivers.get(link.ifname), programs.get(link.ifindex)
+        )
+        for link in worth
+    }
+    return [detailed.get(link.ifindex, link) for link in links]
+
+
+def _with_details(
+    link: Link, settings: LinkSettings | None, driver: DriverInfo | None, programs: LinkPrograms | None
+) -> Link:
+    settings, driver = settings or LinkSettings(), driver or DriverInfo()
+    return replace(
+        link,
+        driver=driver.driver,
+        driver_version=driver.version,
+        firmware=driver.firmware,
+        speed_mbps=settings.speed_mbps,
+        duplex=settings.duplex,
+        queues=settings.queues,
+        tc_filters=programs.tc_filters if programs else None,
+        tcx_programs=programs.tcx_programs if programs else None,
+    )

@@ -1,0 +1,272 @@
+"""From a change to the slices: what is scanned, decided, counted and published."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dranet.driver.publish import CapturedFacts, Inventory, PublishLoop, View
+from dranet.errors import DeviceError, KernelError, Reason, SettingsError
+from dranet.inventory.filter import Decision
+from dranet.inventory.policy import Policy
+from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.lifelines import LifelineTarget
+from dranet.model.capture import Capture, encode_capture
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import Address, Link, NodeFacts, Route
+from dranet.store import ClaimStore
+from dranet.telemetry import Metrics
+from tests.namespaces import Namespace
+
+UPLINK = Link(2, "eth0", flags=1, carrier=True, addresses=(Address("192.0.2.2/24"),))
+NIC = Link(3, "eth1", flags=1, carrier=True)
+FACTS = NodeFacts(links=(UPLINK, NIC), default_routes=(Route("0.0.0.0/0", ifindex=2),))
+
+
+class Reader:
+    """Facts that a test sets; keeps what it was asked."""
+
+    def __init__(self, facts: NodeFacts = FACTS) -> None:
+        self.facts = facts
+        self.failure: KernelError | None = None
+        self.asked: list[Changes] = []
+        self.targets: Sequence[LifelineTarget] = ()
+
+    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+        self.targets = targets
+
+    def read(self, changes: Changes = EVERYTHING, /) -> NodeFacts:
+        self.asked.append(changes)
+        if self.failure is not None:
+            raise self.failure
+        return self.facts
+
+
+class Slices:
+    def __init__(self) -> None:
+        self.pages: list[list[list[str]]] = []
+
+    def set_desired(self, pages: Sequence[Sequence[Device]]) -> None:
+        self.pages.append([[device.name for device in page] for page in pages])
+
+
+class FailingFilter:
+    def matches(self, _: object) -> bool:
+        raise DeviceError("no such key: speed")
+
+
+Make = Callable[..., Inventory]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    store = ClaimStore(tmp_path / "claims.db")
+    store.open()
+
+    def build(reader: Reader | CapturedFacts, policy: Policy | None = None) -> Inventory:
+        return Inventory(reader, policy=lambda: policy or Policy(), store=store, metrics=Metrics())
+
+    yield build
+    store.close()
+
+
+def metric(inventory: Inventory, name: str) -> float:
+    lines = inventory._metrics.render().decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
+def test_a_scan_reads_what_changed_and_counts_by_kind(make: Make) -> None:
+    reader = Reader()
+    inventory = make(reader)
+    inventory.scan()
+    change = Changes(links=frozenset({3}))
+    inventory.scan(change)
+    inventory.scan(change)
+    assert reader.asked == [EVERYTHING, change, change]
+    assert metric(inventory, 'dranet_inventory_scans_total{kind="full"}') == 1
+    assert metric(inventory, 'dranet_inventory_scans_total{kind="partial"}') == 2
+
+
+def test_a_held_back_device_is_refused_with_the_whole_reason(make: Make) -> None:
+    inventory = make(Reader())
+    inventory.scan()
+    assert list(inventory.view.offered) == ["eth1"]
+    with pytest.raises(DeviceError, match=r"eth0 is held back: is the node's uplink: eth0 carries") as caught:
+        inventory.get_offered("eth0")
+    assert caught.value.reason is Reason.DEVICE_IS_UPLINK
+    assert not caught.value.retryable
+
+
+def test_another_reason_to_hold_back_is_no_uplink() -> None:
+    decision = Decision(Device("br0", DeviceKind.NIC, ifname="br0"), False, "is part of the node's network")
+    refusal = View.of(FACTS, [decision]).refusal("br0")
+    assert refusal.reason is Reason.DEVICE_HELD_BACK
+    assert refusal.message == "device br0 is held back: is part of the node's network"
+
+
+def test_devices_on_which_the_filter_fails_are_counted(make: Make) -> None:
+    inventory = make(Reader(), Policy(filter=FailingFilter()))
+    inventory.scan()
+    assert metric(inventory, "dranet_inventory_filter_failed_devices") == 1
+    assert not inventory.view.offered
+
+
+def test_a_warning_is_said_once_for_as_long_as_it_stays(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    odd = NodeFacts(warnings=("odd value", "odd value"))
+    reader = Reader(odd)
+    inventory = make(reader)
+    with caplog.at_level(logging.WARNING):
+        for facts in (odd, odd, FACTS, odd):
+            reader.facts = facts
+            inventory.scan()
+    assert caplog.messages == ["scan: odd value"] * 2
+    assert metric(inventory, "dranet_inventory_warnings") == 2
+
+
+def test_a_capture_stands_for_the_node(make: Make, tmp_path: Path) -> None:
+    file = tmp_path / "node.json"
+    file.write_text(encode_capture(Capture(FACTS, "a test")))
+    inventory = make(CapturedFacts(file))
+    inventory.set_lifelines([LifelineTarget("the node's address", "192.0.2.2", is_own=True)])
+    inventory.scan()
+    file.unlink()
+    inventory.scan(Changes(routes=True))
+    assert inventory.view.facts == FACTS
+    assert list(inventory.view.offered) == ["eth1"]
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b"{}"])
+def test_a_capture_that_cannot_be_used_refuses_the_start(
+    make: Make, tmp_path: Path, content: bytes | None
+) -> None:
+    file = tmp_path / "node.json"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"facts file|capture"):
+        make(CapturedFacts(file)).scan()
+
+
+# --- the loop -------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """A loop over a reader, in a namespace of its own."""
+
+    def __init__(self, inventory: Inventory, rescan_seconds: float = 60.0) -> None:
+        self.slices = Slices()
+        self.scanned = asyncio.Event()
+        self.loop = PublishLoop(
+            inventory, self.slices, inventory._metrics, rescan_seconds, on_scan=self.scanned.set
+        )
+
+    async def wait_scan(self) -> None:
+        async with asyncio.timeout(5):
+            await self.scanned.wait()
+        self.scanned.clear()
+
+
+def run_loop(
+    node: Namespace, inventory: Inventory, steps: Callable[[Bench], Awaitable[None]], **loop: float
+) -> None:
+    async def scenario() -> None:
+        bench = Bench(inventory, **loop)
+        running = asyncio.create_task(bench.loop.run())
+        try:
+            await bench.wait_scan()
+            await steps(bench)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    node.run(lambda: asyncio.run(scenario()))
+
+
+@pytest.fixture
+def quiet(make_namespace: Callable[..., Namespace]) -> Namespace:
+    """A namespace where nothing changes by itself."""
+    namespace = make_namespace()
+    namespace.ip("link", "add", "a1", "type", "veth", "peer", "name", "b1")
+    return namespace
+
+
+@pytest.mark.kernel
+def test_a_change_is_passed_on_to_the_scan_and_published(quiet: Namespace, make: Make) -> None:
+    reader = Reader()
+
+    async def steps(bench: Bench) -> None:
+        assert bench.slices.pages == [[["eth1"]]]
+        reader.facts = NodeFacts(links=(NIC, Link(4, "eth2")))
+        await asyncio.to_thread(quiet.ip, "link", "set", "a1", "mtu", "1400")
+        await bench.wait_scan()
+        assert reader.asked[0] == EVERYTHING
+        assert len(reader.asked[1].links) >= 1
+        assert not reader.asked[1].everything
+        assert bench.slices.pages[1] == [["eth1", "eth2"]]
+
+    run_loop(quiet, make(reader), steps)
+
+
+@pytest.mark.kernel
+def test_changes_do_not_put_off_the_full_scan(quiet: Namespace, make: Make) -> None:
+    reader = Reader()
+
+    async def steps(bench: Bench) -> None:
+        for _ in range(20):
+            bench.loop._watch.note(Changes(routes=True))
+            await bench.wait_scan()
+            if EVERYTHING in reader.asked[1:]:
+                return
+        pytest.fail(f"only {reader.asked}")
+
+    run_loop(quiet, make(reader), steps, rescan_seconds=1.0)
+
+
+@pytest.mark.kernel
+def test_news_of_the_lifelines_lead_to_a_scan_that_looks_for_them(quiet: Namespace, make: Make) -> None:
+    reader = Reader()
+    targets = (LifelineTarget("the route to the API server", "10.9.0.1", is_own=False),)
+
+    async def steps(bench: Bench) -> None:
+        bench.loop.set_lifelines(targets)
+        await bench.wait_scan()
+        assert (reader.asked[1], reader.targets) == (Changes(routes=True), targets)
+        await asyncio.to_thread(quiet.ip_lines, "route add 10.9.0.0/16 dev lo\n")
+        await bench.wait_scan()
+        assert reader.asked[2] == Changes(routes=True)
+
+    run_loop(quiet, make(reader), steps)
+
+
+@pytest.mark.kernel
+def test_a_scan_that_fails_keeps_what_is_published(
+    quiet: Namespace, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = Reader()
+
+    async def steps(bench: Bench) -> None:
+        reader.failure = KernelError("read links: no buffer")
+        await bench.loop.scan_and_publish()
+        assert bench.slices.pages == [[["eth1"]]]
+
+    run_loop(quiet, make(reader), steps)
+    assert "scan failed, the last inventory stays published: read links: no buffer" in caplog.messages
+
+
+@pytest.mark.kernel
+def test_lost_notifications_are_counted_and_end_in_a_full_scan(quiet: Namespace, make: Make) -> None:
+    reader = Reader()
+    inventory = make(reader)
+
+    async def steps(bench: Bench) -> None:
+        watch = bench.loop._watch
+        source = next(iter(watch._readers.values()))
+        watch._note_failure(source, OSError(105, "No buffer space available"))
+        await bench.wait_scan()
+        assert reader.asked[1] == EVERYTHING
+        assert metric(inventory, "dranet_inventory_notification_overruns_total") == 1
+
+    run_loop(quiet, inventory, steps)
