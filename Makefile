@@ -52,7 +52,7 @@ lock: setup ## lock the dependencies anew, with hashes and without addresses
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --extra testbed --group dev pyproject.toml -o requirements-dev.lock
+	  --extra testbed --extra pictures --group dev pyproject.toml -o requirements-dev.lock
 
 bench: setup ## measure scan, Prepare, hook, start and memory; print ratios, write JSON
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q dranet

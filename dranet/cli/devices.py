@@ -1,125 +1,176 @@
-"""``dranet devices``: what this node offers, where it sits, and why a device is held back."""
+"""``dranet devices``: what this node offers, what is known of it, and why a device is held back."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from dranet.cli.run import add_settings_flags, settings_from
-from dranet.inventory.build import build_devices
-from dranet.inventory.filter import Decision, decide
-from dranet.inventory.topology import TopologyNode, topology_tree
-from dranet.kernel.scan import read_node_facts
-
-NOTHING_OFFERED = "nothing is offered; --all says why"
+from dranet.cli.documents import build_slice_objects, describe_devices, to_json, to_yaml
+from dranet.cli.follow import follow, redrawing, telling
+from dranet.cli.look import Eye, Look, add_look_flags, summarize, warn
+from dranet.cli.narration import never_fail_to_print
+from dranet.cli.screen import Screen, find_screen, format_table
+from dranet.cli.topology_text import draw_topology
+from dranet.cli.traits import UNKNOWN, TraitReader, Traits, first_of, nearest_text
+from dranet.errors import SettingsError
+from dranet.inventory.filter import Decision
+from dranet.inventory.topology import nearest
+from dranet.model.device import Device, DeviceKind
+from dranet.settings import Settings
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "devices",
-        help="list the devices of this node",
-        description="Scan this node and list its devices. Reads only; needs no cluster.",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="also list devices that are held back, with the reason"
+        help="list the devices of this node, or of a capture, and why one is held back",
+        description="Scan this node and list its devices. Reads only; needs neither a cluster nor root.",
+        usage="%(prog)s [-o FORM] [--all] [--watch] [--facts FILE] [settings]",
     )
     parser.add_argument(
         "-o",
         "--output",
-        choices=tuple(_PRINTERS),
+        choices=(*_TEXTS, *_DOCUMENTS),
         default="table",
-        help="table (default), the PCIe and NUMA tree, or everything published as JSON",
+        help="table (default); wide: with addresses, state, speed, model; tree: where each sits; json and "
+        "yaml: everything known; slices: the ResourceSlices that dranet run would write",
     )
-    add_settings_flags(parser, ("sysfs_root", "procfs_root"))
+    parser.add_argument(
+        "-a", "--all", action="store_true", help="also list what is held back, with the reason"
+    )
+    parser.add_argument(
+        "-w",
+        "--watch",
+        action="store_true",
+        help="go on: redraw on every change; in a pipe print a line for each device that came, went or "
+        "changed",
+    )
+    add_look_flags(parser, ("driver_name", "node_name"))
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Scan and print."""
-    settings = settings_from(options)
-    facts = read_node_facts(settings.sysfs_root, settings.procfs_root)
-    decisions = [d for d in decide(build_devices(facts, {}), facts) if d.published or options.all]
-    for warning in facts.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    if not decisions and options.output != "json":
-        print(NOTHING_OFFERED, file=sys.stderr)
-        return 0
-    print(_PRINTERS[options.output](decisions))
+    """Look and print."""
+    never_fail_to_print()
+    if options.watch:
+        return _watch(options)
+    eye = Eye(options)
+    look = eye.look()
+    if options.output in _DOCUMENTS:
+        print(_DOCUMENTS[options.output](look, _shown(look, options.all), eye.settings))
+    else:
+        print(_render(look, options, find_screen()))
+    warn(look.warnings)
     return 0
 
 
-def _as_json(decisions: Sequence[Decision]) -> str:
-    rows = [
-        {
-            "name": d.device.name,
-            "published": d.published,
-            "reason": d.reason,
-            "attributes": dict(d.device.attributes),
-        }
-        for d in decisions
-    ]
-    return json.dumps(rows, indent=2)
+def _watch(options: argparse.Namespace) -> int:
+    if options.output not in _TEXTS:
+        raise SettingsError(f"--watch goes with -o {', '.join(_TEXTS)}, not with {options.output}")
+    eye, screen = Eye(options), find_screen()
+    if eye.reads_capture:
+        raise SettingsError("--watch goes with a node: a capture does not change")
+    if screen.lines is None:
+        follow(eye, telling(lambda decision: decision.published or options.all))
+    else:
+        follow(eye, redrawing(lambda look: _render(look, options, screen), screen))
+        print()  # the terminal shows ^C, and the shell's prompt goes below it
+    return 0
 
 
-def _as_tree(decisions: Sequence[Decision]) -> str:
-    names = {d.device.name: _describe(d) for d in decisions}
-    return "\n".join(draw_tree(topology_tree(d.device for d in decisions), names))
+def _shown(look: Look, shows_all: bool) -> Sequence[Decision]:
+    return [decision for decision in look.decisions if decision.published or shows_all]
 
 
-def _as_table(decisions: Sequence[Decision]) -> str:
-    return "\n".join(format_table(_HEADER, [_row(decision) for decision in decisions]))
+def _render(look: Look, options: argparse.Namespace, screen: Screen) -> str:
+    """The list and the summary below it."""
+    shown = _shown(look, options.all)
+    lines = _TEXTS[options.output](look, shown, screen) if shown else []
+    return "\n".join([*lines, *([""] if lines else []), summarize(look.decisions, options.all)])
 
 
-_PRINTERS = {"table": _as_table, "tree": _as_tree, "json": _as_json}
-_HEADER = ("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT", "OFFERED")
+def _as_table(_: Look, shown: Sequence[Decision], screen: Screen) -> list[str]:
+    return _table(("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT"), _place, shown, screen)
 
 
-def _row(decision: Decision) -> tuple[str, ...]:
-    device = decision.device
-    numa = "-" if device.numa_node is None else str(device.numa_node)
+def _as_wide(look: Look, shown: Sequence[Decision], screen: Screen) -> list[str]:
+    reader = TraitReader(look.facts)
+    gpus = [device for device in look.devices if device.kind is DeviceKind.GPU]
+
+    def cells(device: Device) -> tuple[str, ...]:
+        near = nearest(device, gpus) if device.kind is not DeviceKind.GPU else None
+        return (*_place(device), *_trait_cells(reader.read(device)), nearest_text(near))
+
+    header = ("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT", *_TRAITS, "NEAREST GPU")
+    return _table(header, cells, shown, screen)
+
+
+_TRAITS = ("STATE", "SPEED", "RATE", "ADDRESS", "SR-IOV", "MODEL")
+
+
+def _trait_cells(traits: Traits) -> tuple[str, ...]:
+    addresses = first_of(traits.addresses)
+    return (traits.state, traits.speed, traits.rate, addresses, traits.sriov, traits.model)
+
+
+def _place(device: Device) -> tuple[str, ...]:
+    numa = "" if device.numa_node is None else str(device.numa_node)
     return (
         device.name,
         str(device.kind),
-        device.ifname or "-",
-        device.rdma_device or "-",
+        device.ifname,
+        device.rdma_device,
         numa,
-        device.pcie_root or "-",
-        "yes" if decision.published else f"no: {decision.reason}",
+        device.pcie_root,
     )
 
 
-def _describe(decision: Decision) -> str:
-    device = decision.device
-    model = str(device.attributes.get("dra.net/gpuModel", ""))
-    held_back = "" if decision.published else f"(not offered: {decision.reason})"
-    parts = dict.fromkeys((device.name, device.ifname, device.rdma_device, model, held_back))
-    return "  ".join(part for part in parts if part)
-
-
-def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of left-aligned columns, two spaces apart."""
-    table = [tuple(header), *(tuple(row) for row in rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
+def _table(
+    header: Sequence[str],
+    cells: Callable[[Device], Sequence[str]],
+    shown: Sequence[Decision],
+    screen: Screen,
+) -> list[str]:
+    """Held-back devices are muted and have their reason at the end."""
+    tells = any(not decision.published for decision in shown)
+    rows = [
+        [*(cell or UNKNOWN for cell in cells(decision.device)), *([_verdict(decision)] if tells else [])]
+        for decision in shown
     ]
-
-
-def draw_tree(nodes: Sequence[TopologyNode], names: Mapping[str, str], indent: str = "") -> list[str]:
-    """Lines of a tree of ``TopologyNode``; a chain of single bridges is drawn on one line."""
-    lines: list[str] = []
-    for position, node in enumerate(nodes):
-        last = position == len(nodes) - 1
-        label, end = node.label, node
-        while len(end.children) == 1 and not end.devices:
-            end = end.children[0]
-            label += f" / {end.label}"
-        shown = [names[name] for name in end.devices]
-        text = label if not shown else f"{label}  {'; '.join(shown)}"
-        lines.append(f"{indent}{'└─ ' if last else '├─ '}{text}")
-        lines += draw_tree(end.children, names, indent + ("   " if last else "│  "))
+    first, *blocks = format_table([*header, *(["OFFERED"] if tells else [])], rows, screen.columns)
+    lines = [screen.bold(line) for line in first]
+    for decision, block in zip(shown, blocks, strict=True):
+        lines += block if decision.published else map(screen.dim, block)
     return lines
+
+
+def _verdict(decision: Decision) -> str:
+    return "yes" if decision.published else f"no: {decision.reason}"
+
+
+def _as_tree(look: Look, shown: Sequence[Decision], screen: Screen) -> list[str]:
+    return draw_topology(look, shown, screen)
+
+
+def _as_json(look: Look, shown: Sequence[Decision], _: Settings) -> str:
+    return to_json(describe_devices(look, shown))
+
+
+def _as_yaml(look: Look, shown: Sequence[Decision], _: Settings) -> str:
+    return to_yaml([describe_devices(look, shown)])
+
+
+def _as_slices(look: Look, _: Sequence[Decision], settings: Settings) -> str:
+    return to_yaml(build_slice_objects(look, settings.driver_name, look.node_name(settings)))
+
+
+_TEXTS: dict[str, Callable[[Look, Sequence[Decision], Screen], list[str]]] = {
+    "table": _as_table,
+    "wide": _as_wide,
+    "tree": _as_tree,
+}
+_DOCUMENTS: dict[str, Callable[[Look, Sequence[Decision], Settings], str]] = {
+    "json": _as_json,
+    "yaml": _as_yaml,
+    "slices": _as_slices,
+}

@@ -20,6 +20,8 @@ EXIT_BROKEN_PIPE = 141
 COMMANDS = {
     "run": "dranet.cli.run",
     "devices": "dranet.cli.devices",
+    "topology": "dranet.cli.topology",
+    "capture": "dranet.cli.capture",
     "demo": "dranet.cli.demo",
     "testbed": "dranet.cli.testbed",
 }

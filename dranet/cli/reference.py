@@ -1,4 +1,4 @@
-"""Writes the reference pages of ``docs/user`` from what is declared once in code (``make docs``)."""
+"""Writes what is generated in ``docs/user``, from what is declared once in code (``make docs``)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dranet.cli.examples import write_examples
 from dranet.model.attributes import render_markdown as attributes_page
 from dranet.settings import DECLARATIONS
 
@@ -42,6 +43,7 @@ def build_pages() -> Mapping[str, str]:
 def main(folder: Path) -> None:
     for name, text in build_pages().items():
         (folder / name).write_text(text)
+    write_examples(folder)
 
 
 if __name__ == "__main__":

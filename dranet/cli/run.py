@@ -27,7 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
-def add_settings_flags(parser: argparse.ArgumentParser, fields: tuple[str, ...]) -> None:
+def add_settings_flags(parser: argparse._ActionsContainer, fields: tuple[str, ...]) -> None:
     """One flag for each named setting, with help, default and environment name."""
     for name in fields:
         setting = DECLARATIONS[name]
@@ -35,18 +35,23 @@ def add_settings_flags(parser: argparse.ArgumentParser, fields: tuple[str, ...])
         parser.add_argument(
             setting.flag,
             dest=name,
-            metavar=name.rpartition("_")[2].upper(),
+            metavar="true|false" if isinstance(setting.default, bool) else name.rpartition("_")[2].upper(),
             default=argparse.SUPPRESS,
             help=f"{setting.description} ({default}{setting.environment})",
         )
 
 
 def settings_from(options: argparse.Namespace) -> Settings:
-    """Merge file, environment and flags; the node's name defaults to the host's."""
+    """As :func:`read_settings`; the node's name defaults to the host's."""
+    settings = read_settings(options)
+    return settings if settings.node_name else replace(settings, node_name=socket.gethostname())
+
+
+def read_settings(options: argparse.Namespace) -> Settings:
+    """Merge file, environment and flags."""
     given = {name: value for name, value in vars(options).items() if name in DECLARATIONS}
     file = Path(options.config) if getattr(options, "config", None) else None
-    settings = load_settings(given, os.environ, file)
-    return settings if settings.node_name else replace(settings, node_name=socket.gethostname())
+    return load_settings(given, os.environ, file)
 
 
 def _end_quietly(*_: object) -> None:

@@ -26,7 +26,7 @@ def dranet(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 def test_help_lists_every_command() -> None:
     done = dranet("--help")
     assert done.returncode == 0
-    for command in ("run", "devices", "demo", "testbed"):
+    for command in ("run", "devices", "topology", "capture", "demo", "testbed"):
         assert command in done.stdout
 
 

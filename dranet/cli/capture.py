@@ -1,0 +1,124 @@
+"""``dranet capture``: all facts of this node in one file, for a bug report, a test or a look elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dranet import __version__
+from dranet.cli.run import add_settings_flags, read_settings
+from dranet.errors import SettingsError
+from dranet.kernel.lifelines import LifelineTarget
+from dranet.kernel.scan import NodeScanner
+from dranet.model.capture import Capture, encode_capture
+from dranet.model.facts import NodeFacts
+from dranet.model.redact import redact
+from dranet.settings import Settings
+
+STANDARD_OUTPUT = "-"
+
+_SETTINGS = ("node_addresses", "pci_ids", "sysfs_root", "procfs_root")
+
+_DESCRIPTION = """\
+Scan this node and write what was found as JSON: links with their addresses, default routes, PCI network,
+display and accelerator functions with their place in the PCIe tree, RDMA devices, GPUs, NUMA nodes, the
+names of the host, its kernel and its make, and what could not be read. No traffic, no pods, no secrets of a
+cluster. Reads only; needs no cluster. Links that pods have are in other namespaces and not in it.
+"""
+
+_EPILOG = """\
+Another machine reads it: dranet devices --facts FILE, dranet topology --facts FILE.
+
+A capture names the node and its network: host name, hardware and IP addresses, GUIDs, the UUIDs of GPUs and
+aliases. --redact replaces all of these, equal ones by equal ones, and keeps makers, subnets and the layout.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "capture",
+        help="write all facts of this node to a file",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--redact", action="store_true", help="replace everything that tells whose machine it is"
+    )
+    parser.add_argument(
+        "--source", metavar="TEXT", default="", help="what the file says about where it comes from"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default=STANDARD_OUTPUT,
+        help="the file to write, readable by you alone unless --redact is given (default: standard output)",
+    )
+    add_settings_flags(parser.add_argument_group("settings", "as for dranet run"), _SETTINGS)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Scan and write. The file appears whole or not at all."""
+    facts = _read_facts(read_settings(options))
+    for warning in facts.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    shown = redact(facts) if options.redact else facts
+    text = encode_capture(Capture(shown, options.source or _describe_source(shown, options.redact)))
+    if options.output == STANDARD_OUTPUT:
+        sys.stdout.buffer.write(text.encode())  # UTF-8 also where the locale is another
+        return 0
+    _write_file(options.output, text, mode=0o666 if options.redact else 0o600)
+    print(f"{options.output}: {_summarize(facts)}", file=sys.stderr)
+    return 0
+
+
+def _read_facts(settings: Settings) -> NodeFacts:
+    scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
+    scanner.set_lifelines(
+        [LifelineTarget("the node's address", address, is_own=True) for address in settings.node_addresses]
+    )
+    return scanner.read()
+
+
+def _describe_source(facts: NodeFacts, redacted: bool) -> str:
+    parts = (facts.host.product, f"Linux {facts.host.kernel}" if facts.host.kernel else "")
+    machine = ", ".join(part for part in parts if part) or "a running node"
+    return f"captured by dranet {__version__} from {machine}" + (", redacted" if redacted else "")
+
+
+def _summarize(facts: NodeFacts) -> str:
+    counts = (
+        (len(facts.links), "link"),
+        (len(facts.pci_functions), "PCI function"),
+        (len(facts.rdma_devices), "RDMA device"),
+        (len(facts.gpus), "GPU"),
+        (len(facts.warnings), "warning"),
+    )
+    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+
+
+def _write_file(output: str, text: str, mode: int) -> None:
+    """Through a neighbour and a rename, so that nobody ever reads half a capture.
+
+    A rename would put a file in the place of anything, ``/dev/null`` too: only files are replaced.
+    """
+    path = Path(output).resolve()
+    if path.exists() and not path.is_file():
+        kind = "a directory" if path.is_dir() else "no regular file"
+        raise SettingsError(f"-o {output}: is {kind}", hint="name a file, or leave -o out")
+    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            neighbour.replace(path)
+        finally:
+            neighbour.unlink(missing_ok=True)
+    except OSError as error:
+        raise SettingsError(f"-o {output}: {os.strerror(error.errno or 0)}") from error

@@ -1,0 +1,179 @@
+"""One look at a node, or at the capture of one: where every command that lists devices begins."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dranet.cli.run import add_settings_flags, read_settings
+from dranet.driver.lifelines import OWN_ADDRESS
+from dranet.driver.policy import load_policy
+from dranet.errors import SettingsError
+from dranet.inventory.filter import Decision
+from dranet.inventory.offer import take_inventory
+from dranet.inventory.policy import Policy
+from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.lifelines import LifelineTarget
+from dranet.kernel.scan import NodeScanner
+from dranet.model.capture import MAX_CAPTURE_BYTES, Capture, decode_capture
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import NodeFacts
+from dranet.settings import Settings
+
+SHAPING_SETTINGS = (
+    "filter",
+    "attributes_file",
+    "prefer_attributes",
+    "list_attributes",
+    "offer_link_kinds",
+    "move_ib_interfaces",
+    "publish_gpus",
+    "node_addresses",
+    "pci_ids",
+    "sysfs_root",
+    "procfs_root",
+)
+"""The settings that decide which devices there are and what they say."""
+
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen, and what the driver would make of it."""
+
+    facts: NodeFacts
+    decisions: tuple[Decision, ...]
+    policy: Policy
+    is_capture: bool = False
+
+    def node_name(self, settings: Settings) -> str:
+        """The setting; without it the captured host's name, or this one's."""
+        captured = self.facts.host.name if self.is_capture else ""
+        return settings.node_name or captured or socket.gethostname()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All of them, held back or not."""
+        return tuple(decision.device for decision in self.decisions)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What could not be read, and what the operator's rules could not do."""
+        rules = (warning for decision in self.decisions for warning in decision.warnings)
+        return (*self.facts.warnings, *rules)
+
+    @property
+    def offered(self) -> tuple[Device, ...]:
+        return tuple(decision.device for decision in self.decisions if decision.published)
+
+
+def add_look_flags(parser: argparse.ArgumentParser, also: tuple[str, ...] = ()) -> None:
+    """``--facts``, the settings that shape what a look shows, and ``also`` these."""
+    parser.add_argument(
+        "--facts",
+        metavar="FILE",
+        help="look at a capture (dranet capture) instead of this node; - reads standard input",
+    )
+    group = parser.add_argument_group(
+        "settings", "as for dranet run: what is shown is what it would offer with them"
+    )
+    add_settings_flags(group, (*SHAPING_SETTINGS, *also))
+
+
+class Eye:
+    """Looks once or again and again, always by the same settings.
+
+    Raises:
+        SettingsError: a setting is wrong.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.settings = read_settings(options)
+        self._policy = load_policy(self.settings)
+        self._facts_file: str | None = options.facts or _text_or_none(self.settings.facts_file)
+        self._scanner = _make_scanner(self.settings)
+
+    @property
+    def reads_capture(self) -> bool:
+        return self._facts_file is not None
+
+    def look(self, changes: Changes = EVERYTHING) -> Look:
+        """Scan what may have changed, or read the capture, and take the inventory. Blocking.
+
+        Raises:
+            SettingsError: the capture cannot be read.
+            KernelError: netlink failed.
+        """
+        facts = read_capture(self._facts_file).facts if self._facts_file else self._scanner.read(changes)
+        decisions = take_inventory(facts, {}, self._policy)
+        return Look(facts, decisions, self._policy, is_capture=self.reads_capture)
+
+
+def _text_or_none(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _make_scanner(settings: Settings) -> NodeScanner:
+    scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
+    scanner.set_lifelines(
+        [LifelineTarget(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses]
+    )
+    return scanner
+
+
+def read_capture(file: str) -> Capture:
+    """Read a capture of at most 64 MiB; ``-`` is standard input.
+
+    Raises:
+        SettingsError: it cannot be read, is too long, or does not fit.
+    """
+    try:
+        if file == STANDARD_INPUT:
+            data = sys.stdin.buffer.read(MAX_CAPTURE_BYTES + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                data = stream.read(MAX_CAPTURE_BYTES + 1)
+        text = data.decode()
+    except OSError as error:
+        raise SettingsError(f"--facts {file}: {os.strerror(error.errno or 0)}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"--facts {file}: not UTF-8 text") from error
+    if len(data) > MAX_CAPTURE_BYTES:
+        raise SettingsError(f"--facts {file}: longer than {MAX_CAPTURE_BYTES >> 20} MiB")
+    try:
+        return decode_capture(text)
+    except SettingsError as error:
+        raise SettingsError(f"--facts {file}: {error.message}", hint=error.hint) from error
+
+
+def warn(warnings: Iterable[str], already: frozenset[str] = frozenset()) -> None:
+    """What could not be read, each thing once, beside the output."""
+    sys.stdout.flush()
+    for warning in dict.fromkeys(warnings):
+        if warning not in already:
+            print(f"warning: {warning}", file=sys.stderr)
+
+
+def summarize(decisions: Iterable[Decision], shows_all: bool) -> str:
+    """``8 NICs, 8 GPUs offered; 3 held back (--all says why)``."""
+    everything = tuple(decisions)
+    offered = [decision.device.kind for decision in everything if decision.published]
+    counts = [_count(offered.count(kind), word) for kind, word in _KIND_WORDS.items() if kind in offered]
+    held_back = len(everything) - len(offered)
+    text = f"{', '.join(counts) or 'nothing'} offered"
+    if not held_back:
+        return text
+    return f"{text}; {held_back} held back" + ("" if shows_all else " (--all says why)")
+
+
+_KIND_WORDS = {DeviceKind.NIC: "NIC", DeviceKind.RDMA: "RDMA-only device", DeviceKind.GPU: "GPU"}
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

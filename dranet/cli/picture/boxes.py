@@ -1,0 +1,227 @@
+"""What the picture shows: panels (NUMA nodes), groups (root complexes, switches), boxes (devices)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dranet.cli.look import Look, summarize
+from dranet.cli.screen import printable
+from dranet.cli.topology_text import Branch, choose_hardware, cpus_of, name_hardware, root_branches
+from dranet.cli.traits import TraitReader, Traits, nearest_words
+from dranet.inventory.filter import Decision
+from dranet.inventory.topology import Distance, distance, nearest, topology_tree
+from dranet.model.device import Device, DeviceKind
+
+MAX_ALIKE = 4
+"""More virtual functions of one card than this are one box."""
+
+MAX_BOXES = 48
+"""A group that has more shows the first and says how many more there are."""
+
+
+class Tone(StrEnum):
+    """How a box looks; the value is its class in the style sheet."""
+
+    GPU = "gpu"
+    NIC = "nic"
+    RDMA = "rdma"
+    HELD_BACK = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One device. Lines are words of which a box shows those that fit, the first ones first."""
+
+    tone: Tone
+    name: str
+    corner: str = ""
+    lines: tuple[tuple[str, ...], ...] = ()
+    tooltip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A root complex or a switch: what is inside is nearer to each other than to the rest."""
+
+    label: str
+    gpus: tuple[Box, ...] = ()
+    others: tuple[Box, ...] = ()
+    groups: tuple[Group, ...] = ()
+    bond: Distance | None = None
+    """How far each GPU right here is from each other device right here; ``None`` without such pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A NUMA node, or the devices whose place is not known."""
+
+    title: str
+    subtitle: str
+    groups: tuple[Group, ...]
+    is_numa_node: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    title: str
+    subtitle: str
+    panels: tuple[Panel, ...]
+    distances: tuple[Distance, ...]
+    """Those that occur between a GPU and another device, for the legend."""
+
+
+def build_picture(look: Look, shown: Sequence[Decision] | None = None) -> Picture:
+    """The picture of a node; by default of all its hardware, held back or not."""
+    shown = choose_hardware(look) if shown is None else shown
+    artist = _Artist(look, shown)
+    host, counts = look.facts.host, summarize(shown, shows_all=True)
+    return Picture(
+        title=printable(host.name or host.product or "this node"),
+        subtitle=printable(" · ".join(filter(None, (host.name and host.product, counts)))),
+        panels=tuple(artist.panels()),
+        distances=artist.distances(),
+    )
+
+
+class _Artist:
+    def __init__(self, look: Look, shown: Sequence[Decision]) -> None:
+        self._cpus = cpus_of(look.facts)
+        self._shown = {decision.device.name: decision for decision in shown}
+        self._names = name_hardware(look)
+        self._address_names = {d.pci_address: self._names.get(d.name, d.name) for d in look.devices}
+        self._reader = TraitReader(look.facts)
+        self._gpus = [device for device in self._devices() if device.kind is DeviceKind.GPU]
+
+    def _devices(self) -> Iterator[Device]:
+        return (decision.device for decision in self._shown.values())
+
+    def distances(self) -> tuple[Distance, ...]:
+        others = [device for device in self._devices() if device.kind is not DeviceKind.GPU]
+        found = {distance(gpu, other) for gpu in self._gpus for other in others}
+        return tuple(sorted(far for far in found if far is not None))
+
+    def panels(self) -> Iterator[Panel]:
+        cpus = {f"NUMA node {node}": f"CPUs {cpus}" for node, cpus in self._cpus.items() if cpus}
+        for node in topology_tree(self._devices()):
+            groups = [self._group(b) for child in node.children for b in root_branches(child)]
+            if node.devices:
+                groups.append(self._loose(node.devices))
+            yield Panel(
+                _PANEL_TITLES.get(node.label, node.label),
+                cpus.get(node.label, ""),
+                tuple(sorted(groups, key=_importance)),
+                is_numa_node=node.label not in _PANEL_TITLES,
+            )
+
+    def _loose(self, names: Sequence[str]) -> Group:
+        return Group("", others=tuple(self._boxes([self._shown[name] for name in names], bond=None)))
+
+    def _group(self, branch: Branch) -> Group:
+        is_switch = " / " in branch.label
+        members, groups = [], []
+        for child in branch.children:
+            if child.device:
+                members.append(self._shown[child.device])
+            elif is_switch and _is_card(child):
+                members += [self._shown[function.device] for function in child.children]
+            else:
+                groups.append(self._group(child))
+        gpus = [d for d in members if d.device.kind is DeviceKind.GPU]
+        others = [d for d in members if d.device.kind is not DeviceKind.GPU]
+        bond = _bond(gpus, others)
+        return Group(
+            branch.label,
+            gpus=tuple(self._boxes(gpus, bond)),
+            others=tuple(self._boxes(others, bond)),
+            groups=tuple(groups),
+            bond=bond,
+        )
+
+    def _boxes(self, members: Sequence[Decision], bond: Distance | None) -> list[Box]:
+        alike: dict[str, list[Decision]] = defaultdict(list)
+        for member in members:
+            alike[member.device.physical_function or member.device.name].append(member)
+        boxes: list[Box] = []
+        for key, same in alike.items():
+            if len(same) > MAX_ALIKE:
+                boxes.append(self._many(key, same))
+            else:
+                boxes += [self._box(decision, bond) for decision in same]
+        if len(boxes) <= MAX_BOXES:
+            return boxes
+        return [*boxes[:MAX_BOXES], Box(Tone.HELD_BACK, "…", "", ((f"and {len(boxes) - MAX_BOXES} more",),))]
+
+    def _many(self, physical_function: str, same: Sequence[Decision]) -> Box:
+        offered = sum(decision.published for decision in same)
+        parent = self._address_names.get(physical_function, physical_function)
+        lines = ((f"virtual functions of {parent}",), (f"{offered} of them offered",))
+        tone = Tone.NIC if offered else Tone.HELD_BACK
+        return Box(tone, f"{len(same)} VFs", "", lines, "\n".join(d.device.name for d in same))
+
+    def _box(self, decision: Decision, bond: Distance | None) -> Box:
+        device, traits = decision.device, self._reader.read(decision.device)
+        near = None if device.kind is DeviceKind.GPU or bond is not None else nearest(device, self._gpus)
+        third = [nearest_words(near, self._names), traits.model]
+        if not decision.published:
+            third = [decision.reason.partition(":")[0]]  # the rest is in the tooltip
+        return Box(
+            tone=_tone(decision),
+            name=self._names.get(device.name, printable(device.name)),
+            corner=printable(traits.pace),
+            lines=tuple(tuple(map(printable, line)) for line in (_second_line(device, traits), third)),
+            tooltip=_tooltip(decision, traits),
+        )
+
+
+_PANEL_TITLES = {"NUMA node unknown": "NUMA node not known", "no PCI": "Not on PCI"}
+
+
+def _second_line(device: Device, traits: Traits) -> tuple[str, ...]:
+    if device.kind is DeviceKind.GPU:
+        return (device.name,)
+    return (device.ifname or device.name, device.rdma_device, traits.sriov)
+
+
+def _tone(decision: Decision) -> Tone:
+    if not decision.published:
+        return Tone.HELD_BACK
+    return {DeviceKind.GPU: Tone.GPU, DeviceKind.RDMA: Tone.RDMA}.get(decision.device.kind, Tone.NIC)
+
+
+def _tooltip(decision: Decision, traits: Traits) -> str:
+    device = decision.device
+    path = " / ".join((device.pcie_root, *device.pci_path)) if device.pci_path else ""
+    lines = (device.name, traits.model, path, "" if decision.published else f"held back: {decision.reason}")
+    return "\n".join(printable(line) for line in lines if line)
+
+
+def _bond(gpus: Iterable[Decision], others: Sequence[Decision]) -> Distance | None:
+    """The one distance of all pairs; ``None`` where they differ or there is no pair."""
+    found = {distance(gpu.device, other.device) for gpu in gpus for other in others}
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_card(branch: Branch) -> bool:
+    """Functions behind one port, and no switch of its own: beside a switch's other cards they are equal."""
+    return " / " not in branch.label and all(child.device for child in branch.children)
+
+
+def _importance(group: Group) -> int:
+    """GPUs with their NICs first, then what else is offered, then the rest; else as found."""
+    boxes = [*_all_boxes(group)]
+    tones = {box.tone for box in boxes}
+    if tones == {Tone.HELD_BACK}:
+        return 3
+    if Tone.GPU in tones:
+        return 0 if len(boxes) > 1 else 1
+    return 2
+
+
+def _all_boxes(group: Group) -> Iterator[Box]:
+    yield from group.gpus
+    yield from group.others
+    for inner in group.groups:
+        yield from _all_boxes(inner)

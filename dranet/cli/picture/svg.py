@@ -1,0 +1,121 @@
+"""Shapes -> a standalone SVG document: one style sheet, light and dark, no script, nothing from outside.
+
+Every text comes from a machine and is escaped; what XML cannot hold became an escape before it got here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from xml.sax.saxutils import escape, quoteattr
+
+from dranet.cli.look import Look
+from dranet.cli.picture.boxes import build_picture
+from dranet.cli.picture.layout import Drawing, Line, Rect, Shape, Text, lay_out
+
+FONTS = "Arimo, 'Liberation Sans', Arial, Helvetica, 'DejaVu Sans', sans-serif"
+
+_LIGHT = """
+.page{fill:#ffffff}
+.panel{fill:#f5f7fa;stroke:#d5dbe3}
+.group{fill:#ffffff;stroke:#cfd6df}
+.gpu{fill:#e3f4e6;stroke:#4f9d62}
+.nic{fill:#e4effd;stroke:#4d86cf}
+.rdma{fill:#f0e9fc;stroke:#8a63d2}
+.held{fill:#f1f2f4;stroke:#aeb5be;stroke-dasharray:4 3}
+.bus{stroke:#0f766e;stroke-width:3;stroke-linecap:round}
+.far{stroke:#98a2ae;stroke-width:2}
+.bus.held{stroke:#aeb5be;stroke-width:2;stroke-dasharray:4 3}
+.pill{fill:#0f766e;stroke:none}
+.pill.far{fill:#687380;stroke:none}
+.pilltext{fill:#ffffff}
+.title,.name{fill:#1c232b}
+.small{fill:#2f3943}
+.muted{fill:#5d6874}
+.faint{fill:#5d6874}
+.held-text{fill:#6f7984}
+"""
+_DARK = """
+.page{fill:#0f141a}
+.panel{fill:#171e26;stroke:#2d3742}
+.group{fill:#1d252e;stroke:#364250}
+.gpu{fill:#173524;stroke:#4f9d62}
+.nic{fill:#15304f;stroke:#4d86cf}
+.rdma{fill:#2d2150;stroke:#8a63d2}
+.held{fill:#1f262e;stroke:#56616d}
+.bus{stroke:#2dd4bf}
+.far{stroke:#5d6874}
+.bus.held{stroke:#56616d}
+.pill{fill:#0f766e}
+.pill.far{fill:#5d6874}
+.title,.name{fill:#eef2f6}
+.small{fill:#d4dbe3}
+.muted,.faint{fill:#a3aeba}
+.held-text{fill:#8d98a4}
+"""
+
+
+def draw_svg(look: Look) -> str:
+    """The picture of a node as one SVG document."""
+    return render_svg(lay_out(build_picture(look)))
+
+
+def render_svg(drawing: Drawing) -> str:
+    """The document, a shape on each line, with a final newline."""
+    return "\n".join(_lines(drawing)) + "\n"
+
+
+def _lines(drawing: Drawing) -> Iterator[str]:
+    width, height = _number(drawing.width), _number(drawing.height)
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="{FONTS}" role="img">'
+    )
+    yield f"<title>{escape(drawing.title)}</title>"
+    dark = _DARK.strip().replace("\n", "\n  ")
+    yield f"<style>{_LIGHT}@media (prefers-color-scheme:dark){{\n  {dark}\n}}\n</style>"
+    yield f'<rect class="page" width="{width}" height="{height}"/>'
+    for shape in drawing.shapes:
+        yield from _shape(shape)
+    yield "</svg>"
+
+
+def _shape(shape: Shape) -> Iterator[str]:
+    if isinstance(shape, Text):
+        yield _text(shape)
+    elif isinstance(shape, Line):
+        ends = zip(("x1", "y1", "x2", "y2"), (shape.x1, shape.y1, shape.x2, shape.y2), strict=True)
+        yield f'<line class="{shape.style}" {" ".join(f"{k}={_quoted(v)}" for k, v in ends)}/>'
+    else:
+        yield from _group(shape)
+
+
+def _group(rect: Rect) -> Iterator[str]:
+    yield "<g>"
+    if rect.tooltip:
+        yield f"<title>{escape(rect.tooltip)}</title>"
+    yield (
+        f'<rect class="{rect.style}" x={_quoted(rect.x)} y={_quoted(rect.y)} '
+        f"width={_quoted(rect.width)} height={_quoted(rect.height)} rx={_quoted(rect.radius)}/>"
+    )
+    yield from map(partial(_text, held="held" in rect.style.split()), rect.texts)
+    yield "</g>"
+
+
+def _text(text: Text, held: bool = False) -> str:
+    anchor = "" if text.anchor == "start" else f' text-anchor="{text.anchor}"'
+    weight = ' font-weight="700"' if text.bold else ""
+    style = f"{text.style} held-text" if held else text.style
+    return (
+        f'<text class="{style}" x={_quoted(text.x)} y={_quoted(text.y)} '
+        f'font-size="{_number(text.size)}"{anchor}{weight}>{escape(text.text)}</text>'
+    )
+
+
+def _quoted(value: float) -> str:
+    return quoteattr(_number(value))
+
+
+def _number(value: float) -> str:
+    """The same text on every machine: at most one decimal."""
+    return f"{round(value, 1):g}"

@@ -1,0 +1,121 @@
+"""What the reader of the output can see: how wide it is, whether it has colours, and tables that fit in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+GAP = "  "
+CONTINUED = "    "
+"""Indents what did not fit on the line of its row."""
+
+_LEAST_WRAPPED = 24
+"""Text wrapped to less than this reads worse than on a line of its own."""
+
+_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where the output goes. ``columns`` is ``None`` where there is no limit, as in a pipe or a file."""
+
+    columns: int | None = None
+    lines: int | None = None
+    colours: bool = False
+
+    def dim(self, text: str) -> str:
+        """Muted: what is there but not on offer."""
+        return f"{_DIM}{text}{_PLAIN}" if self.colours and text else text
+
+    def bold(self, text: str) -> str:
+        return f"{_BOLD}{text}{_PLAIN}" if self.colours and text else text
+
+    def cut(self, text: str) -> str:
+        """One line that does not run over the edge."""
+        return cut(text, self.columns)
+
+
+def find_screen() -> Screen:
+    """The terminal on standard output; elsewhere no colours, and no limit but ``COLUMNS``.
+
+    ``NO_COLOR`` (no-color.org) and ``TERM=dumb`` turn colours off.
+    """
+    if not sys.stdout.isatty():
+        columns = os.environ.get("COLUMNS", "")
+        return Screen(columns=int(columns) if columns.isdecimal() and int(columns) else None)
+    size = shutil.get_terminal_size()
+    colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
+    return Screen(size.columns, size.lines, colours)
+
+
+def printable(text: str) -> str:
+    """``text`` with every character that could move the cursor, or is none, as an escape: ``\\x1b``.
+
+    The kernel lets an interface name hold any byte but white space, ``/`` and ``:``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cut(text: str, columns: int | None) -> str:
+    """``text`` in at most ``columns`` characters, with ``…`` for what is left out."""
+    if columns is None or len(text) <= columns:
+        return text
+    return text[: max(columns - 1, 0)].rstrip() + "…"
+
+
+def format_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], columns: int | None = None
+) -> list[list[str]]:
+    """Left-aligned columns, two spaces apart: the lines of the header, then those of each row.
+
+    A row that is too long continues below itself, indented: a last cell on its own wraps beside the others
+    while that is readable; columns that do not fit at all come as further lines of every row.
+    """
+    table = [tuple(map(printable, row)) for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    groups = _fold(widths, len(header[-1]), columns)
+    return [_format_row(row, widths, groups, columns) for row in table]
+
+
+def _fold(widths: Sequence[int], last_floor: int, columns: int | None) -> list[list[int]]:
+    """Which columns share a line. The last one needs room for its title only: it can wrap."""
+    groups: list[list[int]] = [[]]
+    used = 0
+    for column, width in enumerate(widths):
+        needed = min(width, last_floor) if column == len(widths) - 1 else width
+        if columns is not None and groups[-1] and used + len(GAP) + needed > columns:
+            groups.append([])
+            used = len(CONTINUED)
+        used += needed + (len(GAP) if groups[-1] else 0)
+        groups[-1].append(column)
+    return groups
+
+
+def _format_row(
+    row: Sequence[str], widths: Sequence[int], groups: Sequence[Sequence[int]], columns: int | None
+) -> list[str]:
+    lines: list[str] = []
+    for number, group in enumerate(groups):
+        indent = CONTINUED if number else ""
+        *fixed, end = group
+        start = indent + "".join(row[column].ljust(widths[column]) + GAP for column in fixed)
+        lines += _end_line(start, row[end], columns)
+    return lines
+
+
+def _end_line(start: str, text: str, columns: int | None) -> list[str]:
+    """``start`` and the last cell of the line: beside it, wrapped beside it, or below it."""
+    if columns is None or len(start) + len(text) <= columns:
+        return [(start + text).rstrip()]
+    room = columns - len(start)
+    if room >= _LEAST_WRAPPED:
+        first, *rest = textwrap.wrap(text, room)
+        return [start + first, *(" " * len(start) + line for line in rest)]
+    below = textwrap.wrap(text, max(columns - len(CONTINUED), 1))
+    return [start.rstrip(), *(CONTINUED + line for line in below)]
