@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 from dranet import __version__
+from dranet.cli.look import make_scanner
 from dranet.cli.run import add_settings_flags, read_settings
 from dranet.errors import SettingsError
-from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.scan import NodeScanner
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
 from dranet.model.redact import redact
@@ -78,11 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read_facts(settings: Settings) -> NodeFacts:
-    scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
-    scanner.set_lifelines(
-        [LifelineTarget("the node's address", address, is_own=True) for address in settings.node_addresses]
-    )
-    return scanner.read()
+    return make_scanner(settings).read()
 
 
 def _describe_source(facts: NodeFacts, redacted: bool) -> str:

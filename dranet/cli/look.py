@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from dranet.cli.run import add_settings_flags, read_settings
+from dranet.driver.captured import CapturedFacts
 from dranet.driver.lifelines import OWN_ADDRESS
 from dranet.driver.policy import load_policy
-from dranet.errors import SettingsError
+from dranet.driver.publish import FactsReader
 from dranet.inventory.filter import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.kernel.changes import EVERYTHING, Changes
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.scan import NodeScanner
-from dranet.model.capture import MAX_CAPTURE_BYTES, Capture, decode_capture
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import NodeFacts
 from dranet.settings import Settings
@@ -39,8 +37,6 @@ SHAPING_SETTINGS = (
     "procfs_root",
 )
 """The settings that decide which devices there are and what they say."""
-
-STANDARD_INPUT = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +92,11 @@ class Eye:
     def __init__(self, options: argparse.Namespace) -> None:
         self.settings = read_settings(options)
         self._policy = load_policy(self.settings)
-        self._facts_file: str | None = options.facts or _text_or_none(self.settings.facts_file)
-        self._scanner = _make_scanner(self.settings)
+        self._reader = _make_reader(options, self.settings)
 
     @property
     def reads_capture(self) -> bool:
-        return self._facts_file is not None
+        return isinstance(self._reader, CapturedFacts)
 
     def look(self, changes: Changes = EVERYTHING) -> Look:
         """Scan what may have changed, or read the capture, and take the inventory. Blocking.
@@ -110,46 +105,24 @@ class Eye:
             SettingsError: the capture cannot be read.
             KernelError: netlink failed.
         """
-        facts = read_capture(self._facts_file).facts if self._facts_file else self._scanner.read(changes)
+        facts = self._reader.read(changes)
         decisions = take_inventory(facts, {}, self._policy)
         return Look(facts, decisions, self._policy, is_capture=self.reads_capture)
 
 
-def _text_or_none(path: Path | None) -> str | None:
-    return None if path is None else str(path)
+def _make_reader(options: argparse.Namespace, settings: Settings) -> FactsReader:
+    if options.facts:
+        return CapturedFacts(options.facts, "--facts")
+    return CapturedFacts(str(settings.facts_file)) if settings.facts_file else make_scanner(settings)
 
 
-def _make_scanner(settings: Settings) -> NodeScanner:
+def make_scanner(settings: Settings) -> NodeScanner:
+    """A scanner of this node that knows the addresses the settings name."""
     scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
     scanner.set_lifelines(
         [LifelineTarget(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses]
     )
     return scanner
-
-
-def read_capture(file: str) -> Capture:
-    """Read a capture of at most 64 MiB; ``-`` is standard input.
-
-    Raises:
-        SettingsError: it cannot be read, is too long, or does not fit.
-    """
-    try:
-        if file == STANDARD_INPUT:
-            data = sys.stdin.buffer.read(MAX_CAPTURE_BYTES + 1)
-        else:
-            with Path(file).open("rb") as stream:
-                data = stream.read(MAX_CAPTURE_BYTES + 1)
-        text = data.decode()
-    except OSError as error:
-        raise SettingsError(f"--facts {file}: {os.strerror(error.errno or 0)}") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"--facts {file}: not UTF-8 text") from error
-    if len(data) > MAX_CAPTURE_BYTES:
-        raise SettingsError(f"--facts {file}: longer than {MAX_CAPTURE_BYTES >> 20} MiB")
-    try:
-        return decode_capture(text)
-    except SettingsError as error:
-        raise SettingsError(f"--facts {file}: {error.message}", hint=error.hint) from error
 
 
 def warn(warnings: Iterable[str], already: frozenset[str] = frozenset()) -> None:

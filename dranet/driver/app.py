@@ -23,6 +23,7 @@ from dranet.cluster.nodes import fetch_node_addresses
 from dranet.cluster.slices import SlicePublisher
 from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
+from dranet.driver.captured import CapturedFacts
 from dranet.driver.gate import ReadyGate
 from dranet.driver.health import InventoryHealth
 from dranet.driver.hooks import PodHooks, RuntimeSnapshot
@@ -30,7 +31,7 @@ from dranet.driver.lifelines import Lifelines
 from dranet.driver.policy import PolicySource
 from dranet.driver.prepare import Preparer
 from dranet.driver.probes import PartState, ProbeServer
-from dranet.driver.publish import CapturedFacts, Inventory, PublishLoop
+from dranet.driver.publish import Inventory, PublishLoop
 from dranet.driver.reconcile import Reconciler
 from dranet.driver.report import EventNote, Reporter
 from dranet.kernel.boot import read_boot_id
@@ -125,7 +126,7 @@ class Driver:
     def _build_inventory(self) -> Inventory:
         facts_file = self._settings.facts_file
         return Inventory(
-            CapturedFacts(facts_file) if facts_file else self._build_scanner(),
+            CapturedFacts(str(facts_file)) if facts_file else self._build_scanner(),
             policy=self._policy.get,
             store=self._store,
             metrics=self._metrics,

@@ -12,10 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
-from dranet.errors import DeviceError, KernelError, Reason, SettingsError
+from dranet.errors import DeviceError, KernelError, Reason
 from dranet.inventory.filter import Decision, uplink_names
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
@@ -23,7 +22,6 @@ from dranet.inventory.slices import plan_slices
 from dranet.kernel.changes import EVERYTHING, Changes
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.watch import ChangeWatch
-from dranet.model.capture import decode_capture
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, RdmaDevice
 from dranet.store import ClaimStore
@@ -83,36 +81,11 @@ class View:
 
 
 class FactsReader(Protocol):
-    """Where facts come from: ``kernel.scan.NodeScanner``, or a capture."""
+    """Where facts come from: ``kernel.scan.NodeScanner``, or ``driver.captured.CapturedFacts``."""
 
     def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None: ...
 
     def read(self, changes: Changes = EVERYTHING, /) -> NodeFacts: ...
-
-
-class CapturedFacts:
-    """The facts of a capture, the same for ever; no kernel is asked."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._facts: NodeFacts | None = None
-
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
-        """A capture has its own."""
-
-    def read(self, _: Changes = EVERYTHING, /) -> NodeFacts:
-        """Read the file at the first call.
-
-        Raises:
-            SettingsError: it cannot be read, or is no capture.
-        """
-        if self._facts is None:
-            try:
-                text = self._path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise SettingsError(f"facts file {self._path}: {error}") from error
-            self._facts = decode_capture(text).facts
-        return self._facts
 
 
 class Inventory:

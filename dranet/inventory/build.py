@@ -63,6 +63,12 @@ def build_devices(
     return tuple(sorted(devices.values(), key=_preference))
 
 
+@lru_cache(maxsize=4096)
+def bare_device(name: str, ifname: str) -> Device:
+    """One of the node's own links. A node full of pods has the same thousand of them at each scan."""
+    return Device(name, DeviceKind.NIC, ifname=ifname)
+
+
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
     """What a device's own facts do not say, but its neighbours'."""
@@ -131,7 +137,7 @@ class _Parts:
             name = naming.encoded_link_name(link.ifname) if name in taken else name
             taken.add(name)
             if infrastructure_reason(link, self.offered_kinds):
-                yield _bare_device(name, link.ifname)
+                yield bare_device(name, link.ifname)
             else:
                 yield self._device(name, link, self._soft_rdma(link))
 
@@ -302,11 +308,6 @@ def _kind(link: Link | None, rdma: RdmaDevice | None, function: PciFunction | No
     is_roce = any(port.link_layer == "Ethernet" for port in rdma.ports)
     owns_link = function is None or function.base_class == _PCI_CLASS_NETWORK
     return DeviceKind.NIC if is_roce and owns_link else DeviceKind.RDMA
-
-
-@lru_cache(maxsize=4096)  # a node full of pods has the same thousand at each scan
-def _bare_device(name: str, ifname: str) -> Device:
-    return Device(name, DeviceKind.NIC, ifname=ifname)
 
 
 def _placed_gpu(gpu: Gpu, function: PciFunction | None) -> Device:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dranet.errors import DranetError
-from dranet.inventory.build import PASSTHROUGH_DRIVERS, carrier
+from dranet.inventory.build import PASSTHROUGH_DRIVERS, bare_device, carrier
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, Given, Policy
 from dranet.inventory.ties import Ties, find_ties, has_local_parent
@@ -118,10 +119,19 @@ def _decide_held(device: Device, view: _HostView) -> Decision:
 def _decide_free(device: Device, view: _HostView, policy: Policy) -> Decision:
     reason = _reason_to_hold(device, view, policy)
     if reason:
-        return Decision(device, False, reason)
+        is_bare = not device.attributes
+        return (
+            _decide_bare(device.name, device.ifname, reason) if is_bare else Decision(device, False, reason)
+        )
     if policy.rules is None and policy.filter is None:
         return Decision(device, True, _OFFERED[device.kind])
     return _decide_once(device, policy)
+
+
+@lru_cache(maxsize=4096)
+def _decide_bare(name: str, ifname: str, reason: str) -> Decision:
+    """One of the node's own links, of which a node full of pods has the same thousand at each scan."""
+    return Decision(bare_device(name, ifname), False, reason)
 
 
 def _decide_once(device: Device, policy: Policy) -> Decision:

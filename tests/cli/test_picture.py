@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cli.examples import PAGES, PICTURES, fill_page, print_out
-from dranet.cli.look import Look, read_capture
+from dranet.cli.look import Look
 from dranet.cli.main import main
 from dranet.cli.picture.boxes import Tone, build_picture
 from dranet.cli.picture.layout import Drawing, Rect, Text, lay_out
 from dranet.cli.picture.png import ZOOM, render_png
 from dranet.cli.picture.svg import draw_svg, render_svg
 from dranet.cli.picture.text_width import fit_text, fit_words, text_width
+from dranet.driver.captured import read_capture
 from dranet.errors import SettingsError
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
@@ -299,4 +300,4 @@ def test_every_captured_machine_has_a_picture_whose_texts_fit() -> None:
     captures = sorted((REPOSITORY / "tests/data").glob("*/capture.json"))
     assert len(captures) >= 10
     for capture in captures:
-        assert_all_texts_fit(read_capture(str(capture)).facts)
+        assert_all_texts_fit(read_capture(str(capture), "--facts").facts)

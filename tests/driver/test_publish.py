@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.publish import CapturedFacts, Inventory, PublishLoop, View
+from dranet.driver.captured import CapturedFacts
+from dranet.driver.publish import Inventory, PublishLoop, View
 from dranet.errors import DeviceError, KernelError, Reason, SettingsError
 from dranet.inventory.filter import Decision
 from dranet.inventory.policy import Policy
@@ -130,7 +131,7 @@ def test_a_warning_is_said_once_for_as_long_as_it_stays(make: Make, caplog: pyte
 def test_a_capture_stands_for_the_node(make: Make, tmp_path: Path) -> None:
     file = tmp_path / "node.json"
     file.write_text(encode_capture(Capture(FACTS, "a test")))
-    inventory = make(CapturedFacts(file))
+    inventory = make(CapturedFacts(str(file)))
     inventory.set_lifelines([LifelineTarget("the node's address", "192.0.2.2", is_own=True)])
     inventory.scan()
     file.unlink()
@@ -147,7 +148,7 @@ def test_a_capture_that_cannot_be_used_refuses_the_start(
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(SettingsError, match=r"facts file|capture"):
-        make(CapturedFacts(file)).scan()
+        make(CapturedFacts(str(file))).scan()
 
 
 # --- the loop -------------------------------------------------------------------------------------------
