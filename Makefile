@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 PROTOS := $(wildcard proto/dranet/pb/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt proto lock docs bench clean
+.PHONY: help setup demo test test-machine check fmt proto lock docs bench clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -30,6 +30,9 @@ demo: setup ## boot a node of eight GPUs and NICs, attach NICs to pods, prove th
 
 test: setup ## run every test that this machine can run; list by name those it cannot
 	@$(BIN)/python -m pytest
+
+test-machine: setup ## boot a stock kernel with NUMA, SR-IOV and RDMA in a virtual machine, run discovery and kernel tests inside
+	@$(BIN)/python -m dranet.testbed.machine
 
 check: setup ## lint, types, import contract, stale generated files
 	$(BIN)/ruff check .

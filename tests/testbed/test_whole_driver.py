@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from dranet.cluster import paths
+from dranet.model.capture import Capture, encode_capture
+from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.testbed.cluster import Testbed
 from dranet.testbed.driver_process import DriverFailed, DriverProcess
 from dranet.testbed.isolation import WORK_DIR
@@ -137,6 +139,21 @@ def test_an_idle_driver_writes_nothing_and_says_nothing() -> None:
             await _wait_scans(scans + 3)
             assert await testbed.fetch_slices() == before
             assert testbed.driver.log_file.read_text() == log
+
+    asyncio.run(scenario())
+
+
+def test_a_driver_on_a_capture_offers_the_devices_of_that_machine() -> None:
+    nic = PciFunction("0000:21:00.0", 0x020000, 0x15B3, 0x1021, driver="mlx5_core", path=("0000:21:00.0",))
+    link = Link(7, "rail0", flags=1, carrier=True, parent_bus="pci", pci_address=nic.address)
+    capture = encode_capture(Capture(NodeFacts(links=(link,), pci_functions=(nic,))))
+
+    async def scenario() -> None:
+        file = WORK_DIR / "node.json"
+        await asyncio.to_thread(file.write_text, capture)
+        async with running_driver(facts_file=str(file)) as testbed:
+            slices = (await testbed.api.list(paths.RESOURCE_SLICES))["items"]
+            assert [d["name"] for s in slices for d in s["spec"]["devices"]] == ["pci-0000-21-00-0"]
 
     asyncio.run(scenario())
 

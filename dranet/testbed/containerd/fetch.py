@@ -1,8 +1,7 @@
 """Get a real containerd and runc from the distribution's packages, without installing anything.
 
-Talks to apt-get and dpkg-deb with an index, cache and configuration of their own; the host's package
-database is neither read nor written, and no maintainer script runs. What is kept is only the handful of
-programs that a pod needs, in one folder per version of a cache that may be deleted at any time.
+Talks to the private apt of ``dranet.testbed.debian``. What is kept is only the handful of programs that a pod
+needs, in one folder per version of a cache that may be deleted at any time.
 
 Knows nothing of pods, the CRI or namespaces.
 """
@@ -11,32 +10,33 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from dranet.testbed.containerd.apt import (
-    AptSource,
-    find_source,
-    parse_classic,
-    parse_deb822,
-    parse_os_release,
-)
 from dranet.testbed.containerd.image import write_image_archive
+from dranet.testbed.debian.packages import (
+    PackagesUnavailable,
+    PrivateApt,
+    Release,
+    ToolFailed,
+    cache_folder,
+    make_cache,
+    read_release,
+    read_version,
+    run_tool,
+    unpack,
+)
 
 Report = Callable[[str], None]
 """Takes one line of progress."""
 
 DEBIAN_CONTAINERD_SUITE = "trixie"
 """The stable Debian release with containerd 1.7; its binary runs from glibc 2.34 on, so on bookworm too."""
-
-_APT_TIMEOUT_SECONDS = 300.0
 
 _PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "containerd": ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr"),
@@ -88,27 +88,16 @@ class Toolchain:
         return self.folder / "images.tar"
 
 
-@dataclass(frozen=True, slots=True)
-class _Release:
-    """The host's release and where containerd comes from."""
-
-    suite: str
-    containerd_suite: str
-    architecture: str
-    source: AptSource
-
-
 def default_cache_dir() -> Path:
     """``$XDG_CACHE_HOME/dranet/containerd``, by default below ``~/.cache``.
 
     Raises:
         ContainerdUnavailable: the caller has no home.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        return Path(base).expanduser() / "dranet" / "containerd"
-    except RuntimeError as error:
-        raise _no_cache(base, str(error)) from error
+        return cache_folder("containerd")
+    except PackagesUnavailable as error:
+        raise ContainerdUnavailable(Cause(error.shortage.value), error.detail) from error
 
 
 def find_toolchain(cache_dir: Path, containerd_suite: str | None = None) -> Toolchain | None:
@@ -132,20 +121,27 @@ def fetch_toolchain(cache_dir: Path, report: Report, containerd_suite: str | Non
     found = find_toolchain(cache_dir, containerd_suite)
     if found is not None:
         return found
-    release = _read_release(containerd_suite)
-    cache_dir = cache_dir.resolve()
-    _make_cache(cache_dir)
+    try:
+        return _fetch(cache_dir.resolve(), report, containerd_suite)
+    except PackagesUnavailable as error:
+        raise ContainerdUnavailable(Cause(error.shortage.value), error.detail) from error
+
+
+def _fetch(cache_dir: Path, report: Report, explicit_suite: str | None) -> Toolchain:
+    release = read_release()
+    suite = explicit_suite or (DEBIAN_CONTAINERD_SUITE if release.distribution == "debian" else release.suite)
+    make_cache(cache_dir)
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache_dir) as temporary:
         work = Path(temporary)
-        debs = _download(work / "apt", release, report)
+        debs = _download(work, release, suite, report)
         report("unpacking")
         stage = work / "stage"
-        packages = {name: _unpack(deb, _PROGRAMS[name], stage / "bin") for name, deb in debs.items()}
-        version = _read_version(stage / "bin" / "containerd")
+        packages = {name: _keep(deb, _PROGRAMS[name], stage / "bin") for name, deb in debs.items()}
+        version = _read_containerd_version(stage / "bin" / "containerd")
         write_image_archive(stage / "bin" / "busybox", stage / "images.tar")
-        manifest = {"version": version, "packages": packages, "explicit_suite": containerd_suite is not None}
+        manifest = {"version": version, "packages": packages, "explicit_suite": explicit_suite is not None}
         (stage / "manifest.json").write_text(json.dumps(manifest, indent=1))
-        final = cache_dir / f"{release.containerd_suite}-{version}-{release.suite}-{release.architecture}"
+        final = cache_dir / f"{suite}-{version}-{release.suite}-{release.architecture}"
         # Somebody else may have won the race; theirs is as good.
         with contextlib.suppress(OSError):
             stage.rename(final)
@@ -153,114 +149,25 @@ def fetch_toolchain(cache_dir: Path, report: Report, containerd_suite: str | Non
     return Toolchain(final, version, packages)
 
 
-def _make_cache(cache_dir: Path) -> None:
-    try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _no_cache(str(cache_dir), error.strerror or str(error)) from error
-
-
-def _no_cache(where: str, why: str) -> ContainerdUnavailable:
-    return ContainerdUnavailable(
-        Cause.FETCH_FAILED, f"{where}: {why}; name a writable folder with XDG_CACHE_HOME"
-    )
-
-
-def _read_release(containerd_suite: str | None) -> _Release:
-    for program in ("apt-get", "dpkg", "dpkg-deb"):
-        if shutil.which(program) is None:
-            raise ContainerdUnavailable(Cause.NO_APT, f"this machine has no {program}")
-    os_release = parse_os_release(_read_text(Path("/etc/os-release")))
-    suite = os_release.get("VERSION_CODENAME", "")
-    if not suite:
-        raise ContainerdUnavailable(Cause.NOT_DEBIAN_LIKE, "/etc/os-release has no VERSION_CODENAME")
-    source = find_source(_read_sources(Path("/etc/apt")), suite)
-    if source is None:
-        raise ContainerdUnavailable(Cause.NO_MIRROR, f"no apt source here serves {suite} main")
-    own = DEBIAN_CONTAINERD_SUITE if os_release.get("ID") == "debian" else suite
-    architecture = _run(["dpkg", "--print-architecture"], Cause.NO_APT).strip()
-    return _Release(suite, containerd_suite or own, architecture, source)
-
-
-def _read_sources(apt_dir: Path) -> list[AptSource]:
-    files = [apt_dir / "sources.list", *sorted((apt_dir / "sources.list.d").glob("*"))]
-    sources: list[AptSource] = []
-    for file in files:
-        parse = {".sources": parse_deb822, ".list": parse_classic}.get(file.suffix)
-        if parse is not None:
-            sources += parse(_read_text(file))
-    return sources
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
-def _download(apt_dir: Path, release: _Release, report: Report) -> dict[str, Path]:
+def _download(work: Path, release: Release, containerd_suite: str, report: Report) -> dict[str, Path]:
     """Package name -> the downloaded ``.deb``; index and packages go with the temporary folder."""
-    config = _write_apt_config(apt_dir, release)
-    report(f"reading the package index of {release.suite} and {release.containerd_suite}")
-    _run(["apt-get", "-qq", "-c", str(config), "update"], Cause.FETCH_FAILED)
-    downloads = apt_dir / "debs"
-    downloads.mkdir()
+    apt = PrivateApt(work / "apt", release.source, (release.suite, containerd_suite), release.architecture)
+    report(f"reading the package index of {release.suite} and {containerd_suite}")
+    apt.update()
     report(f"downloading {', '.join(_PROGRAMS)}")
-    wanted = [
-        f"{name}/{release.containerd_suite if name == 'containerd' else release.suite}" for name in _PROGRAMS
-    ]
-    _run(["apt-get", "-qq", "-c", str(config), "download", *wanted], Cause.FETCH_FAILED, cwd=downloads)
-    return {name: next(downloads.glob(f"{name}_*.deb")) for name in _PROGRAMS}
+    wanted = [f"{name}/{containerd_suite if name == 'containerd' else release.suite}" for name in _PROGRAMS]
+    return apt.download(wanted, work / "debs")
 
 
-def _write_apt_config(apt_dir: Path, release: _Release) -> Path:
-    """A configuration read after the host's own: its proxies hold, and nothing of the host is touched.
-
-    The host's hooks are cleared (some images delete the host's package cache after each update), and so are
-    the further indexes that desktop packages ask for.
-    """
-    for folder in ("parts", "state/lists/partial", "cache/archives/partial"):
-        (apt_dir / folder).mkdir(parents=True)
-    status = apt_dir / "status"
-    status.touch()
-    suites = dict.fromkeys((release.suite, release.containerd_suite))
-    (apt_dir / "parts" / "testbed.sources").write_text(release.source.stanza(suites, release.architecture))
-    config = apt_dir / "apt.conf"
-    config.write_text(
-        "#clear APT::Update::Pre-Invoke;\n"
-        "#clear APT::Update::Post-Invoke;\n"
-        "#clear APT::Update::Post-Invoke-Success;\n"
-        "#clear DPkg::Post-Invoke;\n"
-        "#clear Acquire::IndexTargets;\n"
-        'Acquire::IndexTargets::deb::Packages { MetaKey "$(COMPONENT)/binary-$(ARCHITECTURE)/Packages"; '
-        'ShortDescription "Packages"; Description "$(RELEASE)/$(COMPONENT) $(ARCHITECTURE) Packages"; '
-        'Optional "no"; };\n'
-        'Dir::Etc::SourceList "/dev/null";\n'
-        f'Dir::Etc::SourceParts "{apt_dir / "parts"}";\n'
-        f'Dir::State "{apt_dir / "state"}";\n'
-        f'Dir::State::status "{status}";\n'
-        f'Dir::Cache "{apt_dir / "cache"}";\n'
-        'APT::Sandbox::User "root";\n'
-        'APT::Update::Error-Mode "any";\n'
-        'APT::Default-Release "";\n'
-        'Acquire::Languages "none";\n'
-        'Acquire::Retries "2";\n'
-        'Acquire::http::Timeout "20";\n'
-        'Acquire::https::Timeout "20";\n'
-    )
-    return config
-
-
-def _unpack(deb: Path, wanted: Sequence[str], bin_dir: Path) -> str:
+def _keep(deb: Path, wanted: Sequence[str], bin_dir: Path) -> str:
     """Keep ``wanted`` of one package; returns the package's version."""
     tree = deb.with_suffix("")
-    _run(["dpkg-deb", "-x", str(deb), str(tree)], Cause.FETCH_FAILED)
+    unpack(deb, tree)
     bin_dir.mkdir(parents=True, exist_ok=True)
     for name in wanted:
         _find_program(tree, name).rename(bin_dir / Path(name).name)
     shutil.rmtree(tree)
-    return _run(["dpkg-deb", "-f", str(deb), "Version"], Cause.FETCH_FAILED).strip()
+    return read_version(deb)
 
 
 def _find_program(tree: Path, name: str) -> Path:
@@ -271,30 +178,12 @@ def _find_program(tree: Path, name: str) -> Path:
     raise ContainerdUnavailable(Cause.FETCH_FAILED, f"package {tree.name} has no {name}")
 
 
-def _read_version(containerd: Path) -> str:
-    text = _run([str(containerd), "--version"], Cause.NOT_RUNNABLE)
+def _read_containerd_version(containerd: Path) -> str:
+    try:
+        text = run_tool([str(containerd), "--version"])
+    except ToolFailed as error:
+        raise ContainerdUnavailable(Cause.NOT_RUNNABLE, str(error)) from error
     match = re.search(r"\d+\.\d+\.\d+", text)
     if match is None:
         raise ContainerdUnavailable(Cause.NOT_RUNNABLE, f"containerd --version says {text!r}")
     return match.group()
-
-
-def _run(command: Sequence[str], cause: Cause, cwd: Path | None = None) -> str:
-    """Standard output of ``command``; its first error line becomes the detail."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_APT_TIMEOUT_SECONDS,
-        )
-    except subprocess.CalledProcessError as error:
-        lines = (error.stderr or error.stdout).strip().splitlines() or [f"exit code {error.returncode}"]
-        raise ContainerdUnavailable(cause, f"{Path(command[0]).name}: {lines[0]}") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ContainerdUnavailable(cause, f"{Path(command[0]).name}: {error}") from error
-    return done.stdout

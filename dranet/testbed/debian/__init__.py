@@ -1,0 +1,1 @@
+"""Packages of the host's own Debian-like release, unpacked and never installed."""

@@ -1,0 +1,1 @@
+"""A virtual machine with a stock distribution kernel: the node of the machine lane."""

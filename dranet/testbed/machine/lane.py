@@ -1,0 +1,124 @@
+"""The machine lane: boot once, run the tests and the commands of dranet inside, bring the results out."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from dranet.testbed.machine.checkout import freeze_checkout
+from dranet.testbed.machine.fetch import default_cache_dir, fetch_packages
+from dranet.testbed.machine.guest import EXCHANGE
+from dranet.testbed.machine.hardware import MACHINE
+from dranet.testbed.machine.image import make_image
+from dranet.testbed.machine.machine import Job, Machine, Outcome
+
+TESTS = (
+    "tests/machine/test_machine_inventory.py",  # first: the machine as it was made
+    "tests/machine/test_machine_moves.py",
+    "tests/machine/test_machine_changes.py",
+    "tests/kernel/test_kernel_attach.py::test_round_trip_gives_the_host_back_exactly_what_it_had",
+    "tests/kernel/test_kernel_ethtool.py::test_speed_duplex_and_queues_are_those_that_ethtool_prints",
+    "tests/kernel/test_kernel_ethtool.py::test_the_driver_is_the_one_that_ethtool_prints",
+    "tests/kernel/test_kernel_programs.py::test_the_filters_are_those_that_tc_prints",
+    "tests/kernel/test_kernel_programs.py::test_tcx_programs_of_both_hooks_are_named_sorted_and_once",
+    "tests/kernel/test_kernel_rdmanl.py::test_the_mode_agrees_with_the_rdma_tool",
+    "tests/kernel/test_kernel_scan.py::test_lower_links_and_foreign_namespaces_are_told_apart",
+)
+"""pytest's arguments: the machine's own tests, and kernel tests worth repeating on a stock kernel."""
+
+_TEST_TIMEOUT_SECONDS = 120
+"""Of one test, in the guest."""
+
+JUNIT, DEVICES, CAPTURE = "junit.xml", "devices.json", "capture.json"
+"""What a whole run leaves in the exchange folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``script``: shell text instead of the tests. ``keep``: a folder that gets everything of the run."""
+
+    tests: Sequence[str] = TESTS
+    script: str = ""
+    capture: Path | None = None
+    keep: Path | None = None
+    timeout_seconds: float = 600.0
+
+
+def run_lane(options: Options, show: Callable[[str], None]) -> Outcome:
+    """One run. Blocks; ``show`` takes progress and the guest's output as they come.
+
+    Raises:
+        MachineUnavailable: there is no such machine here.
+        MachineDied: the guest crashed or hung.
+    """
+    report = _Reporter(show)
+    packages = fetch_packages(default_cache_dir(), report)
+    image = make_image(packages, report)
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dranet-machine-")))
+        exchange = work / "exchange"
+        exchange.mkdir()
+        stack.callback(_keep, exchange, options)
+        report("freezing the checkout")
+        checkout = freeze_checkout(work / "checkout", options.tests)
+        report(f"booting Linux {packages.kernel}")
+        job = Job(
+            options.script or _test_script(options.tests), checkout, _environment(), options.timeout_seconds
+        )
+        outcome = Machine(packages, image, MACHINE).run(job, exchange, show)
+        report(f"the machine is off; exit status {outcome.status}; {_stages(outcome)}")
+        return outcome
+
+
+class _Reporter:
+    """Progress lines with the seconds since the start."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._started = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        self._show(f"[{time.monotonic() - self._started:5.1f} s] {line}\n")
+
+
+def _stages(outcome: Outcome) -> str:
+    return ", ".join(f"{stage} at {seconds:.0f} s" for seconds, stage in outcome.marks)
+
+
+def _environment() -> dict[str, str]:
+    """The same interpreter and virtualenv as ours; the tools of the guest's root come after it."""
+    path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
+    return {"PATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+
+
+def _test_script(tests: Sequence[str]) -> str:
+    """First what an operator would run, while the machine is as it was made; then pytest."""
+    pytest = (
+        "python -m pytest -vv -p no:cacheprovider "
+        f"--timeout={_TEST_TIMEOUT_SECONDS} --junitxml={EXCHANGE}/{JUNIT} {shlex.join(tests)}"
+    )
+    dranet = "python -m dranet.cli.main"
+    lines = (
+        "status=0",
+        f"{dranet} capture > {EXCHANGE}/{CAPTURE} || status=1",
+        f"{dranet} devices -o json --all > {EXCHANGE}/{DEVICES} || status=1",
+        f"{pytest} || status=1",
+        "exit $status",
+    )
+    return "\n".join(lines)
+
+
+def _keep(exchange: Path, options: Options) -> None:
+    if options.keep is not None:
+        shutil.copytree(exchange, options.keep, dirs_exist_ok=True)
+    capture = exchange / CAPTURE
+    if options.capture is not None and capture.exists():
+        shutil.copy(capture, options.capture)

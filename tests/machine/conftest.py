@@ -1,0 +1,67 @@
+"""Tests that run inside the virtual machine of ``make test-machine``; elsewhere they are skipped by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dranet.inventory.build import build_devices
+from dranet.kernel.scan import read_node_facts
+from dranet.model.device import Device
+from dranet.model.facts import NodeFacts
+from dranet.testbed.machine.guest import IN_MACHINE
+
+HERE = Path(__file__).parent
+
+OUTSIDE = "runs inside the virtual machine of `make test-machine`"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get(IN_MACHINE):
+        return
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("machine"):
+            item.add_marker(pytest.mark.skip(reason=OUTSIDE))
+
+
+@pytest.fixture(scope="module")
+def facts() -> NodeFacts:
+    """One scan of the machine; for modules that change nothing."""
+    return read_node_facts(Path("/sys"), Path("/proc"))
+
+
+@pytest.fixture(scope="module")
+def devices(facts: NodeFacts) -> dict[str, Device]:
+    """The devices of that scan, by name."""
+    return {device.name: device for device in build_devices(facts, {})}
+
+
+@pytest.fixture(autouse=True)
+def kernel_log(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that makes the kernel warn or oops fails, whatever it asserts."""
+    before = _kernel_complaints()
+    yield
+    if os.environ.get(IN_MACHINE):
+        new = _kernel_complaints()[len(before) :]
+        assert new == [], f"the kernel's log after {request.node.name}"
+
+
+def _kernel_complaints() -> list[str]:
+    if not os.environ.get(IN_MACHINE):
+        return []
+    with Path("/dev/kmsg").open("rb", buffering=0) as log:
+        os.set_blocking(log.fileno(), False)
+        return [line for line in _records(log.fileno()) if "WARNING:" in line or "BUG:" in line]
+
+
+def _records(descriptor: int) -> Iterator[str]:
+    while True:
+        try:
+            yield os.read(descriptor, 8192).decode(errors="replace")
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # the oldest were overwritten while we read
+            continue

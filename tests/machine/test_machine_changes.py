@@ -1,0 +1,204 @@
+"""Hardware that comes and goes: it is noticed, and a rescan of what was noticed equals a full read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dranet.inventory.build import build_devices
+from dranet.kernel.changes import Changes
+from dranet.kernel.scan import NodeScanner, read_node_facts
+from dranet.kernel.watch import ChangeWatch
+from dranet.model.device import Device
+from dranet.model.facts import NodeFacts
+from dranet.testbed.machine.hardware import MACHINE
+from tests.machine import kernel_view
+
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(300)]
+
+SYSFS, PROCFS = Path("/sys"), Path("/proc")
+
+HCA = Path("/sys/kernel/vnode_hca")
+
+NOTICE_SECONDS = 60.0
+
+IGB1 = MACHINE.function("igb1")
+SWITCHED = MACHINE.function("switched")
+VIRTIO1 = MACHINE.function("virtio1")
+
+
+@pytest.fixture(autouse=True)
+def as_made() -> None:
+    """Links are up and have their carriers; a device that came back is down."""
+    kernel_view.settle()
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """What a watch told after an action, and the rescan of it."""
+
+    changes: Changes
+    before: NodeFacts
+    after: NodeFacts
+
+
+async def notice(act: Callable[[], None], is_done: Callable[[NodeFacts], bool]) -> Noticed:
+    """Act, and rescan what the watch tells until the facts show it and equal a full read.
+
+    A rescan lags behind the kernel (a carrier comes seconds after its link), so equality is waited for.
+    """
+    scanner = NodeScanner(SYSFS, PROCFS)
+    async with ChangeWatch() as watch:
+        before = facts = scanner.read()
+        act()
+        told, full = Changes(), NodeFacts()
+        deadline = time.monotonic() + NOTICE_SECONDS
+        while not is_done(facts) or facts != full:
+            if time.monotonic() > deadline:
+                pytest.fail("\n".join(_differences(facts, full)) or "the change was not noticed")
+            with contextlib.suppress(TimeoutError):
+                changes = await asyncio.wait_for(watch.wait_changed(), 2.0)
+                told |= changes
+                facts = scanner.read(changes)
+            full = read_node_facts(SYSFS, PROCFS)
+    return Noticed(told, before, facts)
+
+
+def _differences(ours: NodeFacts, full: NodeFacts) -> Iterator[str]:
+    """One line for each entry of the facts that only one of the two has."""
+    for name in NodeFacts.__dataclass_fields__:
+        mine, theirs = getattr(ours, name), getattr(full, name)
+        if mine != theirs:
+            yield f"{name}: rescanned {_only(mine, theirs)}; in full {_only(theirs, mine)}"
+
+
+def _only(entries: object, others: object) -> object:
+    if isinstance(entries, tuple) and isinstance(others, tuple):
+        return [entry for entry in entries if entry not in others]
+    return entries
+
+
+def names(facts: NodeFacts) -> dict[str, Device]:
+    return {device.name: device for device in build_devices(facts, {})}
+
+
+def addresses(facts: NodeFacts) -> set[str]:
+    return {function.address for function in facts.pci_functions}
+
+
+def set_vfs(count: int) -> None:
+    (kernel_view.SYS_PCI / IGB1.address / "sriov_numvfs").write_text(str(count))
+
+
+def write(path: str) -> None:
+    Path(path).write_text("1")
+
+
+async def test_a_link_that_changes_is_the_only_thing_read_again() -> None:
+    ifname = kernel_view.ifname(VIRTIO1.address)
+    (index,) = [entry["ifindex"] for entry in kernel_view.ip("link", "show", "dev", ifname)]
+
+    def is_renamed(facts: NodeFacts) -> bool:
+        return any(link.mtu == 1444 for link in facts.links)
+
+    seen = await notice(lambda: _set_mtu(ifname, 1444), is_renamed)
+    assert index in seen.changes.links
+    assert not seen.changes.everything
+    assert seen.changes.hardware == frozenset()
+    _set_mtu(ifname, 1500)
+
+
+def _set_mtu(ifname: str, mtu: int) -> None:
+    kernel_view.run("ip", "link", "set", ifname, "mtu", str(mtu))
+
+
+async def test_virtual_functions_that_go_and_come_are_noticed() -> None:
+    vfs = {f.address for f in MACHINE.functions() if f.physical_function == IGB1.address}
+    _write(HCA / "del", "mlx5_2")
+    gone = await notice(lambda: set_vfs(0), lambda facts: not vfs & addresses(facts))
+    assert vfs <= gone.changes.hardware
+    assert not any(rdma.name == "mlx5_2" for rdma in gone.after.rdma_devices)
+    (igb1,) = [f for f in gone.after.pci_functions if f.address == IGB1.address]
+    assert igb1.sriov_num_vfs == 0, "the physical function tells it, though it sent no event of its own"
+
+    back = await notice(lambda: set_vfs(IGB1.num_vfs), lambda facts: _has_links(facts, vfs))
+    assert vfs <= back.changes.hardware
+    (igb1,) = [f for f in back.after.pci_functions if f.address == IGB1.address]
+    assert igb1.sriov_num_vfs == IGB1.num_vfs == int(kernel_view.attribute(IGB1.address, "sriov_numvfs"))
+    published = names(back.after)
+    for vf in vfs:
+        device = published[f"pci-{vf.replace(':', '-').replace('.', '-')}"]
+        assert (device.physical_function, device.ifname) == (IGB1.address, kernel_view.ifname(vf))
+    _make_rdma_only("mlx5_2", MACHINE.function("igb1/0").address)
+
+
+def _make_rdma_only(name: str, address: str) -> None:
+    """As the machine's script does."""
+    _write(kernel_view.SYS_PCI / address / "driver/unbind", address)
+    _write(HCA / "add", f"{name} {address} ib")
+
+
+def _has_links(facts: NodeFacts, wanted: set[str]) -> bool:
+    """Whether each has a link with a carrier. Brings them up, as a node's network service would."""
+    links = [link for link in facts.links if link.pci_address in wanted]
+    for link in links:
+        if not link.is_up:
+            kernel_view.run("ip", "link", "set", link.ifname, "up")
+    return wanted == {link.pci_address for link in links if link.carrier}
+
+
+@pytest.mark.parametrize("function", [SWITCHED, VIRTIO1], ids=lambda function: function.name)
+async def test_a_nic_that_is_removed_and_found_again_is_noticed(function: object) -> None:
+    nic = next(f for f in (SWITCHED, VIRTIO1) if f is function)
+    remove, rescan = f"/sys/bus/pci/devices/{nic.address}/remove", "/sys/bus/pci/rescan"
+    gone = await notice(lambda: write(remove), lambda facts: nic.address not in addresses(facts))
+    assert nic.address in gone.changes.hardware
+    assert not any(link.pci_address == nic.address for link in gone.after.links)
+
+    back = await notice(lambda: write(rescan), lambda facts: _has_links(facts, {nic.address}))
+    assert nic.address in back.changes.hardware
+    (link,) = [link for link in back.after.links if link.pci_address == nic.address]
+    assert (link.mac, link.ifname) == (nic.mac, kernel_view.ifname(nic.address))
+
+
+async def test_an_rdma_device_that_comes_and_goes_is_noticed() -> None:
+    def has(name: str) -> Callable[[NodeFacts], bool]:
+        return lambda facts: any(rdma.name == name for rdma in facts.rdma_devices)
+
+    came = await notice(lambda: _add("mlx5_9", IGB1.address), has("mlx5_9"))
+    assert "mlx5_9" in came.changes.hardware
+    (device,) = [d for d in names(came.after).values() if d.pci_address == IGB1.address]
+    assert (device.rdma_device, device.ifname) == ("mlx5_9", kernel_view.ifname(IGB1.address))
+
+    def is_gone(facts: NodeFacts) -> bool:
+        return not has("mlx5_9")(facts)
+
+    went = await notice(lambda: _write(HCA / "del", "mlx5_9"), is_gone)
+    assert "mlx5_9" in went.changes.hardware
+
+
+def _add(name: str, address: str) -> None:
+    _write(HCA / "add", f"{name} {address} eth")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+async def test_a_driver_that_is_unbound_and_bound_again_is_noticed() -> None:
+    driver = Path("/sys/bus/pci/drivers/e1000e")
+    address = SWITCHED.address
+
+    def driver_of(facts: NodeFacts) -> str:
+        return next(f.driver for f in facts.pci_functions if f.address == address)
+
+    unbound = await notice(lambda: _write(driver / "unbind", address), lambda facts: not driver_of(facts))
+    assert address in unbound.changes.hardware
+    bound = await notice(lambda: _write(driver / "bind", address), lambda facts: _has_links(facts, {address}))
+    assert driver_of(bound.after) == "e1000e"
