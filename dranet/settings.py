@@ -350,7 +350,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
 def _parse_json(path: Path, text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"settings file {path}: not JSON: {error}") from error
 
 
@@ -363,7 +363,7 @@ def _parse_yaml(path: Path, text: str) -> object:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise SettingsError(f"settings file {place}: not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is none of
         raise SettingsError(f"settings file {path}: not YAML: {error}") from error
 
 

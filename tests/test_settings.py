@@ -55,6 +55,8 @@ def test_what_kubernetes_injects_beside_a_service_is_not_taken_for_a_setting() -
     [
         ("[1, 2]", "must be a mapping"),
         ("node_name: x\na: b: c", r"settings.yaml:2:5: not YAML"),
+        ("node_name: 2026-13-45", r"settings.yaml: not YAML: month must be in 1..12"),
+        ("[" * 5000, r"settings.yaml: not YAML: maximum recursion depth"),
     ],
 )
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str, complaint: str) -> None:

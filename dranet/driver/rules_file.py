@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,6 @@ from dranet.inventory.rules import Path as Place
 
 MAX_FILE_BYTES = 1 << 20
 """A ConfigMap cannot hold more either."""
-
-_MAX_PLACES = 100_000
-"""So many lines are kept for messages; anchors can make a small file very wide."""
 
 Stamp = tuple[int, ...]
 """Which file it is, and as of when."""
@@ -61,7 +57,7 @@ def _stamp_of(status: os.stat_result) -> Stamp:
 
 def _read_text(file: Path) -> tuple[str, Stamp]:
     try:
-        with file.open("rb") as stream:
+        with open(file, "rb", opener=_open_at_once) as stream:
             stamp = _stamp_of(os.fstat(stream.fileno()))
             content = stream.read(MAX_FILE_BYTES + 1)
         if len(content) <= MAX_FILE_BYTES:
@@ -71,6 +67,11 @@ def _read_text(file: Path) -> tuple[str, Stamp]:
     except UnicodeDecodeError as error:
         raise SettingsError(f"--attributes-file {file}: not UTF-8 text") from error
     raise SettingsError(f"--attributes-file {file}: has more than {MAX_FILE_BYTES} bytes")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """A pipe that nobody writes to would hold up every scan."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _parse_json(file: Path, text: str) -> tuple[object, Mapping[Place, int]]:
@@ -91,14 +92,21 @@ def _parse_yaml(file: Path, text: str) -> tuple[object, Mapping[Place, int]]:
     import yaml  # costs time and memory that most nodes never pay
 
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        lines = dict(islice(_lines(node, ()), _MAX_PLACES))
+        _refuse_aliases(yaml.parse(text, Loader=yaml.SafeLoader))
+        lines = dict(_lines(yaml.compose(text, Loader=yaml.SafeLoader), ()))
         return yaml.safe_load(text), lines
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise SettingsError(f"--attributes-file {file}{line}: not YAML: {error.problem}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingsError(f"--attributes-file {file}: not YAML: {error}") from error
+
+
+def _refuse_aliases(events: Iterable[Any]) -> None:
+    """With them a small file can stand for one that fills the memory."""
+    for event in events:
+        if getattr(event, "anchor", None):
+            raise ValueError(f"line {event.start_mark.line + 1}: write out what & and * stand for")
 
 
 def _lines(node: Any, path: Place) -> Iterator[tuple[Place, int]]:

@@ -27,7 +27,7 @@ from dranet.inventory.infrastructure import infrastructure_reason
 from dranet.inventory.nearness import NearestGpus, near_numa_nodes
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.inventory.switchdev import is_representor, is_sub_function
-from dranet.model.attributes import VIRTUAL, Attribute, FittedValues, fit_values
+from dranet.model.attributes import SRIOV_VFS, VIRTUAL, Attribute, FittedValues, fit_values
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
 
@@ -97,7 +97,9 @@ class _Parts:
     rdma_under: Mapping[str, Sequence[RdmaDevice]]
     """RDMA devices without PCI (soft RDMA), by the name of each interface below them."""
     gpus: Mapping[str, Gpu]
-    held_addresses: frozenset[str]
+    held_functions: frozenset[str]
+    """Addresses of the functions whose network or RDMA device a pod has. A GPU on the same function (Gaudi)
+    is another device."""
     around: _Surroundings
     offered_kinds: frozenset[str]
 
@@ -112,7 +114,7 @@ class _Parts:
             rdma_on,
             _group_by_netdev(rdma_on.get("", ())),
             _index(facts.gpus, lambda gpu: gpu.pci_address),
-            frozenset(device.pci_address for device in held.values() if device.pci_address),
+            frozenset(d.pci_address for d in held.values() if d.kind is not DeviceKind.GPU),
             around,
             policy.offer_link_kinds,
         )
@@ -121,7 +123,7 @@ class _Parts:
         """One device for each network function, and for each other function with a link or RDMA device."""
         nics = {f.address for f in self.functions.values() if _is_attachable_nic(f)}
         for address in sorted(nics | {*self.links_on, *self.rdma_on} - {""}):
-            if address not in self.held_addresses:
+            if address not in self.held_functions:
                 link = _main_link(address, self.links_on.get(address, ()))
                 rdma = _main_rdma(link, self.rdma_on.get(address, ())) or self._soft_rdma(link)
                 yield self._device(naming.pci_device_name(address), link, rdma, address)
@@ -150,8 +152,7 @@ class _Parts:
 
     def gpu_devices(self) -> Iterator[Device]:
         for address in sorted(self.gpus):
-            if address not in self.held_addresses:
-                yield self._gpu_device(self.gpus[address])
+            yield self._gpu_device(self.gpus[address])
 
     def _soft_rdma(self, link: Link | None) -> RdmaDevice | None:
         on_link = self.rdma_under.get(link.ifname, ()) if link else ()
@@ -323,5 +324,9 @@ def _placed_gpu(gpu: Gpu, function: PciFunction | None) -> Device:
     )
 
 
-def _preference(device: Device) -> tuple[bool, bool, str, str]:
-    return (device.kind is DeviceKind.GPU, not device.pci_address, device.pci_address, device.name)
+def _preference(device: Device) -> tuple[bool, bool, bool, str, str]:
+    """A physical function with virtual ones comes after the other cards: who takes it takes the link from
+    the pods that have its virtual functions."""
+    has_vfs = bool(device.attributes.get(SRIOV_VFS.qualified))
+    is_gpu, is_software = device.kind is DeviceKind.GPU, not device.pci_address
+    return (is_gpu, is_software, has_vfs, device.pci_address, device.name)

@@ -51,6 +51,7 @@ _KINDS_WITH_PEER = frozenset({"veth", "netkit", "vxcan"})
 """Their ``IFLA_LINK`` is the other end, which is no parent."""
 
 _NO_VERSION = frozenset({"", "N/A"})
+_UNKNOWN = "unknown"
 _ERDMA_DRIVER = "erdma"
 
 
@@ -113,15 +114,18 @@ def describe_address(address: str) -> Values:
 
 
 def describe_pci(function: PciFunction) -> Values:
-    """What the PCI function says, whether or not it carries an interface."""
-    has_subsystem = function.subsystem_vendor_id or function.subsystem_device_id
+    """What the PCI function says, whether or not it carries an interface.
+
+    Names that pci.ids lacks are ``unknown``, as in DraNet, whose device class for EFA asks every device for
+    ``pciDevice`` unguarded.
+    """
     return {
         **describe_address(function.address),
         a.PCI_VENDOR_ID: f"{function.vendor_id:04x}",
         a.PCI_DEVICE_ID: f"{function.device_id:04x}",
-        a.PCI_VENDOR: function.vendor_name or None,
-        a.PCI_DEVICE: function.device_name or None,
-        a.PCI_SUBSYSTEM: f"{function.subsystem_device_id:04x}" if has_subsystem else None,
+        a.PCI_VENDOR: function.vendor_name or _UNKNOWN,
+        a.PCI_DEVICE: function.device_name or _UNKNOWN,
+        a.PCI_SUBSYSTEM: f"{function.subsystem_device_id:04x}",
         a.STANDARD_PCIE_ROOT: function.root if _ROOT_COMPLEX.fullmatch(function.root) else None,
         a.PCIE_GENERATION: _pcie_generation(function.link_speed),
         a.PCIE_WIDTH: _pcie_width(function.link_width),
@@ -186,11 +190,12 @@ def describe_near_gpus(near: Nearest | None) -> Values:
 
 
 def describe_gpu(gpu: Gpu) -> Values:
-    """A GPU. It says ``rdma`` and ``virtual`` too, which selectors for NICs test unguarded."""
+    """A GPU. It says, too, what DraNet's manifests ask of every device unguarded."""
     return {
         a.TYPE: "gpu",
         a.IFNAME: "",
         a.RDMA: False,
+        a.RDMA_DEVICE: "",
         a.VIRTUAL: False,
         a.GPU_VENDOR: gpu.vendor,
         a.GPU_MODEL: gpu.model or None,

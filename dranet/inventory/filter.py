@@ -18,6 +18,7 @@ from dranet.inventory.build import PASSTHROUGH_DRIVERS, bare_device, carrier
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, Given, Policy
 from dranet.inventory.ties import Ties, find_ties, has_local_parent
+from dranet.model.attributes import ALIAS, IFNAME, NOT_TEXT, RDMA_DEVICE
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, PciFunction
 
@@ -169,8 +170,14 @@ _OFFERED = {
 }
 
 
+_RECORDED = {IFNAME.qualified: "name", RDMA_DEVICE.qualified: "RDMA device's name", ALIAS.qualified: "alias"}
+"""What the store keeps of a device for its way back, besides what is always text."""
+
+
 def _reason_to_hold(device: Device, view: _HostView, policy: Policy) -> str:
     """Empty if nothing speaks against offering the device."""
+    if device.left_out and (odd := _find_unrecordable(device)):
+        return f"cannot be recorded: its {odd} {NOT_TEXT}"
     if device.kind is DeviceKind.GPU:
         return "" if policy.publish_gpus else "is a GPU, and the setting publish_gpus is off"
     if device.kind is DeviceKind.RDMA:
@@ -179,6 +186,11 @@ def _reason_to_hold(device: Device, view: _HostView, policy: Policy) -> str:
     if link is None:
         return _no_link_reason(device, view)
     return _tied_reason(device, view) if device.pci_address else _soft_link_reason(link, view)
+
+
+def _find_unrecordable(device: Device) -> str:
+    names = (name for name in _RECORDED if device.left_out.get(name) == NOT_TEXT)
+    return next((_RECORDED[name] for name in names), "")
 
 
 def _soft_link_reason(link: Link, view: _HostView) -> str:

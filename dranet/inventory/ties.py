@@ -22,20 +22,26 @@ feeds which is known to the switch alone, so all of them are one family."""
 
 _TUNNEL_KINDS = frozenset(
     {
+        "bareudp",
+        "erspan",
+        "geneve",
         "gre",
         "gretap",
+        "ip6erspan",
         "ip6gre",
         "ip6gretap",
         "ip6tnl",
         "ipip",
+        "ovpn",
         "ppp",
         "sit",
         "tun",
         "vti",
         "vti6",
+        "vxlan",
         "wireguard",
+        "xfrm",
     }
-    | {"ovpn", "xfrm"}
 )
 """What goes in here comes out of another link, which the kernel does not tell."""
 
@@ -77,8 +83,12 @@ def find_ties(facts: NodeFacts) -> Ties:
     """
     by_index = {link.ifindex: link for link in facts.links}
     ties = _roots(facts, by_index)
-    if ties:
-        _walk(ties, _relations(facts.links))
+    if not ties:
+        return Ties({}, {})
+    relations = _relations(facts.links)
+    _walk(ties, relations)
+    ties |= _below_tunnels(ties, facts.links)
+    _walk(ties, relations)
     links = {by_index[index].ifname: tie for index, tie in ties.items() if index in by_index}
     return Ties(links, _physical_functions(facts, ties))
 
@@ -110,7 +120,8 @@ def _uplink_indexes(routes: Sequence[Route], by_index: Mapping[int, Link]) -> se
     found: set[int] = set()
     for family in (False, True):
         own = [r for r in routes if r.type == _RTN_UNICAST and (":" in r.destination) is family]
-        best = [r for r in own if r.metric == min(route.metric for route in own)]
+        lowest = min((route.metric for route in own), default=0)
+        best = [route for route in own if route.metric == lowest]
         certain = all(_is_certain(by_index.get(index)) for index in _outputs(best))
         found |= _outputs(best if certain else own)
     return found
@@ -125,6 +136,22 @@ def _is_certain(link: Link | None) -> bool:
     if link is None or not link.is_up or link.kind in _TUNNEL_KINDS:
         return False
     return link.carrier or link.operstate in ("up", "unknown")
+
+
+def _below_tunnels(ties: Mapping[int, Tie], links: Sequence[Link]) -> dict[int, Tie]:
+    """If the node's way out is a tunnel (PPPoE, WireGuard ...) and no hardware is known below it, it may be
+    any that is up."""
+    uplinks = [link for link in links if link.ifindex in ties and ties[link.ifindex].is_uplink]
+    ways = uplinks or [link for link in links if link.ifindex in ties]
+    tunnels = [ties[link.ifindex] for link in ways if link.kind in _TUNNEL_KINDS]
+    if not tunnels or any(map(_is_hardware, ways)):
+        return {}
+    candidates = (link for link in links if link.ifindex not in ties)
+    return {link.ifindex: tunnels[0] for link in candidates if link.is_up and _is_hardware(link)}
+
+
+def _is_hardware(link: Link) -> bool:
+    return bool(link.pci_address) or not (link.kind or link.virtual or link.is_loopback)
 
 
 def _walk(ties: dict[int, Tie], neighbours: Mapping[int, Sequence[int]]) -> None:
@@ -146,11 +173,16 @@ def _relations(links: Iterable[Link]) -> Mapping[int, Sequence[int]]:
 
 
 def _pairs(links: Iterable[Link]) -> Iterator[tuple[int, int]]:
+    """A synthetic card and the function under it have one hardware address, also while the second has come
+    and is not yet enslaved to the first."""
     switch_port = 0
+    cards: dict[str, int] = {}
     for link in links:
+        if not link.virtual and _is_hardware(link) and link.mac.strip("0:"):
+            yield link.ifindex, cards.setdefault(link.mac, link.ifindex)
         if link.master:
             yield link.ifindex, link.master
-        if link.lower and has_local_parent(link):
+        if link.lower and link.link_netnsid is None and has_local_parent(link):
             yield link.ifindex, link.lower
         if link.kind == _OVS:
             if switch_port:

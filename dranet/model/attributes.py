@@ -109,7 +109,6 @@ _NO_GPU = "the device is not a GPU"
 _NOT_SAID = "the driver does not say"
 _NO_VF = "it is not a virtual function"
 _NO_PCI_LINK = "the function has no PCIe link of its own"
-_NOT_KNOWN = "pci.ids is missing or does not know the id"
 _AS_MANY = "joined by commas, as many as fit whole"
 
 # Essential: without these nothing can be selected or aligned.
@@ -166,25 +165,35 @@ STANDARD_NUMA_NODE = Attribute(
     has_list_form=True,
 )
 
-# The rest of what DraNet publishes.
-RDMA_DEVICE = Attribute("rdmaDevice", _S, "kernel name of the RDMA device", _NO_RDMA, stability=_DRANET)
+# The rest of what DraNet publishes, of which what comes and goes has a late place.
+RDMA_DEVICE = Attribute(
+    "rdmaDevice",
+    _S,
+    "kernel name of the RDMA device; empty on a GPU, as `ifName` is",
+    _NO_RDMA,
+    stability=_DRANET,
+)
 NUMA_NODE = Attribute("numaNode", _I, "NUMA node", "the platform does not say", stability=_DRANET)
 PCI_ADDRESS = Attribute("pciAddress", _S, "PCI address, `dddd:bb:dd.f`", _NO_PCI, stability=_DRANET)
 PCI_VENDOR = Attribute(
-    "pciVendor", _S, "PCI vendor's name, as in pci.ids", f"no PCI, or {_NOT_KNOWN}", stability=_DRANET
+    "pciVendor",
+    _S,
+    "PCI vendor's name, as in pci.ids; `unknown` if it is not there",
+    _NO_PCI,
+    stability=_DRANET,
 )
 PCI_DEVICE = Attribute(
     "pciDevice",
     _S,
-    "PCI device's name, as in pci.ids: `Elastic Fabric Adapter (EFA)`",
-    f"no PCI, or {_NOT_KNOWN}",
+    "PCI device's name, as in pci.ids: `Elastic Fabric Adapter (EFA)`; `unknown` if it is not there",
+    _NO_PCI,
     stability=_DRANET,
 )
 PCI_SUBSYSTEM = Attribute(
     "pciSubsystem",
     _S,
-    "PCI subsystem's device id, four hex digits",
-    "no PCI, or the function has no subsystem id",
+    "PCI subsystem's device id, four hex digits; `0000` if there is none",
+    _NO_PCI,
     stability=_DRANET,
 )
 IS_SRIOV_VF = Attribute("isSriovVf", _B, "always true", _NO_VF, stability=_DRANET)
@@ -344,24 +353,24 @@ CATALOGUE: tuple[Attribute, ...] = (
     MTU,
     STATE,
     ENCAPSULATION,
-    IPV4,
-    IPV6,
     ALIAS,
     EBPF,
-    TC_FILTERS,
-    TCX_PROGRAMS,
     ERDMA,
     NEAREST_GPUS,
     NEAREST_GPU_DISTANCE,
-    LINK_SPEED,
+    SRIOV_PF_ADDRESS,
+    SRIOV_VF_INDEX,
     RDMA_LINK_LAYER,
     RDMA_PORT_STATE,
     RDMA_RATE,
+    LINK_SPEED,
+    IPV4,
+    IPV6,
+    TC_FILTERS,
+    TCX_PROGRAMS,
     GPU_VENDOR,
     GPU_MODEL,
     GPU_UUID,
-    SRIOV_PF_ADDRESS,
-    SRIOV_VF_INDEX,
     BOND,
     BRIDGE,
     PARENT,
@@ -387,7 +396,11 @@ CATALOGUE: tuple[Attribute, ...] = (
     DRIVER_VERSION,
     RDMA_FIRMWARE,
 )
-"""In the order in which they are kept when a device has more than a slice can take."""
+"""In the order in which they are kept when a device has more than a slice can take.
+
+What comes and goes while the node runs (addresses, BPF programs) stands behind what a claim aligns by: one
+more address must not cost a device its place beside a GPU. What DraNet says of all interfaces is before both.
+"""
 
 PLACES: dict[str, int] = {attribute.qualified: place for place, attribute in enumerate(CATALOGUE)}
 """Qualified name -> place in the budget."""
@@ -541,7 +554,11 @@ _PAGE_HEAD = (
     "3. those that the setting `prefer_attributes` names, in its order;",
     "4. the others by their place, the lowest number first.",
     "",
-    "So what DraNet publishes always fits, together with five of the operator's own.",
+    "So these fit on every device, together with five of the operator's own: what DraNet says of all",
+    "interfaces, the nearest GPUs, and the place among the virtual functions. Addresses and names of BPF",
+    "programs come and go while the node runs. They have a late place, because otherwise one more address",
+    "could cost a device what claims align by. If your claims select by them, name them in",
+    "`prefer_attributes`.",
     "",
     "## Catalogue",
     "",

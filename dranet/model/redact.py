@@ -46,6 +46,8 @@ _MADE_UP = frozenset(
         "Link.altnames",
         "Link.ifname",
         "Link.parent_device",
+        "Link.tc_filters",
+        "Link.tcx_programs",
         "NodeFacts.warnings",
         "RdmaDevice.name",
         "RdmaPort.netdevs",

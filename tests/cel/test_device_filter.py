@@ -6,6 +6,8 @@ The expectations for the older form were checked against cel-go 0.26 with ``ext.
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,6 +126,19 @@ def test_what_cannot_be_judged_is_an_error_with_its_cause(expression: str, why: 
 )
 def test_kubernetes_form_and_both_in_one(expression: str) -> None:
     assert matches(expression)
+
+
+def test_an_expression_that_would_never_end_is_an_error_at_once() -> None:
+    ten = f"[{', '.join(map(str, range(10)))}]"
+    nested = "true"
+    for depth in range(12):
+        nested = f"{ten}.all(x{depth}, {nested})"
+    bomb = DeviceExpression.compile(nested, "dra.net")
+    started = process_time()
+
+    with pytest.raises(CelError, match="Iteration budget exceeded"):
+        bomb.matches({})
+    assert process_time() - started < 1
 
 
 def test_the_domain_of_our_attributes_stays_the_same_under_another_driver_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -176,7 +177,7 @@ def test_a_yaml_and_a_json_file_give_the_same(tmp_path: Path) -> None:
             ["a.yaml: not YAML: line 2: the key attributes stands twice"],
         ),
         ("a.yaml", "attributes: [{set: {rail: 2024-13-45}}]", ["a.yaml: not YAML: month must be in 1..12"]),
-        ("a.yaml", "attributes: &a [*a]", ["attributes[0]: must be a mapping"]),
+        ("a.yaml", "\nattributes: &a [*a]", ["a.yaml: not YAML: line 2: write out what & and * stand for"]),
         ("a.yaml", "? [1]\n: 1\n", ["a.yaml:1: not YAML"]),
         ("a.json", '{"attributes": [}', ["a.json: not JSON: "]),
         (
@@ -198,11 +199,24 @@ def test_a_bad_file_stops_the_start_with_every_problem_and_its_place(
     assert [complaint for complaint in complaints if complaint not in told] == []
 
 
-def test_a_small_file_that_is_very_wide_by_its_anchors_is_read_in_time(tmp_path: Path) -> None:
-    width = ", ".join(["*a"] * 3000)
-    text = f"x: &a [{', '.join(['1'] * 3000)}]\ny: &b [{width}]\nattributes: [{', '.join(['*b'] * 3000)}]"
+def test_a_small_file_that_stands_for_a_huge_one_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    merged = "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 30))
+    shared = (
+        f"attributes:\n- set: &s {{{', '.join(f'a{n}: 1' for n in range(3000))}}}\n" + "- set: *s\n" * 9000
+    )
 
-    assert "attributes[2999]: must be a mapping" in refusal(with_file(tmp_path / "a.yaml", text))
+    for text in ("a0: &a0 {k: 1}\n" + merged, shared):
+        assert "write out what & and * stand for" in refusal(with_file(tmp_path / "a.yaml", text))
+
+
+def test_a_pipe_that_nobody_writes_to_is_read_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    source = PolicySource(with_file(file, rail(1)))
+    file.unlink()
+    os.mkfifo(file)
+
+    assert given(source.get()) == {"dra.net/rail": 1}
+    assert "must be a mapping" in source.problem
 
 
 def test_a_file_that_is_missing_or_no_text_stops_the_start(tmp_path: Path) -> None:

@@ -270,6 +270,19 @@ def test_a_held_device_that_has_not_moved_yet_is_not_offered_a_second_time() -> 
     assert build({recorded.name: recorded}, **facts) == {recorded.name: replace(recorded, ifname="")}
 
 
+@pytest.mark.parametrize("taken", ["pci-0000-1a-00-0", "gpu-0000-1a-00-0"])
+def test_of_an_accelerator_with_a_network_port_a_pod_may_have_one_and_another_the_other(taken: str) -> None:
+    """As Gaudi: one function, of class 12, with links of its own."""
+    accelerator = pci(class_code=0x120000, driver="habanalabs")
+    gpus = (Gpu(NIC_ADDRESS, "intel"),)
+    free = build(pci_functions=(accelerator,), links=(link(),), gpus=gpus)
+
+    assert list(free) == ["pci-0000-1a-00-0", "gpu-0000-1a-00-0"]
+    links = (link(),) if free[taken].kind is DeviceKind.GPU else ()
+    after = build({taken: free[taken]}, pci_functions=(accelerator,), links=links, gpus=gpus)
+    assert after == free | {taken: replace(free[taken], ifname="")}
+
+
 def test_the_software_rdma_device_of_a_held_interface_does_not_appear_alone() -> None:
     port = RdmaPort(1, link_layer="Ethernet", netdevs=("dummy0",))
     recorded = build(

@@ -144,10 +144,13 @@ def test_a_function_says_ids_and_names() -> None:
     }
 
 
-def test_unknown_names_subsystems_and_roots_are_left_out() -> None:
+def test_what_pci_ids_does_not_know_is_unknown_as_in_dranet_and_an_odd_root_is_left_out() -> None:
     assert pci(root="platform") == {
         "pciAddress": "0000:1a:00.0",
         "resource.kubernetes.io/pciBusID": "0000:1a:00.0",
+        "pciVendor": "unknown",
+        "pciDevice": "unknown",
+        "pciSubsystem": "0000",
         "pciVendorId": "15b3",
         "pciDeviceId": "1021",
     }
@@ -326,6 +329,7 @@ def test_a_gpu_says_what_selectors_for_nics_test_unguarded() -> None:
         "type": "gpu",
         "ifName": "",
         "rdma": False,
+        "rdmaDevice": "",
         "virtual": False,
         "gpuVendor": "amd",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from time import process_time
 from typing import Any
 
 import pytest
@@ -434,6 +435,78 @@ def test_the_way_of_a_tunnel_is_not_known_so_all_default_routes_count() -> None:
     assert published(node) == {"eth1"}
 
 
+@pytest.mark.parametrize("kind", ["ppp", "tun", "vxlan", "wireguard"])
+def test_where_the_only_way_out_is_a_tunnel_every_card_that_is_up_may_be_below_it(kind: str) -> None:
+    """PPPoE: the card has no address and no route, and nothing tells that ppp0 runs over it."""
+    links = (
+        link("way0", 2, kind=kind),
+        pci_link("eth0", 3, "0000:01:00.0"),
+        pci_link("eth1", 4, "0000:02:00.0", flags=0, operstate="down", carrier=False),
+        link("eth2", 5, parent_bus="usb"),
+        link("vlan7", 6, kind="vlan", lower=5, virtual=True),
+        link("dummy0", 7, kind="dummy", virtual=True),
+    )
+    functions = (nic("0000:01:00.0"), nic("0000:02:00.0"))
+    answers = Lifeline("the node's address", "192.0.2.7", 7)
+    node = replace(facts(*links, routes=(default(2),), functions=functions), lifelines=(answers,))
+
+    assert published(node) == {"pci-0000-02-00-0"}
+    assert reason(node, "pci-0000-01-00-0") == "is tied to way0, the node's uplink"
+    assert reason(node, "vlan7") == "is tied to way0, the node's uplink"
+
+
+def test_a_lifeline_through_a_tunnel_keeps_every_card_only_where_no_uplink_is_known() -> None:
+    links = (link("wg0", 2, kind="wireguard"), link("eth0", 3), link("eth1", 4))
+    node = replace(facts(*links), lifelines=(Lifeline("the route to the API server", "192.0.2.1", 2),))
+
+    assert published(node) == set()
+    assert published(replace(node, default_routes=(default(3),))) == {"eth1"}
+
+
+def test_a_card_with_the_hardware_address_of_the_uplink_is_the_function_under_it() -> None:
+    """Azure: the function comes, and some time later it is enslaved to the synthetic card."""
+    address, mac = "0001:00:02.0", "00:22:48:00:00:01"
+    late = pci_link("enP1s1", 3, address, mac=mac)
+    others = (link("eth1", 4, mac="00:22:48:00:00:02"), link("d0", 5, kind="dummy", mac=mac, virtual=True))
+    uplink = link("eth0", 2, parent_bus="vmbus", mac=mac)
+    node = facts(uplink, late, *others, routes=(default(2),), functions=(nic(address),))
+
+    assert published(node) == {"eth1", "d0"}
+    assert reason(node, "pci-0001-00-02-0") == "is tied to eth0, the node's uplink"
+
+
+def test_cards_without_hardware_address_are_no_relatives() -> None:
+    zeros = "00:00:00:00:00:00"
+    links = [link(f"eth{i}", i + 2, mac=mac) for i, mac in enumerate(("", "", zeros, zeros))]
+
+    assert published(facts(*links, routes=(default(2), default(4)))) == {"eth1", "eth3"}
+
+
+def test_ten_thousand_default_routes_are_looked_at_once_each() -> None:
+    routes = tuple(default(i % 3 + 2, metric=i % 3) for i in range(10_000))
+    started = process_time()
+
+    assert uplink_names(facts(*(link(f"eth{i}", i + 2) for i in range(3)), routes=routes)) == {"eth0"}
+    assert process_time() - started < 1
+
+
+def test_what_the_store_cannot_write_down_is_not_offered() -> None:
+    odd = facts(
+        link("eth\udcff", 2, kind="dummy"),
+        link("eth1", 3, alias="\udcff"),
+        link("eth2", 4, tc_filters=("\udcff",), tcx_programs=()),
+    )
+    rdma = RdmaDevice("mlx\udcff", PF, ports=(RdmaPort(1, link_layer="InfiniBand"),))
+    node = replace(odd, pci_functions=(nic(PF),), rdma_devices=(rdma,))
+    held_back = {name: d.reason for name, d in decisions(node).items() if not d.published}
+
+    assert published(node) == {"eth2"}
+    assert set(held_back.values()) == {
+        f"cannot be recorded: its {what} is no text (bytes that are not UTF-8)"
+        for what in ("name", "alias", "RDMA device's name")
+    }
+
+
 @pytest.mark.parametrize(
     ("driver", "why"),
     [
@@ -665,7 +738,7 @@ def connected_to(roots: set[int], links: list[Link]) -> set[int]:
     groups += [{k.ifindex, k.lower} - {None} for k in links if k.link_netnsid is None]
     groups += [{k.ifindex for k in links if k.kind == "openvswitch"}]
     found: set[int | None] = {*roots}
-    for _ in links:
+    for _ in range(2 * len(links)):  # links, and those out of sight between them
         found = found.union(*(group for group in groups if group & found))
     return {index for index in found if index}
 
@@ -702,4 +775,7 @@ def test_nothing_that_the_node_lives_by_or_that_is_connected_to_it_is_ever_offer
     chosen = [d.device for d in take_inventory(node, {}, Policy(offer_link_kinds=offered)) if d.published]
     assert {d.ifname for d in chosen}.isdisjoint(f"x{index}" for index in connected)
     assert {d.pci_address for d in chosen}.isdisjoint(functions | physical)
-    assert uplink_names(node) == {k.ifname for k in links if k.ifindex in connected}
+    kept = {k.ifname for k in links if k.ifindex in connected}
+    assert uplink_names(node) >= kept
+    if not any(k.kind == "wireguard" for k in links if k.ifindex in connected):
+        assert uplink_names(node) == kept

@@ -52,12 +52,34 @@ def test_everything_of_dranet_and_five_of_the_operators_fit_whole() -> None:
     assert (fitted.kept, fitted.left_out) == (everything.attributes, {})
 
 
-def test_ours_give_way_to_these_32() -> None:
+def test_of_everything_there_is_what_comes_last_by_its_place_gives_way() -> None:
     fitted = fit_attributes(EVERYTHING)
+    places = [entry.qualified for entry in a.CATALOGUE]
 
-    assert fitted.kept == knowing(Stability.DRANET, Stability.STANDARD, own=5).attributes
-    ours = {e.qualified for e in a.CATALOGUE if e.stability in (Stability.KEPT, Stability.MAY_CHANGE)}
-    assert fitted.left_out == dict.fromkeys(ours, NO_ROOM)
+    assert fitted.kept.keys() == {*places[:27], *(f"example.com/own{i:02}" for i in range(5))}
+    assert fitted.left_out == dict.fromkeys(places[27:], NO_ROOM)
+
+
+VOLATILE = {"dra.net/ipv4", "dra.net/ipv6", "dra.net/tcFilterNames", "dra.net/tcxProgramNames"}
+ALIGNMENT = {"dra.net/nearestGpus", "dra.net/nearestGpuDistance", "dra.net/sriovPfAddress"}
+ALIGNMENT |= {"dra.net/sriovVfIndex", "dra.net/rdmaLinkLayer", "dra.net/numaNode", "dra.net/rdmaDevice"}
+NOT_ON_A_VF = {"sriovVfs", "erdma", "bond", "bridge", "parent", "vlanId", "gpuVendor", "gpuModel", "gpuUUID"}
+
+
+@given(own=st.integers(0, 5), gone=st.sets(st.sampled_from(sorted(VOLATILE))))
+def test_addresses_and_programs_that_come_and_go_cost_a_virtual_function_nothing(
+    own: int, gone: set[str]
+) -> None:
+    everything = knowing(*Stability, own=own)
+    known = {n: v for n, v in everything.attributes.items() if n.rpartition("/")[2] not in NOT_ON_A_VF}
+    before = fit_attributes(replace(everything, attributes=known)).kept
+    after = fit_attributes(
+        replace(everything, attributes={n: v for n, v in known.items() if n not in gone})
+    ).kept
+
+    assert before.keys() - VOLATILE <= after.keys()
+    assert before.keys() >= ALIGNMENT | a.ESSENTIAL_NAMES
+    assert sum(name.startswith("example.com/") for name in before) == own
 
 
 def test_without_the_operators_the_most_useful_of_ours_fill_the_room() -> None:
@@ -65,15 +87,18 @@ def test_without_the_operators_the_most_useful_of_ours_fill_the_room() -> None:
     ours = [e.name for e in a.CATALOGUE if e.qualified in kept and e.stability is Stability.KEPT]
 
     assert len(kept) == 32
-    assert ours == ["nearestGpus", "nearestGpuDistance", "linkSpeedMbps", "rdmaLinkLayer", "rdmaPortState"]
+    assert ours == [
+        *("nearestGpus", "nearestGpuDistance", "sriovPfAddress", "sriovVfIndex"),
+        *("rdmaLinkLayer", "rdmaPortState", "rdmaRateGbps", "linkSpeedMbps"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["rdmaPortGuid", "dra.net/rdmaPortGuid"])
-def test_what_the_operator_prefers_comes_before_the_rest_of_dranets(name: str) -> None:
+def test_what_the_operator_prefers_comes_before_the_rest_of_the_catalogue(name: str) -> None:
     fitted = fit_attributes(EVERYTHING, Policy(prefer_attributes=(name, "dra.net/noSuchName")))
 
     assert "dra.net/rdmaPortGuid" in fitted.kept
-    assert "alibaba.dra.net/erdma" in fitted.left_out  # the last of DraNet's by its place
+    assert "dra.net/sriovVfIndex" in fitted.left_out  # the last that has a place without it
     assert len(fitted.kept) == 32
 
 

@@ -77,14 +77,17 @@ def test_every_name_is_valid_and_declared_once() -> None:
     assert a.RDMA.selector == 'device.attributes["dra.net"].rdma'
 
 
-def test_what_selectors_need_comes_first_then_dranets_then_ours() -> None:
+def test_what_selectors_need_comes_first_then_dranets_then_alignment_then_what_comes_and_goes() -> None:
     essential = {"rdma", "virtual", "type", "ifName", "pcieRoot", "pciBusID", "numaNode"}
-    groups = [
-        (not e.essential, e.stability not in (Stability.DRANET, Stability.STANDARD)) for e in a.CATALOGUE
-    ]
+    order = [entry.name for entry in a.CATALOGUE]
+    dranet = {entry.name for entry in a.CATALOGUE if entry.stability is Stability.DRANET}
 
-    assert {entry.name for entry in a.CATALOGUE if entry.essential} == essential
-    assert groups == sorted(groups)
+    assert {entry.name for entry in a.CATALOGUE if entry.essential} == set(order[:7]) == essential
+    assert set(order[7:23]) < dranet
+    assert order[23:27] == ["nearestGpus", "nearestGpuDistance", "sriovPfAddress", "sriovVfIndex"]
+    assert order[27:31] == ["rdmaLinkLayer", "rdmaPortState", "rdmaRateGbps", "linkSpeedMbps"]
+    assert order[31:35] == ["ipv4", "ipv6", "tcFilterNames", "tcxProgramNames"]
+    assert dranet.isdisjoint(order[35:])
     assert [e.qualified for e in a.CATALOGUE if e.has_list_form] == ["resource.kubernetes.io/numaNode"]
 
 

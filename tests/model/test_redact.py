@@ -269,7 +269,7 @@ def test_the_host_and_its_aliases_go_wherever_they_are_quoted() -> None:
     facts = NodeFacts(
         links=(
             Link(2, "br-gpu7", alias="rack 12, port 3", altnames=("uplink-gpu7", "enp3s0")),
-            Link(3, "eth1", alias="rack 12, port 3"),
+            Link(3, "eth1", alias="rack 12, port 3", tc_filters=("gpu7_in",), tcx_programs=("of_gpu7",)),
             Link(4, "eth2", alias="rack 12, port 4"),
         ),
         rdma_devices=(RdmaDevice("rxe_0", ports=(RdmaPort(1, netdevs=("br-gpu7",)),)),),
@@ -283,6 +283,8 @@ def test_the_host_and_its_aliases_go_wherever_they_are_quoted() -> None:
     assert redacted.links[0].ifname == "br-node-1"
     assert redacted.links[0].altnames == ("uplink-node-1", "enp3s0")
     assert redacted.rdma_devices[0].ports[0].netdevs == ("br-node-1",)
+    assert redacted.links[1].tc_filters == ("node-1_in",)
+    assert redacted.links[1].tcx_programs == ("of_node-1",)
     assert redacted.warnings == ("br-node-1 of node-1: alias-1 is odd", "gpu70 is another")
 
 
