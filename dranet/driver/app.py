@@ -13,7 +13,6 @@ import gc
 import logging
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from dranet import __version__
 from dranet.cluster.claims import apply_device_statuses, fetch_claim
@@ -34,6 +33,8 @@ from dranet.driver.probes import PartState, ProbeServer
 from dranet.driver.publish import Inventory, PublishLoop
 from dranet.driver.reconcile import Reconciler
 from dranet.driver.report import EventNote, Reporter
+from dranet.driver.workers import Workers
+from dranet.errors import KernelError
 from dranet.kernel.boot import read_boot_id
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.scan import NodeScanner
@@ -64,14 +65,18 @@ async def run_driver(settings: Settings) -> None:
     Raises:
         SettingsError: the driver refuses to start.
         StoreError: the store cannot be opened.
+        KernelError: changes of the node cannot be followed any more.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="worker"))
+    loop.set_default_executor(Workers(WORKER_THREADS))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with _api_client(settings) as client:
-        await Driver(settings, client).run(stop)
+        try:
+            await Driver(settings, client).run(stop)
+        except ExceptionGroup as group:
+            raise _first(group) from group
 
 
 class Driver:
@@ -225,10 +230,16 @@ class Driver:
                     task.cancel()
 
     async def _prepare_state(self) -> None:
-        """Before anybody can call: put aside what a reboot made void, and see the node once."""
+        """Before anybody can call: put aside what a reboot made void, and see the node once.
+
+        While a node boots, its tables may change too fast to be read. Prepare and publish scan again.
+        """
         await asyncio.to_thread(self._reconciler.forget_other_boots)
         await asyncio.to_thread(self._reconciler.sweep_leftovers)
-        await asyncio.to_thread(self._inventory.scan)
+        try:
+            await asyncio.to_thread(self._inventory.scan)
+        except KernelError as error:
+            log.warning("the first scan failed, and is done again: %s", error)
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
@@ -320,6 +331,13 @@ class _StatusAndEventWriter:
 
     async def write_event(self, event: EventNote) -> None:
         await self._events.record(event.regarding, event.type, event.reason, event.note)
+
+
+def _first(error: Exception) -> Exception:
+    """The error of one part, however many groups of tasks it came through."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _settle_memory() -> None:

@@ -20,7 +20,10 @@ STANDARD_INPUT = "-"
 
 
 class CapturedFacts:
-    """The facts of a capture, the same for ever. No kernel is asked. Arguments: see :func:`read_capture`."""
+    """The facts of a capture, the same for ever. No kernel is asked, and no pod can have the devices: this
+    node may have others of their names. Arguments: see :func:`read_capture`."""
+
+    is_live = False
 
     def __init__(self, file: str, told_by: str = "facts_file") -> None:
         self._file, self._told_by = file, told_by

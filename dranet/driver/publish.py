@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dranet.errors import DeviceError, KernelError, Reason
-from dranet.inventory.filter import Decision, uplink_names
+from dranet.inventory.decision import Decision
+from dranet.inventory.filter import uplink_names
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.inventory.slices import plan_slices
@@ -30,6 +31,9 @@ from dranet.telemetry import Metrics, ScanKind
 log = logging.getLogger(__name__)
 
 NO_FACTS = NodeFacts()
+
+RETRY_SECONDS = 5.0
+"""After a scan that failed: the change that asked for it may have been the last for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,11 @@ class View:
 
 class FactsReader(Protocol):
     """Where facts come from: ``kernel.scan.NodeScanner``, or ``driver.captured.CapturedFacts``."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether they are of this node as it is now; pods cannot have what is elsewhere."""
+        ...
 
     def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None: ...
 
@@ -143,6 +152,13 @@ class Inventory:
         view = self.view
         if name in view.held_back:
             raise view.refusal(name)
+        if name in view.offered and not self._reader.is_live:
+            raise DeviceError(
+                f"device {name} is of a captured machine, not of this node",
+                hint="no pod can have it; unset facts_file",
+                reason=Reason.DEVICE_NOT_FOUND,
+                retryable=False,
+            )
         if name not in view.offered:
             raise DeviceError(
                 f"device {name} does not exist on this node", hint="was it unplugged or its driver unbound?"
@@ -200,6 +216,8 @@ class PublishLoop:
         self._watch = ChangeWatch()
         self._running = False
         self._lost: frozenset[str] = frozenset()
+        self._overruns = 0
+        """Those of the watch that have been counted."""
 
     def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
         """Look for these from now on; leads to a scan if the loop runs already."""
@@ -227,11 +245,11 @@ class PublishLoop:
             while True:
                 if changes.everything:
                     next_full_scan = loop.time() + self._rescan_seconds
-                await self.scan_and_publish(changes)
-                changes = await self._wait_changed(next_full_scan)
+                done = await self.scan_and_publish(changes)
+                retry = next_full_scan if done else loop.time() + RETRY_SECONDS
+                changes = await self._wait_changed(min(next_full_scan, retry))
 
     async def _wait_changed(self, deadline: float) -> Changes:
-        told = self._watch.overruns
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._watch.wait_changed()
@@ -239,15 +257,17 @@ class PublishLoop:
             log.debug("periodic rescan")
             return EVERYTHING
         finally:
-            self._metrics.overruns.inc(self._watch.overruns - told)
+            self._metrics.overruns.inc(self._watch.overruns - self._overruns)
+            self._overruns = self._watch.overruns
 
-    async def scan_and_publish(self, changes: Changes = EVERYTHING) -> None:
-        """One scan; a failure keeps what is published, and the next change or period makes up for it."""
+    async def scan_and_publish(self, changes: Changes = EVERYTHING) -> bool:
+        """One scan, and whether it succeeded; a failure keeps what is published, and the next change or
+        retry makes up for it."""
         try:
             await asyncio.to_thread(self._inventory.scan, changes)
         except KernelError as error:
             log.warning("scan failed, the last inventory stays published: %s", error)
-            return
+            return False
         view = self._inventory.view
         devices = tuple(view.offered.values())
         plan = plan_slices(devices, view.policy)
@@ -256,3 +276,4 @@ class PublishLoop:
         self._metrics.published_devices.labels("total").set(len(devices))
         self._metrics.published_devices.labels("rdma").set(sum(1 for d in devices if d.rdma_device))
         self._on_scan()
+        return True

@@ -15,25 +15,14 @@ from functools import lru_cache
 
 from dranet.errors import DranetError
 from dranet.inventory.build import PASSTHROUGH_DRIVERS, bare_device, carrier
+from dranet.inventory.decision import Decision
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, Given, Policy
-from dranet.inventory.ties import Ties, find_ties, has_local_parent
+from dranet.inventory.ties import Ties, find_ties
 from dranet.model.attributes import ALIAS, IFNAME, NOT_TEXT, RDMA_DEVICE
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, PciFunction
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Whether ``device`` is offered, and why (a clause that reads after its name)."""
-
-    device: Device
-    published: bool
-    reason: str
-    filter_failed: bool = False
-    """The operator's filter could not be evaluated on it; it is held back, and counted."""
-    warnings: tuple[str, ...] = ()
-    """What the operator's rules could not do for it, one line each; none of it holds the device back."""
+from dranet.model.uplinks import has_local_parent
 
 
 def decide(

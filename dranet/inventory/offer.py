@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dranet.inventory.build import build_devices
-from dranet.inventory.filter import Decision, decide
+from dranet.inventory.decision import Decision
+from dranet.inventory.filter import decide
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from dranet.inventory.decision import Decision
 from dranet.model.attributes import DOMAIN, MAX_NAME_LENGTH, is_attribute_name, is_qualified_name
 from dranet.model.device import AttributeValue, Device
-
-if TYPE_CHECKING:
-    from dranet.inventory.filter import Decision
 
 GUARANTEED_OWN_ATTRIBUTES = 5
 """So many of the operator\'s own attributes have a place on each device, whatever else it has; no more."""

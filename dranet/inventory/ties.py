@@ -12,38 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dranet.inventory.build import carrier
-from dranet.model.facts import Link, NodeFacts, PciFunction, Route
-
-_RTN_UNICAST = 1
-
-_OVS = "openvswitch"
-"""An internal port of Open vSwitch (``br-ex``) has no master, its other ports have ``ovs-system``. Which port
-feeds which is known to the switch alone, so all of them are one family."""
-
-_TUNNEL_KINDS = frozenset(
-    {
-        "bareudp",
-        "erspan",
-        "geneve",
-        "gre",
-        "gretap",
-        "ip6erspan",
-        "ip6gre",
-        "ip6gretap",
-        "ip6tnl",
-        "ipip",
-        "ovpn",
-        "ppp",
-        "sit",
-        "tun",
-        "vti",
-        "vti6",
-        "vxlan",
-        "wireguard",
-        "xfrm",
-    }
-)
-"""What goes in here comes out of another link, which the kernel does not tell."""
+from dranet.model.facts import Link, NodeFacts, PciFunction
+from dranet.model.uplinks import OPENVSWITCH, TUNNEL_KINDS, choose_uplinks, has_local_parent, is_hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +63,6 @@ def find_ties(facts: NodeFacts) -> Ties:
     return Ties(links, _physical_functions(facts, ties))
 
 
-def has_local_parent(link: Link) -> bool:
-    """With ``link_netnsid`` set, ``lower`` is an index of another namespace and names nothing here."""
-    return bool(link.lower) and link.lower != link.ifindex and link.link_netnsid is None
-
-
 def _roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Tie]:
     def name(index: int) -> str:
         return by_index[index].ifname if index in by_index else f"interface {index}"
@@ -106,36 +71,9 @@ def _roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Tie]:
         line.ifindex: Tie(name(line.ifindex), f"carries {line.purpose} {line.address}", is_uplink=False)
         for line in reversed(facts.lifelines)
     }
-    for index in sorted(_uplink_indexes(facts.default_routes, by_index)):
+    for index in sorted(choose_uplinks(facts.default_routes, by_index.get)):
         ties[index] = Tie(name(index), "carries a default route", is_uplink=True)
     return ties
-
-
-def _uplink_indexes(routes: Sequence[Route], by_index: Mapping[int, Link]) -> set[int]:
-    """Of each family the default routes of the lowest metric, all their next hops.
-
-    If one of those links is down, out of sight or a tunnel, another default route of that family may carry
-    the node now, so all of them count.
-    """
-    found: set[int] = set()
-    for family in (False, True):
-        own = [r for r in routes if r.type == _RTN_UNICAST and (":" in r.destination) is family]
-        lowest = min((route.metric for route in own), default=0)
-        best = [route for route in own if route.metric == lowest]
-        certain = all(_is_certain(by_index.get(index)) for index in _outputs(best))
-        found |= _outputs(best if certain else own)
-    return found
-
-
-def _outputs(routes: Iterable[Route]) -> set[int]:
-    return {index for route in routes for index in (route.ifindex, *route.next_hops) if index}
-
-
-def _is_certain(link: Link | None) -> bool:
-    """Some drivers leave ``operstate`` unknown while they work; the carrier decides then."""
-    if link is None or not link.is_up or link.kind in _TUNNEL_KINDS:
-        return False
-    return link.carrier or link.operstate in ("up", "unknown")
 
 
 def _below_tunnels(ties: Mapping[int, Tie], links: Sequence[Link]) -> dict[int, Tie]:
@@ -143,15 +81,11 @@ def _below_tunnels(ties: Mapping[int, Tie], links: Sequence[Link]) -> dict[int, 
     any that is up."""
     uplinks = [link for link in links if link.ifindex in ties and ties[link.ifindex].is_uplink]
     ways = uplinks or [link for link in links if link.ifindex in ties]
-    tunnels = [ties[link.ifindex] for link in ways if link.kind in _TUNNEL_KINDS]
-    if not tunnels or any(map(_is_hardware, ways)):
+    tunnels = [ties[link.ifindex] for link in ways if link.kind in TUNNEL_KINDS]
+    if not tunnels or any(map(is_hardware, ways)):
         return {}
     candidates = (link for link in links if link.ifindex not in ties)
-    return {link.ifindex: tunnels[0] for link in candidates if link.is_up and _is_hardware(link)}
-
-
-def _is_hardware(link: Link) -> bool:
-    return bool(link.pci_address) or not (link.kind or link.virtual or link.is_loopback)
+    return {link.ifindex: tunnels[0] for link in candidates if link.is_up and is_hardware(link)}
 
 
 def _walk(ties: dict[int, Tie], neighbours: Mapping[int, Sequence[int]]) -> None:
@@ -178,13 +112,13 @@ def _pairs(links: Iterable[Link]) -> Iterator[tuple[int, int]]:
     switch_port = 0
     cards: dict[str, int] = {}
     for link in links:
-        if not link.virtual and _is_hardware(link) and link.mac.strip("0:"):
+        if not link.virtual and is_hardware(link) and link.mac.strip("0:"):
             yield link.ifindex, cards.setdefault(link.mac, link.ifindex)
         if link.master:
             yield link.ifindex, link.master
         if link.lower and link.link_netnsid is None and has_local_parent(link):
             yield link.ifindex, link.lower
-        if link.kind == _OVS:
+        if link.kind == OPENVSWITCH:
             if switch_port:
                 yield link.ifindex, switch_port
             switch_port = link.ifindex

@@ -1,7 +1,7 @@
 """Apply attach plans in a pod's network namespace: all of a pod's devices, or none.
 
 The hook path. A move costs some 18 ms in the kernel, whoever asks; everything else here is kept to a few
-system calls: each namespace is entered once, a link's settings go out in one send, and links are looked
+system calls: each namespace is entered once, a link's settings go out together, and links are looked
 up one by one, never by listing all.
 """
 
@@ -132,6 +132,8 @@ class _Attachment:
         self._apply(plan, [request], self.home)
 
     def _move_rdma(self, plan: AttachPlan, step: MoveRdma) -> None:
+        if plan.host is None:  # a link has been checked, with all that belongs to it
+            self.guard.check_rdma(step.rdma_device)
         try:
             moved = attach_rdma(step.rdma_device, self.pod.netns)
         except KernelError as error:
@@ -140,7 +142,7 @@ class _Attachment:
             self._undo_later(plan)
 
     def _configure(self, plan: AttachPlan, link: Link) -> None:
-        """All settings inside the pod in one send."""
+        """All settings inside the pod at once."""
         routes: dict[int, Route] = {}
         requests: list[Request] = []
         for step in plan.steps:

@@ -53,7 +53,7 @@ _DRVINFO = struct.Struct("=I32s32s32s96x")
 """``struct ethtool_drvinfo``: command, driver, version, firmware, and what is not read."""
 
 _MOST_ASKED_SINGLY = 64
-"""What fits one ``send``; beyond, a dump of all links costs less."""
+"""Beyond, a dump of all links costs less."""
 
 _NO_FACT = frozenset({errno.EOPNOTSUPP, errno.ENODEV})
 """The driver does not tell, or the link has gone: nothing to warn of."""

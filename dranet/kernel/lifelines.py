@@ -9,13 +9,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 
 from dranet.errors import KernelError
-from dranet.kernel.inet import RTN_LOCAL, find_route_request, parse_route
+from dranet.kernel.inet import dump_addresses_request, find_route_request, parse_address, parse_route
 from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.rtnl import decode
-from dranet.model.facts import Lifeline, Link, Route
+from dranet.kernel.rtnl import decode_all
+from dranet.model.facts import Address, Lifeline, Link
+from dranet.model.uplinks import outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,45 +47,45 @@ def find_lifelines(
     Raises:
         KernelError: netlink itself failed.
     """
-    own = [target for target in targets if target.is_own]
-    others = [target for target in targets if not target.is_own]
-    return (*_own_lifelines(own, links), *find_lifelines_by_route(rtnl, others))
+    addresses = ((link.ifindex, address) for link in links for address in link.addresses)
+    return (*_at_own(targets, addresses), *_by_route(rtnl, targets))
 
 
-def find_lifelines_by_route(rtnl: NetlinkSocket, targets: Sequence[LifelineTarget]) -> tuple[Lifeline, ...]:
-    """As :func:`find_lifelines` without knowing the links: the route to an own address names its link, too.
-
-    An address that a VRF has is not found this way.
+def read_lifelines(rtnl: NetlinkSocket, targets: Sequence[LifelineTarget]) -> tuple[Lifeline, ...]:
+    """As :func:`find_lifelines` without knowing the links: the kernel is asked for their addresses.
 
     Raises:
         KernelError: netlink itself failed.
     """
-    valid = [target for target in targets if target.packed]
-    outcomes = rtnl.batch([find_route_request(target.address) for target in valid])
-    found: list[Lifeline] = []
-    for target, outcome in zip(valid, outcomes, strict=True):
-        # A refusal says that there is no way now; when there is one, a notification tells.
+    own = [target.packed for target in targets if target.is_own and target.packed]
+    payloads = rtnl.dump(dump_addresses_request()) if own else []
+    worth = (payload for payload in payloads if any(packed in payload for packed in own))
+    return (
+        *_at_own(targets, decode_all(partial(parse_address, names={}), worth, [])),
+        *_by_route(rtnl, targets),
+    )
+
+
+def _at_own(
+    targets: Iterable[LifelineTarget], addresses: Iterable[tuple[int, Address]]
+) -> Iterator[Lifeline]:
+    wanted = {_as_the_kernel_prints(t.packed): t for t in targets if t.is_own and t.packed}
+    for ifindex, address in addresses if wanted else ():
+        target = wanted.get(address.cidr.partition("/")[0])
+        if target is not None:
+            yield Lifeline(target.purpose, target.address, ifindex)
+
+
+def _by_route(rtnl: NetlinkSocket, targets: Iterable[LifelineTarget]) -> Iterator[Lifeline]:
+    """A refusal says that there is no way now; when there is one, a notification tells."""
+    others = [target for target in targets if target.packed and not target.is_own]
+    outcomes = rtnl.batch([find_route_request(target.address) for target in others])
+    for target, outcome in zip(others, outcomes, strict=True):
         answers = () if isinstance(outcome, KernelError) else outcome
-        routes = [decode(parse_route, message.payload) for message in answers]
-        usable = (route for route in routes if route and (route.type == RTN_LOCAL or not target.is_own))
-        found += (Lifeline(target.purpose, target.address, index) for index in sorted(outputs(usable)))
-    return tuple(found)
-
-
-def _own_lifelines(targets: Sequence[LifelineTarget], links: Iterable[Link]) -> Iterator[Lifeline]:
-    wanted = {_as_the_kernel_prints(target.packed): target for target in targets if target.packed}
-    for link in links if wanted else ():
-        for address in link.addresses:
-            target = wanted.get(address.cidr.partition("/")[0])
-            if target is not None:
-                yield Lifeline(target.purpose, target.address, link.ifindex)
+        routes = decode_all(parse_route, (message.payload for message in answers), [])
+        yield from (Lifeline(target.purpose, target.address, index) for index in sorted(outputs(routes)))
 
 
 def _as_the_kernel_prints(packed: bytes) -> str:
     """The text of an address as ``inet.parse_address`` gives it, whatever way it was spelled before."""
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
-
-
-def outputs(routes: Iterable[Route]) -> frozenset[int]:
-    """The output interfaces of routes, every next hop among them."""
-    return frozenset(i for route in routes for i in (route.ifindex, *route.next_hops) if i)

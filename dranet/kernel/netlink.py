@@ -50,8 +50,9 @@ _ERROR = struct.Struct("=i")
 _RECEIVE_BYTES = 64 * 1024
 """The kernel fills dump buffers up to 32 KiB; a single message without VF details is far below that."""
 
-_REQUESTS_PER_SEND = 64
-"""Acks are queued before ``send`` returns; this many fit the default receive buffer four times over."""
+_REQUESTS_PER_SEND = 16
+"""Answers are queued before ``send`` returns: so many, of 8 KiB each, fit the default receive buffer. A link
+with a dozen alternative names needs that; a batch of 64 such links would never be answered."""
 
 _DUMP_ATTEMPTS = 10
 """A dump that overlaps a change is read again; partial data never passes for the whole."""

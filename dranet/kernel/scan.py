@@ -23,7 +23,7 @@ from dranet.kernel.inet import (
     is_default_route,
     parse_route,
 )
-from dranet.kernel.lifelines import LifelineTarget, find_lifelines, outputs
+from dranet.kernel.lifelines import LifelineTarget, find_lifelines
 from dranet.kernel.linktable import LinkTable
 from dranet.kernel.netlink import NetlinkSocket
 from dranet.kernel.rdma import RDMA_CLASS
@@ -31,6 +31,7 @@ from dranet.kernel.rdmanl import read_netns_exclusive
 from dranet.kernel.rtnl import decode_all
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.facts import NodeFacts, Route
+from dranet.model.uplinks import outputs
 
 
 def read_node_facts(sysfs_root: Path, procfs_root: Path) -> NodeFacts:
@@ -44,6 +45,8 @@ def read_node_facts(sysfs_root: Path, procfs_root: Path) -> NodeFacts:
 
 class NodeScanner:
     """Scans the node again and again. Not safe for threads, but the thread may be another each time."""
+
+    is_live = True
 
     def __init__(self, sysfs_root: Path, procfs_root: Path, *, pci_ids: Path | None = None) -> None:
         self._sysfs_root = sysfs_root
@@ -95,11 +98,15 @@ class NodeScanner:
         return replace(facts, rdma_netns_exclusive=last.rdma_netns_exclusive, warnings=warnings)
 
     def _read_links(self, rtnl: NetlinkSocket, changes: Changes, sysfs: PseudoFiles) -> frozenset[str]:
-        """Names of the links that were read, old and new."""
-        if not changes.all_links:
-            return self._links.read_again(rtnl, changes.links, sysfs) if changes.links else frozenset()
-        self._links.read_all(rtnl, sysfs)
-        return frozenset(link.ifname for link in (*self._facts.links, *self._links.links))
+        """Names of the links that were read, as of now and as of the last complete read: one that failed
+        since then has changed the table already."""
+        if changes.all_links:
+            self._links.read_all(rtnl, sysfs)
+            return frozenset(link.ifname for link in (*self._facts.links, *self._links.links))
+        if not changes.links:
+            return frozenset()
+        before = [link.ifname for link in self._facts.links if link.ifindex in changes.links]
+        return self._links.read_again(rtnl, changes.links, sysfs).union(before)
 
     def _read_routes(self, rtnl: NetlinkSocket, changes: Changes, warnings: list[str]) -> tuple[Route, ...]:
         """Routes go without a notification when their link goes down or loses their source address.

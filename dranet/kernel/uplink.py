@@ -7,31 +7,25 @@ stands on. Links are looked up one by one: a node has a thousand, and the runtim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dranet.errors import DeviceError, Reason
-from dranet.kernel.lifelines import LifelineTarget, find_lifelines_by_route, outputs
+from dranet.kernel.lifelines import LifelineTarget, read_lifelines
 from dranet.kernel.linkstate import read_link
 from dranet.kernel.netlink import NetlinkSocket, Request
+from dranet.kernel.rdma import RDMA_CLASS
 from dranet.kernel.rtnl import decode_all, dump_links_request, parse_link
 from dranet.kernel.scan import read_default_routes
 from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
-from dranet.model.facts import Link, Route
-
-OPENVSWITCH = "openvswitch"
-"""Which of its ports feeds which is known to the switch alone, so all of them are one family."""
+from dranet.model.facts import Link
+from dranet.model.uplinks import OPENVSWITCH, TUNNEL_KINDS, choose_uplinks, is_hardware
 
 MASTER_KINDS = frozenset({"bond", "bridge", "team", "vrf", OPENVSWITCH})
 
-TUNNEL_KINDS = frozenset(
-    {
-        "gre", "gretap", "ip6gre", "ip6gretap", "ip6tnl", "ipip", "ovpn", "ppp", "sit", "tun", "vti", "vti6",
-        "wireguard", "xfrm",
-    }
-)  # fmt: skip
-"""What goes in here comes out of another link, which the kernel does not tell."""
+
+_DEFAULT_ROUTE = "default route"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +36,24 @@ class UplinkRules:
     sysfs_root: Path = Path("/sys")
 
 
+@dataclass(frozen=True, slots=True)
+class _Foundation:
+    """What the node stands on, each with its purpose."""
+
+    links: Mapping[int, str]
+    macs: Mapping[str, str]
+    """Of its cards: a synthetic card and the function under it share one, also while the second has come and
+    is not yet enslaved to the first."""
+    hidden: str
+    """The purpose of a tunnel, if that is the way out and no card is known below it: any may be."""
+
+    def purpose_of(self, link: Link) -> str:
+        """Empty for what the node can spare."""
+        if link.ifindex in self.links or not is_hardware(link):
+            return self.links.get(link.ifindex, "")
+        return self.macs.get(link.mac, "") or (self.hidden if link.is_up else "")
+
+
 class UplinkGuard:
     """Refuses what the node lives by. Routes are read at the first question, once per attach.
 
@@ -50,9 +62,10 @@ class UplinkGuard:
 
     def __init__(self, rtnl: NetlinkSocket, rules: UplinkRules) -> None:
         self._rtnl = rtnl
-        self._rules = rules
+        self._lifelines = rules.lifelines
+        self._sysfs = PseudoFiles(rules.sysfs_root, [])
         self._links: dict[int, Link | None] = {}
-        self._foundation: Mapping[int, str] | None = None
+        self._foundation: _Foundation | None = None
 
     def check(self, link: Link) -> None:
         """Pass a link that is free to leave the node.
@@ -62,48 +75,49 @@ class UplinkGuard:
         """
         if self._foundation is None:
             self._foundation = self._read_foundation()
-        for reached in self._read_below((link, *self._read_function(link)) if self._foundation else ()):
-            if reached in self._foundation:
+        for reached in self._read_below((link, *self._read_function(link)) if self._foundation.links else ()):
+            purpose = self._foundation.purpose_of(reached)
+            if purpose:
                 raise DeviceError(
-                    f"link {link.ifname} is the node's uplink or tied to it ({self._foundation[reached]})",
+                    f"link {link.ifname} is the node's uplink or tied to it ({purpose})",
                     hint="the node would lose its network; choose another device",
                     reason=Reason.DEVICE_IS_UPLINK,
                 )
 
-    def _read_foundation(self) -> Mapping[int, str]:
-        """Everything that the node's vital links stand on, and what stands on it: ifindex -> its purpose."""
-        lifelines = find_lifelines_by_route(self._rtnl, self._rules.lifelines)
-        vital = {line.ifindex: line.purpose for line in lifelines}
-        vital |= dict.fromkeys(self._read_uplinks(), "default route")
-        foundation: dict[int, str] = {}
-        for ifindex, purpose in vital.items():
-            below = self._read_below(self._known([ifindex])) | {ifindex}
-            foundation |= dict.fromkeys(below, purpose)
-        return foundation
+    def check_rdma(self, name: str) -> None:
+        """Pass an RDMA device whose interfaces (IPoIB) may be lost to the node.
 
-    def _read_uplinks(self) -> frozenset[int]:
-        routes = read_default_routes(self._rtnl, [])
-        families = ([r for r in routes if (":" in r.destination) is family] for family in (False, True))
-        return frozenset(index for own in families for index in self._choose(own))
+        Raises:
+            DeviceError: as :meth:`check`.
+        """
+        for link in self._read_links_on(nearest_pci_address(self._sysfs.home(f"{RDMA_CLASS}/{name}"))):
+            self.check(link)
 
-    def _choose(self, routes: Sequence[Route]) -> frozenset[int]:
-        """The outputs of the best routes of one family; of all of them where the best may not be in use."""
-        best = outputs(r for r in routes if r.metric == min(route.metric for route in routes))
-        certain = all(is_certain(self._read(index)) for index in best)
-        return best if certain else outputs(routes)
+    def _read_foundation(self) -> _Foundation:
+        """Everything that the node's vital links stand on, and what stands on it."""
+        lifelines = read_lifelines(self._rtnl, self._lifelines)
+        uplinks = choose_uplinks(read_default_routes(self._rtnl, []), self._read)
+        vital = {line.ifindex: line.purpose for line in lifelines} | dict.fromkeys(uplinks, _DEFAULT_ROUTE)
+        below = {index: self._read_below(self._known([index])) for index in vital}
+        told = [(link, vital[index]) for index, links in below.items() for link in links]
+        return _Foundation(
+            links=vital | {link.ifindex: purpose for link, purpose in told},
+            macs={link.mac: purpose for link, purpose in told if is_hardware(link) and link.mac.strip("0:")},
+            hidden=_hidden_way([pair for pair in told if pair[1] == _DEFAULT_ROUTE] or told),
+        )
 
-    def _read_below(self, links: Iterable[Link]) -> set[int]:
+    def _read_below(self, links: Iterable[Link]) -> Collection[Link]:
         """The links, their masters with all ports, and their lower links, all the way."""
-        seen: set[int] = set()
+        seen: dict[int, Link] = {}
         waiting = list(links)
         while waiting:
             link = waiting.pop()
             if link.ifindex not in seen:
-                seen.add(link.ifindex)
+                seen[link.ifindex] = link
                 lower = link.lower if link.link_netnsid is None else None
                 waiting += self._known(index for index in (link.master, lower) if index)
                 waiting += self._read_family(link)
-        return seen
+        return seen.values()
 
     def _read_family(self, link: Link) -> Iterator[Link]:
         """The ports of a master, and the other links of an Open vSwitch."""
@@ -122,16 +136,17 @@ class UplinkGuard:
     def _read_function(self, link: Link) -> Iterator[Link]:
         """What goes, or is cut off, with the PCI function of a link: its other links, and those of its
         virtual functions."""
-        if link.kind:
-            return
-        sysfs = PseudoFiles(self._rules.sysfs_root, [])
-        address = nearest_pci_address(sysfs.home(f"class/net/{link.ifname}"))
-        if not address and link.parent_bus == "pci":
-            address = link.parent_device
-        for ifname in _ifnames_on(sysfs, address) if address else ():
-            other = read_link(self._rtnl, ifname=ifname) if ifname != link.ifname else None
-            if other is not None:
-                yield other
+        if not link.kind:
+            address = nearest_pci_address(self._sysfs.home(f"class/net/{link.ifname}"))
+            if not address and link.parent_bus == "pci":
+                address = link.parent_device
+            yield from self._read_links_on(address, but=link.ifname)
+
+    def _read_links_on(self, address: str, but: str = "") -> Iterator[Link]:
+        for ifname in _ifnames_on(self._sysfs, address) if address else ():
+            link = read_link(self._rtnl, ifname=ifname) if ifname != but else None
+            if link is not None:
+                yield link
 
     def _known(self, ifindexes: Iterable[int]) -> list[Link]:
         links = (self._read(ifindex) for ifindex in ifindexes)
@@ -143,11 +158,10 @@ class UplinkGuard:
         return self._links[ifindex]
 
 
-def is_certain(link: Link | None) -> bool:
-    """Whether a link surely carries what is routed to it; some drivers leave ``operstate`` unknown."""
-    if link is None or not link.is_up or link.kind in TUNNEL_KINDS:
-        return False
-    return link.carrier or link.operstate in ("up", "unknown")
+def _hidden_way(told: Sequence[tuple[Link, str]]) -> str:
+    """The purpose of a tunnel, if there is one and no card."""
+    tunnels = [purpose for link, purpose in told if link.kind in TUNNEL_KINDS]
+    return tunnels[0] if tunnels and not any(is_hardware(link) for link, _ in told) else ""
 
 
 def _ifnames_on(sysfs: PseudoFiles, address: str) -> Iterator[str]:

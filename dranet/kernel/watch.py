@@ -11,6 +11,7 @@ import asyncio
 import errno
 import importlib
 import math
+import os
 import socket
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -34,13 +35,17 @@ from dranet.kernel.rtnl import (
     RTM_DELADDR,
     RTM_DELLINK,
     RTM_DELROUTE,
+    RTM_DELRULE,
     RTM_NEWADDR,
     RTM_NEWLINK,
     RTM_NEWROUTE,
+    RTM_NEWRULE,
     RTNLGRP_IPV4_IFADDR,
     RTNLGRP_IPV4_ROUTE,
+    RTNLGRP_IPV4_RULE,
     RTNLGRP_IPV6_IFADDR,
     RTNLGRP_IPV6_ROUTE,
+    RTNLGRP_IPV6_RULE,
     RTNLGRP_LINK,
     decode,
     parse_link,
@@ -55,14 +60,20 @@ class Patience:
     """It has ended when nothing came for this long."""
     longest_seconds: float
     """One that does not end is told after this long all the same."""
+    storm_seconds: float = 0.0
+    """Or after this long, if it is a storm and this is more."""
 
 
-PATIENCE = (Patience(0.1, 1.0), Patience(0.4, 8.0), Patience(1.6, 30.0))
-"""A change after a calm is told at once. While the next one follows soon, or a burst does not end, this is a
-storm, and each telling waits longer than the one before: a storm of 39 s is told three times at most."""
+PATIENCE = (Patience(0.1, 1.0), Patience(0.4, 8.0, 30.0), Patience(1.6, 8.0, 30.0))
+"""A change after a calm is told at once. While the next one follows soon, or a burst does not end, each
+telling waits longer than the one before."""
 
 CALM_SECONDS = 1.0
-"""Without a change for this long after a telling, a storm is over."""
+"""Without a change for this long after a telling, a burst is over."""
+
+STORM_CHANGES_PER_SECOND = 50
+"""A burst with so many is a storm: one of 39 s is told three times. A trickle is not made to wait so long: it
+may hide a device that came or went."""
 
 _GROUPS = (
     RTNLGRP_LINK,
@@ -70,6 +81,8 @@ _GROUPS = (
     RTNLGRP_IPV6_IFADDR,
     RTNLGRP_IPV4_ROUTE,
     RTNLGRP_IPV6_ROUTE,
+    RTNLGRP_IPV4_RULE,
+    RTNLGRP_IPV6_RULE,
 )
 _RECEIVE_BUFFER_BYTES = 8 << 20
 """Took 2,000 link events with the reader held up; what does not fit is an overrun."""
@@ -100,6 +113,8 @@ class ChangeFilter:
                 return self._judge_link(kind == RTM_DELLINK, payload)
             if kind in (RTM_NEWADDR, RTM_DELADDR):
                 return self._judge_address(kind == RTM_DELADDR, payload)
+            if kind in (RTM_NEWRULE, RTM_DELRULE):
+                return Changes(routes=bool(self.lifelines))
             is_route = kind in (RTM_NEWROUTE, RTM_DELROUTE)
             return Changes(routes=is_route and decode(self._is_of_interest, payload))
         except KernelError:
@@ -132,9 +147,9 @@ class ChangeFilter:
         return named if known != on_link[address.cidr] else Changes()
 
     def _is_of_interest(self, payload: bytes) -> bool:
-        if not is_default_route(payload):
-            return any(route_contains(payload, address) for address in self.lifelines)
-        route = parse_route(payload)
+        if any(route_contains(payload, address) for address in self.lifelines):
+            return True  # of any table: rules may lead there
+        route = parse_route(payload) if is_default_route(payload) else None
         return route is not None and route.table == RT_TABLE_MAIN
 
 
@@ -150,6 +165,9 @@ class ChangeWatch:
         self._told_at = -math.inf
         self._filter = ChangeFilter()
         self._pending = Changes()
+        self._noted = 0
+        """How many changes are pending."""
+        self._is_storm = False
         self._arrived = asyncio.Event()
         self._failure: KernelError | None = None
         self._readers: dict[int, Any] = {}
@@ -188,25 +206,33 @@ class ChangeWatch:
     async def wait_changed(self) -> Changes:
         """What changed since the last return, once it has settled.
 
-        A change after a calm is told after 100 ms of silence, and after 1 s in any case; a storm is told
-        seldom, its end always. Cancelling loses nothing.
+        A change after a calm is told after 100 ms of silence, and after 1 s in any case; one amid others
+        within 8 s, or 30 s in a storm. The end is always told. Cancelling loses nothing.
 
         Raises:
             KernelError: notifications cannot be read any more.
         """
+        if self._pending:  # left by a wait that was given up while it gathered
+            self._arrived.set()
         await self._wait_arrived(None)
         loop = asyncio.get_running_loop()
-        calm = loop.time() - self._told_at > CALM_SECONDS
+        begin = loop.time()
+        calm = begin - self._told_at > CALM_SECONDS
         self._level = 0 if calm else min(self._level + 1, len(self._patience) - 1)
         patience = self._patience[self._level]
-        deadline = loop.time() + patience.longest_seconds
+        deadline = begin + max(patience.longest_seconds, self._is_storm * patience.storm_seconds)
         while (left := deadline - loop.time()) > 0:
             self._arrived.clear()
             if not await self._wait_arrived(min(patience.settle_seconds, left)):
                 break
+        return self._tell(loop.time(), begin)
+
+    def _tell(self, now: float, begin: float) -> Changes:
+        self._is_storm = self._noted > STORM_CHANGES_PER_SECOND * max(now - begin, 1.0)
         changes, self._pending = self._pending, Changes()
+        self._noted = 0
         self._arrived.clear()
-        self._told_at = loop.time()
+        self._told_at = now
         return changes
 
     async def _wait_arrived(self, seconds: float | None) -> bool:
@@ -223,6 +249,7 @@ class ChangeWatch:
         """Add what somebody else knows of, to be told with the rest."""
         if changes:
             self._pending |= changes
+            self._noted += 1
             self._arrived.set()
 
     def _listen(self, source: Any, read: Callable[[], None]) -> None:
@@ -279,14 +306,21 @@ class ChangeWatch:
                 if device is None:
                     return
                 self.note(Changes(hardware=frozenset({device.sys_name})))
-        except OSError as error:
-            self._note_failure(monitor, error)
+        except OSError as error:  # pyudev says neither which nor does it take it from the socket
+            number = error.errno or _take_error(monitor.fileno())
+            self._note_failure(monitor, OSError(number, os.strerror(number)))
 
     def _start_rdma_events(self) -> None:
         """Listen to RDMA notifications; a kernel without RDMA, or before Linux 6.12, has none."""
         sock = open_rdma_notifications()
         if sock is not None:
             self._listen(sock, partial(self._read_socket, sock, parse_rdma_changes))
+
+
+def _take_error(descriptor: int) -> int:
+    """What a socket has to complain of, once."""
+    with socket.socket(fileno=os.dup(descriptor)) as sock:
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def _open_notifications() -> socket.socket:

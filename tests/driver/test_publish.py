@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dranet.driver import publish
 from dranet.driver.captured import CapturedFacts
 from dranet.driver.publish import Inventory, PublishLoop, View
 from dranet.errors import DeviceError, KernelError, Reason, SettingsError
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.policy import Policy
 from dranet.kernel.changes import EVERYTHING, Changes
 from dranet.kernel.lifelines import LifelineTarget
@@ -28,20 +31,28 @@ NIC = Link(3, "eth1", flags=1, carrier=True)
 FACTS = NodeFacts(links=(UPLINK, NIC), default_routes=(Route("0.0.0.0/0", ifindex=2),))
 
 
+def do_nothing() -> None:
+    pass
+
+
 class Reader:
     """Facts that a test sets; keeps what it was asked."""
+
+    is_live = True
 
     def __init__(self, facts: NodeFacts = FACTS) -> None:
         self.facts = facts
         self.failure: KernelError | None = None
         self.asked: list[Changes] = []
         self.targets: Sequence[LifelineTarget] = ()
+        self.while_reading: Callable[[], object] = do_nothing
 
     def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
         self.targets = targets
 
     def read(self, changes: Changes = EVERYTHING, /) -> NodeFacts:
         self.asked.append(changes)
+        self.while_reading()
         if self.failure is not None:
             raise self.failure
         return self.facts
@@ -138,6 +149,18 @@ def test_a_capture_stands_for_the_node(make: Make, tmp_path: Path) -> None:
     inventory.scan(Changes(routes=True))
     assert inventory.view.facts == FACTS
     assert list(inventory.view.offered) == ["eth1"]
+
+
+def test_a_device_of_a_capture_is_offered_and_never_given(make: Make, tmp_path: Path) -> None:
+    """This node may have another device of that name, and would lose it."""
+    file = tmp_path / "node.json"
+    file.write_text(encode_capture(Capture(FACTS, "a test")))
+    inventory = make(CapturedFacts(str(file)))
+    inventory.scan()
+    assert list(inventory.view.offered) == ["eth1"]
+    with pytest.raises(DeviceError, match="eth1 is of a captured machine, not of this node") as caught:
+        inventory.get_offered("eth1")
+    assert not caught.value.retryable
 
 
 @pytest.mark.parametrize("content", [None, b"\xff", b"{}"])
@@ -258,6 +281,25 @@ def test_a_scan_that_fails_keeps_what_is_published(
 
 
 @pytest.mark.kernel
+def test_a_scan_that_fails_is_done_again_although_nothing_more_happens(
+    quiet: Namespace, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "RETRY_SECONDS", 0.1)
+    reader = Reader()
+
+    def heal() -> None:
+        reader.failure = None if len(reader.asked) > 2 else KernelError("read links: no buffer")
+
+    async def steps(bench: Bench) -> None:
+        reader.while_reading = heal
+        bench.loop._watch.note(Changes(routes=True))
+        await bench.wait_scan()
+        assert reader.asked[1:] == [Changes(routes=True), EVERYTHING]
+
+    run_loop(quiet, make(reader), steps)
+
+
+@pytest.mark.kernel
 def test_lost_notifications_are_counted_and_end_in_a_full_scan(quiet: Namespace, make: Make) -> None:
     reader = Reader()
     inventory = make(reader)
@@ -271,3 +313,28 @@ def test_lost_notifications_are_counted_and_end_in_a_full_scan(quiet: Namespace,
         assert metric(inventory, "dranet_inventory_notification_overruns_total") == 1
 
     run_loop(quiet, inventory, steps)
+
+
+@pytest.mark.kernel
+def test_notifications_that_are_lost_during_a_scan_are_counted_too(quiet: Namespace, make: Make) -> None:
+    reader = Reader()
+    inventory = make(reader)
+
+    async def steps(bench: Bench) -> None:
+        watch = bench.loop._watch
+        source = next(iter(watch._readers.values()))
+        lose = partial(watch._note_failure, source, OSError(errno.ENOBUFS, "No buffer space available"))
+        reader.while_reading = lambda: asyncio.run_coroutine_threadsafe(as_coroutine(lose), loop).result(5)
+        loop = asyncio.get_running_loop()
+        watch.note(Changes(routes=True))
+        await bench.wait_scan()
+        reader.while_reading = do_nothing
+        await bench.wait_scan()
+        assert reader.asked[1:] == [Changes(routes=True), EVERYTHING]
+        assert metric(inventory, "dranet_inventory_notification_overruns_total") == 1
+
+    run_loop(quiet, inventory, steps)
+
+
+async def as_coroutine(function: Callable[[], object]) -> None:
+    function()

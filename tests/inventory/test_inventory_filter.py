@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dranet.cel import DeviceExpression
 from dranet.inventory import filter as filter_module
 from dranet.inventory.build import build_devices
-from dranet.inventory.filter import Decision, decide, uplink_names
+from dranet.inventory.decision import Decision
+from dranet.inventory.filter import decide, uplink_names
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.inventory.rules import OwnAttributes, parse_rules

@@ -32,6 +32,7 @@ from dranet.kernel.netlink import (
     NLM_F_DUMP_INTR,
     NLMSG_DONE,
     NetlinkSocket,
+    Outcome,
     Request,
     attribute,
     attribute_text,
@@ -210,6 +211,23 @@ def test_a_refusal_names_operation_link_errno_and_the_kernels_words(node: Namesp
         "set mtu",
         "uplink",
     )
+
+
+@pytest.mark.kernel
+def test_answers_about_many_links_with_long_messages_fit_the_receive_buffer(node: Namespace) -> None:
+    """Alternative names make a link's message long; a PCI NIC under systemd has three."""
+    lines = []
+    for number in range(70):
+        lines.append(f"link add a{number} type veth peer name b{number}\n")
+        names = " ".join(f"altname n{number}x{position}{'y' * 100}" for position in range(9))
+        lines.append(f"link property add dev a{number} {names}\n")
+    node.ip_lines("".join(lines))
+
+    def ask() -> list[Outcome]:
+        with NetlinkSocket.open() as rtnl:
+            return rtnl.batch([get_link_request(ifname=f"a{number}") for number in range(70)])
+
+    assert [type(outcome) for outcome in node.run(ask)] == [tuple] * 70
 
 
 @pytest.mark.kernel

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dranet.errors import KernelError
 from dranet.kernel import linktable
+from dranet.kernel import scan as scan_module
 from dranet.kernel.changes import EVERYTHING, MANY_LINKS, Changes
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.netlink import NetlinkSocket
@@ -30,6 +31,11 @@ OPERATIONS = (
     "link add a2 type veth peer name b2",
     "link del a1",
     "link del b2",
+    "link add a3 index 900 type veth peer name b3",
+    "link del a3",
+    "link add br9 index 900 type bridge",
+    "link del br9",
+    "link set b3 master br9",
     "link set a1 up",
     "link set b1 up",
     "link set a1 down",
@@ -185,13 +191,16 @@ def test_changes_of_more_links_than_are_named_read_them_all(node: Namespace, sca
     assert all(":" in route.destination for route in after.default_routes)
 
 
-def test_many_named_links_read_the_same_as_each_alone(node: Namespace, scanner: NodeScanner) -> None:
-    node.ip_lines("".join(f"link add a{n} type veth peer name b{n}\n" for n in range(linktable.FEW_LINKS)))
-    before = by_name(scan(node, scanner))
+def test_many_named_links_read_the_same_as_each_alone(
+    make_namespace: Callable[..., Namespace], scanner: NodeScanner
+) -> None:
+    still = make_namespace()  # its links are down: nothing happens to them by itself
+    still.ip_lines("".join(f"link add a{n} type veth peer name b{n}\n" for n in range(linktable.FEW_LINKS)))
+    before = by_name(scan(still, scanner))
     names = [f"{side}{n}" for side in "ab" for n in range(linktable.FEW_LINKS)]
-    node.ip_lines("".join(f"addr add 10.1.{n}.1/24 dev {name}\n" for n, name in enumerate(names)))
+    still.ip_lines("".join(f"addr add 10.1.{n}.1/24 dev {name}\n" for n, name in enumerate(names)))
     changed = Changes(links=frozenset(before[name].ifindex for name in names))
-    assert scan(node, scanner, changed) == scan(node, scanner)
+    assert scan(still, scanner, changed) == scan(still, scanner)
 
 
 def test_the_other_end_of_a_link_that_leaves_or_comes_back_is_read_again(
@@ -235,6 +244,28 @@ def test_a_read_that_failed_is_made_up_for_by_the_next(
         with pytest.raises(KernelError, match="no descriptors"):
             scan(node, scanner, Changes(links=frozenset({before["eth1"].ifindex})))
     assert by_name(scan(node, scanner, Changes(routes=True)))["eth1"].mtu == 1400
+
+
+def test_a_read_that_failed_half_way_does_not_forget_what_a_link_was_called(
+    node: Namespace, scanner: NodeScanner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The RDMA device on it is known by the old name, and is read again because of that name."""
+    device = tmp_path / "class/infiniband/rxe0"
+    (device / "ports/1").mkdir(parents=True)
+    (device / "parent").write_text("eth3\n")
+    eth3 = by_name(scan(node, scanner))["eth3"].ifindex
+    node.ip_lines("link set eth3 down\nlink set eth3 name rail3\n")
+    (device / "parent").write_text("rail3\n")
+
+    def refuse(*_: object) -> tuple[Lifeline, ...]:
+        raise KernelError("no buffer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(scan_module, "read_ipv4_default_routes", refuse)
+        with pytest.raises(KernelError, match="no buffer"):
+            scan(node, scanner, Changes(links=frozenset({eth3})))
+    facts = scan(node, scanner, Changes(routes=True))
+    assert [port.netdevs for device in facts.rdma_devices for port in device.ports] == [("rail3",)]
 
 
 def test_details_are_asked_for_links_that_may_be_offered_and_not_for_veths(

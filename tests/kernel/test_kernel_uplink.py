@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dranet.errors import DeviceError, Reason
-from dranet.inventory.ties import _TUNNEL_KINDS, find_ties
+from dranet.inventory.ties import find_ties
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.linkstate import read_link
 from dranet.kernel.netlink import NetlinkSocket, Request
 from dranet.kernel.scan import NodeScanner
-from dranet.kernel.uplink import TUNNEL_KINDS, UplinkGuard, UplinkRules
+from dranet.kernel.uplink import UplinkGuard, UplinkRules
 from dranet.model.facts import Link
 from tests.namespaces import Namespace
 
@@ -43,6 +47,10 @@ def refusal(node: Namespace, ifname: str, rules: UplinkRules) -> str:
 
 LAYOUTS = {
     "own address": "addr add 10.1.0.2/24 dev eth1\n",
+    "own address that is routed elsewhere, as that of a VRF is": (
+        "addr add 10.1.0.2/24 dev eth1\nroute add 10.1.0.2/32 via 192.0.2.9 table 100\n"
+        "rule add pref 100 lookup local\nrule del pref 0\nrule add pref 50 to 10.1.0.2 table 100\n"
+    ),
     "own address on a macvlan above it": (
         "link add up1 link eth1 type macvlan\nlink set up1 up\naddr add 10.1.0.2/24 dev up1\n"
     ),
@@ -85,8 +93,47 @@ def test_the_guard_and_the_inventory_agree(node: Namespace, tmp_path: Path, layo
     assert refused == find_ties(facts).links.keys()
 
 
-def test_the_guard_and_the_inventory_know_the_same_tunnels() -> None:
-    assert TUNNEL_KINDS == _TUNNEL_KINDS
+PIECES = (
+    "link add br0 type bridge",
+    "link add br1 type bridge",
+    "link add mv0 link eth1 type macvlan mode bridge",
+    "link add mv1 link eth2 type macvlan mode bridge",
+    "link add mv2 link br0 type macvlan mode bridge",
+    "link set eth1 master br0",
+    "link set eth2 master br0",
+    "link set mv0 master br1",
+    "link set mv1 master br1",
+    "link set uplink master br1",
+    "link set br0 up",
+    "link set mv0 up",
+    "link set uplink down",
+    "addr add 10.1.0.2/24 dev br0",
+    "addr add 10.1.0.2/24 dev mv1",
+    "addr add 10.3.0.7/24 dev mv0",
+    "route add default via 10.3.0.1 dev mv0 metric 9",
+    "route add 10.9.0.0/16 dev eth3",
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pieces=st.lists(st.sampled_from(PIECES), unique=True, min_size=4))
+def test_the_guard_and_the_inventory_agree_on_any_layout(
+    make_namespace: Callable[..., Namespace], tmp_path: Path, pieces: list[str]
+) -> None:
+    node = make_namespace()
+    for name in ("uplink", "eth1", "eth2", "eth3"):
+        node.ip_lines(f"link add {name} type veth peer name p-{name}\nlink set {name} up\n")
+    node.ip_lines("addr add 192.0.2.2/24 dev uplink\nroute add default via 192.0.2.1 metric 9\n")
+    for piece in pieces:  # it may well fail: what it needs was not made
+        subprocess.run(["ip", "-n", node.name, *piece.split()], capture_output=True)
+    scanner = NodeScanner(tmp_path, tmp_path)
+    scanner.set_lifelines((OWN, API))
+    facts = node.run(scanner.read)
+    rules = UplinkRules((OWN, API), tmp_path)
+    assert {link.ifname for link in facts.links if refusal(node, link.ifname, rules)} == set(
+        find_ties(facts).links
+    )
+    node.delete()
 
 
 def test_the_reason_names_the_lifeline(node: Namespace, tmp_path: Path) -> None:
@@ -120,7 +167,11 @@ class HardwareGuard(UplinkGuard):
     """The test's links are veths; here they pass for hardware, which has no kind."""
 
     def check(self, link: Link) -> None:
-        super().check(Link(ifindex=link.ifindex, ifname=link.ifname))
+        super().check(replace(link, kind="", virtual=False))
+
+    def _read(self, ifindex: int) -> Link | None:
+        link = super()._read(ifindex)
+        return replace(link, kind="", virtual=False) if link else None
 
 
 @pytest.fixture
@@ -163,6 +214,64 @@ def test_a_virtual_function_behind_virtio_is_found(node: Namespace, tmp_path: Pa
     (tmp_path / "devices/pci0000:20" / VF / "virtio7/net/uplink").mkdir(parents=True)
     (tmp_path / "bus/pci/devices" / PF / "virtfn0").symlink_to(f"../{VF}")
     assert refusal(node, "eth1", UplinkRules(sysfs_root=tmp_path))
+
+
+@pytest.mark.usefixtures("_veths_are_hardware")
+def test_a_card_with_the_hardware_address_of_the_uplink_stays(node: Namespace, tmp_path: Path) -> None:
+    """On Azure: the function that has come back and is not yet enslaved to its synthetic card."""
+    node.ip("link", "set", "eth1", "address", "02:00:00:00:00:00")  # that of the uplink
+    assert "tied to it (default route)" in refusal(node, "eth1", UplinkRules(sysfs_root=tmp_path))
+    assert refusal(node, "eth2", UplinkRules(sysfs_root=tmp_path)) == ""
+
+
+class RdmaGuard(UplinkGuard):
+    """As if the RDMA device of the function were asked for, whatever the link."""
+
+    def check(self, link: Link) -> None:
+        if link.ifname == "eth1":
+            self.check_rdma("ibp33s0")
+        else:
+            super().check(link)
+
+
+def test_an_rdma_device_whose_interface_is_the_uplink_stays(
+    node: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the device the IPoIB interface on it would leave the node."""
+    monkeypatch.setitem(refusal.__globals__, "UplinkGuard", RdmaGuard)
+    (tmp_path / "class/infiniband").mkdir(parents=True)
+    device = tmp_path / "class/infiniband/ibp33s0"
+    device.symlink_to(f"../../devices/pci0000:20/{PF}/infiniband/ibp33s0")
+    place(tmp_path, PF, "eth2")
+    assert refusal(node, "eth1", UplinkRules(sysfs_root=tmp_path)) == ""
+    place(tmp_path, PF, "uplink")
+    assert "link uplink is the node's uplink" in refusal(node, "eth1", UplinkRules(sysfs_root=tmp_path))
+
+
+class TunnelGuard(HardwareGuard):
+    """As if the uplink were a tunnel, and all other links hardware."""
+
+    def _read(self, ifindex: int) -> Link | None:
+        link = super()._read(ifindex)
+        return replace(link, kind="ppp") if link and link.ifname == "uplink" else link
+
+
+def test_while_the_uplink_is_a_tunnel_any_card_that_is_up_may_carry_it(
+    node: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(refusal.__globals__, "UplinkGuard", TunnelGuard)
+    node.ip("link", "set", "eth2", "down")
+    assert "tied to it (default route)" in refusal(node, "eth1", UplinkRules(sysfs_root=tmp_path))
+    assert refusal(node, "eth2", UplinkRules(sysfs_root=tmp_path)) == ""
+
+
+def test_where_another_uplink_is_a_card_a_tunnel_goes_through_that(
+    node: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(refusal.__globals__, "UplinkGuard", TunnelGuard)
+    node.ip_lines("addr add 10.1.0.7/24 dev eth3\nroute add default via 10.1.0.1 dev eth3 metric 9\n")
+    assert refusal(node, "eth1", UplinkRules(sysfs_root=tmp_path)) == ""
+    assert refusal(node, "eth3", UplinkRules(sysfs_root=tmp_path))
 
 
 # --- Open vSwitch ---------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""How the driver starts when the node is in a bad hour."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dranet.cluster.client import ApiClient
+from dranet.cluster.credentials import ClusterAccess
+from dranet.driver import app
+from dranet.errors import KernelError, SettingsError
+from dranet.kernel.scan import NodeScanner
+from dranet.settings import Settings
+
+
+def settings(tmp_path: Path, facts_file: Path | None = None) -> Settings:
+    return Settings(node_name="n1", state_dir=tmp_path, cdi_dir=tmp_path / "cdi", facts_file=facts_file)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[ApiClient]:
+    async with ApiClient(ClusterAccess("192.0.2.1", 443)) as client:
+        yield client
+
+
+async def test_a_first_scan_that_the_kernel_does_not_answer_does_not_end_the_start(
+    tmp_path: Path, client: ApiClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While a node boots its tables change too fast to be read; a start that fails comes back much later."""
+
+    def fail(*_: object) -> None:
+        raise KernelError("read links: the table kept changing while it was read")
+
+    monkeypatch.setattr(NodeScanner, "read", fail)
+    driver = app.Driver(settings(tmp_path), client)
+    driver._store.open()
+    await driver._prepare_state()
+    driver._store.close()
+    assert "the first scan failed" in caplog.text
+
+
+async def test_a_capture_that_cannot_be_read_refuses_the_start(tmp_path: Path, client: ApiClient) -> None:
+    driver = app.Driver(settings(tmp_path, tmp_path / "none.json"), client)
+    driver._store.open()
+    with pytest.raises(SettingsError, match="No such file"):
+        await driver._prepare_state()
+    driver._store.close()
+
+
+async def test_a_part_that_fails_ends_the_driver_with_its_own_error(
+    tmp_path: Path, client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with a group of errors, of which the command line knows nothing but a traceback."""
+
+    class Broken:
+        def __init__(self, *_: object) -> None: ...
+
+        async def run(self, _: asyncio.Event) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.fail())
+
+        async def fail(self) -> None:
+            raise KernelError("receive notifications of changes: I/O error")
+
+    monkeypatch.setattr(app, "Driver", Broken)
+    monkeypatch.setattr(app, "_api_client", lambda _: client)
+    with pytest.raises(KernelError, match="I/O error"):
+        await app.run_driver(settings(tmp_path))

@@ -1,0 +1,81 @@
+"""A name server that does not answer holds up nothing but the name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dranet.driver.workers import Workers
+
+
+class NameServer:
+    """Answers no look-up until it is let go."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.answers = threading.Event()
+
+    def __call__(self, host: object, *_: object, **__: object) -> list[object]:
+        self.asked.append(host)
+        self.answers.wait(20)
+        if host == "wrong":
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return [host, len(self.asked)]
+
+
+@pytest.fixture
+def name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
+    server = NameServer()
+    monkeypatch.setattr(socket, "getaddrinfo", server)
+    yield server
+    server.answers.set()
+
+
+def test_look_ups_that_hang_keep_no_worker_and_no_end_waiting(name_server: NameServer) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(Workers(2))
+        hanging = [asyncio.create_task(loop.getaddrinfo(f"host-{n}", 443)) for n in range(8)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            assert await asyncio.to_thread(threading.active_count)
+        for task in hanging:
+            task.cancel()
+
+    begin = time.monotonic()
+    asyncio.run(scenario())
+    assert time.monotonic() - begin < 5
+    assert not name_server.answers.is_set()
+
+
+def test_who_asks_for_the_same_name_meanwhile_gets_the_same_answer(name_server: NameServer) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(Workers(1))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(loop.getaddrinfo("api.example.com", 443), 0.05)
+        second = asyncio.create_task(loop.getaddrinfo("api.example.com", 443))
+        await asyncio.sleep(0)
+        assert name_server.asked == ["api.example.com"]
+        name_server.answers.set()
+        assert await second == ["api.example.com", 1]
+        assert await loop.getaddrinfo("api.example.com", 443) == ["api.example.com", 2], "no answer is kept"
+
+    asyncio.run(scenario())
+
+
+def test_a_name_that_there_is_not_is_an_error_for_who_asked(name_server: NameServer) -> None:
+    name_server.answers.set()
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(Workers(1))
+        with pytest.raises(socket.gaierror, match="no such name"):
+            await loop.getaddrinfo("wrong", 443)
+
+    asyncio.run(scenario())
