@@ -21,17 +21,21 @@ STANDARD_OUTPUT = "-"
 _SETTINGS = ("node_addresses", "pci_ids", "sysfs_root", "procfs_root")
 
 _DESCRIPTION = """\
-Scan this node and write what was found as JSON: links with their addresses, default routes, PCI network,
-display and accelerator functions with their place in the PCIe tree, RDMA devices, GPUs, NUMA nodes, the
-names of the host, its kernel and its make, and what could not be read. No traffic, no pods, no secrets of a
-cluster. Reads only; needs no cluster. Links that pods have are in other namespaces and not in it.
+Scan this node and write what was found as JSON: links with their addresses,
+default routes, PCI network, display and accelerator functions with their
+place in the PCIe tree, RDMA devices, GPUs, NUMA nodes, the names of the host,
+its kernel and its make, and what could not be read. No traffic, no pods, no
+secrets of a cluster. Reads only; needs no cluster. Links that pods have are in
+other namespaces and not in it.
 """
 
 _EPILOG = """\
-Another machine reads it: dranet devices --facts FILE, dranet topology --facts FILE.
+Another machine reads it:
+dranet devices --facts FILE, dranet topology --facts FILE.
 
-A capture names the node and its network: host name, hardware and IP addresses, GUIDs, the UUIDs of GPUs and
-aliases. --redact replaces all of these, equal ones by equal ones, and keeps makers, subnets and the layout.
+A capture names the node and its network: host name, hardware and IP addresses,
+GUIDs, the UUIDs of GPUs and aliases. --redact replaces all of these, equal
+ones by equal ones, and keeps makers, subnets and the layout.
 """
 
 
@@ -102,18 +106,22 @@ def _write_file(output: str, text: str, mode: int) -> None:
 
     A rename would put a file in the place of anything, ``/dev/null`` too: only files are replaced.
     """
-    path = Path(output).resolve()
-    if path.exists() and not path.is_file():
-        kind = "a directory" if path.is_dir() else "no regular file"
-        raise SettingsError(f"-o {output}: is {kind}", hint="name a file, or leave -o out")
-    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
+    path = Path(os.path.realpath(output))
     try:
-        try:
-            descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            neighbour.replace(path)
-        finally:
-            neighbour.unlink(missing_ok=True)
+        if path.exists() and not path.is_file():
+            kind = "a directory" if path.is_dir() else "no regular file"
+            raise SettingsError(f"-o {output}: is {kind}", hint="name a file, or leave -o out")
+        _replace_file(path, text, mode)
     except OSError as error:
         raise SettingsError(f"-o {output}: {os.strerror(error.errno or 0)}") from error
+
+
+def _replace_file(path: Path, text: str, mode: int) -> None:
+    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        neighbour.replace(path)
+    finally:
+        neighbour.unlink(missing_ok=True)

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dranet.cli.documents import build_slice_objects, describe_devices, to_json, to_yaml
 from dranet.cli.follow import follow, redrawing, telling
 from dranet.cli.look import Eye, Look, add_look_flags, summarize, warn
-from dranet.cli.narration import never_fail_to_print
-from dranet.cli.screen import Screen, find_screen, format_table
+from dranet.cli.screen import Screen, find_screen, format_table, never_fail_to_print, print_document
 from dranet.cli.topology_text import draw_topology
 from dranet.cli.traits import UNKNOWN, TraitReader, Traits, first_of, nearest_text
 from dranet.errors import SettingsError
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.topology import nearest
 from dranet.model.device import Device, DeviceKind
 from dranet.settings import Settings
@@ -31,6 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "-o",
         "--output",
         choices=(*_TEXTS, *_DOCUMENTS),
+        metavar="FORM",
         default="table",
         help="table (default); wide: with addresses, state, speed, model; tree: where each sits; json and "
         "yaml: everything known; slices: the ResourceSlices that dranet run would write",
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     eye = Eye(options)
     look = eye.look()
     if options.output in _DOCUMENTS:
-        print(_DOCUMENTS[options.output](look, _shown(look, options.all), eye.settings))
+        print_document(_DOCUMENTS[options.output](look, _shown(look, options.all), eye.settings))
     else:
         print(_render(look, options, find_screen()))
     warn(look.warnings)

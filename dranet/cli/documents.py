@@ -9,7 +9,7 @@ from typing import Any
 
 from dranet.cli.look import Look
 from dranet.cluster.slice_plan import CreateSlice, DesiredPool, build_pages, plan_sync
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.slices import build_slices, fit_attributes
 from dranet.inventory.topology import nearest
 from dranet.model.attributes import cut_text

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 from dranet.cli.look import Eye, Look, warn
 from dranet.cli.screen import Screen, printable
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.kernel.changes import EVERYTHING
-from dranet.kernel.watch import ChangeWatch
+from dranet.kernel.watch import ChangeWatch, Patience
 from dranet.model.device import AttributeValue
 
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _CLEAR_ALL = "\x1b[2J"
+
+_PATIENCE = (Patience(settle_seconds=0.1, longest_seconds=1.0),)
+"""Somebody is looking on: nothing waits longer because much is going on, as the driver lets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def follow(eye: Eye, show: Show) -> None:
 async def _follow(eye: Eye, show: Show) -> None:
     """A change that comes during a look is not lost: the watch has it when the look is over."""
     changes, warned = EVERYTHING, frozenset[str]()
-    async with ChangeWatch() as watch:
+    async with ChangeWatch(_PATIENCE) as watch:
         while True:
             look = eye.look(changes)
             show(look)

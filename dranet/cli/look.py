@@ -13,7 +13,7 @@ from dranet.driver.captured import CapturedFacts
 from dranet.driver.lifelines import OWN_ADDRESS
 from dranet.driver.policy import load_policy
 from dranet.driver.publish import FactsReader
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.kernel.changes import EVERYTHING, Changes
@@ -44,7 +44,8 @@ class Look:
     """What was seen, and what the driver would make of it."""
 
     facts: NodeFacts
-    decisions: tuple[Decision, ...]
+    inventory: tuple[Decision, ...]
+    """In the order in which the driver publishes: what a claim should rather get comes first."""
     policy: Policy
     is_capture: bool = False
 
@@ -54,6 +55,11 @@ class Look:
         return settings.node_name or captured or socket.gethostname()
 
     @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """In the order in which people look for a device: by PCI address or name, GPUs last."""
+        return tuple(sorted(self.inventory, key=lambda decision: _place(decision.device)))
+
+    @property
     def devices(self) -> tuple[Device, ...]:
         """All of them, held back or not."""
         return tuple(decision.device for decision in self.decisions)
@@ -61,12 +67,17 @@ class Look:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What could not be read, and what the operator's rules could not do."""
-        rules = (warning for decision in self.decisions for warning in decision.warnings)
+        rules = (warning for decision in self.inventory for warning in decision.warnings)
         return (*self.facts.warnings, *rules)
 
     @property
     def offered(self) -> tuple[Device, ...]:
-        return tuple(decision.device for decision in self.decisions if decision.published)
+        """In the order of publishing."""
+        return tuple(decision.device for decision in self.inventory if decision.published)
+
+
+def _place(device: Device) -> tuple[bool, bool, str, str]:
+    return (device.kind is DeviceKind.GPU, not device.pci_address, device.pci_address, device.name)
 
 
 def add_look_flags(parser: argparse.ArgumentParser, also: tuple[str, ...] = ()) -> None:
@@ -106,12 +117,12 @@ class Eye:
             KernelError: netlink failed.
         """
         facts = self._reader.read(changes)
-        decisions = take_inventory(facts, {}, self._policy)
-        return Look(facts, decisions, self._policy, is_capture=self.reads_capture)
+        inventory = take_inventory(facts, {}, self._policy)
+        return Look(facts, inventory, self._policy, is_capture=self.reads_capture)
 
 
 def _make_reader(options: argparse.Namespace, settings: Settings) -> FactsReader:
-    if options.facts:
+    if options.facts is not None:  # an empty name is a mistake, not this node
         return CapturedFacts(options.facts, "--facts")
     return CapturedFacts(str(settings.facts_file)) if settings.facts_file else make_scanner(settings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ EXIT_BAD_SETTINGS = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 """As a shell reports a program that SIGPIPE ended."""
+
+_OUTPUT_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 COMMANDS = {
     "run": "dranet.cli.run",
@@ -47,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     # pydantic would read the metadata of every installed package to look for plugins: 50 ms for nothing
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    options = build_parser(given[0] if given else "").parse_args(given)
     try:
+        options = build_parser(given[0] if given else "").parse_args(given)
         code = int(options.run(options))
         sys.stdout.flush()  # here, where a reader that went away is still caught
     except SettingsError as error:
@@ -60,9 +63,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush says nothing
+        _drop_output()
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _OUTPUT_IS_FULL:
+            raise
+        _drop_output()
+        print(f"dranet: cannot write the output: {error.strerror}", file=sys.stderr)
+        return EXIT_FAILED
     return code
+
+
+def _drop_output() -> None:
+    """So that the last flush, when Python ends, says nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

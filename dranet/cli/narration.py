@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import io
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
+
+from dranet.cli.screen import never_fail_to_print
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -41,12 +42,6 @@ def choose_storyteller() -> Storyteller:
     never_fail_to_print()
     watched = sys.stdout.isatty() and _speaks_utf8() and find_spec("rich") is not None
     return RichStory() if watched else PlainStory()
-
-
-def never_fail_to_print() -> None:
-    """Show what the output's encoding lacks as an escape (``\\u2714``) instead of an error."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _speaks_utf8() -> bool:

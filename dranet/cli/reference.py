@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dranet.cli.examples import write_examples
+from dranet.cli.run import default_text
 from dranet.model.attributes import render_markdown as attributes_page
-from dranet.settings import DECLARATIONS
+from dranet.settings import DECLARATIONS, Declaration
 
 SETTINGS_HEAD = """# Settings of the driver
 
@@ -25,14 +26,15 @@ bad settings stop the start with exit code 2, naming every bad key.
 def settings_page() -> str:
     """``docs/user/settings.md``."""
     return SETTINGS_HEAD + "".join(
-        f"| `{setting.flag}` | `{setting.environment}` | `{setting.name}` | {_default(setting.default)} "
+        f"| `{setting.flag}` | `{setting.environment}` | `{setting.name}` | {_default(setting)} "
         f"| {setting.description} |\n"
         for setting in DECLARATIONS.values()
     )
 
 
-def _default(value: object) -> str:
-    return "-" if value in ("", None, ()) else f"`{value}`"
+def _default(setting: Declaration) -> str:
+    text = default_text(setting.default)
+    return f"`{text}`" if text else "-"
 
 
 def build_pages() -> Mapping[str, str]:

@@ -10,8 +10,11 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from dranet.settings import DECLARATIONS, LogFormat, Settings, load_settings
+from dranet.settings import DECLARATIONS, Declaration, LogFormat, Settings, load_settings
 from dranet.telemetry import set_up_logging
+
+_FILES = ("pci_ids", "facts_file", "attributes_file")
+"""Settings that name a file."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,14 +34,27 @@ def add_settings_flags(parser: argparse._ActionsContainer, fields: tuple[str, ..
     """One flag for each named setting, with help, default and environment name."""
     for name in fields:
         setting = DECLARATIONS[name]
-        default = f"default {setting.default}; " if setting.default not in ("", None, ()) else ""
+        default = f"default {default_text(setting.default)}; " if default_text(setting.default) else ""
         parser.add_argument(
             setting.flag,
             dest=name,
-            metavar="true|false" if isinstance(setting.default, bool) else name.rpartition("_")[2].upper(),
+            metavar=_metavar(setting),
             default=argparse.SUPPRESS,
             help=f"{setting.description} ({default}{setting.environment})",
         )
+
+
+def default_text(default: object) -> str:
+    """A setting's default as one would type it; empty where there is none."""
+    if default in ("", None, ()):
+        return ""
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def _metavar(setting: Declaration) -> str:
+    if isinstance(setting.default, bool):
+        return "true|false"
+    return "FILE" if setting.name in _FILES else setting.name.rpartition("_")[2].upper()
 
 
 def settings_from(options: argparse.Namespace) -> Settings:
@@ -48,8 +64,9 @@ def settings_from(options: argparse.Namespace) -> Settings:
 
 
 def read_settings(options: argparse.Namespace) -> Settings:
-    """Merge file, environment and flags."""
+    """Merge file, environment and flags. A file named by a flag is looked for where the user is."""
     given = {name: value for name, value in vars(options).items() if name in DECLARATIONS}
+    given |= {name: str(Path(given[name]).absolute()) for name in _FILES if given.get(name)}
     file = Path(options.config) if getattr(options, "config", None) else None
     return load_settings(given, os.environ, file)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import shutil
 import sys
@@ -50,6 +52,35 @@ def find_screen() -> Screen:
     size = shutil.get_terminal_size()
     colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
     return Screen(size.columns, size.lines, colours)
+
+
+_LOOK_ALIKES = {"├": "|", "└": "`", "│": "|", "─": "-", "·": "-", "…": "~"}
+"""One character for one, so that columns line up."""
+
+
+def never_fail_to_print() -> None:
+    """Show what the output's encoding lacks as what looks like it, or as an escape (``\\u2714``)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_STAND_IN)
+
+
+def print_document(text: str) -> None:
+    """What programs read, in UTF-8 whatever the locale."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    print(text)
+
+
+def _stand_in(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    odd = error.object[error.start : error.end]
+    texts = (_LOOK_ALIKES.get(c) or c.encode("ascii", "backslashreplace").decode() for c in odd)
+    return "".join(texts), error.end
+
+
+_STAND_IN = "dranet.stand-in"
+codecs.register_error(_STAND_IN, _stand_in)
 
 
 def printable(text: str) -> str:

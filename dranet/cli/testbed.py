@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dranet.cli.narration import choose_storyteller, never_fail_to_print
+from dranet.cli.narration import choose_storyteller
+from dranet.cli.screen import never_fail_to_print
 
 if TYPE_CHECKING:
     from dranet.testbed.cluster import RuntimeFactory

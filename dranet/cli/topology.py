@@ -9,10 +9,9 @@ from typing import Any
 
 from dranet.cli.documents import to_json
 from dranet.cli.look import Eye, Look, add_look_flags, summarize, warn
-from dranet.cli.narration import never_fail_to_print
 from dranet.cli.picture.png import render_png
 from dranet.cli.picture.svg import draw_svg
-from dranet.cli.screen import Screen, find_screen
+from dranet.cli.screen import Screen, find_screen, never_fail_to_print, print_document
 from dranet.cli.topology_text import (
     choose_for_matrix,
     choose_hardware,
@@ -23,8 +22,10 @@ from dranet.cli.topology_text import (
 )
 from dranet.cli.traits import TraitReader
 from dranet.errors import SettingsError
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.topology import matrix
+
+_DOCUMENTS = ("json", "svg")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,6 +42,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "-o",
         "--output",
         choices=("tree", "matrix", "json", "svg", "png"),
+        metavar="FORM",
         default="tree",
         help="tree (default); matrix: as nvidia-smi topo -m prints it; json; svg; png (needs --file and the "
         "optional packages of dranet[pictures])",
@@ -64,12 +66,11 @@ def run(options: argparse.Namespace) -> int:
     look = Eye(options).look()
     if options.output == "png":
         _write(options.file, render_png(draw_svg(look)))
+    elif options.file:
+        _write(options.file, (_draw(look, options) + "\n").encode(errors="backslashreplace"))
     else:
-        text = _draw(look, options)
-        if options.file:
-            _write(options.file, (text + "\n").encode(errors="backslashreplace"))
-        else:
-            print(text)
+        show = print_document if options.output in _DOCUMENTS else print
+        show(_draw(look, options))
     warn(look.warnings)
     return 0
 

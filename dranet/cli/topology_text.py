@@ -9,7 +9,7 @@ from itertools import chain
 from dranet.cli.look import Look, summarize
 from dranet.cli.screen import GAP, Screen, cut, format_table, printable
 from dranet.cli.traits import UNKNOWN, TraitReader, short_address
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.topology import (
     Distance,
     DistanceMatrix,
@@ -138,7 +138,7 @@ def choose_for_matrix(look: Look, shows_all: bool) -> Sequence[Decision]:
     """All that has a place; virtual functions only by request, where their physical function is there."""
     names = name_hardware(look)
     shown = [decision for decision in look.decisions if decision.device.name in names]
-    addresses = {decision.device.pci_address for decision in shown}
+    addresses = {decision.device.pci_address for decision in shown} - {""}  # that is: not on PCI
     return [d for d in shown if shows_all or d.device.physical_function not in addresses]
 
 

@@ -42,8 +42,11 @@ class Traits:
 
     @property
     def pace(self) -> str:
-        """``down``; else the RDMA rate, which names the generation, or the link's speed."""
-        return self.state if self.state in _NOT_UP else self.rate or self.speed
+        """``down``; else the RDMA rate, which names the generation, unless the link's speed is another:
+        RDMA in software makes one up."""
+        if self.state in _NOT_UP:
+            return self.state
+        return self.rate if self.rate.startswith(self.speed) else self.speed
 
 
 class TraitReader:

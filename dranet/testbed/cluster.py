@@ -17,7 +17,7 @@ from typing import Any, Self
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.errors import DranetError
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.scan import read_node_facts
 from dranet.testbed.apiserver.server import ApiServer

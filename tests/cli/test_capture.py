@@ -136,6 +136,9 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(
     with pytest.raises(SettingsError, match=r"-o .*/none/node.json: No such file or directory"):
         run(tree, "-o", str(tmp_path / "none" / "node.json"))
 
+    with pytest.raises(SettingsError, match="File name too long"):
+        run(tree, "-o", str(tmp_path / ("x" * 300)))
+
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +24,11 @@ from dranet.cli.follow import Event, compare
 from dranet.cli.look import Eye, summarize
 from dranet.cli.main import main
 from dranet.cli.screen import Screen, cut, find_screen, format_table, printable
-from dranet.cli.traits import first_of, model_text, rate_text, speed_text, vendor_text
+from dranet.cli.traits import Traits, first_of, model_text, rate_text, speed_text, vendor_text
 from dranet.driver.captured import read_capture
 from dranet.errors import SettingsError
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
+from dranet.kernel.watch import ChangeWatch, Patience
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import NodeFacts
@@ -173,11 +174,11 @@ def test_slices_are_what_the_api_server_takes(dranet: Dranet, small: str) -> Non
     names = [device["name"] for device in body["spec"]["devices"]]
     assert names == [
         "pci-0000-23-00-0",
-        "pci-0000-81-00-0",
         "pci-0000-81-00-2",
+        "pci-0000-81-00-0",
         "dummy0",
         "gpu-0000-24-00-0",
-    ]
+    ], "in the order of publishing: the card after its virtual functions"
 
 
 def _named(body: dict[str, Any]) -> dict[str, Any]:
@@ -195,6 +196,15 @@ def test_the_names_in_a_slice_follow_the_settings(dranet: Dranet, small: str) ->
 def test_the_settings_that_shape_the_inventory_are_flags(dranet: Dranet, small: str) -> None:
     done = dranet("devices", "--facts", small, "--publish-gpus", "false", "-o", "json")
     assert "gpu" not in {row["kind"] for row in json.loads(done.stdout)}
+
+
+def test_a_file_in_a_flag_is_looked_for_where_the_user_is(
+    dranet: Dranet, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rules.yaml").write_text("attributes: [{set: {tenant: blue}}]")
+    monkeypatch.chdir(tmp_path)
+    done = dranet("devices", "--facts", small, "--attributes-file", "rules.yaml", "-o", "json")
+    assert {row["attributes"]["dra.net/tenant"] for row in json.loads(done.stdout)} == {"blue"}
 
 
 def test_a_capture_comes_from_standard_input_too(
@@ -244,6 +254,7 @@ def test_a_capture_without_end_is_refused_when_the_limit_is_read(monkeypatch: py
     [
         (["--watch", "-o", "json"], "--watch goes with -o table, wide, tree"),
         (["--watch", "--facts", "x"], "a capture does not change"),
+        (["--facts", ""], "--facts : "),
         (["--rescan-seconds", "1"], "unrecognized arguments"),
         (["--sysfs-root", "sys"], "--sysfs-root"),
         (["-o", "xml"], "invalid choice"),
@@ -349,6 +360,23 @@ def test_speeds_rates_and_makers_are_in_peoples_words() -> None:
     assert (first_of([]), first_of(["a"]), first_of(["a", "b", "c"])) == ("", "a", "a +2")
 
 
+@pytest.mark.parametrize(
+    ("traits", "pace"),
+    [
+        (Traits(state="up", speed="400 Gb/s", rate="400 Gb/s NDR"), "400 Gb/s NDR"),
+        (Traits(state="up", speed="1 Gb/s", rate="2.5 Gb/s SDR"), "1 Gb/s"),
+        (Traits(state="up", speed="1 Gb/s"), "1 Gb/s"),
+        (Traits(state="active", rate="800 Gb/s XDR"), "800 Gb/s XDR"),
+        (Traits(state="down", rate="10 Gb/s SDR"), "down"),
+        (Traits(), ""),
+    ],
+)
+def test_the_pace_is_what_the_link_does_and_names_the_generation_where_that_fits(
+    traits: Traits, pace: str
+) -> None:
+    assert traits.pace == pace
+
+
 def decision(name: str, published: bool = True, reason: str = "", **attributes: AttributeValue) -> Decision:
     return Decision(Device(name, DeviceKind.NIC, attributes, ifname=name), published, reason)
 
@@ -450,6 +478,20 @@ def test_in_a_terminal_the_table_is_drawn_again(make_namespace: Callable[..., Na
         drawn = watcher.wait_for(lambda seen: "2 NICs offered; " in seen)
         assert drawn.rpartition("\x1b[H")[2].count("second") == 2, "device and link, drawn from the top"
         assert watcher.interrupt() == 0
+
+
+def test_somebody_who_looks_on_is_told_within_a_second(
+    dranet: Dranet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Patience] = []
+
+    def watch(patience: Sequence[Patience]) -> ChangeWatch:
+        asked.extend(patience)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dranet.cli.follow.ChangeWatch", watch)
+    assert dranet("devices", "--watch").returncode == 0
+    assert [patience.longest_seconds for patience in asked] == [1.0]
 
 
 def test_looking_again_takes_the_same_settings(tmp_path: Path) -> None:

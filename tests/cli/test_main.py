@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dranet import __version__
+from dranet.cli.main import main
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -85,6 +86,58 @@ def test_a_reader_that_went_away_is_no_traceback() -> None:
     done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     os.close(write_end)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("command", ["devices", "capture"])
+def test_a_full_disk_is_one_line_and_no_traceback(command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dranet", command, f"--pci-ids={os.devnull}"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+    *_, last = done.stderr.splitlines()
+    assert (done.returncode, last) == (1, "dranet: cannot write the output: No space left on device")
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_a_command_loads_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dranet.cli.main.import_module", interrupted)
+    assert main(["devices"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", ["run", "devices", "topology", "capture"])
+def test_the_help_fits_a_terminal_and_shows_defaults_as_one_types_them(command: str) -> None:
+    shown = dranet(command, "--help", COLUMNS="80").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "--pci-ids FILE" in shown
+    assert "default False" not in shown
+
+
+LAYOUT = ("--facts", str(REPOSITORY / "tests/data/dgx-h100/capture.json"))
+
+
+def test_where_the_encoding_has_no_lines_the_tree_is_drawn_with_what_looks_like_them() -> None:
+    drawn = dranet("topology", *LAYOUT, PYTHONIOENCODING="utf-8").stdout
+    plain = dranet("topology", *LAYOUT, PYTHONIOENCODING="ascii").stdout
+    assert plain == drawn.translate(str.maketrans("├└│─", "|`|-"))
+    assert dranet("topology", *LAYOUT, PYTHONIOENCODING="ascii", COLUMNS="20").stdout.startswith(
+        "dgx-00, NVIDIA DGXH~\n"
+    )
+
+
+def test_what_programs_read_is_utf_8_in_every_locale() -> None:
+    drawn = dranet("topology", *LAYOUT, "-o", "svg", PYTHONIOENCODING="utf-8").stdout
+    assert " · 12 NICs" in drawn
+    assert dranet("topology", *LAYOUT, "-o", "svg", PYTHONIOENCODING="latin-1").stdout == drawn
 
 
 def test_sigterm_before_the_driver_is_up_is_a_quiet_end(tmp_path: Path) -> None:

@@ -137,6 +137,13 @@ def test_an_unknown_distance_is_a_question_mark_with_an_explanation(topology: Sh
     assert "?     unknown: the platform does not say where one of the two sits" in shown
 
 
+def test_a_card_that_is_not_on_pci_hides_no_other_from_the_matrix(topology: Shown) -> None:
+    synthetic = replace(nic(7, "eth0", ""), parent_bus="vmbus", parent_device="7ad3", speed_mbps=None)
+    shown = topology("-o", "matrix", facts=replace(SMALL, links=(*SMALL.links, synthetic)))
+    assert shown.splitlines()[2] == "     GPU0 NIC0 NIC1 NIC2 NIC4"
+    assert shown.splitlines()[-1].endswith("; 1 virtual function left out (--all lists all)")
+
+
 def test_ports_of_one_card_below_a_switch_share_a_line(topology: Shown) -> None:
     switch = ("0000:20:01.0", "0000:21:00.0")
     facts = NodeFacts(

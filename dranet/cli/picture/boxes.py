@@ -11,7 +11,7 @@ from dranet.cli.look import Look, summarize
 from dranet.cli.screen import printable
 from dranet.cli.topology_text import Branch, choose_hardware, cpus_of, name_hardware, root_branches
 from dranet.cli.traits import TraitReader, Traits, nearest_words
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.topology import Distance, distance, nearest, topology_tree
 from dranet.model.device import Device, DeviceKind
 

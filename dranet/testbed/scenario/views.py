@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.topology import Distance, distance
 from dranet.model.device import Device, DeviceKind
 from dranet.testbed.traffic import TrafficResult
