@@ -30,7 +30,7 @@ from dranet.driver.lifelines import Lifelines
 from dranet.driver.policy import PolicySource
 from dranet.driver.prepare import Preparer
 from dranet.driver.probes import PartState, ProbeServer
-from dranet.driver.publish import Inventory, PublishLoop
+from dranet.driver.publish import FactsReader, Inventory, PublishLoop
 from dranet.driver.reconcile import Reconciler
 from dranet.driver.report import EventNote, Reporter
 from dranet.driver.workers import Workers
@@ -72,19 +72,32 @@ async def run_driver(settings: Settings) -> None:
     loop.set_default_executor(Workers(WORKER_THREADS))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    # What the operator wrote is judged before anything outside is asked.
+    policy, reader = PolicySource(settings), _open_reader(settings)
     async with _api_client(settings) as client:
         try:
-            await Driver(settings, client).run(stop)
+            await Driver(settings, client, policy, reader).run(stop)
         except ExceptionGroup as group:
             raise _first(group) from group
+
+
+def _open_reader(settings: Settings) -> FactsReader:
+    if settings.facts_file is None:
+        return NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
+    captured = CapturedFacts(str(settings.facts_file))
+    captured.read()
+    return captured
 
 
 class Driver:
     """Every part of the driver, wired; :meth:`run` starts, serves and stops them."""
 
-    def __init__(self, settings: Settings, client: ApiClient) -> None:
+    def __init__(
+        self, settings: Settings, client: ApiClient, policy: PolicySource, reader: FactsReader
+    ) -> None:
         self._settings = settings
         self._client = client
+        self._policy = policy
         self._boot_id = read_boot_id(settings.procfs_root)
         self._metrics = Metrics()
         self._store = ClaimStore(settings.state_dir / "claims.db")
@@ -94,8 +107,7 @@ class Driver:
         self._attachments = Attachments(self._store, self._gate, self._get_uplink_rules)
         self._reporter = Reporter(_StatusAndEventWriter(client, settings), self._metrics)
         self._announcer = Announcer(settings.driver_name, settings.node_name, self._reporter, self._metrics)
-        self._policy = PolicySource(settings)
-        self._inventory = self._build_inventory()
+        self._inventory = Inventory(reader, policy.get, self._store, self._metrics)
         self._publisher = self._build_publisher()
         self._reconciler = self._build_reconciler()
         self._snapshots = SnapshotQueue()
@@ -127,19 +139,6 @@ class Driver:
 
     def _get_uplink_rules(self) -> UplinkRules:
         return UplinkRules(self._lifelines.targets, self._settings.sysfs_root)
-
-    def _build_inventory(self) -> Inventory:
-        facts_file = self._settings.facts_file
-        return Inventory(
-            CapturedFacts(str(facts_file)) if facts_file else self._build_scanner(),
-            policy=self._policy.get,
-            store=self._store,
-            metrics=self._metrics,
-        )
-
-    def _build_scanner(self) -> NodeScanner:
-        settings = self._settings
-        return NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
 
     def _build_publisher(self) -> SlicePublisher:
         return SlicePublisher(

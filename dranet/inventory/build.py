@@ -31,9 +31,6 @@ from dranet.model.attributes import SRIOV_VFS, VIRTUAL, Attribute, FittedValues,
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice
 
-PASSTHROUGH_DRIVERS = frozenset({"vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"})
-"""A function bound to one of these belongs to a virtual machine or to user space, not to the kernel."""
-
 _PCI_CLASS_NETWORK = 0x02
 _ARPHRD_INFINIBAND = 32
 
@@ -120,8 +117,11 @@ class _Parts:
         )
 
     def pci_devices(self) -> Iterator[Device]:
-        """One device for each network function, and for each other function with a link or RDMA device."""
-        nics = {f.address for f in self.functions.values() if _is_attachable_nic(f)}
+        """One device for each network function, and for each other function with a link or RDMA device.
+
+        A function without a driver of the kernel's is one, too, so that it can be said why it stays home.
+        """
+        nics = {f.address for f in self.functions.values() if f.base_class == _PCI_CLASS_NETWORK}
         for address in sorted(nics | {*self.links_on, *self.rdma_on} - {""}):
             if address not in self.held_functions:
                 link = _main_link(address, self.links_on.get(address, ()))
@@ -266,16 +266,6 @@ def _group_by_netdev(devices: Iterable[RdmaDevice]) -> Mapping[str, Sequence[Rdm
         for ifname in _netdevs(rdma):
             grouped[ifname].append(rdma)
     return grouped
-
-
-def _is_attachable_nic(function: PciFunction) -> bool:
-    """A network function that a kernel driver runs.
-
-    The driver and not the link decides, because the driver stays in sight while the link is elsewhere.
-    """
-    if function.base_class != _PCI_CLASS_NETWORK or not function.driver:
-        return False
-    return function.driver not in PASSTHROUGH_DRIVERS
 
 
 def _main_link(address: str, links: Iterable[Link]) -> Link | None:

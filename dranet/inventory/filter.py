@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dranet.errors import DranetError
-from dranet.inventory.build import PASSTHROUGH_DRIVERS, bare_device, carrier
+from dranet.inventory.build import bare_device, carrier
 from dranet.inventory.decision import Decision
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, Given, Policy
@@ -23,6 +23,9 @@ from dranet.model.attributes import ALIAS, IFNAME, NOT_TEXT, RDMA_DEVICE
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.model.uplinks import has_local_parent
+
+_PASSTHROUGH_DRIVERS = frozenset({"vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"})
+"""A function bound to one of these belongs to a virtual machine or to user space, not to the kernel."""
 
 
 def decide(
@@ -192,7 +195,7 @@ def _soft_link_reason(link: Link, view: _HostView) -> str:
 
 def _no_link_reason(device: Device, view: _HostView) -> str:
     function = view.functions.get(device.pci_address)
-    if function and function.driver in PASSTHROUGH_DRIVERS:
+    if function and function.driver in _PASSTHROUGH_DRIVERS:
         return f"is bound to {function.driver}, for a virtual machine or a program in user space"
     if function and not function.driver:
         return "has no driver"

@@ -49,7 +49,7 @@ class NodeScanner:
     is_live = True
 
     def __init__(self, sysfs_root: Path, procfs_root: Path, *, pci_ids: Path | None = None) -> None:
-        self._sysfs_root = sysfs_root
+        self._sysfs_root, self._procfs_root = sysfs_root, procfs_root
         self._hardware = HardwareReader(sysfs_root, procfs_root, pci_ids)
         self._links = LinkTable()
         self._targets: tuple[LifelineTarget, ...] = ()
@@ -77,13 +77,22 @@ class NodeScanner:
         return facts
 
     def _read_all(self) -> NodeFacts:
-        sysfs = PseudoFiles(self._sysfs_root, [])
+        sysfs = PseudoFiles(self._sysfs_root, self._missing_mounts())
         with NetlinkSocket.open() as rtnl:
             self._links.read_all(rtnl, sysfs)
             routes = read_default_routes(rtnl, sysfs.warnings)
             facts = self._merge(rtnl, routes, self._hardware.read(sysfs.warnings))
         exclusive = sysfs.has(RDMA_CLASS) and read_netns_exclusive(sysfs.warnings)
         return replace(facts, rdma_netns_exclusive=exclusive, warnings=_once(sysfs.warnings))
+
+    def _missing_mounts(self) -> list[str]:
+        """Without these files a node looks like one without cards, which nothing else would tell."""
+        roots = {"sysfs": self._sysfs_root, "procfs": self._procfs_root}
+        return [
+            f"no {name} at {root}: what it tells of PCI, RDMA, GPUs and NUMA is missing; is it mounted there?"
+            for name, root in roots.items()
+            if not root.is_dir()
+        ]
 
     def _read_changed(self, changes: Changes) -> NodeFacts:
         """The RDMA mode is not read again: it changes only while there is no other namespace, thus no pod."""

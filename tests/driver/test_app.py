@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
+from dranet.driver.policy import PolicySource
 from dranet.errors import KernelError, SettingsError
 from dranet.kernel.scan import NodeScanner
 from dranet.settings import Settings
 
 
-def settings(tmp_path: Path, facts_file: Path | None = None) -> Settings:
-    return Settings(node_name="n1", state_dir=tmp_path, cdi_dir=tmp_path / "cdi", facts_file=facts_file)
+def settings(tmp_path: Path) -> Settings:
+    return Settings(node_name="n1", state_dir=tmp_path, cdi_dir=tmp_path / "cdi")
 
 
 @pytest.fixture
@@ -35,19 +38,27 @@ async def test_a_first_scan_that_the_kernel_does_not_answer_does_not_end_the_sta
         raise KernelError("read links: the table kept changing while it was read")
 
     monkeypatch.setattr(NodeScanner, "read", fail)
-    driver = app.Driver(settings(tmp_path), client)
+    own = settings(tmp_path)
+    driver = app.Driver(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
     driver._store.open()
     await driver._prepare_state()
     driver._store.close()
     assert "the first scan failed" in caplog.text
 
 
-async def test_a_capture_that_cannot_be_read_refuses_the_start(tmp_path: Path, client: ApiClient) -> None:
-    driver = app.Driver(settings(tmp_path, tmp_path / "none.json"), client)
-    driver._store.open()
-    with pytest.raises(SettingsError, match="No such file"):
-        await driver._prepare_state()
-    driver._store.close()
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [({"facts_file": Path("/nonexistent.json")}, "No such file"), ({"filter": "1+"}, "--filter")],
+)
+async def test_what_the_operator_wrote_wrong_is_told_before_the_cluster_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], complaint: str
+) -> None:
+    def refuse(_: Settings) -> ApiClient:
+        raise AssertionError("asked for the cluster")
+
+    monkeypatch.setattr(app, "_api_client", refuse)
+    with pytest.raises(SettingsError, match=complaint):
+        await app.run_driver(replace(settings(tmp_path), **wrong))
 
 
 async def test_a_part_that_fails_ends_the_driver_with_its_own_error(

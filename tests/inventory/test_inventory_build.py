@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dranet.inventory.build import build_devices
+from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import (
@@ -86,8 +87,11 @@ def test_a_pci_function_its_link_and_its_rdma_device_make_one_device() -> None:
 
 
 @pytest.mark.parametrize("driver", ["", "vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"])
-def test_a_function_that_no_kernel_network_driver_runs_is_no_device(driver: str) -> None:
-    assert build(pci_functions=(pci(driver=driver),)) == {}
+def test_a_function_that_no_kernel_network_driver_runs_is_a_device_that_stays_home(driver: str) -> None:
+    facts = NodeFacts(pci_functions=(pci(driver=driver),))
+    (decision,) = take_inventory(facts, {})
+    assert (decision.device.name, decision.published) == ("pci-0000-1a-00-0", False)
+    assert decision.reason.startswith(f"is bound to {driver}" if driver else "has no driver")
 
 
 def test_a_function_of_another_class_is_no_device() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dranet.cel import CelError, DeviceExpression
-from dranet.inventory.build import build_devices
 from dranet.inventory.infrastructure import OFFERED_KINDS
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
@@ -79,7 +77,10 @@ def test_the_offered_kinds_are_those_of_the_page() -> None:
 
 def held_back_for_every_reason() -> set[str]:
     """A node that has something to keep for each reason."""
-    function = PciFunction("0000:1a:00.0", 0x020000, 1, 2, driver="x", path=("0000:1a:00.0",))
+    functions = [
+        PciFunction(f"0000:1a:00.{index}", 0x020000, 1, 2, driver=driver, path=(f"0000:1a:00.{index}",))
+        for index, driver in enumerate(("x", "vfio-pci", ""))
+    ]
     gone = Device("gone", DeviceKind.NIC, pci_address="0000:1b:00.0", pci_path=("0000:1b:00.0",))
     links = (
         Link(1, "lo", flags=9),
@@ -97,7 +98,7 @@ def held_back_for_every_reason() -> set[str]:
     )
     facts = NodeFacts(
         links=links,
-        pci_functions=(function,),
+        pci_functions=tuple(functions),
         gpus=(Gpu("0000:2a:00.0", "nvidia"),),
         default_routes=(Route("0.0.0.0/0", ifindex=2),),
         lifelines=(
@@ -119,10 +120,3 @@ def test_the_table_has_every_reason_and_no_other() -> None:
 
     assert [r for r in reasons if not any(r.startswith(start) for start in starts.values())] == []
     assert [text for text, start in starts.items() if not any(r.startswith(start) for r in reasons)] == []
-
-
-def test_a_function_of_vfio_or_without_a_driver_is_no_device() -> None:
-    function = PciFunction("0000:1a:00.0", 0x020000, 1, 2, driver="vfio-pci")
-
-    for driver in ("vfio-pci", ""):
-        assert build_devices(NodeFacts(pci_functions=(replace(function, driver=driver),)), {}) == ()
