@@ -76,7 +76,9 @@ def _may_have_classifier(links: int, warnings: list[str]) -> bool | None:
         ids = list(islice(bpf.iter_program_ids(), most + 1))
         return len(ids) > most or any(_is_classifier(program_id) for program_id in ids)
     except KernelError as error:
-        if error.errno != errno.ENOSYS:
+        if error.errno == errno.EPERM:
+            warnings.append(f"{error.message}: TCX programs are not told; it takes CAP_BPF or CAP_SYS_ADMIN")
+        elif error.errno != errno.ENOSYS:
             warnings.append(error.message)
         return None
 

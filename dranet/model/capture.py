@@ -62,10 +62,10 @@ def decode_capture(text: str) -> Capture:
         raise SettingsError(f"the capture is larger than {MAX_CAPTURE_BYTES} bytes")
     document = _parse(text)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else None
+        told = document.get("format") if isinstance(document, dict) else None
+        found = "does not say its format" if told is None else f"has format {_shown(told)}"
         raise SettingsError(
-            f"the capture has format {_shown(found)}, this dranet reads {FORMAT!r}",
-            hint="write it with dranet capture",
+            f"the capture {found}, this dranet reads {FORMAT!r}", hint="write it with dranet capture"
         )
     reading = _Reading()
     capture = reading.record(_Document, document, "")
@@ -94,7 +94,8 @@ def _parse(text: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=_Object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"the capture is not JSON: {error}") from error
+        why = "it is empty" if not text.strip() else str(error)
+        raise SettingsError(f"the capture is not JSON: {why}", hint="write it with dranet capture") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -452,5 +452,8 @@ def test_without_the_capability_there_is_no_fact_and_one_warning() -> None:
     )
     assert done.returncode == 0, done.stderr
     unread = "LinkPrograms(tc_filters=(), tcx_programs=None)"
-    refusal = "list BPF programs: Operation not permitted (EPERM)"
+    refusal = (
+        "list BPF programs: Operation not permitted (EPERM): TCX programs are not told; "
+        "it takes CAP_BPF or CAP_SYS_ADMIN"
+    )
     assert done.stdout.strip() == f"{{1: {unread}, 2: {unread}}} ['{refusal}']"
