@@ -33,7 +33,8 @@ RDMA_ATTR_DEV_INDEX, RDMA_ATTR_DEV_NAME, RDMA_ATTR_NDEV_INDEX = 1, 2, 50
 RDMA_ATTR_SYS_NETNS_MODE, RDMA_ATTR_NET_NS_FD = 66, 68
 _NETNS_MODE_EXCLUSIVE = 0
 RDMA_NL_GROUP_NOTIFY = 4
-"""Multicast group of devices and their network interfaces that come, go or are renamed (Linux 6.12)."""
+"""Multicast group of devices and their network interfaces that come and go (Linux 6.12). Renames are told by
+uevents and by rtnetlink."""
 
 
 def read_netns_exclusive(warnings: list[str]) -> bool:

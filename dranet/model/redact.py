@@ -193,9 +193,13 @@ def _replace_digits(originals: Collection[str]) -> dict[str, str]:
 
 
 def _maker_of(digits: str) -> str:
+    """The digits that say the maker; a locally administered address has none. A GUID that was made from a MAC
+    (EUI-64, ``fffe`` in the middle) has the bit that tells them apart inverted (RFC 4291, appendix A)."""
     if len(digits) == _UUID_DIGITS:
         return ""
-    return "020000" if int(digits[:2], 16) & 2 else digits[:6]
+    is_local = bool(int(digits[:2], 16) & 2)
+    is_from_mac = len(digits) == 16 and digits[6:10] == "fffe"
+    return "020000" if is_local != is_from_mac else digits[:6]
 
 
 def _in_form_of(text: str, digits: str) -> str:

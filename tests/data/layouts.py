@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dranet.inventory.filter import Decision
+from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import fit_attributes
@@ -28,7 +28,6 @@ DESCRIBED: Mapping[str, Callable[[], Capture]] = {
     "mi300x": gpu_servers.mi300x,
     "oci-gb200": clouds.oci_gb200,
     "plain-server": servers.plain_server,
-    "virtual-node": servers.virtual_node,
 }
 """Layouts that are described by hand."""
 

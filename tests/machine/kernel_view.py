@@ -27,6 +27,14 @@ def ip(*arguments: str) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry]
 
 
+def ip_lines(text: str) -> None:
+    """``ip -batch``: many commands for the price of one process; none for nothing."""
+    if not text:
+        return
+    done = subprocess.run(["ip", "-batch", "-"], input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def rdma(*arguments: str) -> list[dict[str, Any]]:
     """``rdma -j -d``."""
     entries: list[dict[str, Any]] = json.loads(run("rdma", "-j", "-d", *arguments) or "[]")
@@ -55,17 +63,21 @@ def attribute(address: str, name: str) -> str:
         return ""
 
 
-def settle() -> None:
-    """Every interface up, as the machine's script left them, and with a carrier, which comes later."""
-    wait_until(_is_settled, "every interface has a carrier", 60)
-
-
-def _is_settled() -> bool:
+def raise_links() -> list[dict[str, Any]]:
+    """Every interface up, as the machine's script left them; returns what was shown before."""
     entries = ip("link", "show")
-    for entry in entries:
-        if "UP" not in entry["flags"]:
-            run("ip", "link", "set", entry["ifname"], "up")
-    return all("LOWER_UP" in entry["flags"] for entry in entries)
+    down = [entry["ifname"] for entry in entries if "UP" not in entry["flags"]]
+    ip_lines("".join(f"link set {name} up\n" for name in down))
+    return entries
+
+
+def settle() -> None:
+    """Every interface up and with a carrier, which comes seconds later, on virtual functions ten."""
+    wait_until(
+        lambda: all("LOWER_UP" in entry["flags"] for entry in raise_links()),
+        "every interface has a carrier",
+        60,
+    )
 
 
 def link_name(address: str, name: str) -> str:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from dranet.inventory.build import build_devices
+from dranet.inventory.offer import take_inventory
 from dranet.kernel.changes import Changes
 from dranet.kernel.scan import NodeScanner, read_node_facts
 from dranet.kernel.watch import ChangeWatch
@@ -92,6 +97,12 @@ def addresses(facts: NodeFacts) -> set[str]:
     return {function.address for function in facts.pci_functions}
 
 
+def offered_on(facts: NodeFacts, address: str) -> list[str]:
+    """Names of the interfaces of the devices that are offered on a function."""
+    decisions = take_inventory(facts, {})
+    return [d.device.ifname for d in decisions if d.published and d.device.pci_address == address]
+
+
 def set_vfs(count: int) -> None:
     (kernel_view.SYS_PCI / IGB1.address / "sriov_numvfs").write_text(str(count))
 
@@ -167,7 +178,7 @@ async def test_a_nic_that_is_removed_and_found_again_is_noticed(function: object
     assert (link.mac, link.ifname) == (nic.mac, kernel_view.ifname(nic.address))
 
 
-async def test_an_rdma_device_that_comes_and_goes_is_noticed() -> None:
+async def test_an_rdma_device_that_comes_is_renamed_and_goes_is_noticed() -> None:
     def has(name: str) -> Callable[[NodeFacts], bool]:
         return lambda facts: any(rdma.name == name for rdma in facts.rdma_devices)
 
@@ -176,29 +187,101 @@ async def test_an_rdma_device_that_comes_and_goes_is_noticed() -> None:
     (device,) = [d for d in names(came.after).values() if d.pci_address == IGB1.address]
     assert (device.rdma_device, device.ifname) == ("mlx5_9", kernel_view.ifname(IGB1.address))
 
-    def is_gone(facts: NodeFacts) -> bool:
-        return not has("mlx5_9")(facts)
+    renamed = await notice(lambda: _rename("mlx5_9", "mlx5_8"), has("mlx5_8"))
+    assert "mlx5_8" in renamed.changes.hardware, "by an event of the hardware: Linux 6.12 has no other"
+    assert not has("mlx5_9")(renamed.after)
 
-    went = await notice(lambda: _write(HCA / "del", "mlx5_9"), is_gone)
-    assert "mlx5_9" in went.changes.hardware
+    went = await notice(lambda: _write(HCA / "del", "mlx5_8"), lambda facts: not has("mlx5_8")(facts))
+    assert "mlx5_8" in went.changes.hardware
 
 
 def _add(name: str, address: str) -> None:
     _write(HCA / "add", f"{name} {address} eth")
 
 
+def _rename(name: str, new: str) -> None:
+    kernel_view.run("rdma", "dev", "set", name, "name", new)
+
+
 def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-async def test_a_driver_that_is_unbound_and_bound_again_is_noticed() -> None:
-    driver = Path("/sys/bus/pci/drivers/e1000e")
-    address = SWITCHED.address
+async def test_a_physical_function_whose_driver_is_unbound_and_bound_again_is_noticed() -> None:
+    address, vfs = (
+        IGB1.address,
+        {f.address for f in MACHINE.functions() if f.physical_function == IGB1.address},
+    )
+    driver = Path("/sys/bus/pci/drivers/igb")
+    _write(HCA / "del", "mlx5_2")
 
-    def driver_of(facts: NodeFacts) -> str:
-        return next(f.driver for f in facts.pci_functions if f.address == address)
+    unbound = await notice(
+        lambda: _write(driver / "unbind", address), lambda facts: not vfs & addresses(facts)
+    )
+    assert {address, *vfs} <= unbound.changes.hardware
+    assert offered_on(unbound.after, address) == []
+    assert address in addresses(unbound.after), "only its driver is gone"
 
-    unbound = await notice(lambda: _write(driver / "unbind", address), lambda facts: not driver_of(facts))
-    assert address in unbound.changes.hardware
     bound = await notice(lambda: _write(driver / "bind", address), lambda facts: _has_links(facts, {address}))
-    assert driver_of(bound.after) == "e1000e"
+    assert address in bound.changes.hardware
+    assert offered_on(bound.after, address) == [kernel_view.ifname(address)] != [""]
+
+    set_vfs(IGB1.num_vfs)
+    _make_rdma_only("mlx5_2", MACHINE.function("igb1/0").address)
+
+
+# --- RDMA netlink alone ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _without_libudev(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernel events of hardware are not read, so that only netlink can tell."""
+    monkeypatch.setitem(sys.modules, "pyudev", None)
+
+
+@contextlib.contextmanager
+def rdma_monitor() -> Iterator[Callable[[], str]]:
+    """The distribution's own listener to the same notifications. Gives what it said so far."""
+    with tempfile.TemporaryFile("w+") as said, subprocess.Popen(["rdma", "monitor"], stdout=said) as monitor:
+        try:
+            yield lambda: os.pread(said.fileno(), 65536, 0).decode()
+        finally:
+            monitor.terminate()
+
+
+@pytest.mark.usefixtures("_without_libudev")
+async def test_rdma_netlink_tells_of_devices_and_of_the_links_below_them() -> None:
+    ifname = kernel_view.ifname(SWITCHED.address)
+    (index,) = [entry["ifindex"] for entry in kernel_view.ip("link", "show", "dev", ifname)]
+
+    def netdevs(facts: NodeFacts) -> tuple[str, ...] | None:
+        return next((r.ports[0].netdevs for r in facts.rdma_devices if r.name == "rxe9"), None)
+
+    def add() -> None:
+        kernel_view.run("rdma", "link", "add", "rxe9", "type", "rxe", "netdev", ifname)
+
+    def rename(old: str, new: str) -> None:
+        kernel_view.run("ip", "link", "set", old, "name", new)
+
+    with rdma_monitor() as said:
+        came = await notice(add, lambda facts: netdevs(facts) is not None)
+        assert came.changes.hardware == {"rxe9"}
+        assert index in came.changes.links
+        assert not came.changes.everything
+        assert netdevs(came.after) == (ifname,)
+
+        renamed = await notice(lambda: rename(ifname, "renamed0"), lambda f: netdevs(f) == ("renamed0",))
+        assert index in renamed.changes.links
+        (shown,) = [link for link in kernel_view.rdma("link", "show") if link["ifname"] == "rxe9"]
+        assert shown["netdev"] == "renamed0"
+        rename("renamed0", ifname)
+
+        went = await notice(lambda: _delete("rxe9"), lambda facts: netdevs(facts) is None)
+        assert went.changes.hardware == {"rxe9"}
+        told = [line.split() for line in said().splitlines()]
+    assert [words[0] for words in told] == ["[REGISTER]", "[NETDEV_ATTACH]", "[UNREGISTER]"]
+    assert all("rxe9" in words for words in told)
+
+
+def _delete(name: str) -> None:
+    kernel_view.run("rdma", "link", "del", name)

@@ -184,6 +184,18 @@ def test_an_infiniband_address_ends_in_the_guid_of_its_port() -> None:
     assert redacted.links[0].permanent_mac == redacted.links[0].mac
 
 
+@pytest.mark.parametrize(
+    ("guid", "redacted"),
+    [
+        ("8c54:27ff:feb1:fc59", "0200:0000:0000:0001"),  # of 8e:54:27:b1:fc:59, locally administered
+        ("0e42:a1ff:fe65:7b22", "0e42:a100:0000:0001"),  # of 0c:42:a1:65:7b:22, a maker's
+    ],
+)
+def test_a_guid_made_from_a_mac_keeps_its_maker_if_the_mac_has_one(guid: str, redacted: str) -> None:
+    (device,) = redact(NodeFacts(rdma_devices=(RdmaDevice("mlx5_0", node_guid=guid),))).rdma_devices
+    assert device.node_guid == redacted
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(IPV4 | IPV6, st.sampled_from([1, 8, 16, 20, 24, 25, 31, 32])), max_size=20))
 def test_addresses_are_nobodys_and_keep_their_prefix_length(given_: list[tuple[object, int]]) -> None:

@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("tests", nargs="*", help="pytest arguments instead of the lane's own tests")
-    add("--keep-capture", type=Path, metavar="FILE", help="write what `dranet capture` says inside")
+    add("--keep-capture", type=Path, metavar="FILE", help="write what `dranet capture --redact` says inside")
     add(
         "--keep",
         type=Path,

@@ -23,7 +23,7 @@ MODULES = (
     *("ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm", "ib_umad", "ib_cm", "iw_cm", "rdma_rxe"),
     *("crc32_generic", "crc32c_generic", "libcrc32c"),  # rxe asks for them by name, nothing depends on them
     *("dummy", "vrf", "veth", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "8021q", "bonding"),
-    *("vxlan", "geneve", "ifb", "tun"),
+    *("vxlan", "geneve", "ifb", "tun", "openvswitch"),
     *("sch_ingress", "sch_fq", "sch_htb", "sch_tbf", "sch_fq_codel", "cls_bpf", "cls_flower", "cls_u32"),
     *("act_bpf", "act_mirred", "act_gact"),
     *("bochs", "virtio_gpu", "vfio_pci", "vfio_iommu_type1"),

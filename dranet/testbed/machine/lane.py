@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dranet.testbed.machine.checkout import freeze_checkout
-from dranet.testbed.machine.fetch import default_cache_dir, fetch_packages
+from dranet.testbed.machine.fetch import Packages, default_cache_dir, fetch_packages
 from dranet.testbed.machine.guest import EXCHANGE
 from dranet.testbed.machine.hardware import MACHINE
 from dranet.testbed.machine.image import make_image
@@ -22,6 +22,8 @@ from dranet.testbed.machine.machine import Job, Machine, Outcome
 
 TESTS = (
     "tests/machine/test_machine_inventory.py",  # first: the machine as it was made
+    "tests/machine/test_machine_recording.py",
+    "tests/machine/test_machine_uplink.py",
     "tests/machine/test_machine_moves.py",
     "tests/machine/test_machine_changes.py",
     "tests/kernel/test_kernel_attach.py::test_round_trip_gives_the_host_back_exactly_what_it_had",
@@ -70,9 +72,8 @@ def run_lane(options: Options, show: Callable[[str], None]) -> Outcome:
         report("freezing the checkout")
         checkout = freeze_checkout(work / "checkout", options.tests)
         report(f"booting Linux {packages.kernel}")
-        job = Job(
-            options.script or _test_script(options.tests), checkout, _environment(), options.timeout_seconds
-        )
+        script = options.script or _test_script(options.tests, _describe(packages))
+        job = Job(script, checkout, _environment(), options.timeout_seconds)
         outcome = Machine(packages, image, MACHINE).run(job, exchange, show)
         report(f"the machine is off; exit status {outcome.status}; {_stages(outcome)}")
         return outcome
@@ -99,7 +100,16 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
 
-def _test_script(tests: Sequence[str]) -> str:
+def _describe(packages: Packages) -> str:
+    """What the capture says of where it comes from."""
+    qemu = packages.versions["qemu-system-x86"].rpartition(":")[2].partition("+")[0]
+    return (
+        f"captured in the virtual machine of make test-machine: Linux {packages.kernel}, QEMU {qemu}; "
+        "its GPUs are display adapters, its mlx5_* are stand-ins without a data path; redacted"
+    )
+
+
+def _test_script(tests: Sequence[str], source: str) -> str:
     """First what an operator would run, while the machine is as it was made; then pytest."""
     pytest = (
         "python -m pytest -vv -p no:cacheprovider "
@@ -108,7 +118,7 @@ def _test_script(tests: Sequence[str]) -> str:
     dranet = "python -m dranet.cli.main"
     lines = (
         "status=0",
-        f"{dranet} capture > {EXCHANGE}/{CAPTURE} || status=1",
+        f"{dranet} capture --redact --source {shlex.quote(source)} > {EXCHANGE}/{CAPTURE} || status=1",
         f"{dranet} devices -o json --all > {EXCHANGE}/{DEVICES} || status=1",
         f"{pytest} || status=1",
         "exit $status",

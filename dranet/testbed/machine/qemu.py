@@ -14,9 +14,11 @@ from dranet.testbed.machine.hardware import FIRST_CHIPSET_SLOT, Endpoint, Hardwa
 
 KERNEL_ARGUMENTS = (
     "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off nokaslr tsc=reliable net.ifnames=0 "
-    "cgroup_no_v1=all audit=0 apparmor=0 selinux=0 rcupdate.rcu_expedited=1 random.trust_cpu=on"
+    "cgroup_no_v1=all audit=0 apparmor=0 selinux=0 rcupdate.rcu_expedited=1 random.trust_cpu=on "
+    "bonding.max_bonds=0"
 )
-"""``panic=-1`` with ``-no-reboot`` turns a panic into an exit; ``quiet`` spares seconds of serial chatter."""
+"""``panic=-1`` with ``-no-reboot`` turns a panic into an exit; ``quiet`` spares seconds of serial chatter.
+Without ``max_bonds`` the bonding driver makes a bond0 that nobody asked for."""
 
 _LAN_HUB, _CHIPSET_HUB = 0, 9
 _FIRST_SHARE_SLOT, _RANDOM_SLOT, _FIRST_PXB_SLOT = 2, 6, 0x10

@@ -1,4 +1,4 @@
-"""Bare metal for other purposes, and the virtual machine of the machine lane."""
+"""Bare metal for other purposes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dranet.model.capture import Capture
-from dranet.model.facts import Address, CharDevice, Gpu, Host, NumaNode, PciFunction
+from dranet.model.facts import Address, Host
 from tests.data import parts
 from tests.data.authoring import ETHERNET_UP, Machine, two_sockets
 
@@ -140,58 +140,3 @@ def _small_links(machine: Machine) -> None:
     machine.link("macvlan0", kind="macvlan", lower=spare.ifindex)
     machine.link("wg0", kind="wireguard", mac="", arp_type=65534, flags=0x10091, operstate="unknown")
     machine.link("tun0", kind="tun", mac="", arp_type=65534, flags=0x1091, operstate="unknown")
-
-
-def virtual_node() -> Capture:
-    """What the machine lane boots: roots in one PCI domain, SR-IOV, stand-ins for GPUs and RDMA."""
-    machine = Machine(
-        "Prepared from the notes on the virtual machine of the machine lane (its QEMU command line and "
-        "what its kernel was seen to show), not yet captured in it: PCI tree, NUMA nodes, virtual "
-        "functions and drivers as observed; names of interfaces and RDMA devices, hardware addresses and "
-        "link states filled in.",
-        Host("virtual-node", "6.12.95+deb12-amd64", "x86_64", "QEMU Standard PC (Q35 + ICH9, 2009)"),
-        (NumaNode(0, "0", (10, 21), 0), NumaNode(1, "1", (21, 10), 1)),
-    )
-    management = machine.function(parts.E1000E, "pci0000:00", "00:07.0", None)
-    machine.nic(management, "eth2", 1000)
-    _igb_with_functions(machine, "pci0000:20", 0x21, 0, "eth3")
-    machine.function(parts.BOCHS, "pci0000:20", "20:01.0/22:00.0", 0)
-    behind = machine.function(parts.E1000E, "pci0000:20", "20:02.0/23:00.0/24:00.0/25:00.0", 0)
-    machine.nic(behind, "eth5", 1000)
-    machine.function(parts.VIRTIO_GPU, "pci0000:20", "20:02.0/23:00.0/24:01.0/26:00.0", 0)
-    _igb_with_functions(machine, "pci0000:80", 0x81, 1, "eth0")
-    machine.function(parts.BOCHS, "pci0000:80", "80:01.0/82:00.0", 1)
-    near = machine.function(parts.VIRTIO_NET, "pci0000:80", "80:02.0/83:00.0", 1)
-    _virtio(machine, near, "eth1", "virtio5")
-    nowhere = machine.function(parts.VIRTIO_NET, "pci0000:c0", "c0:00.0/c1:00.0", None)
-    _virtio(machine, nowhere, "eth4", "virtio6")
-    machine.gpus += [
-        Gpu("0000:22:00.0", "1234"),
-        Gpu("0000:26:00.0", "1af4", char_devices=(CharDevice("/dev/dri/renderD128", 226, 128),)),
-        Gpu("0000:82:00.0", "1234"),
-    ]
-    return machine.capture()
-
-
-def _igb_with_functions(machine: Machine, root: str, bus: int, numa: int, ifname: str) -> None:
-    """Virtual functions stand at device 10 and skip every second function number."""
-    port = f"{root[-2:]}:00.0"
-    physical = machine.function(parts.IGB, root, f"{port}/{bus:02x}:00.0", numa, sriov_num_vfs=4)
-    machine.nic(physical, ifname, 1000)
-    name = f"mlx5_{len(machine.rdma_devices)}"
-    machine.rdma(physical, name, parts.IGB, "400 Gb/sec (4X NDR)", netdevs=(ifname,))
-    for index in range(4):
-        virtual = machine.function(
-            parts.IGB_VF,
-            root,
-            f"{port}/{bus:02x}:10.{index * 2}",
-            numa,
-            physical_function=physical.address,
-            virtual_function_index=index,
-        )
-        machine.nic(virtual, f"{ifname}v{index}", 1000, permanent_mac="")
-
-
-def _virtio(machine: Machine, function: PciFunction, ifname: str, device: str) -> None:
-    """The link's parent is on the virtio bus; the PCI function is one step further."""
-    machine.nic(function, ifname, parent_bus="virtio", parent_device=device, driver="virtio_net")
