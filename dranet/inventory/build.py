@@ -17,9 +17,10 @@ for it and the others stay on the node; representors and sub-functions never sta
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import TypeVar
 
 from dranet.inventory import describe, naming
@@ -57,7 +58,7 @@ def build_devices(
     devices = {name: replace(device, ifname="") for name, device in held.items()}
     for device in (*parts.pci_devices(), *parts.link_devices(), *parts.rdma_devices(), *parts.gpu_devices()):
         devices.setdefault(device.name, device)
-    return tuple(sorted(devices.values(), key=_preference))
+    return _by_preference(devices.values())
 
 
 @lru_cache(maxsize=4096)
@@ -314,9 +315,14 @@ def _placed_gpu(gpu: Gpu, function: PciFunction | None) -> Device:
     )
 
 
-def _preference(device: Device) -> tuple[bool, bool, bool, str, str]:
-    """A physical function with virtual ones comes after the other cards: who takes it takes the link from
-    the pods that have its virtual functions."""
-    has_vfs = bool(device.attributes.get(SRIOV_VFS.qualified))
-    is_gpu, is_software = device.kind is DeviceKind.GPU, not device.pci_address
-    return (is_gpu, is_software, has_vfs, device.pci_address, device.name)
+def _by_preference(devices: Collection[Device]) -> tuple[Device, ...]:
+    """Cards, software links, GPUs. A physical function with virtual ones comes after the other cards: who
+    takes it takes the link from the pods that have its virtual functions."""
+    gpus = [device for device in devices if device.kind is DeviceKind.GPU]
+    cards = [device for device in devices if device.pci_address and device.kind is not DeviceKind.GPU]
+    software = [device for device in devices if not device.pci_address and device.kind is not DeviceKind.GPU]
+    return (
+        *sorted(cards, key=lambda d: (bool(d.attributes.get(SRIOV_VFS.qualified)), d.pci_address, d.name)),
+        *sorted(software, key=attrgetter("name")),
+        *sorted(gpus, key=attrgetter("pci_address", "name")),
+    )

@@ -110,12 +110,12 @@ def _decide_held(device: Device, view: _HostView) -> Decision:
 
 
 def _decide_free(device: Device, view: _HostView, policy: Policy) -> Decision:
+    link = None if device.attributes else view.by_name.get(device.ifname)
+    if link and (reason := _soft_link_reason(link, view)):
+        return _decide_bare(device.name, device.ifname, reason)
     reason = _reason_to_hold(device, view, policy)
     if reason:
-        is_bare = not device.attributes
-        return (
-            _decide_bare(device.name, device.ifname, reason) if is_bare else Decision(device, False, reason)
-        )
+        return Decision(device, False, reason)
     if policy.rules is None and policy.filter is None:
         return Decision(device, True, _OFFERED[device.kind])
     return _decide_once(device, policy)
