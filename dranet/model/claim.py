@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from dranet.model.record import Record
 
-@dataclass(frozen=True, slots=True)
-class ClaimRef:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ClaimRef(Record):
     """Which claim: a name can be reused, ``uid`` cannot."""
 
     namespace: str
@@ -20,8 +22,8 @@ class ClaimRef:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class PodRef:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PodRef(Record):
     """A pod that a claim is reserved for."""
 
     namespace: str
@@ -39,8 +41,8 @@ class ConfigSource(StrEnum):
     CLAIM = "FromClaim"
 
 
-@dataclass(frozen=True, slots=True)
-class OpaqueConfig:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OpaqueConfig(Record):
     """One entry of ``status.allocation.devices.config``; ``requests`` empty means all."""
 
     source: ConfigSource
@@ -49,8 +51,8 @@ class OpaqueConfig:
     requests: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationResult:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AllocationResult(Record):
     """One entry of ``status.allocation.devices.results``. ``request`` may be ``req`` or ``req/sub``."""
 
     request: str
@@ -66,8 +68,8 @@ class AllocationResult:
         return self.request.partition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Consumer(Record):
     """One entry of ``status.reservedFor``."""
 
     resource: str
@@ -76,8 +78,8 @@ class Consumer:
     api_group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Claim(Record):
     """A claim as fetched. ``allocated`` is false while ``status.allocation`` is absent."""
 
     ref: ClaimRef

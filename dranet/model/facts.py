@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dranet.model.record import Record
 
-@dataclass(frozen=True, slots=True)
-class Address:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Address(Record):
     """One interface address. ``cidr`` keeps the host bits: ``10.0.0.5/24``, ``2001:db8::5/64``."""
 
     cidr: str
@@ -28,8 +30,8 @@ class Address:
     preferred_seconds: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Link(Record):
     """One network interface of the namespace that was scanned."""
 
     ifindex: int
@@ -100,8 +102,8 @@ class Link:
         return bool(self.flags & self.IFF_LOOPBACK)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Route(Record):
     """One route of any table. ``destination`` is a CIDR; a default route is ``0.0.0.0/0`` or ``::/0``."""
 
     destination: str
@@ -124,16 +126,16 @@ class Route:
     mtu: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Neighbour(Record):
     """One permanent neighbour (ARP or ND) entry."""
 
     address: str
     mac: str
 
 
-@dataclass(frozen=True, slots=True)
-class CharDevice:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CharDevice(Record):
     """A character device node a container may be given: path inside ``/dev`` and its numbers."""
 
     path: str
@@ -141,8 +143,8 @@ class CharDevice:
     minor: int
 
 
-@dataclass(frozen=True, slots=True)
-class PciFunction:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PciFunction(Record):
     """One PCI function, as in ``/sys/bus/pci/devices/<address>``."""
 
     address: str
@@ -181,8 +183,8 @@ class PciFunction:
         return self.class_code >> 16
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaPort:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RdmaPort(Record):
     """One port of an RDMA device (``/sys/class/infiniband/<dev>/ports/<n>``)."""
 
     number: int
@@ -206,8 +208,8 @@ class RdmaPort:
     """Partition keys in table order, ``0xffff``; invalid (zero) entries are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaDevice:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RdmaDevice(Record):
     """One RDMA device (``/sys/class/infiniband/<name>``)."""
 
     name: str
@@ -224,8 +226,8 @@ class RdmaDevice:
     """``/dev/infiniband/uverbsN`` of this device and the shared ``rdma_cm``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Gpu(Record):
     """A GPU or other accelerator: PCI class 0x03 (3D, display) or 0x12, with the nodes a container needs."""
 
     pci_address: str
@@ -236,8 +238,8 @@ class Gpu:
     char_devices: tuple[CharDevice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NumaNode:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class NumaNode(Record):
     """One NUMA node (``/sys/devices/system/node/nodeN``)."""
 
     node: int
@@ -249,8 +251,8 @@ class NumaNode:
     """The processor package of its CPUs (``physical_package_id``); ``None`` for a node without CPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lifeline:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Lifeline(Record):
     """By which link the node reaches, or answers at, an address that it cannot live without."""
 
     purpose: str
@@ -259,8 +261,8 @@ class Lifeline:
     ifindex: int
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Host(Record):
     """The machine itself."""
 
     name: str = ""
@@ -271,8 +273,8 @@ class Host:
     """Maker and model from DMI; never a serial number."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class NodeFacts(Record):
     """Everything one scan read. Tuples are sorted (links by ifindex, the rest by address or name)."""
 
     links: tuple[Link, ...] = ()

@@ -12,10 +12,11 @@ from typing import Literal
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
 from dranet.model.facts import Address, Neighbour, Route
+from dranet.model.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class LinkState:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LinkState(Record):
     """The state of one link on the host, as found at Prepare and as restored at release.
 
     ``routes`` are those through this link in any table but ``local``, without the ones that the kernel
@@ -38,8 +39,8 @@ class LinkState:
     """``IFLA_PARENT_DEV_NAME``, the PCI address of a NIC; empty for software links and on old kernels."""
 
 
-@dataclass(frozen=True, slots=True)
-class MoveLink:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MoveLink(Record):
     """Move the link into the pod's namespace; name, MTU and MAC travel in the same message."""
 
     pod_ifname: str
@@ -48,31 +49,31 @@ class MoveLink:
     step: Literal["move-link"] = "move-link"
 
 
-@dataclass(frozen=True, slots=True)
-class AddAddress:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AddAddress(Record):
     """Add one address to the link, in the pod's namespace."""
 
     address: Address
     step: Literal["add-address"] = "add-address"
 
 
-@dataclass(frozen=True, slots=True)
-class SetUp:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SetUp(Record):
     """Set the link administratively up, in the pod's namespace."""
 
     step: Literal["set-up"] = "set-up"
 
 
-@dataclass(frozen=True, slots=True)
-class AddRoute:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AddRoute(Record):
     """Add one route through the link, in the pod's namespace (``route.ifindex`` is ignored)."""
 
     route: Route
     step: Literal["add-route"] = "add-route"
 
 
-@dataclass(frozen=True, slots=True)
-class MoveRdma:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MoveRdma(Record):
     """Move the RDMA device (exclusive namespace mode only)."""
 
     rdma_device: str
@@ -83,8 +84,8 @@ Step = MoveLink | AddAddress | SetUp | AddRoute | MoveRdma
 """Told apart on disk by ``step``."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttachPlan:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AttachPlan(Record):
     """Ordered steps that put one device into a pod, and what the host gets back.
 
     ``host`` is ``None`` for a device without a link (RDMA-only). ``pod_ifname`` is empty then too.
@@ -96,8 +97,8 @@ class AttachPlan:
     host: LinkState | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PreparedDevice(Record):
     """One allocated device of a claim, ready for its pod.
 
     ``plan`` is ``None`` where nothing moves: a GPU, or admin access to somebody else's NIC.
@@ -114,8 +115,8 @@ class PreparedDevice:
     admin_access: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedClaim:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PreparedClaim(Record):
     """What the store keeps of one claim, keyed by ``claim.uid`` and found by ``pod.uid``.
 
     ``sandbox_id`` and ``netns_path`` are set (and committed) before the first step in that namespace and

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dranet.model.facts import CharDevice
+from dranet.model.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class PodSandbox:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PodSandbox(Record):
     """A pod sandbox. ``netns_path`` is empty on host networking and, at Stop, on older runtimes."""
 
     id: str
@@ -27,16 +28,16 @@ class PodSandbox:
         return self.pid > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Mount(Record):
     source: str
     destination: str
     type: str = "bind"
     options: tuple[str, ...] = ("ro", "bind")
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Container(Record):
     """A container about to be created in a pod. ``mounts`` include those of its CDI devices."""
 
     id: str
@@ -45,8 +46,8 @@ class Container:
     mounts: tuple[Mount, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerAdjustment:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ContainerAdjustment(Record):
     """What the driver adds to a container."""
 
     devices: tuple[CharDevice, ...] = ()

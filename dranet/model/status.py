@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from dranet.errors import Reason
+from dranet.model.record import Record
 
 
 class ConditionType(StrEnum):
@@ -19,8 +20,8 @@ class ConditionType(StrEnum):
     PREPARED = "Prepared"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Condition(Record):
     """A ``metav1.Condition`` without its time, which is set when it is written."""
 
     type: ConditionType
@@ -34,8 +35,8 @@ class Condition:
         return cls(condition_type, False, str(reason), message)
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedLink:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AttachedLink(Record):
     """A link as read back from the pod's namespace after the attach."""
 
     device: str
@@ -46,8 +47,8 @@ class AttachedLink:
     """Interface addresses in canonical CIDR form, link-local left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStatus:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceStatus(Record):
     """One entry of ``ResourceClaim.status.devices``."""
 
     driver: str
