@@ -42,6 +42,9 @@ ENVIRONMENT = {
     for key, value in os.environ.items()
     if not key.startswith(("DRANET_", "COLUMNS", "NO_COLOR", "PYTHONUNBUFFERED"))
 }
+AS_IN_A_TERMINAL = ("env", "--default-signal=HUP,INT")
+"""A job that a shell put into the background is started with these ignored."""
+
 PROGRAM = (sys.executable, "-m", "dranet")
 
 
@@ -432,7 +435,8 @@ class Watcher:
 
 @contextmanager
 def watching(namespace: Namespace, *arguments: str, terminal: bool = False) -> Iterator[Watcher]:
-    command = ("ip", "netns", "exec", namespace.name, *PROGRAM, "devices", "--watch", *arguments)
+    inside = ("ip", "netns", "exec", namespace.name, *AS_IN_A_TERMINAL)
+    command = (*inside, *PROGRAM, "devices", "--watch", *arguments)
     reader, writer = pty.openpty() if terminal else os.pipe()
     environment = ENVIRONMENT | {"TERM": "xterm", "LINES": "30", "COLUMNS": "100"}
     process = subprocess.Popen(
