@@ -42,6 +42,39 @@ class ScanKind(StrEnum):
     """What notifications named."""
 
 
+class InventoryMetrics:
+    """What scanning the node and judging its devices tell."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.scan_seconds = Histogram(
+            "dranet_inventory_scan_seconds",
+            "Duration of one scan of the node.",
+            buckets=LATENCY_BUCKETS,
+            registry=r,
+        )
+        self.scans = Counter(
+            "dranet_inventory_scans_total", "Scans of the node, full or partial.", ["kind"], registry=r
+        )
+        self.overruns = Counter(
+            "dranet_inventory_notification_overruns_total",
+            "Times that the kernel's notifications were lost; each ends in a full scan.",
+            registry=r,
+        )
+        self.filter_failures = Gauge(
+            "dranet_inventory_filter_failed_devices",
+            "Devices held back because the operator's filter fails on them.",
+            registry=r,
+        )
+        self.warnings = Gauge(
+            "dranet_inventory_warnings", "Odd things that the last scan met; the log has them.", registry=r
+        )
+        self.attributes_file_ok = Gauge(
+            "dranet_inventory_attributes_file_ok",
+            "0 while the operator's attributes file cannot be used as it is now.",
+            registry=r,
+        )
+
+
 class Metrics:
     """Every metric of the driver, in a registry of its own (so that tests can have several)."""
 
@@ -85,33 +118,7 @@ class Metrics:
             registry=r,
         )
         self.prepared_claims = Gauge("dranet_prepared_claims", "Claims in the store.", registry=r)
-        self.scan_seconds = Histogram(
-            "dranet_inventory_scan_seconds",
-            "Duration of one scan of the node.",
-            buckets=LATENCY_BUCKETS,
-            registry=r,
-        )
-        self.scans = Counter(
-            "dranet_inventory_scans_total", "Scans of the node, full or partial.", ["kind"], registry=r
-        )
-        self.overruns = Counter(
-            "dranet_inventory_notification_overruns_total",
-            "Times that the kernel's notifications were lost; each ends in a full scan.",
-            registry=r,
-        )
-        self.filter_failures = Gauge(
-            "dranet_inventory_filter_failed_devices",
-            "Devices held back because the operator's filter fails on them.",
-            registry=r,
-        )
-        self.scan_warnings = Gauge(
-            "dranet_inventory_warnings", "Odd things that the last scan met; the log has them.", registry=r
-        )
-        self.attributes_file_ok = Gauge(
-            "dranet_inventory_attributes_file_ok",
-            "0 while the operator's attributes file cannot be used as it is now.",
-            registry=r,
-        )
+        self.inventory = InventoryMetrics(r)
         self.reconcile_actions = Counter(
             "dranet_reconcile_actions_total", "What reconcile found to do.", ["action"], registry=r
         )

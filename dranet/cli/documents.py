@@ -27,7 +27,7 @@ def describe_devices(look: Look, shown: Iterable[Decision]) -> list[Document]:
         if device.physical_function:
             virtual_functions[device.physical_function].append(device.name)
     return [
-        _describe(decision)
+        _describe_whole(decision)
         | {
             "attributesLeftOut": dict(fit_attributes(decision.device, look.policy).left_out),
             "physicalFunction": by_address.get(decision.device.physical_function),
@@ -38,7 +38,8 @@ def describe_devices(look: Look, shown: Iterable[Decision]) -> list[Document]:
     ]
 
 
-def _describe(decision: Decision) -> dict[str, Any]:
+def describe(decision: Decision) -> dict[str, Any]:
+    """What a device is, where it sits, and whether it is offered."""
     device = decision.device
     return {
         "name": device.name,
@@ -51,6 +52,13 @@ def _describe(decision: Decision) -> dict[str, Any]:
         "pciAddress": device.pci_address or None,
         "pcieRoot": device.pcie_root or None,
         "pciPath": list(device.pci_path),
+    }
+
+
+def _describe_whole(decision: Decision) -> dict[str, Any]:
+    device = decision.device
+    return {
+        **describe(decision),
         "deviceNodes": [node.path for node in device.char_devices],
         "attributes": {name: _plain(value) for name, value in sorted(device.attributes.items())},
     }

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dranet.cli.attributes_page import attributes_page
 from dranet.cli.examples import write_examples
 from dranet.cli.run import default_text
-from dranet.model.attributes import render_markdown as attributes_page
 from dranet.settings import DECLARATIONS, Declaration
 
 SETTINGS_HEAD = """# Settings of the driver

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dranet.cli.documents import to_json
+from dranet.cli.documents import describe, to_json
 from dranet.cli.look import Eye, Look, add_look_flags, summarize, warn
 from dranet.cli.picture.png import render_png
 from dranet.cli.picture.svg import draw_svg
@@ -115,18 +115,10 @@ def describe_topology(look: Look) -> dict[str, Any]:
 
 
 def _describe(decision: Decision, short_name: str, reader: TraitReader) -> dict[str, Any]:
-    device, traits = decision.device, reader.read(decision.device)
+    traits = reader.read(decision.device)
     return {
         "shortName": short_name,
-        "name": device.name,
-        "kind": str(device.kind),
-        "published": decision.published,
-        "reason": decision.reason,
-        "ifName": device.ifname or None,
-        "rdmaDevice": device.rdma_device or None,
-        "numaNode": device.numa_node,
-        "pcieRoot": device.pcie_root or None,
-        "pciPath": list(device.pci_path),
+        **describe(decision),
         "model": traits.model or None,
         "state": traits.state or None,
         "rate": traits.rate or traits.speed or None,

@@ -201,7 +201,7 @@ class Driver:
         """Gauges that are read when they are scraped."""
         self._metrics.build_info.labels(__version__).set(1)
         self._metrics.prepared_claims.set_function(lambda: len(self._store.get_all()))
-        self._metrics.attributes_file_ok.set_function(lambda: not self._policy.problem)
+        self._metrics.inventory.attributes_file_ok.set_function(lambda: not self._policy.problem)
         self._metrics.last_published.set_function(lambda: self._publisher.last_published)
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -135,8 +135,10 @@ class Inventory:
             policy = self._policy()
             decisions = take_inventory(facts, {**held_before, **self._held()}, policy)
             self.view = View.of(facts, decisions, policy)
-            self._metrics.scan_seconds.observe(time.perf_counter() - start)
-            self._metrics.scans.labels(ScanKind.FULL if changes.everything else ScanKind.PARTIAL).inc()
+            self._metrics.inventory.scan_seconds.observe(time.perf_counter() - start)
+            self._metrics.inventory.scans.labels(
+                ScanKind.FULL if changes.everything else ScanKind.PARTIAL
+            ).inc()
             self._report(facts, decisions)
 
     def get_offered(self, name: str) -> Device:
@@ -178,8 +180,8 @@ class Inventory:
     def _report(self, facts: NodeFacts, decisions: Sequence[Decision]) -> None:
         """Count what is odd, and say each thing once for as long as it stays."""
         warnings = (*facts.warnings, *(line for decision in decisions for line in decision.warnings))
-        self._metrics.filter_failures.set(sum(decision.filter_failed for decision in decisions))
-        self._metrics.scan_warnings.set(len(warnings))
+        self._metrics.inventory.filter_failures.set(sum(decision.filter_failed for decision in decisions))
+        self._metrics.inventory.warnings.set(len(warnings))
         self._warned = warn_once("scan", warnings, self._warned)
 
 
@@ -257,7 +259,7 @@ class PublishLoop:
             log.debug("periodic rescan")
             return EVERYTHING
         finally:
-            self._metrics.overruns.inc(self._watch.overruns - self._overruns)
+            self._metrics.inventory.overruns.inc(self._watch.overruns - self._overruns)
             self._overruns = self._watch.overruns
 
     async def scan_and_publish(self, changes: Changes = EVERYTHING) -> bool:

@@ -1,6 +1,6 @@
 """The catalogue of published attributes: every name with its type, its meaning and when it is left out.
 
-``inventory`` publishes from it, ``docs/user/attributes.md`` is generated from it (:func:`render_markdown`)
+``inventory`` publishes from it, ``docs/user/attributes.md`` is generated from it (``cli.attributes_page``)
 and a test fails when the page is stale. Names and types are DraNet's where DraNet has them, because users'
 selectors name them. Limits are those of ``resource.k8s.io/v1``: a value that the API server would refuse
 takes the whole slice with it, so it is cut or left out here, never sent.
@@ -495,19 +495,6 @@ def is_qualified_name(name: str) -> bool:
     return _DNS_SUBDOMAIN.fullmatch(domain) is not None
 
 
-def render_markdown() -> str:
-    """The page ``docs/user/attributes.md``."""
-    shown = sorted(CATALOGUE, key=lambda a: (a.domain != DOMAIN, a.domain, a.name.lower()))
-    return "\n".join([*_PAGE_HEAD, *map(_render_row, shown), *_PAGE_TAIL]) + "\n"
-
-
-def _render_row(a: Attribute) -> str:
-    kind = f"{a.type} or list" if a.has_list_form else str(a.type)
-    place = "always" if a.essential else str(PLACES[a.qualified] + 1)
-    omitted = a.omitted_when or "never"
-    return f"| `{a.qualified}` | {kind} | {a.meaning} | {omitted} | {a.stability} | {place} |"
-
-
 def _check_list_form(attribute: Attribute, value: AttributeValue) -> None:
     if not (isinstance(value, tuple) and attribute.has_list_form):
         raise TypeError(f"{attribute.qualified} is declared {attribute.type}, not {value!r}")
@@ -522,54 +509,3 @@ def describe_fault(value: AttributeValue) -> str:
 
 def _is_int64(value: object) -> bool:
     return type(value) is int and -_MAX_INT - 1 <= value <= _MAX_INT  # in a list a bool is no int
-
-
-_PAGE_HEAD = (
-    "# Attributes",
-    "",
-    "<!-- Generated from dranet/model/attributes.py; do not edit. -->",
-    "",
-    "What a ResourceSlice says about each device. Select on it in a DeviceClass or a claim:",
-    "",
-    "```yaml",
-    "selectors:",
-    "- cel:",
-    "    expression: >-",
-    '      device.driver == "dra.net" && device.attributes["dra.net"].rdma &&',
-    '      device.attributes["dra.net"].?ifName.orValue("").startsWith("eth")',
-    "```",
-    "",
-    "An attribute that a device lacks is an error in CEL, not false, and stops the scheduling of the pod.",
-    "Test with `has(...)` or `.?name.orValue(...)` each attribute that is left out at times. While a pod has",
-    "a device, the slice keeps the values from before the pod got it.",
-    "",
-    "## When a device has too many",
-    "",
-    f"Kubernetes takes {MAX_ATTRIBUTES_PER_DEVICE} attributes of a device, {MAX_VALUES_PER_DEVICE} values",
-    "with the items of lists. One that knows more keeps them in this order (`dranet devices -o wide` and a",
-    "line in the log name the rest):",
-    "",
-    "1. those whose place is `always`;",
-    "2. the operator's own (setting `attributes_file`), by name;",
-    "3. those that the setting `prefer_attributes` names, in its order;",
-    "4. the others by their place, the lowest number first.",
-    "",
-    "So these fit on every device, together with five of the operator's own: what DraNet says of all",
-    "interfaces, the nearest GPUs, and the place among the virtual functions. Addresses and names of BPF",
-    "programs come and go while the node runs. They have a late place, because otherwise one more address",
-    "could cost a device what claims align by. If your claims select by them, name them in",
-    "`prefer_attributes`.",
-    "",
-    "## Catalogue",
-    "",
-    "*Kubernetes standard* and *as in DraNet*: name, type and texts are theirs. *Ours, kept*: stays as it is",
-    "within a major version. *Ours, may change*: look into the changelog when you upgrade.",
-    "",
-    "| attribute | type | meaning | left out when | stability | place |",
-    "|---|---|---|---|---|---|",
-)
-_PAGE_TAIL = (
-    "",
-    f"Strings are cut at {MAX_VALUE_BYTES} bytes, between characters, as the Kubernetes API wants it. What",
-    "is not UTF-8 is left out. The domain `dra.net` stays the same whatever name the driver runs under.",
-)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dranet.cli.attributes_page import attributes_page
 from dranet.cli.reference import build_pages
 from dranet.errors import Reason
+from dranet.model.attributes import CATALOGUE
 
 FOLDER = Path(__file__).parents[2] / "docs" / "user"
 
@@ -15,6 +17,15 @@ FOLDER = Path(__file__).parents[2] / "docs" / "user"
 @pytest.mark.parametrize("name", sorted(build_pages()))
 def test_the_page_is_not_stale(name: str) -> None:
     assert (FOLDER / name).read_text() == build_pages()[name], "run `make docs`"
+
+
+def test_the_page_of_attributes_shows_stability_and_place() -> None:
+    rows = [line for line in attributes_page().splitlines() if line.startswith("| `")]
+
+    assert len(rows) == len(CATALOGUE)
+    assert sum(row.endswith("| always |") for row in rows) == 7
+    (row,) = [row for row in rows if row.startswith("| `dra.net/rdmaDevice` |")]
+    assert row.endswith("| the device has no RDMA device | as in DraNet | 8 |")
 
 
 def test_every_reason_is_explained() -> None:

@@ -95,19 +95,6 @@ def test_everything_of_dranet_and_five_of_the_operators_are_as_many_as_the_api_t
     assert len(DRANET_TYPES) + len(STANDARD_TYPES) + 5 == a.MAX_ATTRIBUTES_PER_DEVICE
 
 
-def test_the_page_is_fresh() -> None:
-    assert PAGE.read_text() == a.render_markdown(), "regenerate docs/user/attributes.md"
-
-
-def test_the_page_shows_stability_and_place() -> None:
-    rows = [line for line in a.render_markdown().splitlines() if line.startswith("| `")]
-
-    assert len(rows) == len(a.CATALOGUE)
-    assert sum(row.endswith("| always |") for row in rows) == 7
-    (row,) = [row for row in rows if row.startswith("| `dra.net/rdmaDevice` |")]
-    assert row.endswith("| the device has no RDMA device | as in DraNet | 8 |")
-
-
 @settings(deadline=None)
 @given(text=st.text(max_size=200))
 def test_text_is_cut_at_64_bytes_between_characters(text: str) -> None:

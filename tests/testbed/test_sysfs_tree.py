@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,22 @@ class TestInterfaces:
     def test_the_same_links_again_change_nothing(self, small: SysfsTree) -> None:
         small.show_links([self.shown("eth7")])
         assert not small.show_links([self.shown("eth7")])
+
+    def test_a_reader_never_finds_an_interface_that_is_half_there(self, small: SysfsTree) -> None:
+        """It reads while the NIC is renamed again and again, each time to a name that was never there before."""
+        entries, finished, halves = small.sysfs_root / "class/net", threading.Event(), list[str]()
+
+        def read_on() -> None:
+            while not finished.is_set():
+                for name in os.listdir(entries):
+                    whole = (entries / name / "device").exists()
+                    if not whole and (entries / name).is_symlink():
+                        halves.append(name)
+
+        reader = threading.Thread(target=read_on)
+        reader.start()
+        for number in range(300):
+            small.show_links([self.shown(f"eth{number}")])
+        finished.set()
+        reader.join()
+        assert halves == []

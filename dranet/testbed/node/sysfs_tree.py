@@ -111,11 +111,14 @@ class SysfsTree:
             self._enter_class("drm", home / "drm" / name, device=home)
 
     def _enter_class(self, kind: str, entry: Path, device: Path | None) -> None:
-        """The links that every class device has: ``class/<kind>/<name>``, ``subsystem`` and ``device``."""
-        _link(self.sysfs_root / "class" / kind / entry.name, entry)
+        """The links that every class device has: ``subsystem``, ``device`` and ``class/<kind>/<name>``.
+
+        The class comes last: through it a reader finds the entry, which is then complete.
+        """
         _link(entry / "subsystem", self.sysfs_root / "class" / kind)
         if device:
             _link(entry / "device", device)
+        _link(self.sysfs_root / "class" / kind / entry.name, entry)
 
     # RDMA
 
@@ -154,9 +157,9 @@ class SysfsTree:
             ("uevent", f"INTERFACE={link.ifname}\nIFINDEX={link.ifindex}"),
         ):
             _write(home / name, text)
-        self._enter_class("net", home, device=self._home(link.nic.placed) if link.nic else None)
         for index in self._ndevs(link):
             _write(index, link.ifname)
+        self._enter_class("net", home, device=self._home(link.nic.placed) if link.nic else None)
 
     def _hide(self, link: ShownLink) -> None:
         (self.sysfs_root / "class/net" / link.ifname).unlink()
