@@ -155,15 +155,15 @@ class TestInterfaces:
         assert not small.show_links([self.shown("eth7")])
 
     def test_a_reader_never_finds_an_interface_that_is_half_there(self, small: SysfsTree) -> None:
-        """It reads while the NIC is renamed again and again, each time to a name that was never there before."""
+        """It reads while the NIC is renamed again and again, each time to a name that is new."""
         entries, finished, halves = small.sysfs_root / "class/net", threading.Event(), list[str]()
 
         def read_on() -> None:
             while not finished.is_set():
-                for name in os.listdir(entries):
-                    whole = (entries / name / "device").exists()
-                    if not whole and (entries / name).is_symlink():
-                        halves.append(name)
+                for entry in entries.iterdir():
+                    whole = (entry / "device").exists()
+                    if not whole and entry.is_symlink():
+                        halves.append(entry.name)
 
         reader = threading.Thread(target=read_on)
         reader.start()
