@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+MINUTES ?= 10
 PROTOS := $(wildcard proto/dranet/pb/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-machine check fmt proto lock docs bench clean
+.PHONY: help setup demo test test-machine fuzz check fmt proto lock docs bench clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -33,6 +34,10 @@ test: setup ## run every test that this machine can run; list by name those it c
 
 test-machine: setup ## boot a stock kernel with NUMA, SR-IOV and RDMA in a virtual machine, run discovery and kernel tests inside
 	@$(BIN)/python -m dranet.testbed.machine
+
+fuzz: setup ## search for MINUTES=10 for input that breaks something, with new random examples in each round
+	@end=$$(($$(date +%s) + 60 * $(MINUTES))); while [ $$(date +%s) -lt $$end ]; do \
+	  $(BIN)/python -m pytest -q -x -m hypothesis --hypothesis-profile=fuzz --timeout=0 || exit; done
 
 check: setup ## lint, types, import contract, stale generated files
 	$(BIN)/ruff check .

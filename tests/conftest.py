@@ -1,10 +1,16 @@
-"""Shared by all tests: the list, by name, of the tests that this machine could not run."""
+"""Shared by all tests: how property tests choose examples, and the list of tests that could not run here."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["tests.namespaces"]
+
+# A change must not fail for an example that the change before it did not meet: searching is for `make fuzz`.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("fuzz", max_examples=1000, print_blob=True)
+settings.load_profile("repeatable")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
