@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-MINUTES ?= 10
 PROTOS := $(wildcard proto/dranet/pb/*.proto)
+MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-machine fuzz check fmt proto lock docs bench clean

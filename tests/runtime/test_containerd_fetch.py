@@ -10,13 +10,12 @@ import pytest
 
 from dranet.testbed.containerd import fetch as containerd_fetch
 from dranet.testbed.containerd.fetch import (
-    Cause,
     ContainerdUnavailable,
     default_cache_dir,
     fetch_toolchain,
     find_toolchain,
 )
-from dranet.testbed.debian.packages import Release
+from dranet.testbed.debian.packages import Release, Shortage
 from dranet.testbed.debian.sources import AptSource
 
 
@@ -29,7 +28,7 @@ def test_a_machine_without_apt_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ContainerdUnavailable, match=r"^NoApt: this machine has no apt-get$") as caught:
         fetch_toolchain(tmp_path / "cache", print)
-    assert caught.value.cause is Cause.NO_APT
+    assert caught.value.cause is Shortage.NO_APT
 
 
 def test_what_was_fetched_before_needs_no_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,7 +168,7 @@ def test_a_file_that_is_no_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.deb").write_text("<html>not found</html>")
     with pytest.raises(PackagesUnavailable, match=r"^FetchFailed: dpkg-deb: ") as caught:
         unpack(tmp_path / "x.deb", tmp_path / "tree")
-    assert caught.value.shortage is Shortage.FETCH_FAILED
+    assert caught.value.cause is Shortage.FETCH_FAILED
 
 
 @NEEDS_APT

@@ -23,7 +23,9 @@ from dranet.testbed.debian.packages import (
     PackagesUnavailable,
     PrivateApt,
     Release,
+    Shortage,
     ToolFailed,
+    Unavailable,
     cache_folder,
     make_cache,
     read_release,
@@ -48,25 +50,17 @@ _PROGRAMS: Mapping[str, tuple[str, ...]] = {
 
 
 class Cause(StrEnum):
-    """Why there is no real runtime here; said in one line with each skipped test."""
+    """Why, besides a :class:`Shortage` of packages, there is no real runtime here."""
 
     NOT_ROOT = "NotRoot"
-    NO_APT = "NoApt"
-    NOT_DEBIAN_LIKE = "NotDebianLike"
-    NO_MIRROR = "NoMirror"
-    FETCH_FAILED = "FetchFailed"
     NOT_RUNNABLE = "NotRunnable"
     NOT_ISOLATED = "NotIsolated"
     NO_MOUNTS = "NoMounts"
     NO_CGROUPS = "NoCgroups"
 
 
-class ContainerdUnavailable(Exception):
-    """A real containerd cannot be had on this machine; nothing is broken. ``cause`` is from a closed list."""
-
-    def __init__(self, cause: Cause, detail: str) -> None:
-        super().__init__(f"{cause}: {' '.join(detail.split())}")
-        self.cause = cause
+class ContainerdUnavailable(Unavailable):
+    """A real containerd cannot be had on this machine; said in one line with each skipped test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +91,7 @@ def default_cache_dir() -> Path:
     try:
         return cache_folder("containerd")
     except PackagesUnavailable as error:
-        raise ContainerdUnavailable(Cause(error.shortage.value), error.detail) from error
+        raise ContainerdUnavailable(error.cause, error.detail) from error
 
 
 def find_toolchain(cache_dir: Path, containerd_suite: str | None = None) -> Toolchain | None:
@@ -124,7 +118,7 @@ def fetch_toolchain(cache_dir: Path, report: Report, containerd_suite: str | Non
     try:
         return _fetch(cache_dir.resolve(), report, containerd_suite)
     except PackagesUnavailable as error:
-        raise ContainerdUnavailable(Cause(error.shortage.value), error.detail) from error
+        raise ContainerdUnavailable(error.cause, error.detail) from error
 
 
 def _fetch(cache_dir: Path, report: Report, explicit_suite: str | None) -> Toolchain:
@@ -175,7 +169,7 @@ def _find_program(tree: Path, name: str) -> Path:
     for candidate in (tree / name, tree / "usr" / name, tree / name.replace("/sbin/", "/bin/")):
         if candidate.is_file():
             return candidate
-    raise ContainerdUnavailable(Cause.FETCH_FAILED, f"package {tree.name} has no {name}")
+    raise ContainerdUnavailable(Shortage.FETCH_FAILED, f"package {tree.name} has no {name}")
 
 
 def _read_containerd_version(containerd: Path) -> str:

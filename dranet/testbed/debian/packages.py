@@ -38,13 +38,16 @@ class Shortage(StrEnum):
     FETCH_FAILED = "FetchFailed"
 
 
-class PackagesUnavailable(Exception):
-    """Packages cannot be had; nothing is broken. ``shortage`` is from a closed list, ``detail`` one line."""
+class Unavailable(Exception):
+    """This machine does not have what is wanted; nothing is broken. ``cause`` is from a closed list."""
 
-    def __init__(self, shortage: Shortage, detail: str) -> None:
-        super().__init__(f"{shortage}: {' '.join(detail.split())}")
-        self.shortage = shortage
-        self.detail = detail
+    def __init__(self, cause: StrEnum, detail: str) -> None:
+        self.cause, self.detail = cause, " ".join(detail.split())
+        super().__init__(f"{cause}: {self.detail}")
+
+
+class PackagesUnavailable(Unavailable):
+    """Packages cannot be had. ``cause`` is a :class:`Shortage`."""
 
 
 class ToolFailed(Exception):

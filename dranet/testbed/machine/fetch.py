@@ -23,6 +23,7 @@ from dranet.testbed.debian.packages import (
     PrivateApt,
     Release,
     Shortage,
+    Unavailable,
     cache_folder,
     make_cache,
     read_release,
@@ -57,7 +58,7 @@ _NEVER = re.compile(
 _MERGED = ("bin", "sbin", "lib", "lib64")
 """Top folders that are links into ``usr`` since the merge; in an overlay real ones would hide the host's."""
 
-_MENDS = {
+_MENDS: Mapping[StrEnum, str] = {
     Shortage.NO_APT: "run it on Debian bookworm or trixie",
     Shortage.NOT_DEBIAN_LIKE: "run it on Debian bookworm or trixie",
     Shortage.NO_MIRROR: "add one to /etc/apt, or run it on Debian bookworm or trixie",
@@ -68,12 +69,8 @@ _WALL = "only Debian bookworm and trixie on amd64 have the packages this lane kn
 
 
 class Cause(StrEnum):
-    """Why there is no machine here; said in one line where the lane is skipped."""
+    """Why, besides a :class:`Shortage` of packages, there is no machine here."""
 
-    NO_APT = "NoApt"
-    NOT_DEBIAN_LIKE = "NotDebianLike"
-    NO_MIRROR = "NoMirror"
-    FETCH_FAILED = "FetchFailed"
     UNKNOWN_RELEASE = "UnknownRelease"
     WRONG_ARCHITECTURE = "WrongArchitecture"
     NO_CHECKOUT = "NoCheckout"
@@ -81,12 +78,8 @@ class Cause(StrEnum):
     NOT_RUNNABLE = "NotRunnable"
 
 
-class MachineUnavailable(Exception):
-    """The machine cannot be had here; nothing is broken. ``cause`` is from a closed list."""
-
-    def __init__(self, cause: Cause, detail: str) -> None:
-        super().__init__(f"{cause}: {' '.join(detail.split())}")
-        self.cause = cause
+class MachineUnavailable(Unavailable):
+    """The machine cannot be had here; said in one line where the lane is skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +120,7 @@ def default_cache_dir() -> Path:
     try:
         return cache_folder("machine")
     except PackagesUnavailable as error:
-        raise MachineUnavailable(Cause(error.shortage.value), error.detail) from error
+        raise MachineUnavailable(error.cause, error.detail) from error
 
 
 def find_packages(cache_dir: Path) -> Packages | None:
@@ -157,8 +150,7 @@ def fetch_packages(cache_dir: Path, report: Report) -> Packages:
         with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache_dir) as temporary:
             return _fetch(Path(temporary), cache_dir, release, report)
     except PackagesUnavailable as error:
-        detail = f"{error.detail} ({_MENDS[error.shortage]})"
-        raise MachineUnavailable(Cause(error.shortage.value), detail) from error
+        raise MachineUnavailable(error.cause, f"{error.detail} ({_MENDS[error.cause]})") from error
 
 
 def check_release(release: Release) -> None:
@@ -223,7 +215,7 @@ def _resolve_kernel(apt: PrivateApt, suite: str) -> tuple[str, tuple[str, ...]]:
 def _first(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     if match is None:
-        raise MachineUnavailable(Cause.FETCH_FAILED, f"no {pattern} among the dependencies {text!r}")
+        raise MachineUnavailable(Shortage.FETCH_FAILED, f"no {pattern} among the dependencies {text!r}")
     return match[1]
 
 

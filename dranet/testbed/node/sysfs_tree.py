@@ -111,9 +111,9 @@ class SysfsTree:
             self._enter_class("drm", home / "drm" / name, device=home)
 
     def _enter_class(self, kind: str, entry: Path, device: Path | None) -> None:
-        """The links that every class device has: ``subsystem``, ``device`` and ``class/<kind>/<name>``.
+        """The links that every class device has, in the kernel's order (``drivers/base/core.c``).
 
-        The class comes last: through it a reader finds the entry, which is then complete.
+        The one in the class comes last: through it a reader finds the entry, which is then complete.
         """
         _link(entry / "subsystem", self.sysfs_root / "class" / kind)
         if device:
