@@ -7,6 +7,7 @@ runc. Each scenario runs as a user would run it: through the command line, in a 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -51,6 +52,11 @@ def run(command: Sequence[str], **environment: str) -> subprocess.CompletedProce
     return done
 
 
+def without_numbers(line: str) -> str:
+    """Nor the spaces that align them."""
+    return " ".join(re.sub(r"\d[\d.,]*", "#", line).split())
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("name", [path.stem for path in known_scenarios()])
 def test_scenario(name: str, runtime: str) -> None:
@@ -82,6 +88,16 @@ class TestDemo:
             "seconds",
         ):
             assert text in done.stdout, text
+
+    def test_the_readme_shows_what_it_prints(self) -> None:
+        """Its lines, in order, whatever the numbers of that run were; ``[...]`` stands for others."""
+        readme = (REPOSITORY / "README.md").read_text()
+        shown = readme.partition("<!-- demo output begins -->\n```\n")[2]
+        lines = shown.partition("\n```\n<!-- demo output ends -->")[0].splitlines()
+        assert len(lines) > 20
+        printed = map(without_numbers, run(dranet_command("demo")).stdout.splitlines())
+        for line in lines:
+            assert line.strip() == "[...]" or without_numbers(line) in printed, line
 
     def test_an_ordinary_user_can_run_it(self) -> None:
         if os.geteuid() != 0:
