@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from dranet.cli.look import Eye, Look, warn
 from dranet.cli.screen import Screen, printable
 from dranet.inventory.decision import Decision
-from dranet.kernel.changes import EVERYTHING
-from dranet.kernel.watch import ChangeWatch, Patience
+from dranet.kernel.discovery.changes import EVERYTHING
+from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.device import AttributeValue
 
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"

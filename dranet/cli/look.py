@@ -16,9 +16,9 @@ from dranet.driver.publish import FactsReader
 from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
-from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.scan import NodeScanner
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import NodeFacts
 from dranet.settings import Settings

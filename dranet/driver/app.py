@@ -35,10 +35,10 @@ from dranet.driver.reconcile import Reconciler
 from dranet.driver.report import EventNote, Reporter
 from dranet.driver.workers import Workers
 from dranet.errors import KernelError
+from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.boot import read_boot_id
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.scan import NodeScanner
-from dranet.kernel.uplink import UplinkRules
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.model.claim import ClaimRef
 from dranet.model.status import DeviceStatus

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 
 from dranet.driver.gate import ReadyGate
 from dranet.errors import ClaimError, DranetError, KernelError, Reason
-from dranet.kernel.attach import attach
-from dranet.kernel.detach import detach
+from dranet.kernel.attachment.attach import attach
+from dranet.kernel.attachment.detach import detach
+from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.uplink import UplinkRules
 from dranet.model.claim import ClaimRef
 from dranet.model.plan import AttachPlan, PreparedClaim
 from dranet.model.sandbox import Mount, PodSandbox

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dranet.errors import SettingsError
-from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.model.facts import NodeFacts
 

@@ -13,7 +13,7 @@ from dranet.claims.config import decode_configs
 from dranet.claims.plan import check_pod_ifnames, plan_device
 from dranet.claims.select import select_results
 from dranet.errors import ClaimError, DeviceError, Reason
-from dranet.kernel.linkstate import read_link_state
+from dranet.kernel.attachment.linkstate import read_link_state
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig

@@ -20,9 +20,9 @@ from dranet.inventory.filter import uplink_names
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.inventory.slices import plan_slices
-from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.watch import ChangeWatch
 from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.watch import ChangeWatch
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, RdmaDevice
 from dranet.store import ClaimStore
@@ -85,7 +85,7 @@ class View:
 
 
 class FactsReader(Protocol):
-    """Where facts come from: ``kernel.scan.NodeScanner``, or ``driver.captured.CapturedFacts``."""
+    """Where facts come from: ``kernel.discovery.scan.NodeScanner``, or ``driver.captured.CapturedFacts``."""
 
     @property
     def is_live(self) -> bool:

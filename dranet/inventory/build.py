@@ -1,7 +1,7 @@
 """Facts -> devices: which PCI functions, links, RDMA devices and GPUs make one device each.
 
-Pure: it takes what ``dranet.kernel.scan`` read and what the store says pods have now, and knows neither.
-Whether a device is offered is ``filter``'s business; here even the loopback is a device, so that
+Pure: it takes what ``dranet.kernel.discovery.scan`` read and what the store says pods have now, and knows
+neither. Whether a device is offered is ``filter``'s business; here even the loopback is a device, so that
 ``dranet devices --all`` can say why it stays home.
 
 A device that a pod has is out of the scan's sight: its link is in another namespace while its PCI function

@@ -11,7 +11,7 @@ import socket
 import struct
 
 from dranet.errors import DeviceError, KernelError
-from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.netlink import (
     NETLINK_ADD_MEMBERSHIP,
     NETLINK_RDMA,

@@ -1,6 +1,6 @@
 """What the kernel told us, unjudged: links, PCI functions, RDMA devices, GPUs.
 
-Filled by ``dranet.kernel.scan`` from netlink and sysfs, read by ``dranet.inventory``. Sources: the
+Filled by ``dranet.kernel.discovery.scan`` from netlink and sysfs, read by ``dranet.inventory``. Sources: the
 kernel's ``Documentation/ABI/testing/sysfs-bus-pci``, ``sysfs-class-net``, ``sysfs-class-infiniband``
 and ``rtnetlink(7)``. A fact that the kernel does not give is ``None`` (or empty), never a guess.
 """

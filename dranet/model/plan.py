@@ -1,6 +1,6 @@
 """The outcome of Prepare: how to attach each device, and the host state to give back.
 
-A plan is data. ``claims.plan`` builds it, ``store`` keeps it, ``kernel.attach`` applies it in the
+A plan is data. ``claims.plan`` builds it, ``store`` keeps it, ``kernel.attachment`` applies it in the
 runtime's hook and undoes it at release, perhaps after a restart of the driver.
 """
 

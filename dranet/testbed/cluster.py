@@ -19,7 +19,7 @@ from dranet.cluster.client import ApiClient
 from dranet.errors import DranetError
 from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
-from dranet.kernel.scan import read_node_facts
+from dranet.kernel.discovery.scan import read_node_facts
 from dranet.testbed.apiserver.server import ApiServer
 from dranet.testbed.driver_process import DriverProcess
 from dranet.testbed.kubelet.kubelet import TestbedKubelet

@@ -28,7 +28,7 @@ from dranet.cli.traits import Traits, first_of, model_text, rate_text, speed_tex
 from dranet.driver.captured import read_capture
 from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
-from dranet.kernel.watch import ChangeWatch, Patience
+from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import NodeFacts

@@ -15,7 +15,7 @@ from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
 from dranet.driver.policy import PolicySource
 from dranet.errors import KernelError, SettingsError
-from dranet.kernel.scan import NodeScanner
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
 
 

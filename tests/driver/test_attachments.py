@@ -20,7 +20,7 @@ from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks, RuntimeSnapshot
 from dranet.driver.reconcile import Reconciler
 from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
-from dranet.kernel.linkstate import read_link_state
+from dranet.kernel.attachment.linkstate import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice

@@ -10,8 +10,8 @@ import pytest
 
 from dranet.driver.publish import Inventory
 from dranet.inventory.policy import Policy
-from dranet.kernel.changes import EVERYTHING, Changes
-from dranet.kernel.scan import NodeScanner
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts

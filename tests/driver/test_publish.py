@@ -17,7 +17,7 @@ from dranet.driver.publish import Inventory, PublishLoop, View
 from dranet.errors import DeviceError, KernelError, Reason, SettingsError
 from dranet.inventory.decision import Decision
 from dranet.inventory.policy import Policy
-from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import Device, DeviceKind

@@ -9,7 +9,7 @@ import pytest
 from dranet.inventory.filter import uplink_names
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
-from dranet.kernel.scan import read_node_facts
+from dranet.kernel.discovery.scan import read_node_facts
 from dranet.model.facts import NodeFacts
 from tests.namespaces import Namespace
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dranet.errors import DeviceError, KernelError, Reason
-from dranet.kernel import detach as detach_module
-from dranet.kernel.attach import attach, verify
-from dranet.kernel.detach import DetachReport, detach
-from dranet.kernel.linkstate import read_link_state
+from dranet.kernel.attachment import detach as detach_module
+from dranet.kernel.attachment.attach import attach, verify
+from dranet.kernel.attachment.detach import DetachReport, detach
+from dranet.kernel.attachment.linkstate import read_link_state
 from dranet.kernel.netlink import NETLINK_RDMA, NetlinkSocket, Request
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rtnl import set_link_request

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from dranet.kernel.hardware import Hardware, HardwareReader
-from dranet.kernel.pci import read_pci_functions
-from dranet.kernel.rdma import read_rdma_devices
+from dranet.kernel.discovery.hardware import Hardware, HardwareReader
+from dranet.kernel.discovery.pci import read_pci_functions
+from dranet.kernel.discovery.rdma import read_rdma_devices
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.node.sysfs_tree import SysfsTree
 from tests.kernel.trees import SWITCH, Tree, write_switch

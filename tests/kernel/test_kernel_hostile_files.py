@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dranet.kernel.hardware import Hardware, HardwareReader
+from dranet.kernel.discovery.hardware import Hardware, HardwareReader
 from dranet.kernel.sysfs import MOST_ENTRIES, MOST_WARNINGS, PseudoFiles, parse_number
 from tests.kernel.trees import Tree
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dranet.errors import DeviceError, Reason
-from dranet.kernel.linkstate import read_link_state
+from dranet.kernel.attachment.linkstate import read_link_state
 from dranet.model.facts import Neighbour
 from dranet.model.plan import LinkState
 from tests.namespaces import Namespace, wait_settled

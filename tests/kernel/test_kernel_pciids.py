@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kernel import pciids
-from dranet.kernel.pci import read_pci_functions
-from dranet.kernel.pciids import PciIds, PciName
+from dranet.kernel.discovery import pciids
+from dranet.kernel.discovery.pci import read_pci_functions
+from dranet.kernel.discovery.pciids import PciIds, PciName
 from tests.kernel.trees import Tree, write_switch
 
 DATABASE = """\

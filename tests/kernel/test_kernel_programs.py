@@ -24,8 +24,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError
-from dranet.kernel import bpf, programs
+from dranet.kernel import bpf
 from dranet.kernel.bpf import BPF_TCX_EGRESS, BPF_TCX_INGRESS, call_bpf, parse_program, read_program
+from dranet.kernel.discovery import programs
+from dranet.kernel.discovery.programs import (
+    CLSACT_EGRESS,
+    CLSACT_INGRESS,
+    LinkPrograms,
+    parse_bpf_filter,
+    parse_hook_qdisc,
+    read_link_programs,
+)
 from dranet.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -36,14 +45,6 @@ from dranet.kernel.netlink import (
     attribute_u32,
     kernel_error,
     nested,
-)
-from dranet.kernel.programs import (
-    CLSACT_EGRESS,
-    CLSACT_INGRESS,
-    LinkPrograms,
-    parse_bpf_filter,
-    parse_hook_qdisc,
-    read_link_programs,
 )
 from dranet.kernel.rtnl import decode
 from tests.namespaces import Namespace
@@ -435,7 +436,7 @@ def test_qdiscs_that_cannot_be_read_are_one_warning(
 
 WITHOUT_CAPABILITIES = """
 from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.programs import read_link_programs
+from dranet.kernel.discovery.programs import read_link_programs
 warnings = []
 with NetlinkSocket.open() as rtnl:
     print(read_link_programs(rtnl, [1, 2], warnings), warnings)

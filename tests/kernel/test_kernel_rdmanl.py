@@ -12,7 +12,7 @@ import pytest
 
 from dranet.errors import KernelError
 from dranet.kernel import rdmanl
-from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.netlink import NETLINK_RDMA, Message, NetlinkSocket, Request, attribute, attribute_text
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rdmanl import read_netns_exclusive

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError
-from dranet.kernel import linktable
-from dranet.kernel import scan as scan_module
-from dranet.kernel.changes import EVERYTHING, MANY_LINKS, Changes
+from dranet.kernel.discovery import linktable
+from dranet.kernel.discovery import scan as scan_module
+from dranet.kernel.discovery.changes import EVERYTHING, MANY_LINKS, Changes
+from dranet.kernel.discovery.scan import NodeScanner, read_ipv4_default_routes, read_node_facts
+from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.scan import NodeScanner, read_ipv4_default_routes, read_node_facts
-from dranet.kernel.watch import ChangeWatch, Patience
 from dranet.model.facts import Lifeline, Link, NodeFacts
 from tests.namespaces import Namespace
 

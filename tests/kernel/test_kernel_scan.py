@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.inet import route_contains
 from dranet.kernel.netlink import attribute, attribute_text, attribute_u8, attribute_u32, nested
 from dranet.kernel.rtnl import parse_link
-from dranet.kernel.scan import read_node_facts
 from dranet.model.facts import Address, Link, NodeFacts
 from tests.namespaces import Namespace, wait_until
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from dranet.errors import DeviceError, Reason
 from dranet.inventory.ties import find_ties
+from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.linkstate import read_link
 from dranet.kernel.netlink import NetlinkSocket, Request
-from dranet.kernel.scan import NodeScanner
-from dranet.kernel.uplink import UplinkGuard, UplinkRules
 from dranet.model.facts import Link
 from tests.namespaces import Namespace
 

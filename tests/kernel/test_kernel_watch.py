@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel import watch as watch_module
-from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.discovery import watch as watch_module
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.watch import ChangeFilter, ChangeWatch, Patience
 from dranet.kernel.inet import add_address_request
 from dranet.kernel.rtnl import RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE
-from dranet.kernel.watch import ChangeFilter, ChangeWatch, Patience
 from dranet.model.facts import Address
 from tests.namespaces import Namespace
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dranet.kernel.pci import read_pci_functions
+from dranet.kernel.discovery.pci import read_pci_functions
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.facts import PciFunction
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranet.inventory.build import build_devices
-from dranet.kernel.scan import read_node_facts
+from dranet.kernel.discovery.scan import read_node_facts
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.testbed.machine.guest import IN_MACHINE

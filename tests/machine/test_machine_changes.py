@@ -17,9 +17,9 @@ import pytest
 
 from dranet.inventory.build import build_devices
 from dranet.inventory.offer import take_inventory
-from dranet.kernel.changes import Changes
-from dranet.kernel.scan import NodeScanner, read_node_facts
-from dranet.kernel.watch import ChangeWatch
+from dranet.kernel.discovery.changes import Changes
+from dranet.kernel.discovery.scan import NodeScanner, read_node_facts
+from dranet.kernel.discovery.watch import ChangeWatch
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.testbed.machine.hardware import MACHINE

@@ -12,12 +12,12 @@ import pytest
 
 from dranet.errors import KernelError
 from dranet.inventory.build import build_devices
-from dranet.kernel.attach import attach, verify
-from dranet.kernel.detach import DetachReport, detach
-from dranet.kernel.linkstate import read_link_state
+from dranet.kernel.attachment.attach import attach, verify
+from dranet.kernel.attachment.detach import DetachReport, detach
+from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rdmanl import attach_rdma, detach_rdma, has_rdma, read_netns_exclusive
-from dranet.kernel.scan import read_node_facts
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address
 from dranet.model.plan import AddAddress, AttachPlan, MoveLink, MoveRdma, SetUp, Step

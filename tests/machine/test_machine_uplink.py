@@ -12,13 +12,13 @@ import pytest
 from dranet.errors import DeviceError, Reason
 from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
-from dranet.kernel.attach import attach
-from dranet.kernel.detach import detach
+from dranet.kernel.attachment.attach import attach
+from dranet.kernel.attachment.detach import detach
+from dranet.kernel.attachment.linkstate import read_link, read_link_state
+from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
+from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.linkstate import read_link, read_link_state
 from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.scan import NodeScanner
-from dranet.kernel.uplink import UplinkGuard, UplinkRules
 from dranet.model.plan import AttachPlan, MoveLink
 from dranet.testbed.machine.hardware import MACHINE
 from tests.machine import kernel_view

@@ -14,7 +14,17 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
-from dranet.kernel.detach import undo_attach
+from dranet.kernel.attachment.detach import undo_attach
+from dranet.kernel.attachment.linkstate import has_route, read_addresses, read_link
+from dranet.kernel.attachment.locate import (
+    Side,
+    find_link,
+    is_same_device,
+    open_host_side,
+    open_pod_side,
+    planned_move,
+)
+from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
 from dranet.kernel.inet import (
     RT_SCOPE_LINK,
     RTN_UNICAST,
@@ -22,8 +32,6 @@ from dranet.kernel.inet import (
     add_route_request,
     address_key,
 )
-from dranet.kernel.linkstate import has_route, read_addresses, read_link
-from dranet.kernel.locate import Side, find_link, is_same_device, open_host_side, open_pod_side, planned_move
 from dranet.kernel.netlink import Request, attribute, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rdmanl import attach_rdma, has_rdma
@@ -36,7 +44,6 @@ from dranet.kernel.rtnl import (
     mac_bytes,
     set_link_request,
 )
-from dranet.kernel.uplink import UplinkGuard, UplinkRules
 from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, LinkState, MoveLink, MoveRdma, SetUp, Step
 from dranet.model.status import AttachedLink

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dranet.errors import DeviceError, Reason
+from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.discovery.rdma import RDMA_CLASS
+from dranet.kernel.discovery.scan import read_default_routes
 from dranet.kernel.lifelines import LifelineTarget, read_lifelines
-from dranet.kernel.linkstate import read_link
 from dranet.kernel.netlink import NetlinkSocket, Request
-from dranet.kernel.rdma import RDMA_CLASS
 from dranet.kernel.rtnl import decode_all, dump_links_request, parse_link
-from dranet.kernel.scan import read_default_routes
 from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
 from dranet.model.facts import Link
 from dranet.model.uplinks import OPENVSWITCH, TUNNEL_KINDS, choose_uplinks, is_hardware

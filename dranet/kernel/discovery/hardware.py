@@ -14,11 +14,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from dranet.kernel.gpu import GpuReader, is_gpu
-from dranet.kernel.host import read_host, read_numa_nodes
-from dranet.kernel.pci import PCI_DEVICES, PciReader, list_pci_functions, name_pci_functions
-from dranet.kernel.pciids import PciIds
-from dranet.kernel.rdma import RDMA_CLASS, read_rdma_device, read_rdma_nodes, with_nodes
+from dranet.kernel.discovery.gpu import GpuReader, is_gpu
+from dranet.kernel.discovery.host import read_host, read_numa_nodes
+from dranet.kernel.discovery.pci import PCI_DEVICES, PciReader, list_pci_functions, name_pci_functions
+from dranet.kernel.discovery.pciids import PciIds
+from dranet.kernel.discovery.rdma import RDMA_CLASS, read_rdma_device, read_rdma_nodes, with_nodes
 from dranet.kernel.sysfs import MOST_WARNINGS, PseudoFiles, is_pci_address, nearest_pci_address
 from dranet.model.facts import CharDevice, Gpu, Host, NumaNode, PciFunction, RdmaDevice
 

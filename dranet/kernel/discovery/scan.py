@@ -13,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from dranet.errors import KernelError
-from dranet.kernel.changes import EVERYTHING, Changes
-from dranet.kernel.hardware import Hardware, HardwareReader
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.hardware import Hardware, HardwareReader
+from dranet.kernel.discovery.linktable import LinkTable
+from dranet.kernel.discovery.rdma import RDMA_CLASS
 from dranet.kernel.inet import (
     RT_TABLE_MAIN,
     RTN_UNICAST,
@@ -24,9 +26,7 @@ from dranet.kernel.inet import (
     parse_route,
 )
 from dranet.kernel.lifelines import LifelineTarget, find_lifelines
-from dranet.kernel.linktable import LinkTable
 from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.rdma import RDMA_CLASS
 from dranet.kernel.rdmanl import read_netns_exclusive
 from dranet.kernel.rtnl import decode_all
 from dranet.kernel.sysfs import PseudoFiles

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dranet.errors import KernelError
+from dranet.kernel.attachment.linkstate import has_route, read_addresses
 from dranet.kernel.inet import (
     IFA_F_NODAD,
     add_address_request,
@@ -19,7 +20,6 @@ from dranet.kernel.inet import (
     address_key,
     delete_address_request,
 )
-from dranet.kernel.linkstate import has_route, read_addresses
 from dranet.kernel.netlink import NetlinkSocket, Request, attribute, attribute_text, attribute_u32
 from dranet.kernel.rtnl import (
     IFF_ALLMULTI,

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from dranet.errors import DranetError, KernelError
-from dranet.kernel.linkstate import read_link
-from dranet.kernel.locate import Found, Side, find_link, open_host_side, open_pod_side
+from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_side, open_pod_side
+from dranet.kernel.attachment.restore import restore_link
 from dranet.kernel.netlink import Request, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rdmanl import detach_rdma
-from dranet.kernel.restore import restore_link
 from dranet.kernel.rtnl import (
     IFLA_IFNAME,
     IFLA_NET_NS_FD,

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dranet.errors import KernelError
-from dranet.kernel.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.inet import RT_TABLE_MAIN, is_default_route, parse_address, parse_route, route_contains
 from dranet.kernel.netlink import (
     NETLINK_ADD_MEMBERSHIP,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from dranet.kernel.linkstate import read_link
+from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.netlink import NetlinkSocket
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rtnl import decode_all, dump_links_request, parse_link

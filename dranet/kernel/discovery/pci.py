@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import cached_property
 
-from dranet.kernel.gpu import ODD_CLASSES, is_odd_accelerator
-from dranet.kernel.pciids import PciIds
+from dranet.kernel.discovery.gpu import ODD_CLASSES, is_odd_accelerator
+from dranet.kernel.discovery.pciids import PciIds
 from dranet.kernel.sysfs import PseudoFiles, is_pci_address
 from dranet.model.facts import PciFunction
 
