@@ -7,6 +7,7 @@ and every message is of the same kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -30,6 +31,16 @@ _Row = tuple[Any, ...]
 """Name, result type, implementation, and the parameter types of each overload."""
 
 
+class Variables(Enum):
+    """What an expression may speak of."""
+
+    DEVICE = "device"
+    DEVICE_OLDER_FORM = "device, and attributes as in DraNet"
+    """Also ``attributes``, a map of :func:`new_attribute` values."""
+    VALUE = "claim.namespace and value"
+    """``namespace`` alone is a reserved word of CEL. ``value`` may be any JSON."""
+
+
 class _Type(Protocol):
     def name(self) -> str: ...
 
@@ -47,17 +58,14 @@ class Program(Protocol):
     def eval(self, *, data: Mapping[str, Any]) -> Value: ...
 
 
-def compile_program(expression: str, *, with_older_form: bool = False) -> Program:
+def compile_program(expression: str, variables: Variables) -> Program:
     """Parse and check.
-
-    Args:
-        expression: CEL.
-        with_older_form: also declare ``attributes``, a map of :func:`new_attribute` values.
 
     Raises:
         RuntimeError: the engine's complaint, with the place in the expression.
+        CelError: MissingFeature, the engine is not installed.
     """
-    program: Program = _environment(with_older_form).compile(expression)
+    program: Program = _environment(variables).compile(expression)
     return program
 
 
@@ -109,7 +117,7 @@ def _message_class(name: str) -> Any:
 
 
 @cache
-def _environment(with_older_form: bool) -> Any:
+def _environment(variables: Variables) -> Any:
     """The engine's environments, each made once. Its package has no type information, hence by name."""
     try:
         cel = import_module("cel_expr_python.cel")
@@ -124,23 +132,25 @@ def _environment(with_older_form: bool) -> Any:
     scalar = cel.Type(_STRUCT)
     return cel.NewEnv(
         descriptor_pool=_descriptor_pool(),
-        variables=_variables(cel, scalar, with_older_form),
+        variables=_declarations(cel, scalar, variables),
         extensions=[optional.ExtOptional(), strings.ExtStrings(2), bindings.ExtBindings()],
         functions=list(_functions(cel, scalar)),
     )
 
 
-def _variables(cel: Any, scalar: Any, with_older_form: bool) -> dict[str, Any]:
+def _declarations(cel: Any, scalar: Any, variables: Variables) -> dict[str, Any]:
     string, by_name = cel.Type.STRING, cel.Type.Map
-    variables = {
+    if variables is Variables.VALUE:
+        return {"claim.namespace": string, "value": cel.Type.DYN}
+    declared = {
         "device.driver": string,
         "device.attributes": by_name(string, by_name(string, cel.Type.DYN)),
         "device.capacity": by_name(string, by_name(string, scalar)),
         "device.allowMultipleAllocations": cel.Type.BOOL,
     }
-    if with_older_form:
-        variables["attributes"] = by_name(string, cel.Type(_ATTRIBUTE))
-    return variables
+    if variables is Variables.DEVICE_OLDER_FORM:
+        declared["attributes"] = by_name(string, cel.Type(_ATTRIBUTE))
+    return declared
 
 
 def _functions(cel: Any, scalar: Any) -> Iterator[Any]:

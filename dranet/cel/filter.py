@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dranet.cel.domains import significant_tokens
 from dranet.cel.engine import new_attribute
 from dranet.cel.selector import AttributeScalar, attribute_value, device_variables
-from dranet.cel.verdict import Verdict
+from dranet.cel.verdict import OPERATOR, Verdict
 
 _PLAIN_TEXT = re.compile(r"""(["'])([^"'\\\n]*)\1""")
 
@@ -41,7 +41,7 @@ class DeviceExpression:
         Raises:
             CelError: as :meth:`DeviceSelector.compile <dranet.cel.selector.DeviceSelector.compile>`.
         """
-        return cls(Verdict.compile(expression, of_operator=True), driver)
+        return cls(Verdict.compile(expression, OPERATOR), driver)
 
     def matches(self, attributes: Mapping[str, AttributeScalar | Sequence[AttributeScalar]]) -> bool:
         """Whether it is true of a device with these attributes, by qualified name.

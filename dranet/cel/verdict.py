@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dranet.cel.domains import with_default_domains
-from dranet.cel.engine import Program, compile_program
+from dranet.cel.engine import Program, Variables, compile_program
 from dranet.cel.scalars import CelError
 
 MAX_EXPRESSION_LENGTH = 10240
@@ -21,75 +21,99 @@ _MISSING = frozenset(
 """Names that Kubernetes' environment declares and this engine does not."""
 
 
+class Dialect(NamedTuple):
+    """The variables of an expression, and the words of its messages."""
+
+    variables: Variables
+    noun: str
+    lacks: str
+    """What is said of a key that is not there."""
+    guard: str
+    """How to guard against that."""
+    cites: bool = False
+    """Messages cite the expression: there are many, and they come from anywhere."""
+
+
+_DEVICE_LACKS = "the device has no attribute or capacity"
+_DEVICE_GUARD = "guard it with has(...) or .?name.orValue(...), or test device.driver first"
+SELECTOR = Dialect(Variables.DEVICE, "selector", _DEVICE_LACKS, _DEVICE_GUARD, cites=True)
+OPERATOR = Dialect(Variables.DEVICE_OLDER_FORM, "expression", _DEVICE_LACKS, _DEVICE_GUARD)
+"""Of this node's operator, who may use DraNet's variable ``attributes``."""
+VALUE = Dialect(
+    Variables.VALUE, "expression", "value has no", "guard it with has(...) or .?name.orValue(...)"
+)
+
+
 class Verdict:
     """A compiled expression whose result is a bool. Make it with :meth:`compile`."""
 
-    __slots__ = ("_noun", "_program", "_tail", "expression")
+    __slots__ = ("_dialect", "_program", "expression")
 
-    def __init__(self, expression: str, program: Program, noun: str, tail: str) -> None:
+    def __init__(self, expression: str, program: Program, dialect: Dialect) -> None:
         self.expression = expression
         self._program = program
-        self._noun = noun
-        self._tail = tail
+        self._dialect = dialect
 
     @classmethod
-    def compile(cls, expression: str, *, of_operator: bool = False) -> Verdict:
+    def compile(cls, expression: str, dialect: Dialect = SELECTOR) -> Verdict:
         """Check and compile.
-
-        Args:
-            expression: CEL.
-            of_operator: an expression of this node's operator, who has only a few: DraNet's variable
-                ``attributes`` is known, too, and messages do not cite the expression. Else a selector.
 
         Raises:
             CelError: too long, not CEL, a name that the dialect (or this evaluator) does not have, or a
                 result that cannot be a bool.
         """
-        noun, tail = ("expression", "") if of_operator else ("selector", f": {expression}")
+        noun = dialect.noun
         if len(expression) > MAX_EXPRESSION_LENGTH:
             raise CelError(f"{noun} has {len(expression)} characters, at most {MAX_EXPRESSION_LENGTH} count")
-        result_type = _compile(expression, noun, of_operator).return_type().name()
+        result_type = _compile(expression, dialect).return_type().name()
         if result_type not in ("BOOL", "DYN"):
+            tail = _cite(expression, dialect)
             raise CelError(f"{noun} must be a bool, not {result_type.lower()}{tail}")
-        return cls(expression, _compile(with_default_domains(expression), noun, of_operator), noun, tail)
+        return cls(expression, _compile(with_default_domains(expression), dialect), dialect)
 
     def evaluate(self, variables: Mapping[str, Any]) -> bool:
         """The result for these variables.
 
         Raises:
-            CelError: an attribute that the device lacks, a wrong type, a result that is not a bool.
+            CelError: a key that is not there, a wrong type, a result that is not a bool.
         """
+        noun, tail = self._dialect.noun, _cite(self.expression, self._dialect)
         try:
             value = self._program.eval(data=variables)
         except RuntimeError as error:
-            raise CelError(f"{self._noun} cannot be evaluated: {error}{self._tail}") from error
+            raise CelError(f"{noun} cannot be evaluated: {error}{tail}") from error
         kind = value.type().name()
         if kind == "ERROR":
-            text = str(value.value())
-            raise CelError(f"{self._explain(text)}{self._tail}", hint=_hint(text))
+            raise self._failure(str(value.value()), tail)
         result = value.plain_value()
         if not isinstance(result, bool):
-            raise CelError(f"{self._noun} must be a bool, not {kind.lower()}{self._tail}")
+            raise CelError(f"{noun} must be a bool, not {kind.lower()}{tail}")
         return result
 
-    def _explain(self, error: str) -> str:
+    def _failure(self, error: str, tail: str) -> CelError:
         missing = re.search(r'Key not found in map : "(.*)"', error)
+        hint = self._dialect.guard if "Key not found" in error else ""
         if missing:
-            return f"the device has no attribute or capacity {missing[1]!r}"
-        return f"{self._noun} failed: {error}"
+            return CelError(f"{self._dialect.lacks} {missing[1]!r}{tail}", hint=hint)
+        return CelError(f"{self._dialect.noun} failed: {error}{tail}", hint=hint)
 
 
-def _compile(expression: str, noun: str, of_operator: bool) -> Program:
+def _cite(expression: str, dialect: Dialect) -> str:
+    return f": {expression}" if dialect.cites else ""
+
+
+def _compile(expression: str, dialect: Dialect) -> Program:
     try:
-        return compile_program(expression, with_older_form=of_operator)
+        return compile_program(expression, dialect.variables)
     except RuntimeError as error:
         unknown = set(re.findall(r"undeclared reference to '([^']+)'", str(error)))
         missing = sorted(unknown & _MISSING)
         if missing:
+            lacking = ", ".join(missing)
             raise CelError(
-                f"{noun} cannot be judged here: this evaluator lacks Kubernetes' {', '.join(missing)}"
+                f"{dialect.noun} cannot be judged here: this evaluator lacks Kubernetes' {lacking}"
             ) from error
-        raise CelError(f"{noun} does not compile: {_places(str(error))}") from error
+        raise CelError(f"{dialect.noun} does not compile: {_places(str(error))}") from error
 
 
 def _places(error: str) -> str:
@@ -98,9 +122,3 @@ def _places(error: str) -> str:
     container = " (in container '')"
     told = (f"line {n}, column {column}: {text.removesuffix(container)}" for n, column, text in places)
     return "; ".join(told) or error
-
-
-def _hint(error: str) -> str:
-    if "Key not found" in error:
-        return "guard it with has(...) or .?name.orValue(...), or test device.driver first"
-    return ""

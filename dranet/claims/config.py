@@ -3,147 +3,145 @@
 Whoever wrote the claim sees its mistakes only through a pod that does not start, so every mistake of every
 config is in one message, each with its field path.
 
-Merging goes field by field: the DeviceClass's configs first, then the claim's, and whatever comes later
-wins. Lists replace, they do not append. Explicit values count (``0``, an empty list), ``null`` does not.
+Every config that applies counts: the DeviceClass's first, then the claim's, and whatever comes later wins,
+field by field. Each field is judged in the config where it stands, what fields say against each other in the
+merged whole, and what the claim sets by the policy of the DeviceClass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import reduce
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
+from dranet.claims.merge import merge
+from dranet.claims.policy import ClassPolicy, compile_policy, find_breaches
+from dranet.claims.problems import Problem, decode
 from dranet.claims.select import Selection
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
-from dranet.model.network import NOT_APPLIED, NetworkConfig, strip_version
-
-_Located = tuple[str, OpaqueConfig]
-"""A config with the path that messages call it by."""
-
-_SHOWN_MAX = 80
+from dranet.model.network import NetworkConfig
+from dranet.model.network_part import Path, join_path
+from dranet.model.network_policy import Envelope, split_envelope
+from dranet.model.record import Record
 
 
-def decode_config(
-    configs: Sequence[OpaqueConfig],
-    *,
-    kind: DeviceKind = DeviceKind.NIC,
-    indexes: Sequence[int] = (),
-) -> NetworkConfig:
-    """The configs that apply to one device, merged.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Config(Record):
+    """One config, read."""
 
-    Args:
-        configs: as selected for the device, in the order of the claim.
-        kind: for a GPU, a config without ``requests`` is checked and not applied: it is meant for the
-            network devices of the claim.
-        indexes: the place of each config in the claim, for messages; by default that in ``configs``.
+    name: str
+    """As messages call it: ``config[0] (from DeviceClass fast).parameters``."""
+    source: ConfigSource
+    parameters: Mapping[str, object]
+    problems: tuple[Problem, ...]
+    """What no other config can mend."""
+    open: tuple[Problem, ...]
+    """What another config may mend."""
+    policy: ClassPolicy | None
 
-    Raises:
-        ClaimError: InvalidConfig, with every problem of every config.
-    """
-    config, problems = _decode(_number(configs, indexes), kind)
-    _refuse(problems)
-    return config
+    def tell(self, problem: Problem) -> str:
+        """The line of a message for one problem."""
+        return f"{join_path(problem.path, self.name)}: {' '.join(problem.text.split())}"
 
 
 def decode_configs(selections: Sequence[tuple[Selection, DeviceKind]]) -> tuple[NetworkConfig, ...]:
     """One config for each selected result of a claim, in order, with the problems of all in one error.
 
+    A config without ``requests`` is checked for a GPU and not applied to it: it is meant for the network
+    devices of the claim.
+
     Raises:
         ClaimError: InvalidConfig, with every problem of every config, each named once.
     """
-    decoded = [_decode(_number(s.configs, s.config_indexes), kind) for s, kind in selections]
+    decoded = [_decode(selection, kind) for selection, kind in selections]
     _refuse(problem for _, problems in decoded for problem in problems)
     return tuple(config for config, _ in decoded)
-
-
-def _number(configs: Sequence[OpaqueConfig], indexes: Sequence[int]) -> list[_Located]:
-    numbers = indexes or range(len(configs))
-    return [(_path(index, config), config) for index, config in zip(numbers, configs, strict=True)]
-
-
-def _path(index: int, config: OpaqueConfig) -> str:
-    origin = " (from the DeviceClass)" if config.source is ConfigSource.CLASS else ""
-    return f"config[{index}]{origin}.parameters"
-
-
-def _decode(located: Sequence[_Located], kind: DeviceKind) -> tuple[NetworkConfig, list[str]]:
-    """The merged config and the problems; a config with problems is left out of the merge."""
-    problems: list[str] = []
-    merged: dict[str, Any] = {}
-    for path, config in sorted(located, key=lambda item: item[1].source is ConfigSource.CLAIM):
-        parameters, found = _check(path, config.parameters)
-        problems += found
-        if not found and (config.requests or kind is not DeviceKind.GPU):
-            merged = _merge(merged, parameters)
-    decoded, found = _validate("merged parameters", merged)
-    return decoded or NetworkConfig(), problems or found
-
-
-def _check(path: str, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The parameters without their version, and what is wrong with them on their own."""
-    try:
-        bare = strip_version(parameters)
-    except ValueError as error:
-        return {}, [f"{path}: {error}"]
-    return bare, _validate(path, bare)[1]
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(value, Mapping):
-            merged[key] = _merge(below if isinstance(below, Mapping) else {}, value)
-        elif value is not None:
-            merged[key] = value
-    return merged
-
-
-def _validate(path: str, parameters: Mapping[str, Any]) -> tuple[NetworkConfig | None, list[str]]:
-    known = NetworkConfig.model_fields
-    given = {key: value for key, value in parameters.items() if value is not None or key not in known}
-    try:
-        return NetworkConfig.model_validate(given), []
-    except ValidationError as error:
-        return None, [_explain(path, item) for item in error.errors()]
-
-
-def _explain(path: str, item: ErrorDetails) -> str:
-    where = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"])
-    return f"{where}: {_complaint(item)}"
-
-
-def _complaint(item: ErrorDetails) -> str:
-    match item["type"]:
-        case "extra_forbidden" if ".".join(map(str, item["loc"])) in NOT_APPLIED:
-            return "known to DraNet, not applied by this version; remove it"
-        case "extra_forbidden":
-            return "unknown field"
-        case "missing":
-            return "is required"
-        case "greater_than_equal":
-            text = f"must be at least {item['ctx']['ge']}"
-        case "less_than_equal":
-            text = f"must be at most {item['ctx']['le']}"
-        case "model_type" | "model_attributes_type" | "dict_type":
-            text = "must be an object"
-        case "tuple_type":
-            text = "must be a list"
-        case _:
-            text = item["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return text if isinstance(item["input"], Mapping) else f"{text}, not {_shown(item['input'])}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
 
 
 def _refuse(problems: Iterable[str]) -> None:
     unique = list(dict.fromkeys(problems))
     if unique:
         raise ClaimError("; ".join(unique), reason=Reason.INVALID_CONFIG)
+
+
+def _decode(selection: Selection, kind: DeviceKind) -> tuple[NetworkConfig, list[str]]:
+    """The merged config, and the problems; it counts only if there are none."""
+    indexes = selection.config_indexes or range(len(selection.configs))
+    read = [_read(i, c, selection.device_class) for i, c in zip(indexes, selection.configs, strict=True)]
+    applied = [
+        config
+        for config, opaque in zip(read, selection.configs, strict=True)
+        if opaque.requests or kind is not DeviceKind.GPU
+    ]
+    applied.sort(key=lambda config: config.source is ConfigSource.CLAIM)
+    effective, found = _judge(applied, selection.namespace)
+    return effective, [*(config.tell(p) for config in read for p in config.problems), *found]
+
+
+def _read(index: int, opaque: OpaqueConfig, device_class: str) -> _Config:
+    is_claim = opaque.source is ConfigSource.CLAIM
+    owner = f"DeviceClass {device_class}" if device_class else "the DeviceClass"
+    given, parameters = split_envelope(opaque.parameters)
+    problems: list[Problem] = []
+    if is_claim and given.pop("policy", None) is not None:
+        problems.append(Problem(("policy",), "must not be in a claim: only a DeviceClass may carry one"))
+    envelope, found = decode(Envelope, given)
+    problems += found
+    policy = None
+    if envelope and envelope.policy:
+        policy, found = compile_policy(owner, envelope.policy)
+        problems += found
+    _, own = decode(NetworkConfig, parameters)
+    return _Config(
+        name=f"config[{index}]{'' if is_claim else f' (from {owner})'}.parameters",
+        source=opaque.source,
+        parameters=parameters,
+        problems=(*problems, *(problem for problem in own if not problem.of_whole)),
+        open=tuple(problem for problem in own if problem.of_whole),
+        policy=policy,
+    )
+
+
+def _judge(configs: Sequence[_Config], namespace: str) -> tuple[NetworkConfig, list[str]]:
+    """The configs as one, and what only shows in the whole."""
+    asked = [config for config in configs if config.source is ConfigSource.CLAIM]
+    effective, found = decode(NetworkConfig, _merge(configs))
+    problems = [problem for problem in found if problem.of_whole]
+    if effective and effective.profile:
+        problems.append(Problem(("profile",), "must not be set: no profile provider is configured"))
+    policies = [config.policy for config in configs if config.policy]
+    breaches = find_breaches(policies, _merge(asked), effective, namespace)
+    lines = [*(_place(p, configs) for p in problems), *(_origin(p.path, asked).tell(p) for p in breaches)]
+    return effective or NetworkConfig(), lines
+
+
+def _merge(configs: Iterable[_Config]) -> dict[str, object]:
+    return reduce(merge, (config.parameters for config in configs), {})
+
+
+def _place(problem: Problem, configs: Sequence[_Config]) -> str:
+    """The line for a problem of the whole: where it can be mended, and whether it takes two to see it."""
+    origin = _origin(problem.path, configs)
+    takes_two = problem.of_whole and problem not in origin.open
+    return origin.tell(problem) + (" (all configs merged)" if takes_two else "")
+
+
+def _origin(path: Path, configs: Sequence[_Config]) -> _Config:
+    """The config from which the merged value comes, or the object that it is missing in."""
+    return max(reversed(configs), key=lambda config: _depth(path, config.parameters))
+
+
+def _depth(path: Path, value: object) -> int:
+    """How many steps of the path there are."""
+    for depth, step in enumerate(path):
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, Sequence) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        else:
+            value = None
+        if value is None:
+            return depth
+    return len(path)

@@ -6,6 +6,8 @@ replaces the one before (server-side apply owns the whole of it), so each holds 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dranet.errors import DranetError
 from dranet.model.claim import AllocationResult
 from dranet.model.device import DeviceKind
@@ -40,6 +42,17 @@ def report_prepare_failed(result: AllocationResult, error: DranetError) -> Devic
         share_id=result.share_id,
         conditions=tuple(_failed(t, error) for t in (ConditionType.PREPARED, ConditionType.READY)),
     )
+
+
+def find_attached(prepared: PreparedDevice, links: Iterable[AttachedLink]) -> AttachedLink | None:
+    """The device's own link among those of its pod; ``None`` for a device without one.
+
+    By its name in the pod too, where no two are alike: links on top of one device all belong to that device.
+    """
+    if prepared.plan is None or not prepared.plan.pod_ifname:
+        return None
+    wanted = (prepared.device.name, prepared.plan.pod_ifname)
+    return next((link for link in links if (link.device, link.pod_ifname) == wanted), None)
 
 
 def report_attached(driver: str, prepared: PreparedDevice, link: AttachedLink | None) -> DeviceStatus:

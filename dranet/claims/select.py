@@ -19,6 +19,10 @@ class Selection:
     configs: tuple[OpaqueConfig, ...] = ()
     config_indexes: tuple[int, ...] = ()
     """Where each config stands in ``status.allocation.devices.config``, for error messages."""
+    device_class: str = ""
+    """Of the request; empty where the claim does not tell."""
+    namespace: str = ""
+    """Of the claim."""
 
 
 def select_results(claim: Claim, driver: str) -> tuple[Selection, ...]:
@@ -32,7 +36,13 @@ def select_results(claim: Claim, driver: str) -> tuple[Selection, ...]:
 
 def _select(result: AllocationResult, claim: Claim, driver: str) -> Selection:
     chosen = [(i, c) for i, c in enumerate(claim.configs) if c.driver == driver and _applies(c, result)]
-    return Selection(result, tuple(config for _, config in chosen), tuple(index for index, _ in chosen))
+    return Selection(
+        result,
+        configs=tuple(config for _, config in chosen),
+        config_indexes=tuple(index for index, _ in chosen),
+        device_class=claim.request_classes.get(result.request, ""),
+        namespace=claim.ref.namespace,
+    )
 
 
 def _applies(config: OpaqueConfig, result: AllocationResult) -> bool:

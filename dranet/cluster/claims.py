@@ -7,7 +7,7 @@ of one status entry is built in :mod:`dranet.cluster.claim_status`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -73,6 +73,7 @@ def parse_claim(body: JsonObject) -> Claim:
         name=_text(metadata, "name"),
         uid=_text(metadata, "uid"),
     )
+    spec_devices = _object(_object(body, "spec"), "devices")
     status = _object(body, "status")
     allocation = _field(status, "allocation", dict)
     devices = _object(allocation or {}, "devices")
@@ -83,6 +84,9 @@ def parse_claim(body: JsonObject) -> Claim:
         configs=tuple(_parse_config(item) for item in _items(devices, "config") if "opaque" in item),
         reserved_for=tuple(_parse_consumer(item) for item in _items(status, "reservedFor")),
         annotations=_object(metadata, "annotations"),
+        request_classes=dict(
+            named for item in _items(spec_devices, "requests") for named in _parse_request(item)
+        ),
     )
 
 
@@ -139,6 +143,16 @@ async def _get_if_same(client: ApiClient, claim: ClaimRef) -> JsonObject | None:
             return None
         raise
     return body if _text(_object(body, "metadata"), "uid") == claim.uid else None
+
+
+def _parse_request(item: JsonObject) -> Iterator[tuple[str, str]]:
+    """Each name by which a result may call the request, with the DeviceClass behind it."""
+    name = _text(item, "name")
+    exactly = _object(item, "exactly")
+    if exactly:
+        yield name, _text(exactly, "deviceClassName")
+    for alternative in _items(item, "firstAvailable"):
+        yield f"{name}/{_text(alternative, 'name')}", _text(alternative, "deviceClassName")
 
 
 def _parse_result(item: JsonObject) -> AllocationResult:

@@ -74,7 +74,7 @@ def _reason(code: int) -> Reason:
 def _parse_status(body: bytes) -> Mapping[str, Any]:
     try:
         status = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"message": body[:200].decode("utf-8", "replace").strip()}
     return status if isinstance(status, dict) else {}
 

@@ -83,6 +83,8 @@ def device_to_json(device: Device) -> DeviceJson:
         body["attributes"] = {
             name: _attribute_to_json(value) for name, value in sorted(device.attributes.items())
         }
+    if device.shared:
+        body["allowMultipleAllocations"] = True
     return body
 
 

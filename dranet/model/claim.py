@@ -88,3 +88,5 @@ class Claim(Record):
     configs: tuple[OpaqueConfig, ...] = ()
     reserved_for: tuple[Consumer, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    request_classes: Mapping[str, str] = field(default_factory=dict)
+    """DeviceClass by request, or by ``request/alternative`` (KEP-4816), as ``results`` call it."""

@@ -48,5 +48,7 @@ class Device(Record):
     rdma_device: str = ""
     char_devices: tuple[CharDevice, ...] = ()
     """RDMA or GPU nodes that the workload needs."""
+    shared: bool = False
+    """Several claims may hold it at once, each with a link on top of it (``allowMultipleAllocations``)."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Attributes (qualified names) that the facts give but that no slice can take, each with the reason."""

@@ -141,6 +141,8 @@ class CharDevice(Record):
     path: str
     major: int
     minor: int
+    file_mode: int | None = None
+    """Permission bits that its driver wants for the node (``DEVMODE`` of its uevent); ``None``: not told."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

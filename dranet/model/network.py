@@ -1,26 +1,45 @@
-"""NetworkConfig: the opaque parameters that a claim or a DeviceClass may carry for a network device.
+"""NetworkConfig: the opaque parameters that a claim or a DeviceClass may carry for a device.
 
-The JSON names are DraNet's. This version applies ``interface.{name,addresses,mtu,hardwareAddr}`` and
-``routes``; every other field of DraNet's schema is known by name (:data:`NOT_APPLIED`) and refused, because
-a pod that starts without what its claim asks for is worse than one that does not start.
+The JSON names are DraNet's where DraNet has the parameter; the others are ours. Each field says here what it
+means and gives an example; ``docs/user/parameters.md`` and the JSON schema are made from that. A field that
+is absent (or ``null``) leaves the thing alone; ``0``, ``false`` and ``[]`` are values.
 
-Two forms decode: the bare object, and the same with ``apiVersion`` and ``kind`` beside its fields.
+What only the link itself can tell (does it take this MTU?) is checked by ``claims.plan``; several configs
+become one in ``claims.config``; what else a config may hold is in :mod:`~dranet.model.network_policy`.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field
 
-API_VERSION = "dra.net/v1alpha1"
-KIND = "NetworkConfig"
+from dranet.model.network_part import Conflict, Entries, Part, join_path, walk_values
+from dranet.model.network_values import (
+    BitRate,
+    Bytes,
+    Count,
+    GivenIfname,
+    Ifname,
+    InterfaceCidr,
+    Ip,
+    Ipv6Token,
+    LinkAddress,
+    Mac,
+    Mark,
+    Memlock,
+    NetworkCidr,
+    OneOf,
+    RuleIfname,
+    Several,
+    SysctlValue,
+    Text,
+    UInt32,
+    without_nulls,
+)
+from dranet.model.sysctls import IFNAME
 
-IFNAME_MAX_BYTES = 15
-"""``IFNAMSIZ`` less the terminating zero."""
 MTU_MIN = 68
 """RFC 791; the kernel takes no less for an Ethernet device."""
 MTU_MAX = 65535
@@ -30,177 +49,518 @@ IPV6_MTU_MIN = 1280
 SCOPE_UNIVERSE = 0
 SCOPE_LINK = 253
 
-NOT_APPLIED = frozenset(
-    {
-        "profile",
-        "rules",
-        "neighbors",
-        "ethtool",
-        "interface.type",
-        "interface.ipvlan",
-        "interface.dhcp",
-        "interface.gsoMaxSize",
-        "interface.groMaxSize",
-        "interface.gsoIPv4MaxSize",
-        "interface.groIPv4MaxSize",
-        "interface.disableEbpfPrograms",
-        "interface.forwarding",
-        "interface.arpIgnore",
-        "interface.arpAnnounce",
-        "interface.vrf",
-    }
-)
-"""Fields of DraNet's schema that this version refuses, as dotted paths."""
+TABLE_MAIN = 254
+_RESERVED_TABLES = (253, TABLE_MAIN, 255)
+"""default, main and local."""
 
-_IFNAME = re.compile(r"[A-Za-z0-9._-]+")
-_RESERVED_IFNAMES = frozenset({".", "..", "lo", "all", "default"})
-"""Not file names; the pod's loopback; and names of ``/proc/sys/net/ipv4/conf`` that the kernel keeps."""
-_MAC_GROUPS = re.compile(r"[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2})*|[0-9A-Fa-f]{4}(\.[0-9A-Fa-f]{4})*")
-_MAC_BYTES = (6, 20)
-"""Ethernet and InfiniBand."""
+SUB_INTERFACE_TYPES = ("macvlan", "ipvlan", "vlan")
+"""Values of ``interface.type`` that have an object of their own beside it."""
+
+Features = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], bool], BeforeValidator(without_nulls)
+]
 
 
-def _ifname(value: str) -> str:
-    if len(value.encode(errors="replace")) > IFNAME_MAX_BYTES:
-        raise ValueError(f"must have at most {IFNAME_MAX_BYTES} bytes")
-    if value and not _IFNAME.fullmatch(value):
-        raise ValueError("must consist of ASCII letters, digits, '-', '_' and '.'")
-    if value in _RESERVED_IFNAMES:
-        raise ValueError("is a reserved name")
-    return value
+class MacvlanConfig(Part):
+    """``interface.macvlan``: a link with a hardware address of its own on a parent that stays on the node."""
 
-
-def _mac(value: str) -> str:
-    digits = re.sub(r"[:.-]", "", value).lower()
-    if not _MAC_GROUPS.fullmatch(value) or len(digits) // 2 not in _MAC_BYTES:
-        raise ValueError("must be a hardware address of 6 or 20 bytes, e.g. 02:00:00:00:00:01")
-    if len(digits) == 12 and (int(digits[:2], 16) & 1 or not int(digits, 16)):
-        raise ValueError("must be a unicast hardware address")
-    return ":".join(re.findall("..", digits))
-
-
-def _interface_cidr(value: str) -> str:
-    _require_prefix(value)
-    try:
-        interface = ipaddress.ip_interface(value)
-    except ValueError as error:
-        raise ValueError(f"must be an address with its prefix, e.g. 10.0.0.5/24: {error}") from error
-    if interface.ip.is_multicast or interface.ip.is_unspecified or interface.ip.is_loopback:
-        raise ValueError("must be a unicast address")
-    return str(interface)
-
-
-def _network_cidr(value: str) -> str:
-    """Host bits are cleared, as DraNet does; the kernel refuses them."""
-    _require_prefix(value)
-    try:
-        return str(ipaddress.ip_network(value, strict=False))
-    except ValueError as error:
-        raise ValueError(f"must be a CIDR, e.g. 10.1.0.0/16: {error}") from error
-
-
-def _require_prefix(value: str) -> None:
-    """A prefix length, and as a number: no netmask, no bare address, no zone."""
-    if not re.fullmatch(r"[0-9A-Fa-f.:]+/[0-9]{1,3}", value):
-        raise ValueError("must be in CIDR form with a prefix length, e.g. 10.0.0.5/24")
-
-
-def _ip(value: str) -> str:
-    if "/" in value or "%" in value:
-        raise ValueError("must be an IP address without prefix or zone")
-    try:
-        return str(ipaddress.ip_address(value))
-    except ValueError as error:
-        raise ValueError("must be an IP address") from error
-
-
-def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    twice = sorted({value for value in values if values.count(value) > 1})
-    if twice:
-        raise ValueError(f"must not name {', '.join(twice)} twice")
-    return values
-
-
-InterfaceCidr = Annotated[str, AfterValidator(_interface_cidr)]
-
-
-class _Part(BaseModel):
-    """JSON in, frozen value out: no coercion, no unknown key."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
-class InterfaceConfig(_Part):
-    """``interface``: what the link is to be in the pod. ``None`` keeps what it has on the host."""
-
-    name: Annotated[str, AfterValidator(_ifname)] | None = None
-    """Name in the pod; empty is the host's name."""
-    addresses: Annotated[tuple[InterfaceCidr, ...], Field(strict=False), AfterValidator(_unique)] | None = (
-        None
+    mode: Literal["bridge", "private", "vepa"] = Field(
+        default="bridge",
+        description="`bridge`: macvlans of one parent reach each other directly; `private`: they do not; "
+        "`vepa`: through the switch",
+        examples=["bridge"],
     )
-    """Interface addresses in CIDR form. An empty list means no addresses at all."""
-    mtu: Annotated[int, Field(ge=MTU_MIN, le=MTU_MAX)] | None = None
-    """Bytes."""
-    hardware_addr: Annotated[str, AfterValidator(_mac)] | None = Field(default=None, alias="hardwareAddr")
-    """Lower case, colon separated."""
-
-    @model_validator(mode="after")
-    def _check_mtu(self) -> Self:
-        has_ipv6 = any(":" in address for address in self.addresses or ())
-        if has_ipv6 and self.mtu is not None and self.mtu < IPV6_MTU_MIN:
-            raise ValueError(f"mtu must be at least {IPV6_MTU_MIN} with an IPv6 address, not {self.mtu}")
-        return self
 
 
-class RouteConfig(_Part):
-    """One entry of ``routes``: a route through the device, in the pod."""
+class IpvlanConfig(Part):
+    """``interface.ipvlan``: a link that shares the parent's hardware address."""
 
-    destination: Annotated[str, AfterValidator(_network_cidr)]
-    gateway: Annotated[str, AfterValidator(_ip)] | None = None
-    """Required unless ``scope`` is link."""
-    source: Annotated[str, AfterValidator(_ip)] | None = None
-    """Preferred source address."""
-    scope: Literal[0, 253] | None = None
-    """``rtnetlink(7)``: 0 universe (default), 253 link."""
-    table: Annotated[int, Field(ge=0, le=2**32 - 1)] | None = None
-    """Routing table; 0 and ``None`` are main."""
-
-    @model_validator(mode="after")
-    def _check_gateway(self) -> Self:
-        if self.scope == SCOPE_LINK and self.gateway:
-            raise ValueError("a link-scope route has no gateway")
-        if self.scope != SCOPE_LINK and not self.gateway:
-            raise ValueError(f"gateway is required unless scope is {SCOPE_LINK} (link)")
-        return self
-
-    @model_validator(mode="after")
-    def _check_family(self) -> Self:
-        for field in ("gateway", "source"):
-            value = getattr(self, field)
-            if value and (":" in value) != (":" in self.destination):
-                raise ValueError(f"{field} {value} and destination {self.destination} differ in IP version")
-        return self
+    mode: Literal["l2", "l3", "l3s"] = Field(
+        default="l2",
+        description="`l2` switches; `l3` routes, without broadcast; `l3s` as `l3` through the node's "
+        "netfilter. All ipvlans of one parent have one mode",
+        examples=["l3"],
+    )
+    flag: Literal["bridge", "private", "vepa"] = Field(
+        default="bridge", description="who reaches whom, as for macvlan", examples=["bridge"]
+    )
 
 
-class NetworkConfig(_Part):
-    """The whole of the opaque parameters. Empty means: move the device as it is."""
+class VlanConfig(Part):
+    """``interface.vlan``: a tagged link on the parent."""
 
-    interface: InterfaceConfig = InterfaceConfig()
-    routes: Annotated[tuple[RouteConfig, ...], Field(strict=False)] = ()
+    id: Annotated[int, Field(ge=1, le=4094)] = Field(description="VLAN id, 1 to 4094", examples=[100])
+    protocol: Literal["802.1Q", "802.1ad"] = Field(
+        default="802.1Q", description="tag: `802.1Q` or, for a service VLAN, `802.1ad`", examples=["802.1Q"]
+    )
+
+
+class VrfConfig(Part):
+    """``interface.vrf``: a routing domain in the pod; links that name the same one share it."""
+
+    name: GivenIfname = Field(description="name of the VRF link in the pod", examples=["vrf-rail0"])
+    table: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = Field(
+        default=None,
+        description="its routing table, not 253 to 255; absent: 1000 to 1999, from the name",
+        examples=[1100],
+    )
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        if self.table in _RESERVED_TABLES:
+            yield ("table",), f"must not be one of the kernel's own (253 to 255), not {self.table}"
+
+
+class Ipv6Config(Part):
+    """``interface.ipv6``: how IPv6 behaves on the link in the pod."""
+
+    enabled: bool | None = Field(
+        default=None, description="`false` takes IPv6 off the link (`disable_ipv6`)", examples=[True]
+    )
+    accept_ra: Annotated[int, OneOf(0, 1, 2)] | None = Field(
+        default=None,
+        alias="acceptRA",
+        description="router advertisements: 0 ignore, 1 take unless forwarding, 2 take always",
+        examples=[0],
+    )
+    duplicate_address_detection: bool | None = Field(
+        default=None,
+        alias="duplicateAddressDetection",
+        description="`false`: addresses are usable at once, also those that the kernel makes. `true`: the "
+        "kernel looks for duplicates of the configured addresses, which takes about a second. Absent: "
+        "configured addresses skip the check, the kernel's own do not",
+        examples=[False],
+    )
+    token: Ipv6Token | None = Field(
+        default=None,
+        description="lower 64 bits of the addresses made from router advertisements (`ip token`)",
+        examples=["::5"],
+    )
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        if self.token and self.accept_ra == 0:
+            yield ("token",), "must come without acceptRA: 0, for it is about advertised prefixes"
+
+
+class RateLimit(Part):
+    """One direction of ``interface.rateLimit``."""
+
+    rate: BitRate = Field(
+        description="bits per second, at least 8k: a number or a quantity", examples=["10G"]
+    )
+    burst: Bytes | None = Field(
+        default=None,
+        description="bytes that may pass at once above the rate; absent: what the rate needs",
+        examples=["1Mi"],
+    )
+
+
+class RateLimits(Part):
+    """``interface.rateLimit``: what the link may carry, in the pod. Restored by the give-back."""
+
+    egress: RateLimit | None = Field(default=None, description="what the pod sends")
+    ingress: RateLimit | None = Field(default=None, description="what the pod receives")
+
+
+class InterfaceConfig(Part):
+    """``interface``: what the link is to be in the pod."""
+
+    name: Ifname | None = Field(
+        default=None,
+        description="name in the pod: at most 15 ASCII letters, digits, `-`, `_`, `.`; not `lo`, `all`, "
+        "`default`. Absent or empty: the name on the node",
+        examples=["net1"],
+    )
+    type: Literal["passthrough", "macvlan", "ipvlan", "vlan"] | None = Field(
+        default=None,
+        description="`passthrough` (also when absent): the device itself moves. The others: it stays on the "
+        "node and the pod gets a link on top of it",
+        examples=["macvlan"],
+    )
+    macvlan: MacvlanConfig | None = Field(default=None, description="for `type: macvlan`")
+    ipvlan: IpvlanConfig | None = Field(default=None, description="for `type: ipvlan`")
+    vlan: VlanConfig | None = Field(default=None, description="for `type: vlan`, which needs the id")
+    addresses: Several[InterfaceCidr] | None = Field(
+        default=None,
+        description="addresses with prefix; `[]` is none at all. Absent: the node's global addresses of this "
+        "link",
+        examples=[["192.168.10.5/24", "fd00::5/64"]],
+    )
+    dhcp: bool | None = Field(
+        default=None,
+        description="IPv4 address, routes and default gateway from a DHCP server, asked when the claim is "
+        "prepared; renewed while the pod runs, released after it. Not together with `addresses`",
+        examples=[True],
+    )
+    mtu: Annotated[int, Field(ge=MTU_MIN, le=MTU_MAX)] | None = Field(
+        default=None,
+        description="bytes, 68 to 65535; at least 1280 with an IPv6 address; not above that of a parent or "
+        "PF",
+        examples=[9000],
+    )
+    hardware_addr: Mac | None = Field(
+        default=None,
+        alias="hardwareAddr",
+        description="unicast hardware address: 6 bytes, 20 on InfiniBand",
+        examples=["02:00:00:00:00:01"],
+    )
+    tx_queue_length: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
+        default=None, alias="txQueueLength", description="packets in the device's queue", examples=[10000]
+    )
+    gso_max_size: Count | None = Field(
+        default=None, alias="gsoMaxSize", description="largest GSO packet, bytes (BIG TCP)", examples=[185000]
+    )
+    gro_max_size: Count | None = Field(
+        default=None, alias="groMaxSize", description="largest GRO packet, bytes (BIG TCP)", examples=[185000]
+    )
+    gso_ipv4_max_size: Count | None = Field(
+        default=None, alias="gsoIPv4MaxSize", description="as `gsoMaxSize`, for IPv4", examples=[185000]
+    )
+    gro_ipv4_max_size: Count | None = Field(
+        default=None, alias="groIPv4MaxSize", description="as `groMaxSize`, for IPv4", examples=[185000]
+    )
+    disable_ebpf_programs: bool | None = Field(
+        default=None,
+        alias="disableEbpfPrograms",
+        description="remove TC, TCX and XDP programs from the link in the pod",
+        examples=[True],
+    )
+    forwarding: bool | None = Field(
+        default=None, description="forward packets that come in here, IPv4 and IPv6", examples=[True]
+    )
+    arp_ignore: Annotated[int, OneOf(0, 1, 2, 3, 8)] | None = Field(
+        default=None, alias="arpIgnore", description="`arp_ignore`: 0 to 3, or 8", examples=[1]
+    )
+    arp_announce: Annotated[int, OneOf(0, 1, 2)] | None = Field(
+        default=None, alias="arpAnnounce", description="`arp_announce`: 0 to 2", examples=[2]
+    )
+    vrf: VrfConfig | None = Field(default=None, description="put the link into a VRF of the pod")
+    ipv6: Ipv6Config = Field(default_factory=Ipv6Config, description="how IPv6 behaves on the link")
+    rate_limit: RateLimits = Field(
+        default_factory=RateLimits, alias="rateLimit", description="limits of what the link carries"
+    )
 
     @property
-    def is_empty(self) -> bool:
-        """Nothing is asked for: neither an interface setting nor a route."""
-        return not self.routes and not self.interface.model_dump(exclude_none=True)
+    def is_passthrough(self) -> bool:
+        """The device itself moves."""
+        return self.type in (None, "passthrough")
+
+    @property
+    def has_own_addresses(self) -> bool:
+        """Addresses come from the config or from DHCP, not from the node's link."""
+        return self.addresses is not None or bool(self.dhcp)
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        yield from self._find_type_conflicts()
+        if any(":" in address for address in self.addresses or ()):
+            if self.mtu is not None and self.mtu < IPV6_MTU_MIN:
+                yield ("mtu",), f"must be at least {IPV6_MTU_MIN} with an IPv6 address, not {self.mtu}"
+            if self.ipv6.enabled is False:
+                yield ("ipv6", "enabled"), "must not be false with an IPv6 address"
+        if self.dhcp and self.addresses:
+            yield ("dhcp",), "must not be true with addresses"
+
+    def _find_type_conflicts(self) -> Iterator[Conflict]:
+        for kind in SUB_INTERFACE_TYPES:
+            if getattr(self, kind) is not None and self.type != kind:
+                yield (kind,), f"must come with type: {kind}"
+        if self.type == "vlan" and self.vlan is None:
+            yield ("vlan",), "is required with type: vlan"
+        if self.type == "ipvlan" and self.hardware_addr:
+            yield (
+                ("hardwareAddr",),
+                "must be absent with type: ipvlan, whose links have the address of their parent",
+            )
+        if self.dhcp and self.type in ("ipvlan", "vlan"):
+            yield (
+                ("dhcp",),
+                f"must not be true with type: {self.type}: the lease is taken before the link exists",
+            )
 
 
-def strip_version(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """``parameters`` without ``apiVersion`` and ``kind``, which go together or not at all.
+class NextHop(Part):
+    """One of ``routes[].nextHops``."""
 
-    Raises:
-        ValueError: another version or kind, or only one of the two.
-    """
-    stated = {key: parameters[key] for key in ("apiVersion", "kind") if parameters.get(key) is not None}
-    if stated and stated != {"apiVersion": API_VERSION, "kind": KIND}:
-        raise ValueError(f"apiVersion and kind must be {API_VERSION} and {KIND}, or both be absent")
-    return {key: value for key, value in parameters.items() if key not in ("apiVersion", "kind")}
+    gateway: Ip = Field(description="address of the router", examples=["192.168.10.1"])
+    interface: GivenIfname | None = Field(
+        default=None,
+        description="name in the pod of the link that leads there; absent: this device",
+        examples=["net2"],
+    )
+    weight: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=1, description="share of the flows, 1 to 256", examples=[1]
+    )
+    onlink: bool = Field(
+        default=False, description="the router is reachable though no address says so", examples=[False]
+    )
+
+
+class RouteConfig(Part):
+    """One entry of ``routes``: a route through the device, in the pod."""
+
+    identity_words = "destination, table and metric"
+
+    destination: NetworkCidr = Field(
+        description="CIDR; host bits are cleared; `0.0.0.0/0` and `::/0` are default routes",
+        examples=["10.1.0.0/16"],
+    )
+    gateway: Ip | None = Field(
+        default=None,
+        description="router; required unless `scope` is 253 or there are `nextHops`",
+        examples=["192.168.10.1"],
+    )
+    source: Ip | None = Field(default=None, description="preferred source address", examples=["192.168.10.5"])
+    scope: Annotated[int, OneOf(SCOPE_UNIVERSE, SCOPE_LINK)] | None = Field(
+        default=None,
+        description="0 universe; 253 link: neighbours reached directly, no gateway",
+        examples=[253],
+    )
+    table: UInt32 | None = Field(
+        default=None, description="routing table; 0 and absent are main. Not with a VRF", examples=[100]
+    )
+    metric: UInt32 | None = Field(
+        default=None, description="among equal destinations the lowest wins", examples=[50]
+    )
+    mtu: Annotated[int, Field(ge=MTU_MIN, le=MTU_MAX)] | None = Field(
+        default=None, description="largest packet on this route, bytes", examples=[1400]
+    )
+    onlink: bool | None = Field(
+        default=None, description="the gateway is reachable though no address says so", examples=[True]
+    )
+    next_hops: Entries[NextHop] = Field(
+        default=(),
+        alias="nextHops",
+        description="several routers, with weights (multipath), instead of `gateway`",
+    )
+
+    @property
+    def identity(self) -> object:
+        return self.destination, self.table or TABLE_MAIN, self.metric or 0
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        if self.next_hops:
+            yield from self._find_next_hop_conflicts()
+        elif self.scope == SCOPE_LINK:
+            if self.gateway or self.onlink:
+                yield (
+                    ("gateway" if self.gateway else "onlink",),
+                    f"must be absent with scope {SCOPE_LINK} (link)",
+                )
+        elif not self.gateway:
+            yield ("gateway",), f"is required unless scope is {SCOPE_LINK} (link) or there are nextHops"
+        yield from self._find_family_conflicts()
+
+    def _find_next_hop_conflicts(self) -> Iterator[Conflict]:
+        for name, given in (("gateway", self.gateway), ("onlink", self.onlink)):
+            if given:
+                yield (name,), "must be absent with nextHops, each of which has its own"
+        if self.scope == SCOPE_LINK:
+            yield ("scope",), f"must not be {SCOPE_LINK} (link) with nextHops"
+
+    def _find_family_conflicts(self) -> Iterator[Conflict]:
+        ways = [(("nextHops", place, "gateway"), hop.gateway) for place, hop in enumerate(self.next_hops)]
+        for path, ip in ((("gateway",), self.gateway), (("source",), self.source), *ways):
+            if ip and (":" in ip) != (":" in self.destination):
+                yield path, f"must be of the IP version of the destination {self.destination}, not {ip}"
+
+
+class RuleConfig(Part):
+    """One entry of ``rules``: which packets of the pod look into which routing table."""
+
+    priority: Annotated[int, Field(ge=0, le=32767)] | None = Field(
+        default=None,
+        description="0 to 32767, the lowest first; 0 and absent: the kernel chooses",
+        examples=[100],
+    )
+    source: NetworkCidr | None = Field(
+        default=None, description="packets from here", examples=["192.168.10.5/32"]
+    )
+    destination: NetworkCidr | None = Field(
+        default=None, description="packets to here", examples=["10.1.0.0/16"]
+    )
+    table: UInt32 | None = Field(
+        default=None, description="routing table; 0 and absent are main", examples=[100]
+    )
+    mark: Mark | None = Field(default=None, description="packets with this firewall mark", examples=["0x10"])
+    mask: Mark | None = Field(
+        default=None, description="bits of the mark that count; absent: all", examples=["0xff"]
+    )
+    input_interface: RuleIfname | None = Field(
+        default=None,
+        alias="inputInterface",
+        description="packets that came in here (`iif`); `lo`: those that the pod itself sends",
+        examples=["net1"],
+    )
+    output_interface: RuleIfname | None = Field(
+        default=None,
+        alias="outputInterface",
+        description="packets of sockets bound to it (`oif`)",
+        examples=["net1"],
+    )
+
+    @property
+    def families(self) -> tuple[int, ...]:
+        """IP versions that the rule is for: that of its prefixes, else both."""
+        prefixes = [prefix for prefix in (self.source, self.destination) if prefix]
+        return (6 if ":" in prefixes[0] else 4,) if prefixes else (4, 6)
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        source, destination = self.source, self.destination
+        if source and destination and (":" in source) != (":" in destination):
+            yield ("destination",), f"must be of the IP version of the source {source}, not {destination}"
+        if self.mask is not None and self.mark is None:
+            yield ("mask",), "must come with mark"
+
+
+class NeighbourConfig(Part):
+    """One entry of ``neighbors``: a permanent ARP or ND entry."""
+
+    identity_words = "destination"
+
+    destination: Ip = Field(description="address of the neighbour", examples=["192.168.10.9"])
+    hardware_addr: LinkAddress = Field(
+        alias="hardwareAddr",
+        description="its hardware address, which may be a multicast one",
+        examples=["02:00:00:00:00:09"],
+    )
+
+    @property
+    def identity(self) -> object:
+        return self.destination
+
+
+class RingsConfig(Part):
+    """``ethtool.rings``: descriptors (``ethtool -G``)."""
+
+    rx: Count | None = Field(default=None, description="receive descriptors", examples=[4096])
+    rx_mini: Count | None = Field(
+        default=None, alias="rxMini", description="for small packets", examples=[512]
+    )
+    rx_jumbo: Count | None = Field(
+        default=None, alias="rxJumbo", description="for jumbo packets", examples=[512]
+    )
+    tx: Count | None = Field(default=None, description="send descriptors", examples=[4096])
+
+
+class ChannelsConfig(Part):
+    """``ethtool.channels``: queues (``ethtool -L``)."""
+
+    rx: UInt32 | None = Field(default=None, description="receive queues", examples=[8])
+    tx: UInt32 | None = Field(default=None, description="send queues", examples=[8])
+    other: UInt32 | None = Field(
+        default=None, description="queues for link events and the like", examples=[1]
+    )
+    combined: UInt32 | None = Field(default=None, description="queues for both directions", examples=[16])
+
+
+class CoalesceConfig(Part):
+    """``ethtool.coalesce``: how long the device waits before it interrupts (``ethtool -C``)."""
+
+    rx_usecs: UInt32 | None = Field(
+        default=None, alias="rxUsecs", description="microseconds, receive", examples=[8]
+    )
+    rx_max_frames: UInt32 | None = Field(
+        default=None, alias="rxMaxFrames", description="packets, receive", examples=[64]
+    )
+    tx_usecs: UInt32 | None = Field(
+        default=None, alias="txUsecs", description="microseconds, send", examples=[8]
+    )
+    tx_max_frames: UInt32 | None = Field(
+        default=None, alias="txMaxFrames", description="packets, send", examples=[64]
+    )
+    adaptive_rx: bool | None = Field(
+        default=None, alias="adaptiveRx", description="the driver adapts the receive values", examples=[False]
+    )
+    adaptive_tx: bool | None = Field(
+        default=None, alias="adaptiveTx", description="the driver adapts the send values", examples=[False]
+    )
+
+
+class EthtoolConfig(Part):
+    """``ethtool``: what ``ethtool`` sets on the device."""
+
+    features: Features = Field(
+        default={},
+        description="offloads by the kernel's name (`ethtool -k` with `--json`) or ethtool's short one: "
+        "`tso`, `gro`, `rx` ...",
+        examples=[{"tcp-segmentation-offload": True, "gro": False}],
+    )
+    private_flags: Features = Field(
+        default={},
+        alias="privateFlags",
+        description="the driver's own flags (`ethtool --show-priv-flags`)",
+        examples=[{"rx_cqe_compress": True}],
+    )
+    rings: RingsConfig = Field(default_factory=RingsConfig, description="descriptors in the rings")
+    channels: ChannelsConfig = Field(default_factory=ChannelsConfig, description="number of queues")
+    coalesce: CoalesceConfig = Field(default_factory=CoalesceConfig, description="interrupt moderation")
+
+
+class RdmaConfig(Part):
+    """``rdma``: what the pod's containers get beside the verbs device."""
+
+    management_devices: bool | None = Field(
+        default=None,
+        alias="managementDevices",
+        description="also `umad` and `issm`, which let the pod manage the subnet",
+        examples=[True],
+    )
+    memlock: Memlock | None = Field(
+        default=None,
+        description="RLIMIT_MEMLOCK of the pod's containers: bytes, a quantity or `unlimited`; absent: as it "
+        "is",
+        examples=["unlimited"],
+    )
+
+
+class NetworkConfig(Part):
+    """The whole of the opaque parameters. Empty means: move the device as it is."""
+
+    profile: Text | None = Field(
+        default=None,
+        description="a named set of parameters from a profile provider; refused while none is configured",
+        examples=["rail-optimised"],
+    )
+    interface: InterfaceConfig = Field(default_factory=InterfaceConfig, description="the link in the pod")
+    routes: Entries[RouteConfig] = Field(default=(), description="routes through the device")
+    rules: Entries[RuleConfig] = Field(
+        default=(), description="policy rules of the pod. Not with a VRF, which brings its own"
+    )
+    neighbors: Entries[NeighbourConfig] = Field(default=(), description="permanent neighbours on the device")
+    ethtool: EthtoolConfig = Field(default_factory=EthtoolConfig, description="settings of the device")
+    sysctls: Annotated[
+        dict[Annotated[str, Field(min_length=1, max_length=255)], SysctlValue], BeforeValidator(without_nulls)
+    ] = Field(
+        default={},
+        description="kernel settings of the pod's network namespace, of those that a claim may set; `IFNAME` "
+        "stands for the interface's name in the pod",
+        examples=[{"net.ipv4.conf.IFNAME.rp_filter": 2, "net.ipv4.tcp_mtu_probing": 1}],
+    )
+    rdma: RdmaConfig = Field(default_factory=RdmaConfig, description="the RDMA device")
+
+    @property
+    def needs_link(self) -> tuple[str, ...]:
+        """The paths of what is asked for and cannot be had without a network interface.
+
+        That is all but ``rdma`` and the sysctls that name no interface.
+        """
+        asked = walk_values(NetworkConfig, self.model_dump(by_alias=True, exclude_defaults=True))
+        paths = [path for path, _ in asked if path[0] not in ("rdma", "sysctls")]
+        paths += [("sysctls", name) for name in self.sysctls if IFNAME in name]
+        return tuple(join_path(path) for path in paths)
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        yield from self._find_vrf_conflicts()
+        destinations = [*(r.destination for r in self.routes), *(n.destination for n in self.neighbors)]
+        if self.interface.ipv6.enabled is False and any(":" in destination for destination in destinations):
+            yield ("interface", "ipv6", "enabled"), "must not be false with an IPv6 route or neighbour"
+
+    def _find_vrf_conflicts(self) -> Iterator[Conflict]:
+        vrf = self.interface.vrf
+        if vrf and self.rules:
+            yield ("rules",), "must be empty with interface.vrf, which brings its own rule"
+        for place, route in enumerate(self.routes if vrf else ()):
+            if vrf and route.table not in (None, 0, vrf.table):
+                yield (
+                    ("routes", place, "table"),
+                    f"must be absent with interface.vrf, which has one of its own, not {route.table}",
+                )

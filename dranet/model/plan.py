@@ -1,18 +1,52 @@
 """The outcome of Prepare: how to attach each device, and the host state to give back.
 
 A plan is data. ``claims.plan`` builds it, ``store`` keeps it, ``kernel.attachment`` applies it in the
-runtime's hook and undoes it at release, perhaps after a restart of the driver.
+runtime's hook and undoes it at release, perhaps after a restart of the driver. A field that is added later
+needs a default, so that the records of an earlier version can still be read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
-from dranet.model.facts import Address, Neighbour, Route
+from dranet.model.facts import Address, CharDevice, Neighbour, Route
 from dranet.model.record import Record
+
+# --- what the host gets back ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class EthtoolState(Record):
+    """What ``ethtool`` tells and may change of a link. What the driver does not have is absent.
+
+    Names of rings, channels and coalescing are those of :class:`~dranet.model.network.EthtoolConfig`
+    (``rx_mini``, ``combined``, ``rx_usecs``); a switch among them is 0 or 1.
+    """
+
+    features: Mapping[str, bool] = field(default_factory=dict)
+    """By the kernel's name: what is asked for, of those features that can be changed."""
+    private_flags: Mapping[str, bool] = field(default_factory=dict)
+    rings: Mapping[str, int] = field(default_factory=dict)
+    channels: Mapping[str, int] = field(default_factory=dict)
+    coalesce: Mapping[str, int] = field(default_factory=dict)
+    maxima: Mapping[str, int] = field(default_factory=dict)
+    """The most that the device takes, by ``rings.rx``, ``channels.combined``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TrafficControl(Record):
+    """One qdisc or class that somebody put on a link; the kernel's own default qdiscs are left out."""
+
+    what: Literal["qdisc", "class"]
+    kind: str
+    handle: int
+    parent: int
+    options: str = ""
+    """``TCA_OPTIONS`` in hex, as the kernel told them and as it takes them again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -37,6 +71,26 @@ class LinkState(Record):
     neighbours: tuple[Neighbour, ...] = ()
     parent_device: str = ""
     """``IFLA_PARENT_DEV_NAME``, the PCI address of a NIC; empty for software links and on old kernels."""
+    altnames: tuple[str, ...] = ()
+    promiscuous: bool = False
+    """``IFF_PROMISC`` as an administrator set it."""
+    all_multicast: bool = False
+    arp: bool = True
+    multicast: bool = True
+    offload_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by name: ``gso_max_size``, ``gro_max_size``, ``gso_ipv4_max_size``, ``gro_ipv4_max_size``."""
+    token: str = ""
+    """IPv6 token; empty is none."""
+    ethtool: EthtoolState = field(default=EthtoolState())
+    traffic_control: tuple[TrafficControl, ...] = ()
+    """Parents before children."""
+    programs: tuple[str, ...] = ()
+    """BPF programs on the link, for the report of what a move destroys; we cannot load them again."""
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+    """What is below ``/proc/sys/net/{ipv4,ipv6}/{conf,neigh}/<ifname>``, by ``ipv4/conf/rp_filter``."""
+
+
+# --- what the pod gets ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -50,8 +104,93 @@ class MoveLink(Record):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CreateLink(Record):
+    """Make a link on top of a parent that stays on the host, straight in the pod's namespace.
+
+    ``mode`` and ``flag`` are those of the kind (``bridge``, ``l3`` ...). The parent is known by index and MAC
+    address, like the link that a :class:`MoveLink` moves.
+    """
+
+    pod_ifname: str
+    kind: Literal["macvlan", "ipvlan", "vlan"]
+    parent_ifindex: int
+    parent_ifname: str
+    parent_mac: str
+    mode: str = ""
+    flag: str = ""
+    vlan_id: int | None = None
+    vlan_protocol: str = "802.1Q"
+    mtu: int | None = None
+    mac: str | None = None
+    step: Literal["create-link"] = "create-link"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SetLink(Record):
+    """Properties of the link in the pod that are not part of the move; ``None`` leaves one alone.
+
+    ``offload_sizes`` as in :class:`LinkState`.
+    """
+
+    tx_queue_length: int | None = None
+    offload_sizes: Mapping[str, int] = field(default_factory=dict)
+    step: Literal["set-link"] = "set-link"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SetEthtool(Record):
+    """What ``ethtool`` sets. Only what the config names; the driver has each of it (looked up at Prepare)."""
+
+    settings: EthtoolState
+    step: Literal["set-ethtool"] = "set-ethtool"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SetSysctl(Record):
+    """Write one file below ``/proc/sys/net`` of the pod's namespace: ``ipv4/conf/net1/forwarding``.
+
+    ``early``: before the link is up and has addresses. Undone by the value that was there, unless it belongs
+    to the link and goes with it.
+    """
+
+    path: str
+    value: str
+    early: bool = True
+    step: Literal["set-sysctl"] = "set-sysctl"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SetToken(Record):
+    """Set the IPv6 token."""
+
+    token: str
+    step: Literal["set-token"] = "set-token"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class JoinVrf(Record):
+    """Enslave the link to the VRF of this name, made if it is not there, and let sockets of the pod accept
+    connections that come through it. A link of that name that is another kind or has another table is an
+    error. The last link that leaves takes the VRF that we made with it."""
+
+    name: str
+    table: int
+    step: Literal["join-vrf"] = "join-vrf"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RemovePrograms(Record):
+    """Remove TC, TCX and XDP programs from the link, in the pod's namespace."""
+
+    step: Literal["remove-programs"] = "remove-programs"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AddAddress(Record):
-    """Add one address to the link, in the pod's namespace."""
+    """Add one address to the link, in the pod's namespace.
+
+    IPv6 duplicates are looked for unless ``address.flags`` has ``IFA_F_NODAD``.
+    """
 
     address: Address
     step: Literal["add-address"] = "add-address"
@@ -65,11 +204,66 @@ class SetUp(Record):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class NextHop(Record):
+    """One way of a multipath route; an empty ``ifname`` is the device's own link."""
+
+    gateway: str
+    ifname: str = ""
+    weight: int = 1
+    onlink: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AddRoute(Record):
-    """Add one route through the link, in the pod's namespace (``route.ifindex`` is ignored)."""
+    """Add one route through the link, in the pod's namespace (``route.ifindex`` is ignored).
+
+    A route with ``next_hops`` has no gateway of its own and is added when all links of the pod are there.
+    """
 
     route: Route
+    next_hops: tuple[NextHop, ...] = ()
     step: Literal["add-route"] = "add-route"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AddNeighbour(Record):
+    """Add one permanent neighbour."""
+
+    neighbour: Neighbour
+    step: Literal["add-neighbour"] = "add-neighbour"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AddRule(Record):
+    """Add one policy rule to the pod's namespace; it does not go with the link, so it is undone by name.
+
+    ``priority`` 0 lets the kernel choose. ``family`` is 4 or 6.
+    """
+
+    family: Literal[4, 6]
+    table: int
+    priority: int = 0
+    source: str = ""
+    destination: str = ""
+    mark: int | None = None
+    mask: int | None = None
+    input_interface: str = ""
+    output_interface: str = ""
+    step: Literal["add-rule"] = "add-rule"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LimitRate(Record):
+    """Limit what the link carries, in the pod's namespace: bits per second and bytes of burst.
+
+    The pod's receive direction takes an ``ifb`` link beside it, which goes with the give-back.
+    """
+
+    egress_bits_per_second: int | None = None
+    egress_burst_bytes: int | None = None
+    ingress_bits_per_second: int | None = None
+    ingress_burst_bytes: int | None = None
+    step: Literal["limit-rate"] = "limit-rate"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -80,21 +274,73 @@ class MoveRdma(Record):
     step: Literal["move-rdma"] = "move-rdma"
 
 
-Step = MoveLink | AddAddress | SetUp | AddRoute | MoveRdma
-"""Told apart on disk by ``step``."""
+Step = (
+    MoveLink
+    | CreateLink
+    | SetLink
+    | SetEthtool
+    | SetSysctl
+    | SetToken
+    | JoinVrf
+    | RemovePrograms
+    | AddAddress
+    | SetUp
+    | AddRoute
+    | AddNeighbour
+    | AddRule
+    | LimitRate
+    | MoveRdma
+)
+"""Told apart on disk by ``step``. ``claims.plan`` puts them into the order in which they are applied."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DhcpLease(Record):
+    """An IPv4 lease (RFC 2131), taken at Prepare. Seconds count from ``obtained_at`` (unix time)."""
+
+    address: str
+    """With prefix length."""
+    server: str
+    """Server identifier (option 54)."""
+    server_mac: str
+    """Where its answers came from: the server, or the relay before it."""
+    client_mac: str
+    obtained_at: float
+    lease_seconds: int
+    renew_seconds: int
+    """T1: ask this server for more time."""
+    rebind_seconds: int
+    """T2: ask any server."""
+    routers: tuple[str, ...] = ()
+    classless_routes: tuple[tuple[str, str], ...] = ()
+    """(destination, gateway) of option 121; where there are any, ``routers`` do not count (RFC 3442)."""
+    mtu: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AttachPlan(Record):
     """Ordered steps that put one device into a pod, and what the host gets back.
 
-    ``host`` is ``None`` for a device without a link (RDMA-only). ``pod_ifname`` is empty then too.
+    ``host`` is the state of the link that a :class:`MoveLink` moves; ``None`` for a device without a link
+    and where a :class:`CreateLink` leaves the device on the host. ``pod_ifname`` is empty for a device that
+    has none.
     """
 
     device: str
     steps: tuple[Step, ...] = ()
     pod_ifname: str = ""
     host: LinkState | None = None
+    lease: DhcpLease | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RdmaAccess(Record):
+    """What the pod's containers get of an RDMA device, decided at Prepare."""
+
+    nodes: tuple[CharDevice, ...] = ()
+    """``uverbs``, ``rdma_cm``, and where asked for ``umad`` and ``issm``."""
+    memlock_bytes: int | None = None
+    """RLIMIT_MEMLOCK; -1 is unlimited, ``None`` leaves it alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -113,14 +359,17 @@ class PreparedDevice(Record):
     plan: AttachPlan | None = None
     share_id: str | None = None
     admin_access: bool = False
+    rdma: RdmaAccess = field(default=RdmaAccess())
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PreparedClaim(Record):
     """What the store keeps of one claim, keyed by ``claim.uid`` and found by ``pod.uid``.
 
-    ``sandbox_id`` and ``netns_path`` are set (and committed) before the first step in that namespace and
-    emptied after the give-back, so that a restart knows where to look; a pod may get a second sandbox.
+    ``sandbox_id``, ``netns_path`` and ``netns_id`` are set (and committed) before the first step in that
+    namespace and emptied after the give-back, so that a restart knows where to look; a pod may get a second
+    sandbox.
+    ``netns_id`` tells the namespace from a later one at the same path; records of earlier versions have none.
     ``boot_id`` tells a record of an earlier boot, whose kernel state is gone.
     """
 
@@ -130,6 +379,7 @@ class PreparedClaim(Record):
     boot_id: str
     sandbox_id: str = ""
     netns_path: str = ""
+    netns_id: str = ""
 
     @property
     def plans(self) -> tuple[AttachPlan, ...]:

@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 from dranet.model.facts import CharDevice
 from dranet.model.record import Record
 
+UNLIMITED = -1
+"""``RLIM_INFINITY``."""
+
+MEMLOCK = "RLIMIT_MEMLOCK"
+"""The OCI runtime spec's name; in bytes."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PodSandbox(Record):
@@ -37,13 +43,28 @@ class Mount(Record):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Rlimit(Record):
+    """A resource limit of a container's processes (``getrlimit(2)``); -1 is unlimited."""
+
+    type: str
+    soft: int
+    hard: int
+
+    def permits(self, amount: int) -> bool:
+        """Whether a process may take so much (-1: any amount) without asking for more."""
+        return self.soft == UNLIMITED or (amount != UNLIMITED and amount <= self.soft)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Container(Record):
-    """A container about to be created in a pod. ``mounts`` include those of its CDI devices."""
+    """A container about to be created in a pod. ``mounts`` include those of its CDI devices; ``rlimits`` are
+    those that its image or somebody before us set, not the ones that it inherits."""
 
     id: str
     name: str
     pod_sandbox_id: str
     mounts: tuple[Mount, ...] = ()
+    rlimits: tuple[Rlimit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -53,3 +74,4 @@ class ContainerAdjustment(Record):
     devices: tuple[CharDevice, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()
+    rlimits: tuple[Rlimit, ...] = ()

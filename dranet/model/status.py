@@ -40,6 +40,7 @@ class AttachedLink(Record):
     """A link as read back from the pod's namespace after the attach."""
 
     device: str
+    """Of the link itself, or of the one that it was made on."""
     pod_ifname: str
     mac: str
     mtu: int

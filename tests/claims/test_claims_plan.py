@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from dranet.claims.plan import IFA_F_NODAD, check_pod_ifnames, plan_device
+from dranet.claims.plan.addresses import IFA_F_NODAD
+from dranet.claims.plan.device import plan_device
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, Route
@@ -155,13 +156,10 @@ def test_on_link_routes_come_before_those_through_a_gateway() -> None:
     assert kinds == [MoveLink, AddAddress, SetUp, AddRoute, AddRoute]
 
 
-def test_an_ipv6_address_that_a_route_starts_from_skips_duplicate_detection() -> None:
-    made = plan(
-        interface={"addresses": ["fd00::5/64", "fd00::6/64"]},
-        routes=[{"destination": "fd01::/64", "gateway": "fd00::1", "source": "fd00::6"}],
-    )
+def test_configured_ipv6_addresses_skip_duplicate_detection() -> None:
+    made = plan(interface={"addresses": ["fd00::5/64", "10.0.0.5/24"]})
 
-    assert [a.flags for a in addresses(made)] == [0, IFA_F_NODAD]
+    assert [a.flags for a in addresses(made)] == [IFA_F_NODAD, 0]
 
 
 def test_the_rdma_device_moves_last_and_in_exclusive_mode_only() -> None:
@@ -202,20 +200,43 @@ def test_a_mac_of_another_link_layer_is_refused() -> None:
         plan(interface={"hardwareAddr": ":".join(["80"] * 20)})
 
 
+def test_the_problems_of_a_device_are_one_error() -> None:
+    with pytest.raises(ClaimError) as caught:
+        plan(
+            interface={"hardwareAddr": ":".join(["80"] * 20), "gsoMaxSize": 2**20},
+            routes=[{"destination": "10.1.0.0/16", "gateway": "10.9.9.9"}],
+            neighbors=[{"destination": "10.0.0.9", "hardwareAddr": ":".join(["80"] * 20)}],
+            sysctls={"net.ipv4.ip_forward": 1},
+        )
+    for path in (
+        "interface.hardwareAddr",
+        "interface.gsoMaxSize",
+        "routes[0].gateway",
+        "neighbors[0]",
+        "sysctls[",
+    ):
+        assert path in caught.value.message
+    assert caught.value.reason is Reason.INVALID_CONFIG
+
+
+def test_a_route_of_the_host_that_the_pod_could_not_have_stays_there() -> None:
+    """Its gateway is reached by an address that does not come along."""
+    host = replace(
+        HOST,
+        addresses=(Address("10.0.0.5/24"), Address("169.254.1.5/16", scope=253)),
+        routes=(
+            Route("10.9.0.0/16", gateway="169.254.1.1"),
+            Route("10.8.0.0/16", gateway="10.7.7.7"),
+            Route("10.7.0.0/16", scope=253),
+            Route("10.6.0.0/16", gateway="192.0.2.1", flags=4),
+        ),
+    )
+    assert [r.destination for r in routes(plan(host))] == ["10.7.0.0/16", "10.8.0.0/16", "10.6.0.0/16"]
+
+
 def test_an_mtu_too_small_for_an_inherited_ipv6_address_is_refused() -> None:
     with pytest.raises(ClaimError, match="1280"):
         plan(replace(HOST, addresses=(Address("fd00::5/64"),)), interface={"mtu": 1000})
-
-
-def test_two_devices_of_a_pod_cannot_share_an_interface_name() -> None:
-    plans = [
-        AttachPlan(name, pod_ifname=ifname) for name, ifname in (("a", "net0"), ("b", "net0"), ("c", "net1"))
-    ]
-    check_pod_ifnames([AttachPlan("rdma"), AttachPlan("gpu"), plans[0], plans[2]])
-
-    with pytest.raises(ClaimError, match="a, b would all be net0") as caught:
-        check_pod_ifnames(plans)
-    assert caught.value.reason is Reason.INVALID_CONFIG
 
 
 def test_a_plan_survives_the_store() -> None:

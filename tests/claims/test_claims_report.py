@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dranet.claims.report import (
+    find_attached,
     report_attach_failed,
     report_attached,
     report_prepare_failed,
@@ -64,6 +65,16 @@ def test_an_attached_nic_reports_what_was_read_back_in_the_pod() -> None:
         ("Ready", True, "NetworkDeviceReady"),
         ("NetworkReady", True, "NetworkDeviceReady"),
     ]
+
+
+def test_links_on_top_of_one_device_are_told_apart_by_their_names_in_the_pod() -> None:
+    nics = [replace(NIC, plan=AttachPlan("eth1", pod_ifname=name)) for name in ("net0", "net1")]
+    links = [AttachedLink("eth1", name, f"02:00:00:00:00:0{name[-1]}", 1500) for name in ("net1", "net0")]
+
+    assert [find_attached(nic, links) for nic in nics] == [links[1], links[0]]
+    assert find_attached(replace(NIC, plan=AttachPlan("eth1", pod_ifname="net2")), links) is None
+    assert find_attached(RDMA, links) is None
+    assert find_attached(GPU, links) is None
 
 
 def test_a_moved_rdma_link_has_a_condition_of_its_own() -> None:

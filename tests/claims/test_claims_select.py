@@ -54,5 +54,19 @@ def test_a_selection_remembers_where_in_the_claim_its_configs_stand() -> None:
     assert selection.config_indexes == (2,)
 
 
+def test_a_selection_knows_the_class_of_its_request_and_the_claims_namespace() -> None:
+    classes = {"nic": "rail", "any/fast": "rail-fast", "any/slow": "rail-slow"}
+    allocated = Claim(
+        ClaimRef("team", "c", "uid"),
+        True,
+        (result("nic"), result("any/slow"), result("unheard-of")),
+        request_classes=classes,
+    )
+
+    selections = select_results(allocated, DRIVER)
+    assert [selection.device_class for selection in selections] == ["rail", "rail-slow", ""]
+    assert {selection.namespace for selection in selections} == {"team"}
+
+
 def test_a_claim_without_our_devices_is_none_of_our_business() -> None:
     assert select_results(claim([result("gpu", "gpu.example.com")]), DRIVER) == ()

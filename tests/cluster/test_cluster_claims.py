@@ -13,6 +13,7 @@ from dranet.cluster.claim_status import build_entries
 from dranet.cluster.claims import apply_device_statuses, fetch_claim, parse_claim
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
+from dranet.cluster.messages import parse_object
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import AllocationResult, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.status import Condition, ConditionType, DeviceStatus
@@ -58,6 +59,7 @@ async def test_an_allocated_claim_is_fetched(client: ApiClient) -> None:
     ref = await create_claim(client, result("eth0"))
     claim = await fetch_claim(client, ref)
     assert (claim.ref, claim.allocated) == (ref, True)
+    assert claim.request_classes == {"nic": "x"}
     assert claim.results == (AllocationResult("nic", DRIVER, POOL, "eth0"),)
 
 
@@ -127,6 +129,24 @@ def test_every_part_that_we_read_is_parsed() -> None:
     assert claim.annotations == {"a": "b"}
 
 
+def test_the_class_of_each_request_and_of_its_alternatives_is_known() -> None:
+    requests = [
+        {"name": "nic", "exactly": {"deviceClassName": "rail"}},
+        {
+            "name": "any",
+            "firstAvailable": [
+                {"name": "fast", "deviceClassName": "rail-fast"},
+                {"name": "slow", "deviceClassName": "rail-slow"},
+            ],
+        },
+        {"name": "of-another-kind", "somethingNewer": {}},
+    ]
+    claim = parse_claim({"spec": {"devices": {"requests": requests}}})
+
+    assert claim.request_classes == {"nic": "rail", "any/fast": "rail-fast", "any/slow": "rail-slow"}
+    assert parse_claim({}).request_classes == {}
+
+
 def test_an_empty_allocation_is_an_allocation() -> None:
     assert parse_claim({"metadata": {}, "status": {"allocation": {}}}).allocated
     assert not parse_claim({"metadata": {}, "status": {"allocation": None}}).allocated
@@ -137,6 +157,10 @@ def test_an_empty_allocation_is_an_allocation() -> None:
     [
         {"metadata": []},
         {"metadata": {"name": 5}},
+        {"spec": {"devices": {"requests": {}}}},
+        {"spec": {"devices": {"requests": [{"name": "nic", "exactly": "rail"}]}}},
+        {"spec": {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": 5}}]}}},
+        {"spec": {"devices": {"requests": [{"name": "nic", "firstAvailable": ["fast"]}]}}},
         {"status": {"allocation": "x"}},
         {"status": {"allocation": {"devices": {"results": {}}}}},
         {"status": {"allocation": {"devices": {"results": ["x"]}}}},
@@ -151,6 +175,12 @@ def test_a_claim_of_another_shape_is_a_protocol_error(body: JsonObject) -> None:
 
 
 # Status.
+
+
+@pytest.mark.parametrize("depth", [1_000, 100_000])
+def test_parameters_that_are_nested_without_end_are_a_protocol_error(depth: int) -> None:
+    with pytest.raises(ProtocolError, match="not JSON"):
+        parse_object(b'{"a":' * depth + b"1" + b"}" * depth)
 
 
 async def test_device_status_is_written_with_all_it_knows(client: ApiClient) -> None:

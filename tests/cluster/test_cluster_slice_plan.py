@@ -232,6 +232,13 @@ def test_a_list_attribute_keeps_its_order() -> None:
     assert device_to_json(device)["attributes"] == {"resource.kubernetes.io/numaNode": {"ints": [1, 0]}}
 
 
+def test_a_shared_device_may_be_allocated_several_times() -> None:
+    assert device_to_json(Device("a", DeviceKind.NIC, shared=True)) == {
+        "name": "a",
+        "allowMultipleAllocations": True,
+    }
+
+
 def test_a_list_attribute_is_compared_by_value() -> None:
     def numa(*nodes: int) -> Device:
         return Device("eth0", DeviceKind.NIC, {"resource.kubernetes.io/numaNode": nodes})

@@ -1,0 +1,80 @@
+"""Addresses of the link in the pod: the claim's, a DHCP server's, or the host's."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dranet.claims.plan.given import PlanInput, is_ipv6
+from dranet.model.facts import Address
+from dranet.model.network import SCOPE_UNIVERSE
+from dranet.model.plan import DhcpLease
+
+IFA_F_NODAD = 0x02
+_IFA_F_TEMPORARY = 0x01
+"""On an IPv6 address; on an IPv4 one the same bit says "secondary", which is an address like any other."""
+_IFA_F_DADFAILED = 0x08
+_IFA_F_MANAGETEMPADDR = 0x100
+IFA_F_NOPREFIXROUTE = 0x200
+_KEPT_ADDRESS_FLAGS = IFA_F_NODAD | _IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUTE
+"""The flags that somebody chose; the others tell a state that the kernel will find anew."""
+
+_LEASE_FOR_EVER = 0xFFFFFFFF
+"""RFC 2131, section 3.3."""
+
+
+def plan_addresses(given: PlanInput) -> tuple[Address, ...]:
+    """In the order in which they are added: the first IPv4 address of a subnet is the primary one.
+
+    IPv6 addresses are usable at once (``IFA_F_NODAD``) unless the claim wants those it names to be checked:
+    they were given out by somebody who knows, and a pod would wait a second for each check.
+    """
+    interface = given.config.interface
+    if interface.dhcp:
+        return (_leased(given.lease),) if given.lease else ()
+    if interface.addresses is not None:
+        return tuple(
+            _configured(cidr, interface.ipv6.duplicate_address_detection) for cidr in interface.addresses
+        )
+    return tuple(_inherited(a) for a in given.host.addresses if given.moves and _is_inheritable(a, given))
+
+
+def _configured(cidr: str, detect_duplicates: bool | None) -> Address:
+    return Address(cidr, flags=IFA_F_NODAD if is_ipv6(cidr) and not detect_duplicates else 0)
+
+
+def _leased(lease: DhcpLease) -> Address:
+    """Valid as long as the lease, so that the kernel drops an address that nobody renews."""
+    seconds = None if lease.lease_seconds >= _LEASE_FOR_EVER else lease.lease_seconds
+    return Address(lease.address, valid_seconds=seconds, preferred_seconds=seconds)
+
+
+def _is_inheritable(address: Address, given: PlanInput) -> bool:
+    """Global and in use. Privacy addresses are left out: the kernel makes new ones in the pod."""
+    if is_ipv6(address.cidr):
+        is_switched_off = given.config.interface.ipv6.enabled is False
+        if is_switched_off or address.flags & (_IFA_F_TEMPORARY | _IFA_F_DADFAILED):
+            return False
+    return address.scope == SCOPE_UNIVERSE
+
+
+def _inherited(address: Address) -> Address:
+    """Without its label, which repeats the host's name, and without a search for duplicates of it."""
+    no_dad = IFA_F_NODAD if is_ipv6(address.cidr) else 0
+    return replace(address, label="", flags=address.flags & _KEPT_ADDRESS_FLAGS | no_dad)
+
+
+def check_addresses(given: PlanInput) -> Iterator[str]:
+    """The kernel has an IPv6 address once on a link, whatever its prefix length. "<field path>: ..."."""
+    seen: set[str] = set()
+    for index, cidr in enumerate(given.config.interface.addresses or ()):
+        address = cidr.partition("/")[0]
+        if is_ipv6(cidr) and address in seen:
+            yield f"interface.addresses[{index}]: {address} is named twice, with different prefix lengths"
+        seen.add(address)
+
+
+def ip_of(address: Address) -> str:
+    """Without the prefix length."""
+    return str(ipaddress.ip_interface(address.cidr).ip)

@@ -1,0 +1,147 @@
+"""Device + link state + config -> AttachPlan: the ordered steps that put one device into a pod.
+
+Pure: everything the hook will do is decided here, at prepare, from the state that the link had then. What
+the pod gets of the host's state, unless the config says otherwise: name, MTU, hardware address, the global
+addresses, and with those addresses the routes that need them. A link on top of the device
+(``interface.type``) gets nothing of that.
+
+Each of the other modules has the steps for its part, and the checks that only the link can answer, as lines
+"<field path>: what is wrong". All lines of a device are one error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dranet.claims.plan.addresses import check_addresses, plan_addresses
+from dranet.claims.plan.ethtool import check_ethtool, plan_ethtool
+from dranet.claims.plan.given import PlanInput
+from dranet.claims.plan.link import (
+    check_link,
+    plan_link,
+    plan_programs,
+    plan_properties,
+    plan_rates,
+    plan_token,
+    plan_vrf,
+)
+from dranet.claims.plan.rdma import check_rdma, plan_rdma_move
+from dranet.claims.plan.routes import check_routes, plan_routes
+from dranet.claims.plan.rules import check_neighbours, check_rules, plan_neighbours, plan_rules
+from dranet.claims.plan.sysctls import (
+    check_namespace_sysctls,
+    check_sysctls,
+    plan_early_sysctls,
+    plan_late_sysctls,
+)
+from dranet.errors import ClaimError, DeviceError, Reason
+from dranet.model.device import Device, DeviceKind
+from dranet.model.network import NetworkConfig
+from dranet.model.plan import AddAddress, AttachPlan, DhcpLease, LinkState, SetUp, Step
+
+
+def plan_device(
+    device: Device,
+    host: LinkState | None,
+    config: NetworkConfig,
+    *,
+    rdma_exclusive: bool,
+    lease: DhcpLease | None = None,
+    mac_seed: str = "",
+    physical_function_mtu: int | None = None,
+) -> AttachPlan:
+    """The plan for one device; without steps where nothing moves (a GPU, RDMA in shared mode).
+
+    Args:
+        device: the allocated device.
+        host: the state of its link now; ``None`` for a device without a link.
+        config: decoded and merged for this device.
+        rdma_exclusive: RDMA devices belong to one network namespace each, so they have to move too.
+        lease: what a DHCP server gave, where the config wants that.
+        mac_seed: what a hardware address is made from where one must be made up; different for each device of
+            each claim.
+        physical_function_mtu: MTU of the physical function above a virtual one, where it can be seen.
+
+    Raises:
+        ClaimError: UnsupportedClaim for what needs a link on a device without one; InvalidConfig for what
+            this device cannot take. Either names every field.
+        DeviceError: DeviceNotFound for a NIC whose link is not on the host.
+        ValueError: the config wants DHCP and there is no lease.
+    """
+    if device.kind is not DeviceKind.NIC:
+        return _plan_without_link(device, config, rdma_exclusive)
+    if host is None:
+        raise DeviceError(f"device {device.name} has no network interface on the host")
+    if config.interface.dhcp and lease is None:
+        raise ValueError(f"no lease for device {device.name}")
+    given = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu)
+    _refuse(device, _check(given, rdma_exclusive))
+    return AttachPlan(
+        device.name,
+        tuple(_steps(given, rdma_exclusive)),
+        given.pod_ifname,
+        host if given.moves else None,
+        lease,
+    )
+
+
+def _plan_without_link(device: Device, config: NetworkConfig, rdma_exclusive: bool) -> AttachPlan:
+    """An RDMA-only device brings settings of the namespace at most; a GPU brings nothing."""
+    is_gpu = device.kind is DeviceKind.GPU
+    what = "a GPU" if is_gpu else "RDMA-only"
+    misplaced = config.needs_link or (is_gpu and not config.is_empty)
+    if misplaced:
+        fields = ", ".join(config.needs_link) or "parameters"
+        raise ClaimError(
+            f"device {device.name} is {what}: it has no network interface to configure ({fields})",
+            hint="name the requests that the config is for",
+            reason=Reason.UNSUPPORTED_CLAIM,
+        )
+    if is_gpu:
+        return AttachPlan(device.name)
+    _refuse(device, [*check_namespace_sysctls(config), *check_rdma(device, config, exclusive=rdma_exclusive)])
+    return AttachPlan(
+        device.name,
+        (*plan_late_sysctls(config), *plan_rdma_move(device, config, exclusive=rdma_exclusive)),
+    )
+
+
+def _check(given: PlanInput, rdma_exclusive: bool) -> Iterator[str]:
+    yield from check_link(given)
+    yield from check_addresses(given)
+    yield from check_routes(given)
+    yield from check_rules(given)
+    yield from check_neighbours(given)
+    yield from check_ethtool(given)
+    yield from check_sysctls(given)
+    yield from check_rdma(given.device, given.config, exclusive=rdma_exclusive)
+
+
+def _refuse(device: Device, problems: Iterable[str]) -> None:
+    text = "; ".join(problems)
+    if text:
+        raise ClaimError(f"device {device.name}: {text}", reason=Reason.INVALID_CONFIG)
+
+
+def _steps(given: PlanInput, rdma_exclusive: bool) -> Iterator[Step]:
+    """In the order in which the kernel accepts them.
+
+    Offloads and rings change while the link is down; a VRF takes the addresses off a link that joins it, so
+    it comes before them; on a link that is up a limit would come late and wait for traffic to drain; a link
+    must be up before it has neighbours and routes.
+    """
+    yield plan_link(given)
+    yield from plan_ethtool(given)
+    yield from plan_early_sysctls(given)
+    yield from plan_properties(given)
+    yield from plan_vrf(given)
+    yield from plan_token(given)
+    yield from plan_programs(given)
+    yield from plan_rates(given)
+    yield from map(AddAddress, plan_addresses(given))
+    yield SetUp()
+    yield from plan_neighbours(given)
+    yield from plan_routes(given)
+    yield from plan_rules(given)
+    yield from plan_late_sysctls(given.config)
+    yield from plan_rdma_move(given.device, given.config, exclusive=rdma_exclusive)

@@ -1,0 +1,103 @@
+"""What ``ethtool`` sets, held against what the device has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from pydantic import BaseModel
+
+from dranet.claims.plan.given import PlanInput
+from dranet.errors import ClaimError
+from dranet.model.ethtool_names import resolve_features
+from dranet.model.plan import EthtoolState, SetEthtool
+
+_SPOKEN = {"rings": "rings", "channels": "channels", "coalesce": "interrupt coalescing"}
+
+
+def plan_ethtool(given: PlanInput) -> Iterator[SetEthtool]:
+    """One step with everything that the claim names, by the kernel's names."""
+    ethtool = given.config.ethtool
+    if ethtool.is_empty:
+        return
+    features, _ = resolve_features(ethtool.features, given.host.ethtool.features)
+    yield SetEthtool(
+        EthtoolState(
+            features=features,
+            private_flags=dict(ethtool.private_flags),
+            rings=_numbers(ethtool.rings),
+            channels=_numbers(ethtool.channels),
+            coalesce=_numbers(ethtool.coalesce),
+        )
+    )
+
+
+def check_ethtool(given: PlanInput) -> Iterator[str]:
+    """Names that the device does not have and numbers that it does not take. "<field path>: ..."."""
+    ethtool, state = given.config.ethtool, given.host.ethtool
+    yield from _check_features(given)
+    if not given.moves:
+        yield from _check_sub_link(given)
+        return
+    unknown = [name for name in ethtool.private_flags if name not in state.private_flags]
+    yield from _missing("ethtool.privateFlags", "private flags", unknown, state.private_flags)
+    parts = (
+        ("rings", ethtool.rings, state.rings),
+        ("channels", ethtool.channels, state.channels),
+        ("coalesce", ethtool.coalesce, state.coalesce),
+    )
+    for name, asked, present in parts:
+        yield from _check_numbers(name, asked, present, state.maxima)
+
+
+def _check_features(given: PlanInput) -> Iterator[str]:
+    """A link on top of the device has features of its own, most of which are the device's."""
+    changeable = given.host.ethtool.features
+    try:
+        _, unknown = resolve_features(given.config.ethtool.features, changeable)
+    except ClaimError as error:
+        yield error.message
+        return
+    yield from _missing("ethtool.features", "features", unknown, changeable)
+
+
+def _missing(path: str, what: str, unknown: Iterable[str], present: Collection[str]) -> Iterator[str]:
+    for name in unknown:
+        lack = f"no {name} that can be changed" if present else f"no {what} that can be changed"
+        yield f'{path}["{name}"]: the device has {lack}'
+
+
+def _check_sub_link(given: PlanInput) -> Iterator[str]:
+    ethtool, parent = given.config.ethtool, given.host.ifname
+    parts: dict[str, bool] = {
+        "privateFlags": bool(ethtool.private_flags),
+        "rings": not ethtool.rings.is_empty,
+        "channels": not ethtool.channels.is_empty,
+        "coalesce": not ethtool.coalesce.is_empty,
+    }
+    for name, is_asked in parts.items():
+        if is_asked:
+            kind = given.config.interface.type
+            yield f"ethtool.{name}: belongs to {parent}, which type {kind} leaves on the node"
+
+
+def _check_numbers(
+    part: str, asked: BaseModel, present: Mapping[str, int], maxima: Mapping[str, int]
+) -> Iterator[str]:
+    for name, value in _numbers(asked).items():
+        path = f"ethtool.{part}.{_json_name(asked, name)}"
+        most = maxima.get(f"{part}.{name}")
+        if not present:
+            yield f"{path}: the device has no {_SPOKEN[part]} that can be changed"
+        elif name not in present:
+            yield f"{path}: the device has none"
+        elif most is not None and value > most:
+            yield f"{path}: must be at most the {most} of the device, not {value}"
+
+
+def _numbers(part: BaseModel) -> dict[str, int]:
+    """The fields that the claim names; a switch is 0 or 1."""
+    return {name: int(value) for name, value in part if value is not None}
+
+
+def _json_name(part: BaseModel, name: str) -> str:
+    return type(part).model_fields[name].alias or name

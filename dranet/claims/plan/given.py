@@ -1,0 +1,91 @@
+"""What one plan is made from, and what follows from it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dranet.model.device import Device
+from dranet.model.network import IPV6_MTU_MIN, TABLE_MAIN, NetworkConfig
+from dranet.model.plan import DhcpLease, LinkState
+from dranet.model.record import Record
+
+VRF_TABLES_FROM, VRF_TABLES = 1000, 1000
+"""Tables of VRFs that name none: as many, from there on. DraNet's numbers."""
+
+_FNV32_OFFSET, _FNV32_PRIME = 0x811C9DC5, 0x01000193
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PlanInput(Record):
+    """A device with a link, its configuration, and what was read of the node for them.
+
+    ``host`` is the link that moves, or the parent of the link that is made.
+    """
+
+    device: Device
+    host: LinkState
+    config: NetworkConfig
+    lease: DhcpLease | None = None
+    mac_seed: str = ""
+    """A hardware address that is made up comes from this, so that it is the same the next time."""
+    physical_function_mtu: int | None = None
+    """Of the PF of a virtual function; ``None`` where there is none to be seen."""
+
+    @property
+    def moves(self) -> bool:
+        """The link itself goes into the pod."""
+        return self.config.interface.is_passthrough
+
+    @property
+    def pod_ifname(self) -> str:
+        return self.config.interface.name or self.host.ifname
+
+    @property
+    def table(self) -> int:
+        """The routing table of routes that name none."""
+        vrf = self.config.interface.vrf
+        return TABLE_MAIN if vrf is None else vrf.table or default_vrf_table(vrf.name)
+
+    @property
+    def mtu(self) -> int | None:
+        """What to set; ``None`` leaves the MTU alone.
+
+        A DHCP server's counts where the claim says none, if it lowers the MTU and keeps IPv6 possible:
+        whether the device takes more, only the kernel could say, and only when the pod starts.
+        """
+        offered = self.lease.mtu if self.lease else None
+        if self.config.interface.mtu is None and offered and IPV6_MTU_MIN <= offered < self.host.mtu:
+            return offered
+        return self.config.interface.mtu
+
+    @property
+    def node_has_ipv6(self) -> bool:
+        """IPv6 is not switched off for the whole node; taken for granted where nothing was read."""
+        may_tell = self.host.sysctls and self.host.mtu >= IPV6_MTU_MIN
+        return not may_tell or any(name.startswith("ipv6/") for name in self.host.sysctls)
+
+    @property
+    def link_has_ipv6(self) -> bool:
+        """The kernel gives the link its IPv6 side: settings and, unless switched off, addresses."""
+        mtu = self.mtu or self.host.mtu
+        return self.node_has_ipv6 and (not mtu or mtu >= IPV6_MTU_MIN)
+
+    @property
+    def ipv6_obstacle(self) -> str:
+        """Why nothing of IPv6 can be set on the link; empty when it can."""
+        if not self.node_has_ipv6:
+            return "the node has no IPv6"
+        return "" if self.link_has_ipv6 else f"a link with an MTU below {IPV6_MTU_MIN} has no IPv6"
+
+
+def default_vrf_table(name: str) -> int:
+    """1000 to 1999 by FNV-1a of the name (32 bits, as Go's ``hash/fnv``): the same on every node."""
+    value = _FNV32_OFFSET
+    for byte in name.encode():
+        value = (value ^ byte) * _FNV32_PRIME & 0xFFFFFFFF
+    return VRF_TABLES_FROM + value % VRF_TABLES
+
+
+def is_ipv6(text: str) -> bool:
+    """Of an address or prefix."""
+    return ":" in text

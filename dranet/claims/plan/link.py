@@ -1,0 +1,191 @@
+"""The link in the pod: moved or made, and what it is to be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from dranet.claims.plan.addresses import plan_addresses
+from dranet.claims.plan.given import PlanInput, is_ipv6
+from dranet.model.network import IPV6_MTU_MIN
+from dranet.model.plan import CreateLink, JoinVrf, LimitRate, MoveLink, RemovePrograms, SetLink, SetToken
+
+_ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
+_OFFLOAD_SIZE_MAX = 8 * 65535
+"""``GSO_MAX_SIZE`` and ``GRO_MAX_SIZE`` (``linux/netdevice.h``)."""
+_OFFLOAD_SIZES = {
+    "gso_max_size": "gsoMaxSize",
+    "gro_max_size": "groMaxSize",
+    "gso_ipv4_max_size": "gsoIPv4MaxSize",
+    "gro_ipv4_max_size": "groIPv4MaxSize",
+}
+"""Field names, in the order in which the kernel wants them: ``gso_max_size`` changes the IPv4 one too."""
+
+
+def plan_link(given: PlanInput) -> MoveLink | CreateLink:
+    """The first step of every plan for a device with a link."""
+    if given.moves:
+        return MoveLink(given.pod_ifname, mtu=given.mtu, mac=given.config.interface.hardware_addr)
+    return _plan_sub_link(given)
+
+
+def _plan_sub_link(given: PlanInput) -> CreateLink:
+    """Nothing of the parent's goes to the pod but what the kernel copies (its MTU)."""
+    interface, parent = given.config.interface, given.host
+    mode = flag = ""
+    vlan_id, protocol = None, "802.1Q"
+    if interface.type == "macvlan":
+        mode = interface.macvlan.mode if interface.macvlan else "bridge"
+    elif interface.type == "ipvlan":
+        mode = interface.ipvlan.mode if interface.ipvlan else "l2"
+        flag = interface.ipvlan.flag if interface.ipvlan else "bridge"
+    elif interface.vlan:
+        vlan_id, protocol = interface.vlan.id, interface.vlan.protocol
+    return CreateLink(
+        given.pod_ifname,
+        kind=interface.type if interface.type in ("macvlan", "ipvlan") else "vlan",
+        parent_ifindex=parent.ifindex,
+        parent_ifname=parent.ifname,
+        parent_mac=parent.mac,
+        mode=mode,
+        flag=flag,
+        vlan_id=vlan_id,
+        vlan_protocol=protocol,
+        mtu=given.mtu,
+        mac=_choose_mac(given),
+    )
+
+
+def _choose_mac(given: PlanInput) -> str | None:
+    """The claim's; else the kernel's choice, unless a DHCP server knows the link by one made up before."""
+    interface = given.config.interface
+    if interface.hardware_addr or not interface.dhcp:
+        return interface.hardware_addr
+    return make_mac(given.mac_seed)
+
+
+def make_mac(seed: str) -> str:
+    """A locally administered unicast hardware address, the same for the same seed."""
+    raw = bytearray(hashlib.sha256(seed.encode()).digest()[:6])
+    raw[0] = raw[0] & 0xFC | 0x02
+    return raw.hex(":")
+
+
+def plan_properties(given: PlanInput) -> Iterator[SetLink]:
+    """Queue length and offload sizes."""
+    interface = given.config.interface
+    sizes = {
+        name: getattr(interface, name) for name in _OFFLOAD_SIZES if getattr(interface, name) is not None
+    }
+    if sizes or interface.tx_queue_length is not None:
+        yield SetLink(tx_queue_length=interface.tx_queue_length, offload_sizes=sizes)
+
+
+def plan_vrf(given: PlanInput) -> Iterator[JoinVrf]:
+    """The VRF, with its table chosen."""
+    if given.config.interface.vrf:
+        yield JoinVrf(given.config.interface.vrf.name, given.table)
+
+
+def plan_token(given: PlanInput) -> Iterator[SetToken]:
+    """The IPv6 token."""
+    if given.config.interface.ipv6.token:
+        yield SetToken(given.config.interface.ipv6.token)
+
+
+def plan_programs(given: PlanInput) -> Iterator[RemovePrograms]:
+    """BPF programs that go."""
+    if given.config.interface.disable_ebpf_programs:
+        yield RemovePrograms()
+
+
+def plan_rates(given: PlanInput) -> Iterator[LimitRate]:
+    """Rate limits. A burst that the claim leaves open is chosen where the limit is set."""
+    egress, ingress = given.config.interface.rate_limit.egress, given.config.interface.rate_limit.ingress
+    if egress or ingress:
+        yield LimitRate(
+            egress_bits_per_second=egress.rate if egress else None,
+            egress_burst_bytes=egress.burst if egress else None,
+            ingress_bits_per_second=ingress.rate if ingress else None,
+            ingress_burst_bytes=ingress.burst if ingress else None,
+        )
+
+
+def check_link(given: PlanInput) -> Iterator[str]:
+    """What only the link, or the one below it, can tell. Problems read "<field path>: ..."."""
+    yield from _check_mac(given)
+    yield from _check_mtu(given)
+    yield from _check_offload_sizes(given)
+    yield from _check_ipv6(given)
+    if not given.moves:
+        yield from _check_sub_link(given)
+    vrf = given.config.interface.vrf
+    if vrf and vrf.name == given.pod_ifname:
+        yield f"interface.vrf.name: {vrf.name} is the name of the interface itself"
+
+
+def _check_mac(given: PlanInput) -> Iterator[str]:
+    mac = given.config.interface.hardware_addr
+    if mac and given.host.mac and len(mac) != len(given.host.mac):
+        yield f"interface.hardwareAddr: the device has hardware addresses like {given.host.mac}, not {mac}"
+
+
+def _check_mtu(given: PlanInput) -> Iterator[str]:
+    mtu = given.config.interface.mtu
+    if mtu is None:
+        return
+    keeps_ipv6 = any(is_ipv6(address.cidr) for address in plan_addresses(given))
+    if mtu < IPV6_MTU_MIN and keeps_ipv6:
+        yield f"interface.mtu: must be at least {IPV6_MTU_MIN} for the IPv6 address that it keeps, not {mtu}"
+    if not given.moves and given.host.mtu and mtu > given.host.mtu:
+        yield f"interface.mtu: must be at most the {given.host.mtu} of {given.host.ifname}, not {mtu}"
+    most = given.physical_function_mtu
+    if most is not None and mtu > most:
+        pf = given.device.physical_function
+        yield f"interface.mtu: must be at most the {most} of the physical function {pf}, not {mtu}"
+
+
+def _check_offload_sizes(given: PlanInput) -> Iterator[str]:
+    for name, path in _OFFLOAD_SIZES.items():
+        size = getattr(given.config.interface, name)
+        if size is not None and size > _OFFLOAD_SIZE_MAX:
+            yield f"interface.{path}: must be at most {_OFFLOAD_SIZE_MAX}, not {size}"
+
+
+def _check_ipv6(given: PlanInput) -> Iterator[str]:
+    ipv6 = given.config.interface.ipv6
+    asked = {
+        "enabled": ipv6.enabled or None,
+        "acceptRA": ipv6.accept_ra,
+        "duplicateAddressDetection": ipv6.duplicate_address_detection,
+        "token": ipv6.token,
+    }
+    why = given.ipv6_obstacle
+    if why:
+        yield from (f"interface.ipv6.{path}: {why}" for path, value in asked.items() if value is not None)
+    elif ipv6.token:
+        yield from _check_token(given)
+
+
+def _check_token(given: PlanInput) -> Iterator[str]:
+    """The kernel takes a token only on a link that takes router advertisements and resolves neighbours."""
+    interface = given.config.interface
+    if interface.ipv6.enabled is False:
+        yield "interface.ipv6.token: needs IPv6, which interface.ipv6.enabled switches off"
+    if interface.forwarding and interface.ipv6.accept_ra != 2:
+        yield "interface.ipv6.token: a forwarding interface takes router advertisements only with acceptRA 2"
+    if interface.ipvlan and interface.ipvlan.mode != "l2":
+        yield f"interface.ipv6.token: in mode {interface.ipvlan.mode} an ipvlan gets no router advertisements"
+
+
+def _check_sub_link(given: PlanInput) -> Iterator[str]:
+    interface, parent = given.config.interface, given.host
+    if len(parent.mac) != _ETHERNET_MAC_LENGTH:
+        yield f"interface.type: {interface.type} needs an Ethernet device; {parent.ifname} is not"
+    if interface.type == "macvlan" and interface.hardware_addr and interface.hardware_addr == parent.mac:
+        yield f"interface.hardwareAddr: {parent.mac} is the address of {parent.ifname} below it"
+    if interface.disable_ebpf_programs:
+        yield (
+            f"interface.disableEbpfPrograms: the programs are on {parent.ifname}, which stays on the node "
+            f"with type {interface.type}"
+        )

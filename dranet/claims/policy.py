@@ -1,0 +1,108 @@
+"""What DeviceClasses let a claim set: every policy holds, and one that cannot be judged lets nothing pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dranet.cel import CelError, ValueExpression
+from dranet.claims.problems import Problem
+from dranet.model.network import NetworkConfig
+from dranet.model.network_part import walk_values
+from dranet.model.network_policy import NetworkPolicy, PolicyRule
+from dranet.model.record import Record
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ClassPolicy(Record):
+    """The policy of one config of a DeviceClass, compiled."""
+
+    owner: str
+    """As messages call the class: ``DeviceClass fast``."""
+    policy: NetworkPolicy
+    conditions: tuple[tuple[PolicyRule, ValueExpression], ...] = ()
+
+
+def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list[Problem]]:
+    """The policy, and what is wrong with its expressions (also: there is no engine for them)."""
+    conditions, problems = [], []
+    for place, rule in enumerate(policy.rules):
+        try:
+            conditions.append((rule, ValueExpression.compile(rule.expression)))
+        except CelError as error:
+            problems.append(Problem(("policy", "rules", place, "expression"), f"is of no use: {error}"))
+    return ClassPolicy(owner, policy, tuple(conditions)), problems
+
+
+def find_breaches(
+    policies: Sequence[ClassPolicy],
+    asked: Mapping[str, object],
+    effective: NetworkConfig | None,
+    namespace: str,
+) -> Iterator[Problem]:
+    """What the claim sets and must not.
+
+    Args:
+        policies: of the DeviceClass of the device.
+        asked: what the claim's own configs set, merged.
+        effective: these over those of the class, decoded; it has the claim's values in canonical form.
+            Without it (something else is wrong) no value is looked at.
+        namespace: of the claim.
+    """
+    paths = [path for path, _ in walk_values(NetworkConfig, asked)]
+    for policy in policies:
+        yield from _find_closed_fields(policy, paths)
+    if effective is not None and any(policy.conditions for policy in policies):
+        canonical = effective.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        values = _common(asked, canonical)
+        for policy in policies:
+            yield from _find_failures(policy, values, namespace)
+
+
+def _find_closed_fields(policy: ClassPolicy, paths: Sequence[tuple[str, ...]]) -> Iterator[Problem]:
+    allow, lock = policy.policy.allow, policy.policy.lock
+    for path in paths:
+        locked = next((outer for outer in lock if _covers(outer, path)), None)
+        if locked is not None:
+            yield Problem(path, f"must not be set by a claim: {policy.owner} locks {locked}")
+        elif allow is not None and not any(_covers(outer, path) for outer in allow):
+            allowed = ", ".join(allow) or "nothing"
+            yield Problem(path, f"must not be set by a claim: {policy.owner} allows {allowed}")
+
+
+def _covers(outer: str, path: tuple[str, ...]) -> bool:
+    steps = tuple(outer.split("."))
+    return path[: len(steps)] == steps
+
+
+def _find_failures(policy: ClassPolicy, values: Mapping[str, object], namespace: str) -> Iterator[Problem]:
+    for rule, expression in policy.conditions:
+        path = tuple(rule.field.split("."))
+        value = _value_at(values, path)
+        if value is None:
+            continue
+        try:
+            holds = expression.holds(value, namespace)
+        except CelError as error:
+            yield Problem(path, f"is refused: the rule of {policy.owner} cannot be judged: {error}")
+            continue
+        if not holds:
+            demand = rule.message or f"it must satisfy {rule.expression}"
+            yield Problem(path, f"is refused by {policy.owner}: {demand}")
+
+
+def _value_at(values: Mapping[str, object], path: tuple[str, ...]) -> object:
+    """``None`` where the claim sets nothing of it."""
+    value: object = values
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return None if value == {} else value
+
+
+def _common(asked: Mapping[str, object], canonical: Mapping[str, object]) -> dict[str, object]:
+    """The part of ``canonical`` that ``asked`` names."""
+    return {
+        name: _common(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        for name, value in canonical.items()
+        if (below := asked.get(name)) is not None
+    }
