@@ -1,266 +1,437 @@
-"""ethtool: speed, duplex and queues by generic netlink, driver and firmware by the old ioctl.
+"""What ``ethtool`` may change of a link: read it, set it, and give it back.
 
-Numbers are those of ``linux/ethtool_netlink.h`` and ``linux/ethtool.h``; see the kernel's
-``Documentation/networking/ethtool-netlink.rst``. For many links the kernel is asked once, for all. What names
-a driver has no netlink message, so that is an ioctl for each link.
+Offloads, private flags, rings, channels and coalescing go by generic netlink; a kernel without it (before
+Linux 5.6) has none of them for us. Reading takes one batch of requests, setting two: what is there, then the
+changes, with what came of them read behind them.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import fcntl
-import struct
-from collections.abc import Callable, Collection, Iterable
+import errno as errno_numbers
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from dranet.errors import KernelError
-from dranet.kernel.netlink import (
-    NetlinkSocket,
-    Request,
-    attribute_text,
-    attribute_u32,
-    iter_attributes,
-    kernel_error,
-    nested,
-    open_raw_socket,
-    parse_attributes,
+from dranet.kernel.ethtool_messages import (
+    CHANNELS,
+    COALESCE,
+    ETHTOOL_A_FEATURES_WANTED,
+    ETHTOOL_A_PRIVFLAGS_FLAGS,
+    ETHTOOL_FAMILY,
+    ETHTOOL_FLAG_OMIT_REPLY,
+    ETHTOOL_MSG_FEATURES_GET,
+    ETHTOOL_MSG_FEATURES_SET,
+    ETHTOOL_MSG_PRIVFLAGS_GET,
+    ETHTOOL_MSG_PRIVFLAGS_SET,
+    RINGS,
+    Features,
+    bitset_attribute,
+    ethtool_request,
+    parse_features,
+    parse_private_flags,
 )
+from dranet.kernel.genl import resolve_family
+from dranet.kernel.netlink import NetlinkSocket, Outcome, Request
+from dranet.model.plan import EthtoolState
 
-# linux/netlink.h, linux/genetlink.h
-NETLINK_GENERIC = 16
-GENL_ID_CTRL = 16
-CTRL_CMD_GETFAMILY = 3
-CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 1, 2
+OPERATION = "set-ethtool"
 
-# linux/ethtool_netlink.h
-ETHTOOL_MSG_LINKMODES_GET, ETHTOOL_MSG_CHANNELS_GET = 4, 17
-ETHTOOL_A_HEADER = 1
-ETHTOOL_A_HEADER_DEV_INDEX, ETHTOOL_A_HEADER_FLAGS = 1, 3
-ETHTOOL_FLAG_COMPACT_BITSETS = 1
-ETHTOOL_A_LINKMODES_SPEED, ETHTOOL_A_LINKMODES_DUPLEX = 5, 6
-ETHTOOL_A_CHANNELS_RX_COUNT, ETHTOOL_A_CHANNELS_COMBINED_COUNT = 6, 9
+_RESTORE_ROUNDS = 2
+"""What was refused because of something that came later is taken the second time."""
 
-# linux/ethtool.h, linux/sockios.h
-SIOCETHTOOL = 0x8946
-ETHTOOL_GDRVINFO = 3
-
-_GENL_HEADER = struct.Struct("=BBH")
-_U32 = struct.Struct("=I")
-_IFREQ = struct.Struct("16sP16x")
-_DRVINFO = struct.Struct("=I32s32s32s96x")
-"""``struct ethtool_drvinfo``: command, driver, version, firmware, and what is not read."""
-
-_MOST_ASKED_SINGLY = 64
-"""Beyond, a dump of all links costs less."""
-
-_NO_FACT = frozenset({errno.EOPNOTSUPP, errno.ENODEV})
-"""The driver does not tell, or the link has gone: nothing to warn of."""
-
-_DUPLEXES = {0: "half", 1: "full"}
-_LARGEST_SPEED = 0x7FFFFFFF
-"""The kernel's own bound; ``SPEED_UNKNOWN`` is above it."""
-
-T = TypeVar("T")
+_NUMBERS = {numbers.name: numbers for numbers in (CHANNELS, RINGS, COALESCE)}
 
 
 @dataclass(frozen=True, slots=True)
-class LinkSettings:
-    """What a link runs at. ``speed_mbps`` in Mbit/s, ``duplex`` is ``full``, ``half`` or empty.
+class _Part:
+    """One field of ``EthtoolState``: how people say it, which option of ``ethtool`` shows it, its request."""
 
-    ``queues`` counts the receive queues in use: ethtool's channels of kind rx and combined.
-    """
-
-    speed_mbps: int | None = None
-    duplex: str = ""
-    queues: int | None = None
+    word: str
+    option: str
+    get: int
 
 
-_NOTHING = LinkSettings()
+_PARTS = {
+    "private_flags": _Part("private flag", "--show-priv-flags", ETHTOOL_MSG_PRIVFLAGS_GET),
+    "channels": _Part("channels", "-l", CHANNELS.get),
+    "rings": _Part("rings", "-g", RINGS.get),
+    "coalesce": _Part("coalesce", "-c", COALESCE.get),
+    "features": _Part("feature", "-k", ETHTOOL_MSG_FEATURES_GET),
+}
+"""In the order in which they are set. Private flags decide what else a driver takes (mlx5's striding receive
+queues bound rings and offloads); a new number of channels makes many drivers put rings and coalescing back to
+their defaults."""
+
+_ADAPTIVE = {"rx_": "adaptive_rx", "tx_": "adaptive_tx"}
+"""By what the names of a direction start with: whether the driver adapts its coalescing by itself."""
+
+_SWITCHES = frozenset({"private_flags", "features"})
 
 
-@dataclass(frozen=True, slots=True)
-class DriverInfo:
-    """How a driver names itself; empty where it does not say."""
-
-    driver: str = ""
-    version: str = ""
-    firmware: str = ""
-
-
-def read_link_settings(ifindexes: Collection[int], warnings: list[str]) -> dict[int, LinkSettings]:
-    """Settings of those of ``ifindexes`` that have any, in the calling thread's network namespace.
-
-    A kernel without the ethtool family (before Linux 5.6) adds one warning and gives nothing.
-    """
-    if not ifindexes:
-        return {}
-    try:
-        with NetlinkSocket.open(NETLINK_GENERIC) as genl:
-            reader = _Reader(genl, _resolve_family(genl), frozenset(ifindexes), warnings)
-            modes = reader.read(ETHTOOL_MSG_LINKMODES_GET, parse_modes, "read link modes")
-            queues = reader.read(ETHTOOL_MSG_CHANNELS_GET, parse_queues, "read channels")
-    except KernelError as error:
-        warnings.append(error.message)
-        return {}
-    settings = {
-        ifindex: LinkSettings(*modes.get(ifindex, (None, "")), queues.get(ifindex))
-        for ifindex in modes.keys() | queues.keys()
+def _values(state: EthtoolState) -> dict[str, Mapping[str, int]]:
+    return {
+        "private_flags": state.private_flags,
+        "channels": state.channels,
+        "rings": state.rings,
+        "coalesce": state.coalesce,
+        "features": state.features,
     }
-    return {ifindex: found for ifindex, found in settings.items() if found != _NOTHING}
 
 
-def _resolve_family(genl: NetlinkSocket) -> int:
-    body = _GENL_HEADER.pack(CTRL_CMD_GETFAMILY, 1, 0) + attribute_text(CTRL_ATTR_FAMILY_NAME, "ethtool")
-    answers = genl.request(Request(GENL_ID_CTRL, body, operation="find netlink family ethtool"))
-    return parse_family(answers[0].payload if answers else b"")
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    state: EthtoolState
+    features: Features
 
 
-def parse_family(payload: bytes) -> int:
-    """The message type of a generic netlink family.
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Values of one part that go out in one request."""
+
+    part: str
+    values: Mapping[str, int]
+
+    def __str__(self) -> str:
+        settings = " ".join(f"{name}={_say(self.part, value)}" for name, value in self.values.items())
+        return f"{_PARTS[self.part].word} {settings}"
+
+    def attributes(self) -> list[bytes]:
+        if self.part in _NUMBERS:
+            return _NUMBERS[self.part].attributes(self.values)
+        kind = ETHTOOL_A_FEATURES_WANTED if self.part == "features" else ETHTOOL_A_PRIVFLAGS_FLAGS
+        return [bitset_attribute(kind, {name: bool(value) for name, value in self.values.items()})]
+
+    @property
+    def command(self) -> int:
+        if self.part in _NUMBERS:
+            return _NUMBERS[self.part].set
+        return ETHTOOL_MSG_FEATURES_SET if self.part == "features" else ETHTOOL_MSG_PRIVFLAGS_SET
+
+
+def _say(part: str, value: int | None) -> str:
+    if value is None:
+        return "nothing"
+    return ("on" if value else "off") if part in _SWITCHES else str(int(value))
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def read_ethtool_state(genl: NetlinkSocket, ifindex: int) -> EthtoolState:
+    """Read a link of the socket's namespace. What the driver or the kernel does not have is absent.
 
     Raises:
-        KernelError: the answer does not hold one.
+        KernelError: there is no such link (ENODEV), its driver failed to tell, or netlink failed.
     """
-    family = parse_attributes(payload, 4, frozenset({CTRL_ATTR_FAMILY_ID})).get(CTRL_ATTR_FAMILY_ID, b"")
-    if len(family) != 2:
-        raise KernelError("the kernel's answer about netlink family ethtool has no number")
-    return int.from_bytes(family, "little" if struct.pack("=H", 1)[0] else "big")
+    try:
+        family = resolve_family(genl, ETHTOOL_FAMILY)
+    except KernelError as error:
+        if error.errno == errno_numbers.ENOENT:
+            return EthtoolState()
+        raise
+    return _Talk(genl, family, ifindex, str(ifindex)).read(_PARTS).state
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """One open socket, and the links that are asked for."""
+class _Talk:
+    """One link and the socket of its namespace."""
 
     genl: NetlinkSocket
     family: int
-    wanted: frozenset[int]
-    warnings: list[str]
+    ifindex: int
+    link: str
 
-    def read(self, command: int, parse: Callable[[bytes], T | None], operation: str) -> dict[int, T]:
-        """What ``parse`` finds in the kernel's answer for each wanted link."""
-        found: dict[int, T] = {}
-        for payload in self._answers(command, operation):
-            try:
-                ifindex = parse_ifindex(payload)
-                fact = parse(payload) if ifindex in self.wanted else None
-            except KernelError as error:
-                self.warnings.append(f"{operation}: {error.message}")
-                continue
-            if fact is not None:
-                found[ifindex] = fact
-        return found
+    def read(self, parts: Collection[str]) -> _Reading:
+        """Raises ``KernelError`` where something else than "not supported" is in the way."""
+        return self.apply((), parts)[1]
 
-    def _answers(self, command: int, operation: str) -> Iterable[bytes]:
-        if len(self.wanted) <= _MOST_ASKED_SINGLY:
-            return self._ask_each(command, operation)
-        try:
-            return self.genl.dump(self._request(command, operation))
-        except KernelError as error:
-            if error.errno == errno.EOPNOTSUPP:  # an older kernel: no such command for any link
-                return ()
-            # A link that fails (one that is going, ENODEV) ends the dump and would hide those behind it.
-            return self._ask_each(command, operation)
+    def apply(self, changes: Sequence[_Change], parts: Collection[str]) -> tuple[list[Outcome], _Reading]:
+        """Send the changes and read the parts behind them. Returns an outcome for each change.
 
-    def _ask_each(self, command: int, operation: str) -> Iterable[bytes]:
-        requests = [self._request(command, operation, ifindex) for ifindex in sorted(self.wanted)]
-        for outcome in self.genl.batch(requests):
-            if not isinstance(outcome, KernelError):
-                yield from (message.payload for message in outcome)
-            elif outcome.errno not in _NO_FACT:
-                self.warnings.append(outcome.message)
+        Raises:
+            KernelError: reading failed.
+        """
+        requests = [*map(self._set_request, changes), *map(self._get_request, parts)]
+        outcomes = self.genl.batch(requests)
+        answers = zip(parts, outcomes[len(changes) :], strict=True)
+        return outcomes[: len(changes)], _parse({part: _payload(outcome) for part, outcome in answers})
 
-    def _request(self, command: int, operation: str, ifindex: int = 0) -> Request:
-        device = attribute_u32(ETHTOOL_A_HEADER_DEV_INDEX, ifindex) if ifindex else b""
-        flags = attribute_u32(ETHTOOL_A_HEADER_FLAGS, ETHTOOL_FLAG_COMPACT_BITSETS)
-        body = _GENL_HEADER.pack(command, 1, 0) + nested(ETHTOOL_A_HEADER, device, flags)
-        return Request(self.family, body, operation=operation, link=f"of link {ifindex}" if ifindex else "")
+    def _set_request(self, change: _Change) -> Request:
+        return ethtool_request(
+            self.family,
+            change.command,
+            self.ifindex,
+            *change.attributes(),
+            flags=ETHTOOL_FLAG_OMIT_REPLY,
+            operation=f"set {change} of",
+            link=self.link,
+        )
+
+    def _get_request(self, part: str) -> Request:
+        operation = f"read {_PARTS[part].word} settings of link"
+        return ethtool_request(
+            self.family, _PARTS[part].get, self.ifindex, operation=operation, link=self.link
+        )
 
 
-def parse_ifindex(payload: bytes) -> int:
-    """The link that an ethtool message speaks of: its header comes first, so this is cheap.
+def _payload(outcome: Outcome) -> bytes | None:
+    """The answer to a GET; ``None`` where the driver has no such settings."""
+    if not isinstance(outcome, KernelError):
+        return outcome[0].payload if outcome else None
+    if outcome.errno == errno_numbers.EOPNOTSUPP:
+        return None
+    raise outcome
+
+
+def _parse(payloads: Mapping[str, bytes | None]) -> _Reading:
+    """Raises ``KernelError`` for a malformed answer."""
+    numbers: dict[str, dict[str, int]] = {name: {} for name in _NUMBERS}
+    maxima: dict[str, int] = {}
+    for name, message in _NUMBERS.items():
+        payload = payloads.get(name)
+        if payload is not None:
+            numbers[name], most = message.parse(payload)
+            maxima |= {f"{name}.{setting}": value for setting, value in most.items()}
+    flags, features = payloads.get("private_flags"), payloads.get("features")
+    found = parse_features(features) if features is not None else Features()
+    state = EthtoolState(
+        features=found.wanted,
+        private_flags=parse_private_flags(flags) if flags is not None else {},
+        rings=numbers["rings"],
+        channels=numbers["channels"],
+        coalesce=numbers["coalesce"],
+        maxima=maxima,
+    )
+    return _Reading(state, found)
+
+
+# --- setting -------------------------------------------------------------------------------------------
+
+
+def set_ethtool(genl: NetlinkSocket, ifindex: int, settings: EthtoolState, link: str) -> None:
+    """Set what ``settings`` names on a link of the socket's namespace, as far as it is not so already.
+
+    Each feature must be on or off afterwards as asked: the kernel answers "done" also where it drops one
+    that depends on another. Drivers may round ring sizes and microseconds to what the hardware has. After
+    an error some of it may be set: give back what was read before, with :func:`restore_ethtool`.
 
     Raises:
-        KernelError: the message is malformed or names no link.
+        KernelError: ``operation`` is ``set-ethtool``, ``link`` is ``link``: the driver does not have a
+            setting (EOPNOTSUPP), takes no such value (EINVAL), refused, or kept a feature as it was.
     """
-    for kind, header in iter_attributes(payload, 4):
-        if kind == ETHTOOL_A_HEADER:
-            for inner, value in iter_attributes(header):
-                if inner == ETHTOOL_A_HEADER_DEV_INDEX and len(value) == 4:
-                    return int(_U32.unpack(value)[0])
-    raise KernelError("an ethtool message names no link")
-
-
-def parse_modes(payload: bytes) -> tuple[int | None, str]:
-    """(speed in Mbit/s, duplex) of an answer to LINKMODES_GET; ``None`` and empty where unknown.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
-    found = parse_attributes(payload, 4, frozenset({ETHTOOL_A_LINKMODES_SPEED, ETHTOOL_A_LINKMODES_DUPLEX}))
-    speed = _u32(found.get(ETHTOOL_A_LINKMODES_SPEED))
-    duplex = found.get(ETHTOOL_A_LINKMODES_DUPLEX, b"")
-    known = speed if speed and speed <= _LARGEST_SPEED else None
-    return known, _DUPLEXES.get(duplex[0], "") if duplex else ""
-
-
-def parse_queues(payload: bytes) -> int | None:
-    """Receive queues in an answer to CHANNELS_GET; ``None`` where the driver has no such channels.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
-    kinds = (ETHTOOL_A_CHANNELS_RX_COUNT, ETHTOOL_A_CHANNELS_COMBINED_COUNT)
-    found = parse_attributes(payload, 4, frozenset(kinds))
-    counts = [count for kind in kinds if (count := _u32(found.get(kind))) is not None]
-    return sum(counts) if counts else None
-
-
-def _u32(payload: bytes | None) -> int | None:
-    return int(_U32.unpack(payload)[0]) if payload is not None and len(payload) == 4 else None
-
-
-def read_driver_infos(ifnames: Collection[str], warnings: list[str]) -> dict[str, DriverInfo]:
-    """How the drivers of ``ifnames`` name themselves, in the calling thread's network namespace.
-
-    A link without a driver, or that is gone, is left out. Microseconds for each link, but some drivers ask
-    their firmware: pass the links worth it.
-    """
-    if not ifnames:
-        return {}
-    found: dict[str, DriverInfo] = {}
+    asked = [part for part, values in _values(settings).items() if values]
+    if not asked:
+        return
     try:
-        with open_raw_socket(NETLINK_GENERIC) as sock:
-            for ifname in ifnames:
-                info = _read_driver_info(sock.fileno(), ifname, warnings)
-                if info is not None:
-                    found[ifname] = info
+        talk = _Talk(genl, resolve_family(genl, ETHTOOL_FAMILY), ifindex, link)
+        before = talk.read(asked)
+        _check_offered(settings, before, link)
+        changes = _changes_to_set(settings, before)
+        if not changes:
+            return
+        outcomes, after = talk.apply(changes, [part for part in asked if part == "features"])
     except KernelError as error:
-        warnings.append(error.message)
-    return found
+        raise _refusal(error, link, "") from error
+    for change, outcome in zip(changes, outcomes, strict=True):
+        if isinstance(outcome, KernelError):
+            raise _refusal(outcome, link, change.part) from outcome
+    _check_features(settings.features, after.features, link)
 
 
-def _read_driver_info(fd: int, ifname: str, warnings: list[str]) -> DriverInfo | None:
-    name = ifname.encode(errors="surrogateescape")
-    if len(name) > 15 or b"\0" in name:  # no link's name; cut short it could be another's
-        return None
-    info = ctypes.create_string_buffer(_DRVINFO.pack(ETHTOOL_GDRVINFO, b"", b"", b""), _DRVINFO.size)
-    try:
-        fcntl.ioctl(fd, SIOCETHTOOL, _IFREQ.pack(name, ctypes.addressof(info)))
-    except OSError as error:
-        if error.errno not in _NO_FACT:
-            warnings.append(kernel_error(error.errno or 0, "", "read driver of", ifname).message)
-        return None
-    return parse_driver_info(info.raw)
+def _refusal(error: KernelError, link: str, part: str) -> KernelError:
+    hint = error.hint
+    if error.errno == errno_numbers.EOPNOTSUPP and part:
+        hint = f"the driver cannot change this; `ethtool {_PARTS[part].option} {link}` shows what it has"
+    return KernelError(
+        error.message,
+        errno=error.errno,
+        operation=OPERATION,
+        link=link,
+        hint=hint,
+        reason=error.reason,
+        retryable=error.retryable,
+    )
 
 
-def parse_driver_info(info: bytes) -> DriverInfo:
-    """Parse ``struct ethtool_drvinfo``; what a driver calls ``N/A`` is no fact."""
-    _, driver, version, firmware = _DRVINFO.unpack(info)
-    return DriverInfo(_known_text(driver), _known_text(version), _known_text(firmware))
+def _check_offered(settings: EthtoolState, found: _Reading, link: str) -> None:
+    """Refuse, all at once, what the driver does not have or cannot take.
+
+    Raises:
+        KernelError: EOPNOTSUPP or EINVAL.
+    """
+    lacks: list[str] = []
+    excesses: list[str] = []
+    for part, values in _values(settings).items():
+        has = _values(found.state)[part]
+        for name, value in values.items():
+            if name in has:
+                excesses += _excess(part, name, value, found.state.maxima)
+            elif part != "features":
+                lacks.append(f"the driver has no {_PARTS[part].word} {name}")
+            elif name not in found.features.known:
+                lacks.append(f"there is no feature {name}")
+            elif (name in found.features.active) != bool(value):
+                lacks.append(f"feature {name} is fixed to {_say(part, not value)}")
+    if lacks or excesses:
+        number = errno_numbers.EOPNOTSUPP if lacks else errno_numbers.EINVAL
+        text = f"set ethtool settings of {link}: {'; '.join([*lacks, *excesses])}"
+        raise KernelError(text, errno=number, hint=_offer(settings, found.state), retryable=False)
 
 
-def _known_text(field: bytes) -> str:
-    text = field.partition(b"\0")[0].decode(errors="replace").strip()
-    return "" if text.upper() == "N/A" else text
+def _excess(part: str, name: str, value: int, maxima: Mapping[str, int]) -> list[str]:
+    if part not in _NUMBERS:
+        return []
+    room = 2 ** (8 * _NUMBERS[part].settings[name].size) - 1
+    most = min(room, maxima.get(f"{part}.{name}", room))
+    return [] if 0 <= value <= most else [f"{part} {name}={value}: the device takes 0 to {most}"]
+
+
+def _offer(settings: EthtoolState, found: EthtoolState) -> str:
+    """What the driver has of that which was asked for; features are too many to list."""
+    parts = [part for part, values in _values(settings).items() if values and part != "features"]
+    texts = [f"{_PARTS[part].word}: {', '.join(_values(found)[part]) or 'none'}" for part in parts]
+    return f"the driver has {'; '.join(texts)}" if texts else ""
+
+
+def _changes_to_set(settings: EthtoolState, found: _Reading) -> list[_Change]:
+    changes: list[_Change] = []
+    for part, values in _values(settings).items():
+        has = _values(found.state)[part]
+        differing = {name: value for name, value in values.items() if name in has and value != has[name]}
+        if part == "features":  # also what is asked for already and yet is not so: it may come to be
+            active = found.features.active
+            differing |= {
+                name: value for name, value in values.items() if name in has and value != (name in active)
+            }
+        if differing:
+            changes.append(_Change(part, differing))
+    return changes
+
+
+def _check_features(asked: Mapping[str, bool], found: Features, link: str) -> None:
+    """Compare what is on with what was asked for.
+
+    Raises:
+        KernelError: the driver kept a feature as it was.
+    """
+    kept = [name for name, value in asked.items() if (name in found.active) != value]
+    if kept:
+        texts = "; ".join(_explain(name, asked[name], found.active) for name in kept)
+        change = _Change("features", {name: asked[name] for name in kept})
+        raise KernelError(f"set {change} of {link}: {texts}", operation=OPERATION, link=link)
+
+
+# --- why the kernel keeps a feature off ----------------------------------------------------------------
+
+_IPV4_CHECKSUM = ("tx-checksum-ipv4", "tx-checksum-ip-generic")
+_IPV6_CHECKSUM = ("tx-checksum-ipv6", "tx-checksum-ip-generic")
+
+_NEEDS_ONE_OF: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "tx-tcp-segmentation": (("tx-scatter-gather",), _IPV4_CHECKSUM),
+    "tx-tcp6-segmentation": (("tx-scatter-gather",), _IPV6_CHECKSUM),
+    "tx-tcp-mangleid-segmentation": (("tx-scatter-gather",), ("tx-tcp-segmentation",)),
+    "tx-tcp-ecn-segmentation": (("tx-scatter-gather",), ("tx-tcp-segmentation", "tx-tcp6-segmentation")),
+    "tx-generic-segmentation": (("tx-scatter-gather",),),
+    "tx-udp-segmentation": (_IPV4_CHECKSUM, _IPV6_CHECKSUM),
+    "tls-hw-tx-offload": (_IPV4_CHECKSUM, _IPV6_CHECKSUM),
+    "tls-hw-rx-offload": (("rx-checksum",),),
+    "rx-gro-hw": (("rx-checksum",),),
+    "rx-lro": (("rx-checksum",),),
+    "tx-vlan-hw-insert": (("rx-vlan-hw-parse",),),
+}
+"""``netdev_fix_features`` of ``net/core/dev.c``; the last line is what Intel's drivers add."""
+
+_HELD_ON_BY = {"tx-vlan-hw-insert": "rx-vlan-hw-parse"}
+"""Intel's drivers again: both or none."""
+
+_NOT_WITH: Mapping[str, tuple[str, ...]] = {
+    "tx-checksum-ipv4": ("tx-checksum-ip-generic",),
+    "tx-checksum-ipv6": ("tx-checksum-ip-generic",),
+    "rx-lro": ("rx-fcs", "rx-gro-hw"),
+    "rx-gro-hw": ("rx-fcs",),
+}
+
+
+def _explain(name: str, asked: bool, active: Collection[str]) -> str:
+    kept = f"the driver kept {name} {_say('features', not asked)}"
+    if not asked:
+        holder = _HELD_ON_BY.get(name, "")
+        return f"{kept}: it goes with {holder}" if holder in active else kept
+    missing = [
+        " or ".join(group)
+        for group in _NEEDS_ONE_OF.get(name, ())
+        if not any(other in active for other in group)
+    ]
+    barring = [other for other in _NOT_WITH.get(name, ()) if other in active]
+    reasons = [f"it depends on {' and '.join(missing)}"] if missing else []
+    reasons += [f"it excludes {' and '.join(barring)}"] if barring else []
+    return f"{kept}: {', '.join(reasons)}" if reasons else kept
+
+
+# --- giving back ---------------------------------------------------------------------------------------
+
+
+def restore_ethtool(genl: NetlinkSocket, ifindex: int, state: EthtoolState, link: str) -> list[str]:
+    """Put a link of the socket's namespace back to ``state``, as far as it can be, and read it again.
+
+    Unlike :func:`set_ethtool` one refusal stops nothing, and a feature that was asked for but not on before
+    need not be on now. Returns what is still different, as :func:`difference` says it, and then what the
+    kernel said; nothing where all is as before.
+
+    Raises:
+        KernelError: the link is gone (ENODEV), or netlink failed.
+    """
+    parts = [part for part, values in _values(state).items() if values]
+    if not parts:
+        return []
+    talk = _Talk(genl, resolve_family(genl, ETHTOOL_FAMILY), ifindex, link)
+    found = talk.read(parts)
+    refusals: list[str] = []
+    for _ in range(_RESTORE_ROUNDS):
+        changes = list(_changes_to_restore(state, found.state))
+        if not changes:
+            break
+        outcomes, found = talk.apply(changes, parts)
+        refusals = [outcome.message for outcome in outcomes if isinstance(outcome, KernelError)]
+    left = difference(state, found.state)
+    return [*left, *refusals] if left else []
+
+
+def _changes_to_restore(wanted: EthtoolState, found: EthtoolState) -> Iterable[_Change]:
+    differing: dict[str, dict[str, int]] = {part: {} for part in _PARTS}
+    for part, name, value, has in _differing(wanted, found):
+        if has is not None:
+            differing[part][name] = value
+    coalesce = differing["coalesce"]
+    # While a driver adapts by itself some (ice) take no other values: first the values, then that.
+    last = {name: value for name, value in coalesce.items() if name in _ADAPTIVE.values() and value}
+    differing["coalesce"] = {name: value for name, value in coalesce.items() if name not in last}
+    yield from (_Change(part, values) for part, values in differing.items() if values)
+    if last:
+        yield _Change("coalesce", last)
+
+
+def difference(wanted: EthtoolState, found: EthtoolState) -> list[str]:
+    """One line for each setting of ``wanted`` that is not so: ``rings rx: wanted 256, found 512``.
+
+    What coalescing works with while the driver adapts it by itself is no difference.
+    """
+    return [
+        f"{_PARTS[part].word} {name}: wanted {_say(part, value)}, found {_say(part, has)}"
+        for part, name, value, has in _differing(wanted, found)
+    ]
+
+
+def _differing(wanted: EthtoolState, found: EthtoolState) -> Iterable[tuple[str, str, int, int | None]]:
+    """(part, name, wanted, found) in the order in which they are set."""
+    adapting = tuple(
+        direction
+        for direction, switch in _ADAPTIVE.items()
+        if wanted.coalesce.get(switch) and found.coalesce.get(switch)
+    )
+    for part, values in _values(wanted).items():
+        has = _values(found)[part]
+        for name, value in values.items():
+            drifts = part == "coalesce" and name.startswith(adapting)
+            if has.get(name) != value and not drifts:
+                yield part, name, value, has.get(name)

@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from dranet.errors import KernelError
+from dranet.kernel.discovery.ethtool import DriverInfo, LinkSettings, read_driver_infos, read_link_settings
 from dranet.kernel.discovery.programs import LinkPrograms, read_link_programs
-from dranet.kernel.ethtool import DriverInfo, LinkSettings, read_driver_infos, read_link_settings
 from dranet.kernel.inet import dump_addresses_request, parse_address
 from dranet.kernel.netlink import NetlinkSocket
 from dranet.kernel.rtnl import (

@@ -7,7 +7,6 @@ has one; one dump of the qdiscs tells which can have TC filters at all. XDP is i
 from __future__ import annotations
 
 import errno
-import struct
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,17 +14,17 @@ from itertools import islice
 
 from dranet.errors import KernelError
 from dranet.kernel import bpf
-from dranet.kernel.netlink import NetlinkSocket, Request, parse_attributes
+from dranet.kernel.netlink import NetlinkSocket, parse_attributes
 from dranet.kernel.rtnl import decode_all, text
-
-# linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h
-RTM_GETQDISC, RTM_GETTFILTER = 38, 46
-TCA_KIND, TCA_OPTIONS = 1, 2
-TCA_BPF_NAME, TCA_BPF_ID = 7, 11
-CLSACT_INGRESS, CLSACT_EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
-
-_TC = struct.Struct("=BxxxiIII")
-"""``struct tcmsg``: family, ifindex, handle, parent, info."""
+from dranet.kernel.tc import (
+    CLSACT_EGRESS,
+    CLSACT_INGRESS,
+    TCA_KIND,
+    TCMSG,
+    dump_filters_request,
+    dump_qdiscs_request,
+    parse_filter,
+)
 
 _HOOKS: Mapping[str, tuple[int, ...]] = {
     "clsact": (CLSACT_INGRESS, CLSACT_EGRESS),
@@ -92,7 +91,7 @@ def _read_tc_filters(
     rtnl: NetlinkSocket, ifindexes: Collection[int], warnings: list[str]
 ) -> dict[int, tuple[str, ...]]:
     try:
-        payloads = rtnl.dump(Request(RTM_GETQDISC, _TC.pack(0, 0, 0, 0, 0), operation="read qdiscs"))
+        payloads = rtnl.dump(dump_qdiscs_request())
     except KernelError as error:
         warnings.append(error.message)
         return {}
@@ -109,20 +108,17 @@ def _read_tc_filters(
 def _read_filters_of(rtnl: NetlinkSocket, ifindex: int, kind: str, warnings: list[str]) -> tuple[str, ...]:
     names: set[str] = set()
     for parent in _HOOKS[kind]:
-        body = _TC.pack(0, ifindex, 0, parent, 0)
-        payloads = rtnl.dump(
-            Request(RTM_GETTFILTER, body, operation="read filters of link", link=str(ifindex))
-        )
+        payloads = rtnl.dump(dump_filters_request(ifindex, parent))
         names.update(decode_all(parse_bpf_filter, payloads, warnings))
     return tuple(sorted(names))
 
 
 def parse_hook_qdisc(payload: bytes, wanted: Container[int]) -> tuple[int, str] | None:
     """(ifindex, kind) of a qdisc that is a traffic hook; ``None`` for one that queues or of another link."""
-    ifindex = _TC.unpack_from(payload)[1]
+    ifindex = TCMSG.unpack_from(payload)[1]
     if ifindex not in wanted:
         return None
-    kind = text(parse_attributes(payload, _TC.size, frozenset({TCA_KIND})).get(TCA_KIND, b""))
+    kind = text(parse_attributes(payload, TCMSG.size, frozenset({TCA_KIND})).get(TCA_KIND, b""))
     return (ifindex, kind) if kind in _HOOKS else None
 
 
@@ -131,14 +127,8 @@ def parse_bpf_filter(payload: bytes) -> str | None:
 
     ``None`` for another kind, for the message that only announces a priority, and for classic BPF.
     """
-    _TC.unpack_from(payload)
-    found = parse_attributes(payload, _TC.size, frozenset({TCA_KIND, TCA_OPTIONS}))
-    if found.get(TCA_KIND, b"").rstrip(b"\0") != b"bpf":
-        return None
-    options = parse_attributes(found.get(TCA_OPTIONS, b""), 0, frozenset({TCA_BPF_NAME, TCA_BPF_ID}))
-    if not options:
-        return None
-    return options.get(TCA_BPF_NAME, b"").rstrip(b"\0").decode(errors="replace")
+    found = parse_filter(payload)
+    return found.program_name if found else None
 
 
 def _read_tcx_programs(ifindexes: Collection[int], warnings: list[str]) -> dict[int, tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """RDMA devices: facts from sysfs (``Documentation/ABI/stable/sysfs-class-infiniband``).
 
-Namespace mode and moves go through netlink, in ``rdmanl``. Management nodes (``umad``, ``issm``) are never
-offered: they give a pod subnet management access to the whole fabric.
+Namespace mode and moves go through netlink, in ``rdmanl``. Management nodes (``umad``, ``issm``) belong to no
+device that is offered, and are read only for a claim that asks for them: they give a pod subnet management
+access to the whole fabric.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ RDMA_CLASS = "class/infiniband"
 """There as soon as the kernel's RDMA core is loaded, even while all devices are in pods."""
 
 _VERBS_CLASS = "class/infiniband_verbs"
+_CM_ENTRY = "class/misc/rdma_cm"
+_MAD_CLASS = "class/infiniband_mad"
+"""``umadN`` for each port and, on InfiniBand, ``issmN`` (``Documentation/infiniband/user_mad.rst``)."""
+
+_DEVICE_FOLDER = "/dev/infiniband"
+
+_NODE_MODE = re.compile(r"^DEVMODE=0([0-7]{1,4})$", re.MULTILINE)
+_DEFAULT_MODE = 0o600
+"""What devtmpfs gives a node whose driver says nothing."""
 
 _INFINIBAND = "InfiniBand"
 
@@ -51,11 +61,31 @@ def read_rdma_nodes(sysfs: PseudoFiles) -> dict[str, CharDevice]:
     for number in sysfs.numbered(_VERBS_CLASS, "uverbs"):
         entry = f"uverbs{number}"
         name = sysfs.text(f"{_VERBS_CLASS}/{entry}/ibdev")
-        node = sysfs.char_device(f"{_VERBS_CLASS}/{entry}/dev", f"/dev/infiniband/{entry}")
+        node = _read_node(sysfs, f"{_VERBS_CLASS}/{entry}")
         if name and node:
             nodes[name] = node
-    shared = sysfs.char_device("class/misc/rdma_cm/dev", "/dev/infiniband/rdma_cm")
+    shared = _read_node(sysfs, _CM_ENTRY)
     return {**nodes, "": shared} if shared else nodes
+
+
+def read_management_nodes(sysfs: PseudoFiles, rdma_device: str) -> tuple[CharDevice, ...]:
+    """The ``umadN`` and ``issmN`` of all ports of one device, in the order of their names; empty without any.
+
+    Read from the namespace that has the device: in exclusive mode no other one sees them.
+    """
+    entries = [f"{_MAD_CLASS}/{name}" for name in sysfs.entries(_MAD_CLASS)]
+    mine = [entry for entry in entries if sysfs.text(f"{entry}/ibdev") == rdma_device]
+    return tuple(node for entry in mine if (node := _read_node(sysfs, entry)) is not None)
+
+
+def _read_node(sysfs: PseudoFiles, entry: str) -> CharDevice | None:
+    """The character device of a class entry, with the mode that devtmpfs gives it."""
+    node = sysfs.char_device(f"{entry}/dev", f"{_DEVICE_FOLDER}/{entry.rpartition('/')[2]}")
+    uevent = sysfs.whole_text(f"{entry}/uevent") if node else ""
+    if node is None or not uevent:
+        return node
+    told = _NODE_MODE.search(uevent)
+    return replace(node, file_mode=int(told[1], 8) & 0o777 if told else _DEFAULT_MODE)
 
 
 def with_nodes(device: RdmaDevice, nodes: dict[str, CharDevice]) -> RdmaDevice:

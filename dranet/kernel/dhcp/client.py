@@ -1,0 +1,118 @@
+"""Take, renew and release an IPv4 lease on one link.
+
+A lease is taken at Prepare on the host's link, in the name of the hardware address that the pod's link will
+have; renewed in the pod, where the address is; released from the host when the link is back.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+
+from dranet.errors import KernelError, Reason
+from dranet.kernel.dhcp import message
+from dranet.kernel.dhcp.exchange import Exchange
+from dranet.kernel.dhcp.lifetime import seconds_left
+from dranet.kernel.dhcp.link import raised, read_addresses, read_link
+from dranet.kernel.dhcp.wire import Wire
+from dranet.kernel.inet import add_address_request
+from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.netns import NetworkNamespace
+from dranet.model.facts import Address, Link
+from dranet.model.plan import DhcpLease
+
+ACQUIRE_SECONDS = 10.0
+"""In all, the wait for a carrier included; the kubelet gives a batch of claims 45 s."""
+RENEW_SECONDS = 4.0
+"""One attempt; there are several before the lease ends."""
+RELEASE_SECONDS = 2.0
+"""For a carrier on a link that was down. Nothing waits for an answer: there is none."""
+
+
+def acquire_lease(
+    ifname: str, mac: str, *, timeout_seconds: float = ACQUIRE_SECONDS, wanted: str = ""
+) -> DhcpLease:
+    """Take a lease on a link of the calling thread's namespace; the link is as it was afterwards.
+
+    Args:
+        ifname: an Ethernet link; raised if it is down, and lowered again.
+        mac: hardware address to ask for; no link needs to have it yet.
+        timeout_seconds: for everything together.
+        wanted: an address to ask for, of an earlier lease; the server may give another one.
+
+    Raises:
+        KernelError: ``DHCPFailed``: no carrier, no server, a refusal or nothing usable, within the time;
+            ``MissingFeature``: no Ethernet; or the kernel refused.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    with raised(ifname, deadline) as link:
+        return Exchange(link, deadline).acquire(mac, wanted)
+
+
+def renew_lease(
+    lease: DhcpLease,
+    netns: NetworkNamespace,
+    pod_ifname: str,
+    *,
+    rebind: bool = False,
+    timeout_seconds: float = RENEW_SECONDS,
+) -> DhcpLease:
+    """Ask for more time in the pod, and tell the kernel there how long its address now lives.
+
+    Args:
+        lease: as it is now.
+        netns: the pod's namespace.
+        pod_ifname: the link that has the address.
+        rebind: ask any server, not the lease's own (RFC 2131, REBINDING).
+        timeout_seconds: for this attempt.
+
+    Raises:
+        KernelError: ``DHCPLeaseExpired``: the link has the address no more, so there is nothing to renew;
+            ``DHCPFailed``: no answer, a refusal or another address; or the kernel refused.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    return netns.run(lambda: _renew_here(lease, pod_ifname, rebind, deadline))
+
+
+def release_lease(lease: DhcpLease, ifname: str, *, timeout_seconds: float = RELEASE_SECONDS) -> None:
+    """Tell the server, once, that the address is free; from a link of the calling thread's namespace.
+
+    Nobody answers, so nothing is known but that it was sent. The link is as it was afterwards.
+
+    Raises:
+        KernelError: it could not be sent; the lease ends by itself at its time.
+    """
+    with raised(ifname, time.monotonic() + timeout_seconds) as link:
+        xid = secrets.randbits(32)
+        with Wire(link, lease.client_mac, xid) as wire:
+            wire.send_to(lease.server_mac, lease.server, message.release(xid, lease))
+
+
+def _renew_here(lease: DhcpLease, ifname: str, rebind: bool, deadline: float) -> DhcpLease:
+    with NetlinkSocket.open() as rtnl:
+        link = read_link(rtnl, ifname)
+        present = _find_address(rtnl, link, lease)
+        renewed = Exchange(link, deadline).renew(lease, any_server=rebind)
+        left = seconds_left(renewed, time.time())
+        address = replace(present, valid_seconds=left, preferred_seconds=left)
+        rtnl.request(add_address_request(link.ifindex, address, link.ifname))
+        return renewed
+
+
+def _find_address(rtnl: NetlinkSocket, link: Link, lease: DhcpLease) -> Address:
+    """The leased address as the link has it.
+
+    Raises:
+        KernelError: ``DHCPLeaseExpired``: it is not there.
+    """
+    for address in read_addresses(rtnl, link):
+        if address.cidr == lease.address:
+            return address
+    raise KernelError(
+        f"the DHCP lease of {lease.address} has ended: {link.ifname} has that address no more",
+        operation="renew DHCP lease",
+        link=link.ifname,
+        reason=Reason.DHCP_LEASE_EXPIRED,
+        retryable=False,
+    )
