@@ -7,10 +7,11 @@ in threads that end. The independent readers are iproute2 and pyroute2.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,18 +61,45 @@ class Namespace:
         return [entry for entry in entries if entry]
 
     def picture(self) -> dict[str, list[dict[str, Any]]]:
-        """Everything that ``ip`` knows of links, addresses, routes and permanent neighbours.
+        """Everything that ``ip``, ``tc``, ``ethtool`` and ``/proc/sys`` tell of the links here.
 
         Routes are sorted: the kernel lists equal ones (fe80::/64 of each link) by who came up first. The
         multicast route of each link is left out: the kernel adds it with the carrier, up to a second late.
+        Qdiscs without a handle are the kernel's own, and it makes them when a link is first up.
         """
         routes = [r for r in self.read("route", "show", "table", "all") if r["dst"] != "ff00::/8"]
+        links = self.read("link")
+        names = [link["ifname"] for link in links]
+        qdiscs = [entry for entry in self.tc("qdisc", "show") if entry["handle"] != "0:"]
         return {
-            "links": self.read("link"),
+            "links": links,
             "addresses": self.read("addr"),
             "routes": sorted(routes, key=str),
             "neighbours": self.read("neigh", "show", "nud", "permanent"),
+            "tokens": self.read_raw("token"),
+            "rules": self.read("rule") + self.read("-6", "rule"),
+            "qdiscs": sorted(qdiscs, key=str),
+            "classes": self._classes({entry["dev"] for entry in qdiscs}),
+            "ethtool": self.run(lambda: read_ethtool(names)),
+            "sysctls": self.run(lambda: [read_sysctls(name) for name in names]),
         }
+
+    def tc(self, *arguments: str) -> list[dict[str, Any]]:
+        """What ``tc -json -details`` says, without counters."""
+        output = _run("tc", "-n", self.name, "-json", "-details", *arguments)
+        entries: list[dict[str, Any]] = json.loads(output or "[]")
+        for entry in entries:
+            entry.pop("refcnt", None)
+            entry.get("options", {}).pop("direct_packets_stat", None)
+        return entries
+
+    def _classes(self, devices: Collection[str]) -> list[dict[str, Any]]:
+        """As text: ``tc`` writes classes of few kinds as JSON. Those of fq_codel come and go with flows."""
+        entries = []
+        for dev in sorted(devices):
+            lines = _run("tc", "-n", self.name, "-d", "class", "show", "dev", dev).splitlines()
+            entries += [{"dev": dev, "class": line} for line in sorted(lines) if "codel" not in line]
+        return entries
 
     def run(self, function: Callable[[], T]) -> T:
         """Call a function of ours in this namespace, as the driver does on its node."""
@@ -95,9 +123,39 @@ def _steady(entry: dict[str, Any]) -> dict[str, Any]:
     steady = {key: value for key, value in entry.items() if key not in VOLATILE}
     if "ifname" in steady and "flags" in steady:
         steady["flags"] = [flag for flag in steady["flags"] if flag != "NO-CARRIER"]
+    if "altnames" in steady:
+        steady["altnames"] = sorted(steady["altnames"])  # in the order in which they were added
     if "addr_info" in steady:
         steady["addr_info"] = [_steady(info) for info in steady["addr_info"] if info]
     return steady
+
+
+ETHTOOL_OPTIONS = ("-k", "-g", "-l", "-c", "--show-priv-flags")
+
+
+def read_ethtool(names: Sequence[str]) -> list[dict[str, Any]]:
+    """What ``ethtool`` shows of each link of the calling thread's namespace; nothing where it is missing."""
+    if shutil.which("ethtool") is None:
+        return []
+    script = 'for o in $1; do echo "@$o"; ethtool $o "$0" 2>/dev/null; done'
+    entries = []
+    for name in names:
+        shown = subprocess.run(
+            ["sh", "-c", script, name, " ".join(ETHTOOL_OPTIONS)], capture_output=True, text=True
+        ).stdout
+        parts = (part.partition("\n") for part in shown.split("@")[1:])
+        entries.append({"ifname": name, **{option: text for option, _, text in parts}})
+    return entries
+
+
+def read_sysctls(name: str) -> dict[str, Any]:
+    """What the files of one link say, in the calling thread's namespace."""
+    values: dict[str, Any] = {"ifname": name}
+    for folder in ("ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"):
+        for path in sorted(Path("/proc/sys/net", folder, name).glob("*")):
+            with suppress(OSError):  # a secret that nobody set
+                values[f"{folder}/{path.name}"] = path.read_text().strip()
+    return values
 
 
 @pytest.fixture
@@ -210,8 +268,12 @@ def wait_unchanged(before: Picture, namespace: Namespace, but: Collection[str] =
     after = _without(namespace.picture(), but)
     lines = []
     for part, entries in wanted.items():
-        lines += [f"{part}: lost {entry}" for entry in entries if entry not in after[part]]
-        lines += [f"{part}: new {entry}" for entry in after[part] if entry not in entries]
+        lost = [entry for entry in entries if entry not in after[part]]
+        new = [entry for entry in after[part] if entry not in entries]
+        pairs = [(x, y) for x in lost for y in new if "ifname" in x and x["ifname"] == y.get("ifname")]
+        lines += [f"{part}: {x['ifname']}: {_changes(x, y)}" for x, y in pairs]
+        lines += [f"{part}: lost {entry}" for entry in lost if entry not in [x for x, _ in pairs]]
+        lines += [f"{part}: new {entry}" for entry in new if entry not in [y for _, y in pairs]]
         if not lines and entries != after[part]:
             moved = [
                 f"{one} -> {other}" for one, other in zip(entries, after[part], strict=True) if one != other
@@ -221,12 +283,17 @@ def wait_unchanged(before: Picture, namespace: Namespace, but: Collection[str] =
         pytest.fail("\n".join(lines), pytrace=False)
 
 
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return ", ".join(f"{key} was {before.get(key)!r} and is {after.get(key)!r}" for key in keys)
+
+
 def _without(picture: Picture, keys: Collection[str]) -> Picture:
     """The picture without some keys; by name, as the index orders links."""
     pruned = {
         part: [{key: value for key, value in entry.items() if key not in keys} for entry in entries]
         for part, entries in picture.items()
     }
-    for part in ("links", "addresses"):
+    for part in ("links", "addresses", "tokens", "ethtool", "sysctls"):
         pruned[part].sort(key=lambda entry: str(entry["ifname"]))
     return pruned

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
 
 from dranet.kernel.netlink import (
@@ -24,6 +25,7 @@ from dranet.kernel.netlink import (
 )
 from dranet.kernel.rtnl import (
     RTM_DELADDR,
+    RTM_DELROUTE,
     RTM_GETADDR,
     RTM_GETNEIGH,
     RTM_GETROUTE,
@@ -35,11 +37,12 @@ from dranet.kernel.rtnl import (
     u32,
 )
 from dranet.model.facts import Address, Neighbour, Route
+from dranet.model.record import Record
 
 # linux/if_addr.h
 IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_BROADCAST = 1, 2, 3, 4
 IFA_CACHEINFO, IFA_FLAGS, IFA_PROTO = 6, 8, 11
-IFA_F_TEMPORARY, IFA_F_NODAD, IFA_F_TENTATIVE = 0x01, 0x02, 0x40
+IFA_F_TEMPORARY, IFA_F_NODAD, IFA_F_DADFAILED, IFA_F_TENTATIVE = 0x01, 0x02, 0x08, 0x40
 IFA_F_PERMANENT, IFA_F_MANAGETEMPADDR = 0x80, 0x100
 IFA_F_NOPREFIXROUTE, IFA_F_MCAUTOJOIN = 0x200, 0x400
 IFAPROT_KERNEL_LL = 3
@@ -254,16 +257,46 @@ def _gateway(family: int, found: Mapping[int, bytes]) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Hop(Record):
+    """One way of a multipath route."""
+
+    ifindex: int
+    gateway: str = ""
+    weight: int = 1
+    onlink: bool = False
+
+
 def _next_hops(data: bytes) -> tuple[int, ...]:
-    hops: list[int] = []
+    return tuple(ifindex for _, _, ifindex, _ in _iter_hops(data))
+
+
+def _iter_hops(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield (flags, weight, ifindex, attributes) of each ``struct rtnexthop``."""
     offset = 0
     while len(data) - offset >= _NEXT_HOP.size:
-        size, _, _, ifindex = _NEXT_HOP.unpack_from(data, offset)
+        size, flags, further, ifindex = _NEXT_HOP.unpack_from(data, offset)
         if size < _NEXT_HOP.size:
             raise ValueError(f"next hop of {size} bytes")
-        hops.append(ifindex)
+        yield flags, further + 1, ifindex, data[offset + _NEXT_HOP.size : offset + size]
         offset += (size + 3) & ~3
+
+
+def parse_hops(payload: bytes) -> tuple[Hop, ...]:
+    """The ways of a multipath route; none for a route with one way."""
+    family = payload[0]
+    found = parse_attributes(payload, _ROUTE.size, frozenset({RTA_MULTIPATH}))
+    hops = []
+    for flags, weight, ifindex, attributes in _iter_hops(found.get(RTA_MULTIPATH, b"")):
+        gateway = _gateway(family, parse_attributes(attributes, 0, _ROUTE_ATTRIBUTES))
+        hops.append(Hop(ifindex, gateway, weight, bool(flags & RTNH_F_ONLINK)))
     return tuple(hops)
+
+
+def _encode_hop(family: int, hop: Hop) -> bytes:
+    gateway = _encode_gateway(family, hop.gateway) if hop.gateway else b""
+    flags = RTNH_F_ONLINK if hop.onlink else 0
+    return _NEXT_HOP.pack(_NEXT_HOP.size + len(gateway), flags, hop.weight - 1, hop.ifindex) + gateway
 
 
 def _route_mtu(metrics: bytes) -> int:
@@ -293,8 +326,24 @@ def find_route_request(address: str) -> Request:
     )
 
 
-def add_route_request(ifindex: int, route: Route, link: str) -> Request:
-    """Add a route through a link; the kernel answers EEXIST where its place is taken."""
+def add_route_request(ifindex: int, route: Route, link: str, hops: Sequence[Hop] = ()) -> Request:
+    """Add a route through a link, or through each of ``hops``; EEXIST where its place is taken."""
+    metrics = nested(RTA_METRICS, attribute_u32(RTAX_MTU, route.mtu)) if route.mtu else b""
+    return Request(
+        RTM_NEWROUTE,
+        _route_body(ifindex, route, hops) + metrics,
+        flags=NLM_F_CREATE | NLM_F_EXCL,
+        operation=f"add route {route.destination}",
+        link=link,
+    )
+
+
+def delete_route_request(ifindex: int, route: Route, link: str, hops: Sequence[Hop] = ()) -> Request:
+    body = _route_body(ifindex, route, hops)
+    return Request(RTM_DELROUTE, body, operation=f"remove route {route.destination}", link=link)
+
+
+def _route_body(ifindex: int, route: Route, hops: Sequence[Hop]) -> bytes:
     destination = ip_network(route.destination)
     family = socket.AF_INET if destination.version == 4 else socket.AF_INET6
     parts = [
@@ -303,25 +352,20 @@ def add_route_request(ifindex: int, route: Route, link: str) -> Request:
             route.protocol or RTPROT_STATIC, route.scope, route.type, route.flags,
         ),
         attribute_u32(RTA_TABLE, route.table),
-        attribute_u32(RTA_OIF, ifindex),
     ]  # fmt: skip
     if destination.prefixlen:
         parts.append(attribute(RTA_DST, destination.network_address.packed))
+    if hops:
+        parts.append(attribute(RTA_MULTIPATH, b"".join(_encode_hop(family, hop) for hop in hops)))
+    else:
+        parts.append(attribute_u32(RTA_OIF, ifindex))
     if route.gateway:
         parts.append(_encode_gateway(family, route.gateway))
     if route.source:
         parts.append(attribute(RTA_PREFSRC, socket.inet_pton(family, route.source)))
     if route.metric:
         parts.append(attribute_u32(RTA_PRIORITY, route.metric))
-    if route.mtu:
-        parts.append(nested(RTA_METRICS, attribute_u32(RTAX_MTU, route.mtu)))
-    return Request(
-        RTM_NEWROUTE,
-        b"".join(parts),
-        flags=NLM_F_CREATE | NLM_F_EXCL,
-        operation=f"add route {route.destination}",
-        link=link,
-    )
+    return b"".join(parts)
 
 
 def _encode_gateway(family: int, gateway: str) -> bytes:

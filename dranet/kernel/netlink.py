@@ -97,6 +97,10 @@ def attribute_u8(kind: int, value: int) -> bytes:
     return attribute(kind, struct.pack("=B", value))
 
 
+def attribute_u16(kind: int, value: int) -> bytes:
+    return attribute(kind, struct.pack("=H", value))
+
+
 def attribute_u32(kind: int, value: int) -> bytes:
     return attribute(kind, struct.pack("=I", value))
 

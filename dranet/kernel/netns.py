@@ -1,8 +1,8 @@
 """Network namespaces: a descriptor that keeps one alive, and sockets opened inside it.
 
 ``setns`` changes the calling thread for good, so a namespace is entered only in a fresh thread that ends
-with the call (never in a pooled one, never by fork). A netlink socket stays in the namespace where
-it was made, so a single entry is enough for a whole attach.
+with the call or with the visit (never in a pooled one, never by fork). A netlink socket stays in the
+namespace where it was made; files below ``/proc/sys/net`` are those of the thread that opens them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import fcntl
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -132,6 +134,18 @@ class NetworkNamespace:
             raise caught.error
         return results[0]
 
+    @contextmanager
+    def enter(self) -> Iterator[Visit]:
+        """Keep one thread inside the namespace, for several calls in a row.
+
+        That the namespace could not be entered is told by the first call.
+        """
+        visit = Visit(self._fd)
+        try:
+            yield visit
+        finally:
+            visit.end()
+
     def open_socket(self, protocol: int = NETLINK_ROUTE) -> socket.socket:
         """A plain netlink socket that lives in the namespace.
 
@@ -143,6 +157,56 @@ class NetworkNamespace:
     def open_netlink(self, protocol: int = NETLINK_ROUTE) -> NetlinkSocket:
         """As :meth:`open_socket`, ready for requests."""
         return NetlinkSocket(self.open_socket(protocol))
+
+
+class Visit:
+    """A thread inside a namespace that runs what it is given, one function at a time.
+
+    Made by :meth:`NetworkNamespace.enter`; for one caller, not safe for several threads.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._answers: SimpleQueue[None] = SimpleQueue()
+        self._refused = _Caught()
+        self._thread = threading.Thread(target=self._stay, args=(fd,), name="netns", daemon=True)
+        self._thread.start()
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call ``function`` inside and return what it returns; it may itself use :meth:`run`.
+
+        Raises:
+            KernelError: the namespace could not be entered.
+            Exception: whatever ``function`` raised.
+        """
+        if threading.current_thread() is self._thread:
+            return function()
+        results: list[T] = []
+        caught = _Caught()
+
+        def call() -> None:
+            with caught:
+                results.append(function())
+
+        self._calls.put(call)
+        self._answers.get()
+        error = self._refused.error or caught.error
+        if error is not None:
+            raise error
+        return results[0]
+
+    def end(self) -> None:
+        """Let the thread end and wait for it."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _stay(self, fd: int) -> None:
+        with self._refused:
+            _enter(fd)
+        while (call := self._calls.get()) is not None:
+            if self._refused.error is None:
+                call()
+            self._answers.put(None)
 
 
 class _Caught:

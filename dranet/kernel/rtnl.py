@@ -15,7 +15,10 @@ from typing import TypeVar
 
 from dranet.errors import KernelError
 from dranet.kernel.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
     Request,
+    attribute,
     attribute_text,
     attribute_u8,
     attribute_u32,
@@ -31,8 +34,9 @@ RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
-RTM_NEWRULE, RTM_DELRULE = 32, 33
-RTM_DELLINKPROP = 109
+RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
+RTM_NEWNSID, RTM_GETNSID = 88, 90
+RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
 RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE = 1, 5, 7, 8
 RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE = 9, 11, 19
 RTEXT_FILTER_SKIP_STATS = 8
@@ -40,15 +44,25 @@ RTEXT_FILTER_SKIP_STATS = 8
 # linux/if_link.h
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK = 1, 3, 4, 5
 IFLA_MASTER, IFLA_TXQLEN, IFLA_OPERSTATE, IFLA_LINKINFO = 10, 13, 16, 18
-IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD, IFLA_EXT_MASK = 20, 27, 28, 29
+IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_GROUP, IFLA_NET_NS_FD, IFLA_EXT_MASK = 20, 26, 27, 28, 29
 IFLA_CARRIER, IFLA_PHYS_SWITCH_ID, IFLA_LINK_NETNSID, IFLA_PHYS_PORT_NAME = 33, 36, 37, 38
-IFLA_XDP, IFLA_NEW_IFINDEX = 43, 49
+IFLA_GSO_MAX_SIZE, IFLA_XDP, IFLA_NEW_IFINDEX = 41, 43, 49
 IFLA_PROP_LIST, IFLA_ALT_IFNAME, IFLA_PERM_ADDRESS = 52, 53, 54
-IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME = 56, 57
+IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME, IFLA_GRO_MAX_SIZE = 56, 57, 58
+IFLA_GSO_IPV4_MAX_SIZE, IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
-IFLA_VLAN_ID = 1
+IFLA_VLAN_ID, IFLA_VLAN_PROTOCOL = 1, 5
 IFLA_XDP_ATTACHED = 2
-IFF_UP, IFF_ALLMULTI, IFF_PROMISC = 0x1, 0x200, 0x100
+IFLA_INET6_TOKEN = 7
+IFF_UP, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_MULTICAST = 0x1, 0x80, 0x100, 0x200, 0x1000
+
+OFFLOAD_SIZES = {
+    "gso_max_size": IFLA_GSO_MAX_SIZE,
+    "gro_max_size": IFLA_GRO_MAX_SIZE,
+    "gso_ipv4_max_size": IFLA_GSO_IPV4_MAX_SIZE,
+    "gro_ipv4_max_size": IFLA_GRO_IPV4_MAX_SIZE,
+}
+"""Attributes by the names of ``model.plan``; each is a u32 of bytes."""
 
 _LINK = struct.Struct("=BxHiII")
 _U16 = struct.Struct("=H")
@@ -186,6 +200,33 @@ def _altnames(properties: bytes) -> tuple[str, ...]:
     return tuple(text(payload) for kind, payload in iter_attributes(properties) if kind == IFLA_ALT_IFNAME)
 
 
+def parse_link_data(payload: bytes, wanted: frozenset[int]) -> dict[int, bytes]:
+    """What RTM_NEWLINK says of the link's own kind (``IFLA_INFO_DATA``)."""
+    found = parse_attributes(payload, _LINK.size, frozenset({IFLA_LINKINFO}))
+    info = parse_attributes(found.get(IFLA_LINKINFO, b""), 0, frozenset({IFLA_INFO_DATA}))
+    return parse_attributes(info.get(IFLA_INFO_DATA, b""), 0, wanted)
+
+
+def parse_ipv6_token(payload: bytes) -> str:
+    """The IPv6 token of RTM_NEWLINK; empty where none is set or IPv6 is off."""
+    found = parse_attributes(payload, _LINK.size, frozenset({IFLA_AF_SPEC}))
+    families = parse_attributes(found.get(IFLA_AF_SPEC, b""), 0, frozenset({int(socket.AF_INET6)}))
+    ipv6 = parse_attributes(families.get(socket.AF_INET6, b""), 0, frozenset({IFLA_INET6_TOKEN}))
+    token = ipv6.get(IFLA_INET6_TOKEN, bytes(16))
+    return socket.inet_ntop(socket.AF_INET6, token) if any(token) else ""
+
+
+def ipv6_token_attribute(token: str) -> bytes:
+    """Set the token of a link; an empty one takes it off."""
+    packed = socket.inet_pton(socket.AF_INET6, token or "::")
+    return nested(IFLA_AF_SPEC, nested(socket.AF_INET6, attribute(IFLA_INET6_TOKEN, packed)))
+
+
+def offload_size_attributes(sizes: Mapping[str, int]) -> list[bytes]:
+    """``sizes`` by the names of :data:`OFFLOAD_SIZES`."""
+    return [attribute_u32(OFFLOAD_SIZES[name], size) for name, size in sizes.items()]
+
+
 def link_header(ifindex: int = 0, flags: int = 0, change: int = 0) -> bytes:
     """``struct ifinfomsg`` of any family."""
     return _LINK.pack(socket.AF_UNSPEC, 0, ifindex, flags, change)
@@ -218,6 +259,18 @@ def set_link_request(
     """Change one link: ready-made attributes, and the IFF bits ``flags`` where ``change`` is set."""
     body = link_header(ifindex, flags, change) + b"".join(attributes)
     return Request(RTM_NEWLINK, body, operation=operation, link=link)
+
+
+def create_link_request(kind: str, data: bytes, *attributes: bytes, link: str, flags: int = 0) -> Request:
+    """Make a link of a kind: the kind's own attributes (``IFLA_INFO_DATA``), then the general ones."""
+    info = nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, kind), nested(IFLA_INFO_DATA, data))
+    body = link_header(0, flags, flags) + b"".join((attribute_text(IFLA_IFNAME, link), *attributes, info))
+    return Request(RTM_NEWLINK, body, NLM_F_CREATE | NLM_F_EXCL, f"create {kind}", link)
+
+
+def delete_link_request(ifindex: int, link: str) -> Request:
+    """Delete a software link."""
+    return Request(RTM_DELLINK, link_header(ifindex), operation="delete", link=link)
 
 
 def delete_altnames_request(ifindex: int, altnames: Iterable[str], link: str) -> Request:

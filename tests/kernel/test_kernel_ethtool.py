@@ -19,18 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError
-from dranet.kernel import ethtool
-from dranet.kernel.ethtool import (
+from dranet.kernel import genl as genl_module
+from dranet.kernel.discovery import ethtool
+from dranet.kernel.discovery.ethtool import (
     DriverInfo,
     LinkSettings,
     parse_driver_info,
-    parse_family,
-    parse_ifindex,
     parse_modes,
     parse_queues,
     read_driver_infos,
     read_link_settings,
 )
+from dranet.kernel.ethtool_messages import parse_ifindex
+from dranet.kernel.genl import parse_family, resolve_family
 from dranet.kernel.netlink import (
     Message,
     NetlinkSocket,
@@ -47,7 +48,7 @@ from tests.namespaces import Namespace
 GENL = b"\x01\x01\0\0"
 
 PARSERS: dict[str, Callable[[bytes], object]] = {
-    "family": parse_family,
+    "family": lambda payload: parse_family(payload, "ethtool"),
     "ifindex": parse_ifindex,
     "modes": parse_modes,
     "queues": parse_queues,
@@ -157,6 +158,7 @@ class RecordedKernel(NetlinkSocket):
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[RecordedKernel], RecordedKernel]:
     def use(kernel: RecordedKernel) -> RecordedKernel:
+        monkeypatch.setattr(genl_module, "_families", {})
         monkeypatch.setattr(NetlinkSocket, "open", {16: kernel}.__getitem__)
         return kernel
 
@@ -210,11 +212,10 @@ def test_a_kernel_without_the_command_is_not_asked_for_each_link(play: Play) -> 
 
 
 def test_a_kernel_without_the_family_gives_nothing_and_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = attribute(2, b"nosuchfamily\0")
-    monkeypatch.setattr("dranet.kernel.ethtool.attribute_text", lambda *_: other)
+    monkeypatch.setattr(ethtool, "ETHTOOL_FAMILY", "nosuchfamily")
     warnings: list[str] = []
     assert read_link_settings([1, 2], warnings) == {}
-    assert warnings == ["find netlink family ethtool: No such file or directory (ENOENT)"]
+    assert warnings == ["find netlink family nosuchfamily: No such file or directory (ENOENT)"]
 
 
 def test_a_kernel_without_generic_netlink_gives_nothing_and_one_warning(
@@ -245,7 +246,7 @@ def set_receive_channels(ifindex: int, count: int) -> None:
     """What ``ethtool -L wide rx 3`` does: CHANNELS_SET."""
     with NetlinkSocket.open(16) as genl:
         body = bytes([18, 1, 0, 0]) + nested(1, attribute_u32(1, ifindex)) + attribute_u32(6, count)
-        genl.request(Request(ethtool._resolve_family(genl), body, operation="set channels"))
+        genl.request(Request(resolve_family(genl, "ethtool"), body, operation="set channels"))
 
 
 def run_ethtool(node: Namespace, *arguments: str) -> str:

@@ -6,16 +6,14 @@ no TCX; there those tests are skipped by name.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,21 +21,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.errors import KernelError
+from dranet.errors import KernelError, Reason
 from dranet.kernel import bpf
-from dranet.kernel.bpf import BPF_TCX_EGRESS, BPF_TCX_INGRESS, call_bpf, parse_program, read_program
+from dranet.kernel.attachment import programs as removal
+from dranet.kernel.attachment.locate import open_pod_side
+from dranet.kernel.attachment.programs import read_program_names, remove_programs
+from dranet.kernel.bpf import BPF_TCX_EGRESS, BPF_TCX_INGRESS, parse_program, read_program
 from dranet.kernel.discovery import programs
 from dranet.kernel.discovery.programs import (
-    CLSACT_EGRESS,
-    CLSACT_INGRESS,
     LinkPrograms,
     parse_bpf_filter,
     parse_hook_qdisc,
     read_link_programs,
 )
 from dranet.kernel.netlink import (
-    NLM_F_CREATE,
-    NLM_F_EXCL,
     NetlinkSocket,
     Request,
     attribute,
@@ -46,17 +43,17 @@ from dranet.kernel.netlink import (
     kernel_error,
     nested,
 )
-from dranet.kernel.rtnl import decode
+from dranet.kernel.rtnl import decode, set_link_request
+from dranet.kernel.tc import CLSACT_EGRESS, CLSACT_INGRESS, TCMSG
+from tests.kernel.loaded import BPF_XDP, XDP, Loader, add_hook, attach_filter, ifindex_of, loader, tc
 from tests.namespaces import Namespace
 
 NOTHING = LinkPrograms((), ())
-TCMSG = struct.Struct("=BxxxiIII")
-BPF_PROG_LOAD, BPF_LINK_CREATE = 5, 28
-RTM_NEWTFILTER, ETH_P_ALL_PRIO_1 = 44, 1 << 16 | 0x0300
 
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "qdisc": partial(parse_hook_qdisc, wanted=range(-(2**31), 2**31)),
     "filter": parse_bpf_filter,
+    "xdp": removal._parse_xdp,
 }
 
 
@@ -120,96 +117,27 @@ def test_a_program_without_a_name_is_told_from_none() -> None:
 
 # --- real programs -------------------------------------------------------------------------------------
 
-RETURN_0 = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)  # mov r0, 0; exit
 
-
-def load_classifier(name: bytes) -> int:
-    """BPF_PROG_LOAD of the program that does nothing; returns its descriptor."""
-    instructions = ctypes.create_string_buffer(RETURN_0)
-    licence = ctypes.create_string_buffer(b"GPL")
-    attributes = struct.pack(
-        "=IIQQIIQII16s",
-        *(bpf.BPF_PROG_TYPE_SCHED_CLS, len(RETURN_0) // 8),
-        *(ctypes.addressof(instructions), ctypes.addressof(licence)),
-        *(0, 0, 0, 0, 0),  # no verifier log, any kernel version, no flags
-        name,
-    )
-    return call_bpf(BPF_PROG_LOAD, attributes, "load BPF program")[0]
+@pytest.fixture
+def bpf_loader() -> Iterator[Loader]:
+    with loader() as made:
+        yield made
 
 
 @pytest.fixture
-def descriptors() -> Iterator[ExitStack]:
-    """Closes what a test loads and attaches."""
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def load(descriptors: ExitStack) -> Callable[[str], int]:
-    def load_or_skip(name: str) -> int:
-        try:
-            fd = load_classifier(name.encode())
-        except KernelError as error:
-            if error.errno in (errno.EPERM, errno.ENOSYS):
-                pytest.skip(f"no right to load BPF programs: {error.message}")
-            raise
-        descriptors.callback(os.close, fd)
-        return fd
-
-    return load_or_skip
+def load(bpf_loader: Loader) -> Callable[[str], int]:
+    return bpf_loader.load
 
 
 Load = Callable[[str], int]
 
 
 @pytest.fixture
-def attach_tcx(descriptors: ExitStack) -> Callable[[Namespace, int, int, int], None]:
-    def attach(node: Namespace, fd: int, ifindex: int, hook: int) -> None:
-        attributes = struct.pack("=IIII48x", fd, ifindex, hook, 0)
-        try:
-            link, _ = node.run(lambda: call_bpf(BPF_LINK_CREATE, attributes, "attach by TCX"))
-        except KernelError as error:
-            if error.errno == errno.EINVAL:
-                pytest.skip("this kernel has no TCX (before Linux 6.6)")
-            raise
-        descriptors.callback(os.close, link)
-
-    return attach
+def attach_tcx(bpf_loader: Loader) -> Callable[[Namespace, int, int, int], int]:
+    return bpf_loader.attach_by_link
 
 
-AttachTcx = Callable[[Namespace, int, int, int], None]
-
-
-def attach_filter(node: Namespace, fd: int, ifindex: int, parent: int, name: bytes | None) -> None:
-    """What ``tc filter add ... bpf`` does, with any bytes as the name."""
-    options = attribute_u32(6, fd) + (attribute(7, name + b"\0") if name is not None else b"")
-    body = TCMSG.pack(0, ifindex, 0, parent, ETH_P_ALL_PRIO_1) + attribute_text(1, "bpf") + nested(2, options)
-    request = Request(RTM_NEWTFILTER, body, NLM_F_CREATE | NLM_F_EXCL, operation="add filter")
-    with node.netns.open_netlink() as rtnl:
-        (outcome,) = rtnl.batch([request])
-    if isinstance(outcome, KernelError):
-        if outcome.errno == errno.ENOENT:
-            pytest.skip("this kernel has no BPF filters (cls_bpf)")
-        raise outcome
-
-
-def add_hook(node: Namespace, link: str, kind: str) -> None:
-    done = subprocess.run(
-        ["tc", "-n", node.name, "qdisc", "add", "dev", link, kind], capture_output=True, text=True
-    )
-    if "kind is unknown" in done.stderr:
-        pytest.skip("this kernel has no traffic hooks (sch_ingress)")
-    assert done.returncode == 0, done.stderr
-
-
-def tc(node: Namespace, *arguments: str) -> str:
-    done = subprocess.run(["tc", "-n", node.name, *arguments], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def ifindex_of(node: Namespace, name: str) -> int:
-    return int(node.read_raw("link", "show", "dev", name)[0]["ifindex"])
+AttachTcx = Callable[[Namespace, int, int, int], int]
 
 
 def read(node: Namespace, *ifindexes: int) -> dict[int, LinkPrograms]:
@@ -458,3 +386,166 @@ def test_without_the_capability_there_is_no_fact_and_one_warning() -> None:
         "it takes CAP_BPF or CAP_SYS_ADMIN"
     )
     assert done.stdout.strip() == f"{{1: {unread}, 2: {unread}}} ['{refusal}']"
+
+
+# --- off with them --------------------------------------------------------------------------------------
+
+XDP_GENERIC, XDP_DRIVER = 1 << 1, 1 << 2
+
+
+def remove(node: Namespace, ifname: str) -> None:
+    with open_pod_side(node.netns) as pod:
+        remove_programs(pod, ifindex_of(node, ifname), ifname)
+
+
+def names(node: Namespace, ifname: str) -> tuple[str, ...]:
+    with open_pod_side(node.netns) as pod:
+        return read_program_names(pod, ifindex_of(node, ifname))
+
+
+def shown_xdp(node: Namespace, ifname: str) -> set[str]:
+    """Modes of the XDP programs that ``ip`` shows."""
+    shown = json.dumps(node.read_raw("link", "show", "dev", ifname)[0].get("xdp", {}))
+    return {mode for mode, number in (("driver", 1), ("generic", 2)) if f'"mode": {number}' in shown}
+
+
+@pytest.mark.kernel
+def test_filters_of_both_hooks_go_and_others_stay(node: Namespace, load: Load) -> None:
+    fd, eth1, eth2 = load("nothing"), ifindex_of(node, "eth1"), ifindex_of(node, "eth2")
+    for link in ("eth1", "eth2"):
+        add_hook(node, link, "clsact")
+    for ifindex, hook in ((eth1, CLSACT_INGRESS), (eth1, CLSACT_EGRESS), (eth2, CLSACT_INGRESS)):
+        attach_filter(node, fd, ifindex, hook, b"prog.o:[tc]")
+    attach_filter(node, fd, eth1, CLSACT_EGRESS, b"late.o:[tc]", chain=7)
+    match = ["prio", "9", "protocol", "ip", "u32", "match", "ip", "dst", "192.0.2.1/32", "flowid", "1:1"]
+    tc(node, "filter", "add", "dev", "eth1", "ingress", *match)
+    assert names(node, "eth1") == (
+        "tc ingress prog.o:[tc]",
+        "tc egress prog.o:[tc]",
+        "tc egress late.o:[tc]",
+    )
+    remove(node, "eth1")
+    ingress = tc(node, "filter", "show", "dev", "eth1", "ingress")
+    assert "u32" in ingress
+    assert "bpf" not in ingress
+    assert tc(node, "filter", "show", "dev", "eth1", "egress") == ""
+    assert "clsact" in tc(node, "qdisc", "show", "dev", "eth1"), "the hooks themselves stay"
+    assert "prog.o" in tc(node, "filter", "show", "dev", "eth2", "ingress"), "not ours to touch"
+    assert names(node, "eth1") == ()
+
+
+@pytest.mark.kernel
+def test_tcx_programs_go_whether_a_bpf_link_holds_them_or_not(node: Namespace, bpf_loader: Loader) -> None:
+    eth1, eth2 = ifindex_of(node, "eth1"), ifindex_of(node, "eth2")
+    for hook in (BPF_TCX_INGRESS, BPF_TCX_EGRESS):
+        bpf_loader.attach_by_link(node, bpf_loader.load("held"), eth1, hook)
+        bpf_loader.attach_to_hook(node, bpf_loader.load("free"), eth1, hook)
+        bpf_loader.attach_by_link(node, bpf_loader.load("other"), eth2, hook)
+    assert names(node, "eth1") == (
+        "tcx ingress held",
+        "tcx ingress free",
+        "tcx egress held",
+        "tcx egress free",
+    )
+    remove(node, "eth1")
+    for hook in (BPF_TCX_INGRESS, BPF_TCX_EGRESS):
+        assert node.run(partial(bpf.query_programs, eth1, hook)) == ()
+    assert names(node, "eth2") == ("tcx ingress other", "tcx egress other")
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("mode", [XDP_GENERIC, XDP_DRIVER], ids=["generic", "driver"])
+@pytest.mark.parametrize("held", [True, False], ids=["bpf link", "netlink"])
+def test_an_xdp_program_goes(node: Namespace, bpf_loader: Loader, mode: int, held: bool) -> None:
+    fd, eth1 = bpf_loader.load("drop_all", XDP), ifindex_of(node, "eth1")
+    if held:
+        bpf_loader.attach_by_link(node, fd, eth1, BPF_XDP, mode)
+    else:
+        set_xdp(node, eth1, fd, mode)
+    assert shown_xdp(node, "eth1") == {"generic" if mode == XDP_GENERIC else "driver"}
+    assert names(node, "eth1") == ("xdp drop_all",)
+    remove(node, "eth1")
+    assert shown_xdp(node, "eth1") == set()
+    assert names(node, "eth1") == ()
+
+
+def set_xdp(node: Namespace, ifindex: int, fd: int, mode: int) -> None:
+    with node.netns.open_netlink() as rtnl:
+        xdp = nested(43, attribute_u32(1, fd), attribute_u32(3, mode))
+        rtnl.request(set_link_request(ifindex, xdp, operation="set XDP of", link="eth1"))
+
+
+@pytest.mark.kernel
+def test_programs_that_came_along_with_the_move_go(
+    node: Namespace, pod: Namespace, bpf_loader: Loader
+) -> None:
+    eth1 = ifindex_of(node, "eth1")
+    bpf_loader.attach_by_link(node, bpf_loader.load("from_node"), eth1, BPF_TCX_INGRESS)
+    bpf_loader.attach_by_link(node, bpf_loader.load("xdp_of_node", XDP), eth1, BPF_XDP, XDP_GENERIC)
+    node.ip("link", "set", "eth1", "netns", pod.name)
+    assert names(pod, "eth1") == ("tcx ingress from_node", "xdp xdp_of_node")
+    remove(pod, "eth1")
+    assert names(pod, "eth1") == ()
+    remove(pod, "eth1")
+
+
+@pytest.mark.kernel
+def test_an_xdp_link_that_may_be_another_pods_is_left_and_refused(
+    node: Namespace, make_namespace: Callable[..., Namespace], bpf_loader: Loader
+) -> None:
+    """The same program by BPF links on interfaces of one index in two namespaces."""
+    fd, eth1, other = bpf_loader.load("twice", XDP), ifindex_of(node, "eth1"), make_namespace()
+    other.ip("link", "add", "twin", "index", str(eth1), "type", "veth", "peer", "name", "end")
+    for namespace in (node, other):
+        bpf_loader.attach_by_link(namespace, fd, eth1, BPF_XDP, XDP_GENERIC)
+    with pytest.raises(KernelError, match="one of 2 BPF links") as refusal:
+        remove(node, "eth1")
+    assert (refusal.value.reason, refusal.value.operation) == (Reason.ATTACH_FAILED, "remove-programs")
+    assert names(node, "eth1") == names(other, "twin") == ("xdp twice",)
+
+
+@pytest.mark.kernel
+def test_a_program_that_is_back_at_once_is_refused(
+    node: Namespace, bpf_loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may watch the link."""
+    bpf_loader.attach_by_link(node, bpf_loader.load("clings"), ifindex_of(node, "eth1"), BPF_TCX_EGRESS)
+    monkeypatch.setattr(bpf, "detach_link", lambda _: None)
+    with pytest.raises(KernelError, match="still there: tcx egress clings") as refusal:
+        remove(node, "eth1")
+    assert (refusal.value.errno, refusal.value.link) == (errno.EBUSY, "eth1")
+
+
+@pytest.mark.kernel
+def test_a_kernel_without_tcx_has_nothing_to_remove(node: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal, "_TCX_HOOKS", {0x7FFF: "ingress"})  # as TCX is to Linux before 6.6
+    remove(node, "eth1")
+    assert names(node, "eth1") == ()
+
+
+@pytest.mark.kernel
+def test_who_may_not_ask_for_programs_reads_the_rest_but_removes_nothing(
+    node: Namespace, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_hook(node, "eth1", "clsact")
+    attach_filter(node, load("nothing"), ifindex_of(node, "eth1"), CLSACT_INGRESS, b"seen")
+
+    def refuse(*_: int) -> tuple[bpf.Attached, ...]:
+        raise kernel_error(errno.EPERM, "", "read BPF programs")
+
+    monkeypatch.setattr(bpf, "query_attached", refuse)
+    assert names(node, "eth1") == ("tc ingress seen",)
+    with pytest.raises(KernelError, match="EPERM"):
+        remove(node, "eth1")
+
+
+@pytest.mark.kernel
+def test_removing_leaves_no_descriptor_open(node: Namespace, bpf_loader: Loader) -> None:
+    eth1 = ifindex_of(node, "eth1")
+    remove(node, "eth1")
+    bpf_loader.attach_by_link(node, bpf_loader.load("held"), eth1, BPF_TCX_INGRESS)
+    bpf_loader.attach_to_hook(node, bpf_loader.load("free"), eth1, BPF_TCX_INGRESS)
+    bpf_loader.attach_by_link(node, bpf_loader.load("xdp", XDP), eth1, BPF_XDP, XDP_GENERIC)
+    before = count_descriptors()
+    remove(node, "eth1")
+    assert count_descriptors() == before

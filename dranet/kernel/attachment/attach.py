@@ -8,14 +8,19 @@ up one by one, never by listing all.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_interface
+from itertools import groupby
+from typing import TypeVar
 
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
-from dranet.kernel.attachment.detach import undo_attach
-from dranet.kernel.attachment.linkstate import has_route, read_addresses, read_link
+from dranet.kernel.attachment.detach import give_back_link, give_back_rdma
+from dranet.kernel.attachment.lacks import find_lack
+from dranet.kernel.attachment.linkstate import read_addresses, read_link
 from dranet.kernel.attachment.locate import (
     Side,
     find_link,
@@ -24,19 +29,27 @@ from dranet.kernel.attachment.locate import (
     open_pod_side,
     planned_move,
 )
-from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
-from dranet.kernel.inet import (
-    RT_SCOPE_LINK,
-    RTN_UNICAST,
-    add_address_request,
-    add_route_request,
-    address_key,
+from dranet.kernel.attachment.steps import (
+    Target,
+    apply_group,
+    apply_multipath_route,
+    apply_sysctls,
+    group_of,
 )
-from dranet.kernel.netlink import Request, attribute, attribute_text, attribute_u32
+from dranet.kernel.attachment.sublink import (
+    check_parent,
+    create_sublink,
+    delete_sublink,
+    explain_refusal,
+    find_sublink,
+    planned_creation,
+)
+from dranet.kernel.attachment.undo import UndoStack
+from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
+from dranet.kernel.netlink import attribute, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rdmanl import attach_rdma, has_rdma
 from dranet.kernel.rtnl import (
-    IFF_UP,
     IFLA_ADDRESS,
     IFLA_IFNAME,
     IFLA_MTU,
@@ -44,44 +57,78 @@ from dranet.kernel.rtnl import (
     mac_bytes,
     set_link_request,
 )
-from dranet.model.facts import Address, Link, Route
-from dranet.model.plan import AddAddress, AddRoute, AttachPlan, LinkState, MoveLink, MoveRdma, SetUp, Step
+from dranet.model.facts import Address, Link
+from dranet.model.plan import (
+    AddRoute,
+    AttachPlan,
+    CreateLink,
+    LinkState,
+    MoveLink,
+    MoveRdma,
+    SetSysctl,
+    Step,
+)
 from dranet.model.status import AttachedLink
 
 NO_MORE_RULES = UplinkRules()
 """The node lives by its default routes alone."""
 
+T = TypeVar("T")
+
 
 def attach(
-    plans: Sequence[AttachPlan], netns: NetworkNamespace, rules: UplinkRules = NO_MORE_RULES
+    plans: Sequence[AttachPlan],
+    netns: NetworkNamespace,
+    rules: UplinkRules = NO_MORE_RULES,
+    *,
+    deadline: float | None = None,
 ) -> tuple[AttachedLink, ...]:
     """Attach every planned device, in order, from the calling thread's namespace; safe to repeat.
 
-    A device that is already attached is completed. After a failure the devices moved by this call are back
-    on the host as Prepare found them. Returns one entry per plan with a link, read back from the pod.
+    A device that is already attached is completed. After a failure the devices that this call brought in are
+    back on the host as Prepare found them, and what it set in the pod's namespace is as before; what it
+    completed on a link that was in the pod already stays. Returns one entry per plan with a link, read back
+    from the pod.
+
+    ``deadline`` is on the clock of ``time.monotonic()``; it is looked at before each device and between its
+    steps. What the kernel is busy with then is not cut off, and the undo comes after it.
 
     Raises:
         DeviceError: a link is gone or another device than the one prepared (``DeviceNotFound``), enslaved
             (``DeviceBusy``), or the node's uplink (``DeviceIsUplink``).
-        KernelError: the kernel refused a step (``AttachFailed``: ``operation`` is the step, ``link`` the
-            pod's name for it), or the namespace could not be entered.
+        KernelError: the kernel refused a step (``AttachFailed`` or ``MissingFeature``: ``operation`` is the
+            step, ``link`` the pod's name for it), the deadline has passed (``operation`` is ``deadline``),
+            or the namespace could not be entered.
     """
     with ExitStack() as stack:
         home = stack.enter_context(open_host_side())
         if netns == home.netns:
             raise KernelError("the pod's network namespace is the node's own", reason=Reason.ATTACH_FAILED)
         pod = stack.enter_context(open_pod_side(netns))
-        undo_problems: list[str] = []
+        undo = UndoStack()
+        attachment = _Attachment(home, pod, UplinkGuard(home.rtnl, rules), undo, _Deadline(deadline))
         try:
-            with ExitStack() as undo:
-                attachment = _Attachment(home, pod, UplinkGuard(home.rtnl, rules), undo, undo_problems)
-                attached = [attachment.attach(plan) for plan in plans]
-                undo.pop_all()
+            return attachment.attach_all(plans)
         except DranetError as error:
-            if undo_problems:
-                error.hint = "; ".join((*([error.hint] if error.hint else []), *undo_problems))
+            error.hint = "; ".join(filter(None, (error.hint, *undo.run())))
             raise
-        return tuple(link for link in attached if link is not None)
+        except BaseException:
+            undo.run()
+            raise
+
+
+class _Deadline:
+    """When to give up. Time counts from here."""
+
+    def __init__(self, at: float | None) -> None:
+        self._at = at
+        self._start = time.monotonic()
+
+    def check(self, plan: AttachPlan, doing: str) -> None:
+        now = time.monotonic()
+        if self._at is not None and now >= self._at:
+            passed = f"out of time after {now - self._start:.2f} s, before {doing}"
+            raise _failure(plan, KernelError(passed, operation="deadline"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,95 +138,142 @@ class _Attachment:
     home: Side
     pod: Side
     guard: UplinkGuard
-    undo: ExitStack
-    undo_problems: list[str]
+    undo: UndoStack
+    deadline: _Deadline
 
-    def attach(self, plan: AttachPlan) -> AttachedLink | None:
-        link = None if plan.host is None else self._bring_in(plan, plan.host)
-        if link is not None:
-            self._configure(plan, link)
-        for step in plan.steps:
-            if isinstance(step, MoveRdma):
-                self._move_rdma(plan, step)
-        return self._read_back(plan, link.ifindex) if link is not None else None
+    def attach_all(self, plans: Sequence[AttachPlan]) -> tuple[AttachedLink, ...]:
+        attached = [(plan, self._attach(plan)) for plan in plans]
+        links = [(plan, target) for plan, target in attached if target is not None]
+        for plan, target in links:  # their ways may lead through any link of the pod
+            for step in plan.steps:
+                if isinstance(step, AddRoute) and step.next_hops:
+                    self._apply(plan, step, partial(apply_multipath_route, target, step))
+        return tuple(self._read_back(plan, target.link.ifindex) for plan, target in links)
 
-    def _undo_later(self, plan: AttachPlan) -> None:
-        self.undo.callback(lambda: self.undo_problems.extend(undo_attach(plan, self.home, self.pod)))
+    def _attach(self, plan: AttachPlan) -> Target | None:
+        """One device, all but its routes with several ways."""
+        target = self._bring_in(plan)
+        for _, group in groupby(filter(_is_applied_in_turn, plan.steps), group_of):
+            steps = list(group)
+            if isinstance(steps[0], MoveRdma):
+                apply = partial(self._move_rdma, plan, steps)
+            elif isinstance(steps[0], SetSysctl):  # a device without a link may have some of the namespace
+                apply = partial(apply_sysctls, self.pod, plan.device, steps, self.undo)
+            elif target is not None:
+                apply = partial(apply_group, target, steps)
+            else:
+                raise ValueError(f"plan of {plan.device} has no link for its step {steps[0].step}")
+            self._apply(plan, steps[0], apply)
+        return target
 
-    def _bring_in(self, plan: AttachPlan, host: LinkState) -> Link:
-        """The link inside the pod, moved there unless it was."""
-        move = planned_move(plan)
+    def _apply(self, plan: AttachPlan, first: Step, apply: Callable[[], T]) -> T:
+        """Take the next step, or several, if there is time; a refusal gets the device's name."""
+        self.deadline.check(plan, first.step)
+        try:
+            return apply()
+        except KernelError as refusal:
+            raise _failure(plan, refusal) from refusal
+
+    def _bring_in(self, plan: AttachPlan) -> Target | None:
+        """The device's link in the pod; ``None`` for a device without one."""
+        creation, move = planned_creation(plan), planned_move(plan)
+        if creation is not None:
+            return self._apply(plan, creation, partial(self._create, plan, creation))
+        if plan.host is None:
+            return None
         if move is None:
-            raise ValueError(f"plan of {plan.device} has a link but no step that moves it")
+            raise ValueError(f"plan of {plan.device} has a link but no step that moves or makes it")
+        return self._apply(plan, move, partial(self._move_in, plan, plan.host, move))
+
+    def _target(self, plan: AttachPlan, link: Link, *, is_new: bool) -> Target:
+        return Target(plan.device, self.pod, link, plan.pod_ifname, self.undo, is_new)
+
+    def _create(self, plan: AttachPlan, step: CreateLink) -> Target:
+        """The link on top of its parent, made unless it is there."""
+        check_parent(self.home, step)
+        found = find_sublink(self.pod, step)
+        if found is not None:
+            return self._repair(plan, found, step)
+        self.undo.later(plan.device, partial(delete_sublink, self.pod, step))
+        try:
+            link = create_sublink(self.home, self.pod, step)
+        except KernelError as refusal:
+            self._name_who_has_the_name(plan, refusal)
+            explain_refusal(refusal, step)
+            raise
+        return self._target(plan, link, is_new=True)
+
+    def _move_in(self, plan: AttachPlan, host: LinkState, move: MoveLink) -> Target:
+        """The host's link, moved unless it is in the pod already."""
         found = find_link(plan, host, self.home, self.pod)
         if found is None or not is_same_device(found.link, plan, host):
             raise DeviceError(f"{plan.device}: the link {host.ifname} that was prepared is not on this node")
         if found.side is self.pod:
-            self._apply(plan, _repair_requests(found.link, move, plan.pod_ifname))
-            return found.link
-        self._check_is_free(found.link)
-        self._undo_later(plan)
-        self._move(plan, host, move, found.link)
+            return self._repair(plan, found.link, move)
+        self.guard.check(found.link)
+        if found.link.master is not None:
+            raise DeviceError(f"link {found.link.ifname} is enslaved on the node", reason=Reason.DEVICE_BUSY)
+        self.undo.later(plan.device, partial(give_back_link, plan, host, self.home, self.pod))
+        try:
+            self._move(host, move, found.link)
+        except KernelError as refusal:
+            self._name_who_has_the_name(plan, refusal)
+            raise
         moved = read_link(self.pod.rtnl, ifname=plan.pod_ifname)
         if moved is None:
-            raise _failure(plan, "move-link", "the link did not appear in the pod")
-        return moved
+            raise KernelError("the link did not appear in the pod", operation="move-link")
+        return self._target(plan, moved, is_new=True)
 
-    def _check_is_free(self, link: Link) -> None:
-        self.guard.check(link)
-        if link.master is not None:
-            raise DeviceError(f"link {link.ifname} is enslaved on the node", reason=Reason.DEVICE_BUSY)
-
-    def _move(self, plan: AttachPlan, host: LinkState, move: MoveLink, link: Link) -> None:
+    def _move(self, host: LinkState, move: MoveLink, link: Link) -> None:
         """One message. The kernel closes the link itself before it leaves, so that name and MAC address may
         change; an explicit down would only add a second wait for traffic to drain."""
         target = attribute_u32(IFLA_NET_NS_FD, self.pod.netns.fileno())
-        attributes = [target, attribute_text(IFLA_IFNAME, plan.pod_ifname), *_properties(move)]
-        request = set_link_request(link.ifindex, *attributes, operation="move-link", link=host.ifname)
-        self._apply(plan, [request], self.home)
+        attributes = [target, attribute_text(IFLA_IFNAME, move.pod_ifname), *_properties(move.mtu, move.mac)]
+        self.home.rtnl.request(
+            set_link_request(link.ifindex, *attributes, operation="move-link", link=host.ifname)
+        )
 
-    def _move_rdma(self, plan: AttachPlan, step: MoveRdma) -> None:
-        if plan.host is None:  # a link has been checked, with all that belongs to it
-            self.guard.check_rdma(step.rdma_device)
-        try:
-            moved = attach_rdma(step.rdma_device, self.pod.netns)
-        except KernelError as error:
-            raise _step_failure(plan, error) from error
-        if moved:
-            self._undo_later(plan)
+    def _name_who_has_the_name(self, plan: AttachPlan, refusal: KernelError) -> None:
+        taken_by = None
+        if refusal.errno == errno.EEXIST:
+            taken_by = read_link(self.pod.rtnl, ifname=plan.pod_ifname)
+        if taken_by is not None:
+            kind = f"{taken_by.kind} " if taken_by.kind else ""
+            refusal.message += f": the pod has a {kind}link {plan.pod_ifname} ({taken_by.mac}) already"
+            refusal.hint = "set interface.name to a name that is free in the pod"
 
-    def _configure(self, plan: AttachPlan, link: Link) -> None:
-        """All settings inside the pod at once."""
-        routes: dict[int, Route] = {}
-        requests: list[Request] = []
-        for step in plan.steps:
-            if isinstance(step, AddRoute):
-                routes[len(requests)] = step.route
-            requests += _step_requests(step, link, plan.pod_ifname)
-        for position, outcome in enumerate(self.pod.rtnl.batch(requests)):
-            route = routes.get(position)
-            if isinstance(outcome, KernelError) and not self._has(link, route, outcome):
-                raise _step_failure(plan, outcome) from outcome
+    def _repair(self, plan: AttachPlan, link: Link, step: MoveLink | CreateLink) -> Target:
+        """A link that is in the pod already, with the planned name, MTU and MAC address."""
+        attributes = _properties(
+            None if step.mtu == link.mtu else step.mtu, None if step.mac == link.mac else step.mac
+        )
+        if link.ifname != plan.pod_ifname:
+            attributes.append(attribute_text(IFLA_IFNAME, plan.pod_ifname))
+        if attributes:
+            self.pod.rtnl.request(
+                set_link_request(link.ifindex, *attributes, operation=step.step, link=plan.pod_ifname)
+            )
+        return self._target(plan, link, is_new=False)
 
-    def _has(self, link: Link, route: Route | None, refusal: KernelError) -> bool:
-        return refusal.errno == errno.EEXIST and route is not None and has_route(self.pod.rtnl, link, route)
-
-    def _apply(self, plan: AttachPlan, requests: Sequence[Request], side: Side | None = None) -> None:
-        for outcome in (side or self.pod).rtnl.batch(requests):
-            if isinstance(outcome, KernelError):
-                raise _step_failure(plan, outcome) from outcome
+    def _move_rdma(self, plan: AttachPlan, steps: Sequence[Step]) -> None:
+        for name in [step.rdma_device for step in steps if isinstance(step, MoveRdma)]:
+            if plan.host is None:  # a link has been checked, with all that belongs to it
+                self.guard.check_rdma(name)
+            if attach_rdma(name, self.pod.netns):
+                self.undo.later(plan.device, partial(give_back_rdma, plan, self.home, self.pod))
 
     def _read_back(self, plan: AttachPlan, ifindex: int) -> AttachedLink:
         link = read_link(self.pod.rtnl, ifindex)
         addresses = read_addresses(self.pod.rtnl, link) if link is not None else ()
-        lack = _find_lack(plan, link, addresses)
+        lack = find_lack(plan, self.pod, link, addresses)
         if link is None or lack:
-            raise _failure(plan, "read back", lack)
+            raise _failure(plan, KernelError(lack, operation="read back"))
         return AttachedLink(plan.device, link.ifname, link.mac, link.mtu, _global_cidrs(addresses))
 
 
 def verify(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
-    """Names of the devices that are not in ``netns`` as planned: absent, down, or without an address.
+    """Names of the devices that are not in ``netns`` as planned: absent, another device, down, with another
+    MTU or MAC address, outside of their VRF, or without an address.
 
     Raises:
         KernelError: the namespace could not be entered, or netlink failed.
@@ -192,68 +286,27 @@ def _is_attached(plan: AttachPlan, pod: Side) -> bool:
     steps = [step for step in plan.steps if isinstance(step, MoveRdma)]
     if not all(has_rdma(step.rdma_device, pod.netns) for step in steps):
         return False
-    if plan.host is None:
+    if plan.host is None and planned_creation(plan) is None:
         return True
     link = read_link(pod.rtnl, ifname=plan.pod_ifname)
     addresses = read_addresses(pod.rtnl, link) if link is not None else ()
-    return not _find_lack(plan, link, addresses)
+    return not find_lack(plan, pod, link, addresses)
 
 
-def _find_lack(plan: AttachPlan, link: Link | None, addresses: Sequence[Address]) -> str:
-    """What the link in the pod lacks of its plan; empty when nothing."""
-    if link is None or plan.host is None:
-        return "the link is not in the pod"
-    if not is_same_device(link, plan, plan.host):
-        return f"the link {link.ifname} is another device"
-    if not link.is_up and any(isinstance(step, SetUp) for step in plan.steps):
-        return "the link is not up"
-    present = {address_key(address) for address in addresses}
-    planned = [step.address for step in plan.steps if isinstance(step, AddAddress)]
-    missing = [address.cidr for address in planned if address_key(address) not in present]
-    return f"without address {', '.join(missing)}" if missing else ""
+def _is_applied_in_turn(step: Step) -> bool:
+    """What neither brings the link in nor waits for other links."""
+    if isinstance(step, MoveLink | CreateLink):
+        return False
+    return not (isinstance(step, AddRoute) and step.next_hops)
 
 
-def _step_requests(step: Step, link: Link, pod_ifname: str) -> list[Request]:
-    if isinstance(step, AddAddress):
-        return [add_address_request(link.ifindex, step.address, pod_ifname, skip_dad=True)]
-    if isinstance(step, AddRoute):
-        return [add_route_request(link.ifindex, _with_scope(step.route), pod_ifname)]
-    if isinstance(step, SetUp):
-        return [
-            set_link_request(link.ifindex, operation="set-up", link=pod_ifname, flags=IFF_UP, change=IFF_UP)
-        ]
-    return []
-
-
-def _with_scope(route: Route) -> Route:
-    """An IPv4 route without a gateway reaches its neighbours directly: link scope, or the kernel takes no
-    gateway from behind it."""
-    is_direct = not route.gateway and route.type == RTN_UNICAST and ":" not in route.destination
-    return replace(route, scope=RT_SCOPE_LINK) if is_direct and route.scope == 0 else route
-
-
-def _properties(move: MoveLink) -> list[bytes]:
+def _properties(mtu: int | None, mac: str | None) -> list[bytes]:
     properties = []
-    if move.mtu is not None:
-        properties.append(attribute_u32(IFLA_MTU, move.mtu))
-    if move.mac is not None:
-        properties.append(attribute(IFLA_ADDRESS, mac_bytes(move.mac)))
+    if mtu is not None:
+        properties.append(attribute_u32(IFLA_MTU, mtu))
+    if mac is not None:
+        properties.append(attribute(IFLA_ADDRESS, mac_bytes(mac)))
     return properties
-
-
-def _repair_requests(link: Link, move: MoveLink, pod_ifname: str) -> list[Request]:
-    """Bring a link that is in the pod already to the planned name, MTU and MAC address."""
-    wanted = replace(
-        move,
-        mtu=None if move.mtu == link.mtu else move.mtu,
-        mac=None if move.mac == link.mac else move.mac,
-    )
-    attributes = _properties(wanted)
-    if link.ifname != pod_ifname:
-        attributes.append(attribute_text(IFLA_IFNAME, pod_ifname))
-    if not attributes:
-        return []
-    return [set_link_request(link.ifindex, *attributes, operation="move-link", link=pod_ifname)]
 
 
 def _global_cidrs(addresses: Sequence[Address]) -> tuple[str, ...]:
@@ -261,15 +314,14 @@ def _global_cidrs(addresses: Sequence[Address]) -> tuple[str, ...]:
     return tuple(str(interface) for interface in interfaces if not interface.ip.is_link_local)
 
 
-def _step_failure(plan: AttachPlan, refusal: KernelError) -> KernelError:
-    return _failure(plan, refusal.operation, refusal.message, refusal.errno)
-
-
-def _failure(plan: AttachPlan, step: str, text: str, number: int = 0) -> KernelError:
+def _failure(plan: AttachPlan, refusal: KernelError) -> KernelError:
+    """The refusal of a step, with the device that it was for."""
+    name = f" as {plan.pod_ifname}" if plan.pod_ifname else ""
     return KernelError(
-        f"attach {plan.device} as {plan.pod_ifname}: {text}",
-        errno=number,
-        operation=step,
+        f"attach {plan.device}{name}: {refusal.message}",
+        errno=refusal.errno,
+        operation=refusal.operation,
         link=plan.pod_ifname,
-        reason=Reason.ATTACH_FAILED,
+        hint=refusal.hint,
+        reason=refusal.reason if refusal.reason is Reason.MISSING_FEATURE else Reason.ATTACH_FAILED,
     )

@@ -7,14 +7,19 @@ link that is back with a wrong MTU is better than one left in a dying namespace.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
-from dranet.errors import DranetError, KernelError
+from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_side, open_pod_side
+from dranet.kernel.attachment.rates import remove_limits
 from dranet.kernel.attachment.restore import restore_link
+from dranet.kernel.attachment.routing import remove_multipath_route, remove_rules
+from dranet.kernel.attachment.sublink import delete_sublink, planned_creation
+from dranet.kernel.attachment.vrf import remove_unused_vrf
 from dranet.kernel.netlink import Request, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rdmanl import detach_rdma
@@ -26,7 +31,7 @@ from dranet.kernel.rtnl import (
     set_link_request,
 )
 from dranet.model.facts import Link
-from dranet.model.plan import AttachPlan, LinkState, MoveRdma
+from dranet.model.plan import AddRoute, AddRule, AttachPlan, JoinVrf, LimitRate, LinkState, MoveRdma
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class DetachReport:
     """One line each, with the device's name first."""
 
 
-class _Missing(Exception):
+class LinkMissing(DeviceError):
     """The link is on neither side."""
 
 
@@ -64,45 +69,72 @@ def detach(plans: Sequence[AttachPlan], netns: NetworkNamespace | None) -> Detac
             try:
                 problems += _give_back(plan, home, pod)
                 restored.append(plan.device)
-            except _Missing:
+            except LinkMissing:
                 missing.append(plan.device)
             except DranetError as error:
                 problems.append(f"{plan.device}: {error.message}")
         return DetachReport(tuple(restored), tuple(missing), tuple(problems))
 
 
-def undo_attach(plan: AttachPlan, home: Side, pod: Side) -> list[str]:
-    """As :func:`detach` for one plan, between sides that are open already; returns the problems."""
-    try:
-        return _give_back(plan, home, pod)
-    except _Missing:
-        return [f"{plan.device}: gone while it was being given back"]
-    except DranetError as error:
-        return [f"{plan.device}: {error.message}"]
-
-
 def _give_back(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
     """Bring one device back and restore it; returns what of its state the host did not get back.
 
     Raises:
-        _Missing: the link is on neither side.
+        LinkMissing: the link is on neither side.
         DranetError: the link or its RDMA device is still in the pod.
     """
     stuck: DranetError | None = None
     problems: list[str] = []
-    try:
-        if pod is not None:  # RDMA first: the link's return makes watchers scan
-            _give_back_rdma(plan, home, pod)
-    except DranetError as error:
-        stuck = error
-    if plan.host is not None:
-        problems = _give_back_link(plan, plan.host, home, pod)
+    if pod is not None:  # RDMA first: the link's return makes watchers scan
+        problems += [problem for remove in _iter_removals(plan, pod) for problem in _try(remove)]
+        try:
+            give_back_rdma(plan, home, pod)
+        except DranetError as error:
+            stuck = error
+    creation = planned_creation(plan)
+    if creation is not None and pod is not None:
+        delete_sublink(pod, creation)
+    elif creation is None and plan.host is not None:
+        problems += give_back_link(plan, plan.host, home, pod)
+    for step in plan.steps:
+        if isinstance(step, JoinVrf) and pod is not None:
+            problems += _try(partial(remove_unused_vrf, pod, step))
     if stuck is not None:
         raise stuck
     return [f"{plan.device}: {problem}" for problem in problems]
 
 
-def _give_back_rdma(plan: AttachPlan, home: Side, pod: Side) -> None:
+def _try(function: Callable[[], None]) -> list[str]:
+    try:
+        function()
+    except DranetError as error:
+        return [error.message]
+    return []
+
+
+def _iter_removals(plan: AttachPlan, pod: Side) -> Iterator[Callable[[], None]]:
+    """Of what does not go with the link: rules, routes with several ways, links beside ours.
+
+    Sysctls of the pod's namespace stay as the claim had them: no process runs there any more, other claims of
+    the pod may have set the same, and they end with the namespace.
+    """
+    rules = [step for step in plan.steps if isinstance(step, AddRule)]
+    if rules:
+        yield partial(remove_rules, pod, rules, plan.pod_ifname)
+    for step in plan.steps:
+        if isinstance(step, AddRoute) and step.next_hops:
+            yield partial(remove_multipath_route, pod, plan.pod_ifname, step)
+        if isinstance(step, LimitRate):
+            link = read_link(pod.rtnl, ifname=plan.pod_ifname)
+            yield partial(remove_limits, pod, link.ifindex if link is not None else 0, plan.pod_ifname)
+
+
+def give_back_rdma(plan: AttachPlan, home: Side, pod: Side) -> None:
+    """Move the RDMA device of a plan home, if it is in the pod.
+
+    Raises:
+        KernelError: it is still in the pod.
+    """
     for step in plan.steps:
         if isinstance(step, MoveRdma):
             try:
@@ -112,12 +144,18 @@ def _give_back_rdma(plan: AttachPlan, home: Side, pod: Side) -> None:
                     raise
 
 
-def _give_back_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> list[str]:
+def give_back_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> list[str]:
+    """Bring the link of a plan home and restore it; returns what the host did not get back.
+
+    Raises:
+        LinkMissing: it is on neither side.
+        KernelError: it is still in the pod.
+    """
     found = find_link(plan, host, home, pod)
     if found is None:
-        raise _Missing
+        raise LinkMissing("gone while it was being given back")
     if found.side is home:
-        return restore_link(home.rtnl, found.link, host)
+        return restore_link(home, found.link, host)
     _move_home(found, host, home)
     link = read_link(home.rtnl, ifname=host.ifname)
     if link is None or link.mac != found.link.mac:
@@ -125,7 +163,7 @@ def _give_back_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | N
         if returned is None:
             raise KernelError(f"move back {host.ifname}: it did not appear on the host", link=host.ifname)
         link = returned.link
-    return restore_link(home.rtnl, link, host)
+    return restore_link(home, link, host)
 
 
 def _move_home(found: Found, host: LinkState, home: Side) -> None:

@@ -1,5 +1,6 @@
-"""The state of one link, as Prepare records it and as release gives it back.
+"""One link, its addresses, routes and neighbours, as Prepare records them and as release gives them back.
 
+The rest of what is recorded is read in ``record``.
 What the kernel makes by itself from an address (connected, local and multicast routes, the IPv6 link-local
 address, what a router advertises) is left out: it comes back by itself. A link whose state cannot be
 said in a ``LinkState``, or that other links stand on, is refused: it could not be given back.
@@ -17,6 +18,8 @@ from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.inet import (
     IFA_F_TEMPORARY,
     RT_TABLE_LOCAL,
+    RTA_METRICS,
+    RTAX_MTU,
     RTPROT_KERNEL,
     RTPROT_RA,
     RTPROT_REDIRECT,
@@ -29,45 +32,34 @@ from dranet.kernel.inet import (
     parse_permanent_neighbour,
     parse_route,
 )
-from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.netlink import NetlinkSocket, iter_attributes, parse_attributes
 from dranet.kernel.rtnl import decode, dump_links_request, get_link_request, parse_link
 from dranet.model.facts import Address, Link, Neighbour, Route
 from dranet.model.plan import LinkState
 
+# linux/rtnetlink.h
+RTA_FLOW, RTA_PREF, RTA_TTL_PROPAGATE, RTA_NH_ID = 11, 20, 26, 30
+_UNSAID_ATTRIBUTES = frozenset({RTA_METRICS, RTA_FLOW, RTA_PREF, RTA_TTL_PROPAGATE, RTA_NH_ID})
+_ROUTE_HEADER_BYTES = 12
+
 _SELF_MADE_ROUTES = frozenset({RTPROT_KERNEL, RTPROT_RA, RTPROT_REDIRECT})
 
 _STACKED_KINDS = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
-"""Links that the kernel deletes when the link below them leaves the namespace."""
+"""Links that go on to carry the node's traffic over the link below them when that is a pod's."""
 
 
 def read_link_state(ifname: str) -> LinkState:
-    """Read a link of the calling thread's network namespace.
+    """Record a link of the calling thread's network namespace, all of it: some 3 ms.
 
     Raises:
         DeviceError: there is no such link (``DeviceNotFound``), or it is enslaved, carries other links or
-            has a route that could not be given back (``DeviceBusy``).
+            has a route or a setting that could not be given back (``DeviceBusy``).
         KernelError: netlink failed.
     """
-    with NetlinkSocket.open() as rtnl:
-        link = read_link(rtnl, ifname=ifname)
-        if link is None:
-            raise DeviceError(f"link {ifname} is not on this node")
-        check_is_free(rtnl, link)
-        return LinkState(
-            ifindex=link.ifindex,
-            ifname=link.ifname,
-            mac=link.mac,
-            mtu=link.mtu,
-            up=link.is_up,
-            permanent_mac=link.permanent_mac,
-            alias=link.alias,
-            tx_queue_length=link.tx_queue_length,
-            group=link.group,
-            addresses=read_addresses(rtnl, link),
-            routes=read_routes(rtnl, link),
-            neighbours=read_neighbours(rtnl, link),
-            parent_device=link.parent_device,
-        )
+    # Not at the top: what reads the other parts needs locate, which looks links up with this module.
+    from dranet.kernel.attachment.record import record_link
+
+    return record_link(ifname)
 
 
 def read_link(rtnl: NetlinkSocket, ifindex: int = 0, ifname: str = "") -> Link | None:
@@ -105,7 +97,7 @@ def check_is_free(rtnl: NetlinkSocket, link: Link) -> None:
     upper = next(_iter_stacked(rtnl, link), None)
     if upper is not None:
         raise DeviceError(
-            f"link {link.ifname} carries {upper.ifname} ({upper.kind}), which would be deleted with its move",
+            f"link {link.ifname} carries {upper.ifname} ({upper.kind}), which would go on to use it",
             reason=Reason.DEVICE_BUSY,
         )
 
@@ -141,16 +133,37 @@ def read_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
     """Routes through the link in any table but ``local``, without those the kernel makes by itself.
 
     Raises:
-        DeviceError: one has several next hops or more than ``Route`` can say (``DeviceBusy``).
+        DeviceError: one is more than ``Route`` can say (``DeviceBusy``).
     """
-    found: list[Route] = []
-    for route, payload in _iter_routes(rtnl, link):
-        if route.table == RT_TABLE_LOCAL or route.protocol in _SELF_MADE_ROUTES:
-            continue
-        if not is_plain_route(payload):
+    found = list(_iter_made_routes(rtnl, link))
+    for route, is_sayable in found:
+        if not is_sayable:
             raise _not_restorable(link, route)
-        found.append(route)
-    return tuple(found)
+    return tuple(route for route, _ in found)
+
+
+def read_sayable_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
+    """As :func:`read_routes`, passing over what ``Route`` cannot say."""
+    return tuple(route for route, is_sayable in _iter_made_routes(rtnl, link) if is_sayable)
+
+
+def _iter_made_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bool]]:
+    """Routes that somebody made, each with whether ``Route`` says all of it."""
+    for route, payload in _iter_routes(rtnl, link):
+        if route.table != RT_TABLE_LOCAL and route.protocol not in _SELF_MADE_ROUTES:
+            yield route, is_plain_route(payload) and not _has_more(payload)
+
+
+def _has_more(payload: bytes) -> bool:
+    """Whether a route has what ``Route`` has no word for: a nexthop object, realms, a router preference, or
+    metrics beyond the MTU (a window, a lock)."""
+    found = parse_attributes(payload, _ROUTE_HEADER_BYTES, _UNSAID_ATTRIBUTES)
+    metrics = iter_attributes(found.get(RTA_METRICS, b""))
+    return (
+        bool({RTA_NH_ID, RTA_FLOW, RTA_TTL_PROPAGATE} & found.keys())
+        or any(found.get(RTA_PREF, b""))
+        or any(kind != RTAX_MTU and any(value) for kind, value in metrics)
+    )
 
 
 def has_route(rtnl: NetlinkSocket, link: Link, wanted: Route) -> bool:
@@ -185,7 +198,8 @@ def _iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes
 def _not_restorable(link: Link, route: Route) -> DeviceError:
     return DeviceError(
         f"link {link.ifname} carries the route {route.destination}, which could not be given back",
-        hint="it has several next hops, an encapsulation, a ToS or a source prefix",
+        hint="it has several next hops or a nexthop object, an encapsulation, a ToS, a source prefix, realms "
+        "or metrics beyond the MTU",
         reason=Reason.DEVICE_BUSY,
     )
 

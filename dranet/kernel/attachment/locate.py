@@ -10,13 +10,15 @@ dies, and a tenant may rename it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.genl import NETLINK_GENERIC
 from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netns import NetworkNamespace, Visit
 from dranet.kernel.rtnl import decode_all, dump_links_request, parse_link
 from dranet.model.facts import Link
 from dranet.model.plan import AttachPlan, LinkState, MoveLink
@@ -27,20 +29,54 @@ _SHARED_MAC_KINDS = frozenset({"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap",
 _NAME_OF_THE_RETURNED = re.compile(r"dev[0-9]+")
 """What the kernel calls a link that it takes out of a dying namespace when its name is not free."""
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, slots=True)
+
 class Side:
-    """One end of a move: a namespace and a socket that lives in it."""
+    """One end of a move: a namespace, sockets that live in it, and a way to call functions in it."""
 
-    netns: NetworkNamespace
-    rtnl: NetlinkSocket
+    def __init__(self, netns: NetworkNamespace, rtnl: NetlinkSocket, visit: Visit | None = None) -> None:
+        """``visit`` is the thread inside; ``None`` where the calling thread is inside by itself."""
+        self.netns = netns
+        self.rtnl = rtnl
+        self._visit = visit
+        self._genl: NetlinkSocket | None = None
+
+    @property
+    def genl(self) -> NetlinkSocket:
+        """A generic netlink socket, opened at the first use.
+
+        Raises:
+            KernelError: it could not be opened.
+        """
+        if self._genl is None:
+            self._genl = self.run(lambda: NetlinkSocket.open(NETLINK_GENERIC))
+        return self._genl
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call ``function`` in this namespace.
+
+        Raises:
+            Exception: whatever ``function`` raised.
+        """
+        return function() if self._visit is None else self._visit.run(function)
+
+    def close(self) -> None:
+        """Close what the side opened by itself; the rest is its opener's."""
+        if self._genl is not None:
+            self._genl.close()
+            self._genl = None
 
 
 @contextmanager
 def open_host_side() -> Iterator[Side]:
     """The calling thread's namespace."""
-    with NetworkNamespace.current() as netns, NetlinkSocket.open() as rtnl:
-        yield Side(netns, rtnl)
+    with (
+        NetworkNamespace.current() as netns,
+        NetlinkSocket.open() as rtnl,
+        closing(Side(netns, rtnl)) as side,
+    ):
+        yield side
 
 
 @contextmanager
@@ -50,8 +86,12 @@ def open_pod_side(netns: NetworkNamespace) -> Iterator[Side]:
     Raises:
         KernelError: the namespace could not be entered.
     """
-    with ExitStack() as stack:
-        yield Side(netns, stack.enter_context(netns.open_netlink()))
+    with (
+        netns.enter() as visit,
+        visit.run(NetlinkSocket.open) as rtnl,
+        closing(Side(netns, rtnl, visit)) as side,
+    ):
+        yield side
 
 
 @dataclass(frozen=True, slots=True)

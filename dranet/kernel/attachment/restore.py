@@ -1,123 +1,208 @@
-"""Give a link on the host the state that Prepare recorded.
+"""Give a link on the host the state that Prepare recorded, and say what could not be given back.
 
-What to ask of the kernel is worked out as data and sent in one batch; only what differs is asked for, so
-that a link that is already as it was is left alone.
+The link is read, what differs is asked for in the order that the kernel needs, and the link is read again;
+what still differs then gets a second round, because some settings follow others (coming up resets the IPv6
+MTU, some drivers take ring sizes only then). A link that is as it was is left alone.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from dranet.errors import KernelError
+from dranet.kernel import ethtool
+from dranet.kernel.attachment.differences import Difference, find_differences
 from dranet.kernel.attachment.linkstate import has_route, read_addresses
-from dranet.kernel.inet import (
-    IFA_F_NODAD,
-    add_address_request,
-    add_neighbour_request,
-    add_route_request,
-    address_key,
-    delete_address_request,
+from dranet.kernel.attachment.locate import Side
+from dranet.kernel.attachment.programs import remove_programs
+from dranet.kernel.attachment.record import Present, read_present
+from dranet.kernel.attachment.wishes import (
+    Wish,
+    iter_extra_address_wishes,
+    iter_link_wishes,
+    iter_network_wishes,
+    iter_traffic_wishes,
 )
-from dranet.kernel.netlink import NetlinkSocket, Request, attribute, attribute_text, attribute_u32
-from dranet.kernel.rtnl import (
-    IFF_ALLMULTI,
-    IFF_PROMISC,
-    IFF_UP,
-    IFLA_ADDRESS,
-    IFLA_GROUP,
-    IFLA_IFALIAS,
-    IFLA_IFNAME,
-    IFLA_MTU,
-    IFLA_TXQLEN,
-    mac_bytes,
-    set_link_request,
-)
-from dranet.model.facts import Address, Link, Route
+from dranet.kernel.rtnl import ipv6_token_attribute, set_link_request
+from dranet.kernel.sysctl import link_sysctl_path, write_sysctl
+from dranet.model.facts import Link
 from dranet.model.plan import LinkState
 
+_ROUNDS = 2
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """One request, and the route that it adds where it is one."""
+_SECRET, _ADDRESS_MODE = "ipv6/conf/stable_secret", "ipv6/conf/addr_gen_mode"
+_FIRST_SYSCTLS = (_SECRET, _ADDRESS_MODE, "ipv6/conf/disable_ipv6")
+"""In this order: a secret changes the way of making addresses, which has to be right before IPv6 is up."""
+_IPV6_MTU = "ipv6/conf/mtu"
 
-    request: Request
-    route: Route | None = None
+_ROUTER_SYSCTLS = {"ipv6/conf/accept_ra": "2", "ipv6/conf/router_solicitations": "1"}
+"""Without listening to routers, and asking them, the kernel takes no token."""
 
 
-def restore_link(rtnl: NetlinkSocket, link: Link, state: LinkState) -> list[str]:
-    """Bring ``link`` to ``state`` as far as the kernel lets it; returns what went wrong, one line each.
+_OPERATIONAL = ("up", "unknown")
+"""Operational states in which IPv6 is configured; software links without a carrier tell the second."""
+
+_STAYING_PROGRAMS = ("xdp ", "tcx ")
+"""What the names of those start with that stay on a link when it moves (``programs.read_program_names``)."""
+
+
+def restore_link(side: Side, link: Link, state: LinkState) -> list[str]:
+    """Bring ``link`` to ``state`` as far as the kernel lets it; returns what still differs, one line each.
+
+    A line says what was wanted and what was found, after the kernel's own words where it refused something.
+    Programs have lines, too: those of the node that the move took off, and those that a tenant left on the
+    link, which are removed.
 
     Raises:
-        KernelError: netlink itself failed.
+        KernelError: netlink itself failed, or the link is gone.
     """
-    wishes = tuple(_iter_wishes(link, read_addresses(rtnl, link), state))
-    outcomes = rtnl.batch([wish.request for wish in wishes])
-    return [
-        outcome.message
-        for wish, outcome in zip(wishes, outcomes, strict=True)
-        if isinstance(outcome, KernelError) and not _is_there_already(rtnl, link, wish, outcome)
-    ]
+    return _Restoring(side, link, state).run()
 
 
-def _is_there_already(rtnl: NetlinkSocket, link: Link, wish: _Wish, refusal: KernelError) -> bool:
-    return refusal.errno == errno.EEXIST and wish.route is not None and has_route(rtnl, link, wish.route)
+@dataclass(slots=True)
+class _Restoring:
+    """One call of :func:`restore_link`."""
+
+    side: Side
+    link: Link
+    """As it was found."""
+    state: LinkState
+    refusals: dict[str, KernelError] = field(default_factory=dict)
+    """The kernel's words by what they are about."""
+    ethtool_words: list[str] = field(default_factory=list)
+
+    def run(self) -> list[str]:
+        found = present = self._read()
+        strays = self._remove_strays(present)
+        for _ in range(_ROUNDS):
+            if not self._lines(present):
+                break
+            self._apply(present)
+            present = self._read()
+        lost = [_say_lost(name) for name in self.state.programs if name not in present.state.programs]
+        late = self._say_late(present) if present is not found else []
+        return [*self._lines(present), *late, *strays, *lost]
+
+    def _read(self) -> Present:
+        present = read_present(self.side, self.link.ifindex)
+        if present is None:
+            text = f"restore {self.state.ifname}: the link is gone"
+            raise KernelError(text, errno=errno.ENODEV, operation="restore", link=self.state.ifname)
+        return present
+
+    def _lines(self, present: Present) -> list[str]:
+        """What is left to do, or was left undone."""
+        lines = [self._say(d) for d in find_differences(self.state, present.state, present.details)]
+        settings = ethtool.difference(self.state.ethtool, present.state.ethtool)
+        return [*lines, *dict.fromkeys((*settings, *self.ethtool_words) if settings else ())]
+
+    def _say(self, difference: Difference) -> str:
+        refusal = self.refusals.get(difference.what)
+        return f"{refusal.message}; {difference.outcome}" if refusal else str(difference)
+
+    def _say_late(self, present: Present) -> list[str]:
+        """With the carrier, which may take seconds, the kernel sets the IPv6 MTU to that of the link."""
+        wanted = self.state.sysctls.get(_IPV6_MTU, "")
+        is_waiting = present.link.is_up and present.link.operstate not in _OPERATIONAL
+        if not wanted or wanted == str(self.state.mtu) or not is_waiting:
+            return []
+        return [f"sysctl {_IPV6_MTU}: wanted {wanted}, and the kernel sets {self.state.mtu} with the carrier"]
+
+    # --- one round -------------------------------------------------------------------------------------
+
+    def _apply(self, present: Present) -> None:
+        self.refusals.clear()
+        self._send(iter_link_wishes(present.link, present.details, self.state))
+        renamed = "name" not in self.refusals
+        link = replace(present.link, ifname=self.state.ifname if renamed else present.link.ifname)
+        listens = self._set_token(link, present.state)
+        self._write_sysctls(link, present.state.sysctls, listens)  # IPv4 forwarding turns an offload off
+        self._set_ethtool(link, present.state)
+        self._send(iter_traffic_wishes(link, present.state, self.state))
+        addresses = read_addresses(self.side.rtnl, link)
+        if self.link.ifname != self.state.ifname:  # it came back by itself, and others took it for a new one
+            self._send(iter_extra_address_wishes(link, addresses, self.state))
+        self._send(iter_network_wishes(link, addresses, self.state))
+
+    def _send(self, wishes: Iterable[Wish]) -> None:
+        asked = tuple(wishes)
+        outcomes = self.side.rtnl.batch([wish.request for wish in asked])
+        for wish, outcome in zip(asked, outcomes, strict=True):
+            if isinstance(outcome, KernelError) and not self._is_there_already(wish, outcome):
+                self.refusals.setdefault(wish.what, outcome)
+
+    def _is_there_already(self, wish: Wish, refusal: KernelError) -> bool:
+        is_route = refusal.errno == errno.EEXIST and wish.route is not None
+        return is_route and wish.route is not None and has_route(self.side.rtnl, self.link, wish.route)
+
+    def _set_token(self, link: Link, present: LinkState) -> bool:
+        """Returns whether the link was made to listen to routers for it."""
+        token = self.state.token
+        if token == present.token:
+            return False
+        if token:
+            self._write(link, _ROUTER_SYSCTLS)
+        encoded = ipv6_token_attribute(token)
+        request = set_link_request(link.ifindex, encoded, operation="set token", link=link.ifname)
+        self._send([Wish("token", request)])
+        return bool(token)
+
+    def _write_sysctls(self, link: Link, present: Mapping[str, str], listens: bool) -> None:
+        wanted = self.state.sysctls
+        changed = set(_ROUTER_SYSCTLS) if listens else set()
+        if wanted.get(_SECRET) != present.get(_SECRET):
+            changed.add(_ADDRESS_MODE)
+        order = dict.fromkeys((*(key for key in _FIRST_SYSCTLS if key in wanted), *wanted))
+        differing = [key for key in order if present.get(key) != wanted[key] or key in changed]
+        self._write(link, {key: wanted[key] for key in differing})
+
+    def _write(self, link: Link, values: Mapping[str, str]) -> None:
+        if values:
+            self.refusals |= self.side.run(lambda: _write_link_sysctls(link.ifname, values))
+
+    def _set_ethtool(self, link: Link, present: LinkState) -> None:
+        self.ethtool_words = []
+        if not ethtool.difference(self.state.ethtool, present.ethtool):
+            return
+        try:
+            self.ethtool_words = ethtool.restore_ethtool(
+                self.side.genl, link.ifindex, self.state.ethtool, link.ifname
+            )
+        except KernelError as error:  # some drivers say nothing while the link is down: the second round
+            self.ethtool_words = [error.message]
+
+    # --- programs --------------------------------------------------------------------------------------
+
+    def _remove_strays(self, present: Present) -> list[str]:
+        """A tenant's program would see the packets of whoever gets the link next. Filters do not stay on a
+        link that moves: those that are there now, somebody on the host made."""
+        strays = [
+            name
+            for name in present.state.programs
+            if name not in self.state.programs and name.startswith(_STAYING_PROGRAMS)
+        ]
+        if not strays:
+            return []
+        outcome = "it was removed"
+        try:
+            remove_programs(self.side, present.link.ifindex, present.link.ifname)
+        except KernelError as error:
+            outcome = error.message
+        return [f"{stray}: left on the link by its tenant; {outcome}" for stray in strays]
 
 
-def _iter_wishes(link: Link, present: Sequence[Address], state: LinkState) -> Iterator[_Wish]:
-    """In the order the kernel needs: IPv4 before up, IPv6 after it (an address with a lifetime gets its
-    prefix route only on a link that is up), then routes, link-scope ones first."""
-    there = {address_key(address) for address in present}
-    missing = [address for address in state.addresses if address_key(address) not in there]
-    ipv4 = [address for address in missing if ":" not in address.cidr]
-    ipv6 = [address for address in reversed(missing) if ":" in address.cidr]  # the kernel lists newest first
-    index, name = link.ifindex, state.ifname
-    yield from map(_Wish, _iter_link_requests(link, state))
-    if link.ifname != name:
-        yield from (_Wish(delete_address_request(index, extra, name)) for extra in _extras(present, state))
-    yield from (_Wish(add_address_request(index, address, name)) for address in ipv4)
-    if state.up:
-        yield _Wish(_flags_request(link, name, IFF_UP, IFF_UP, "set up"))
-    yield from (_Wish(add_address_request(index, address, name, skip_dad=True)) for address in ipv6)
-    for route in sorted(state.routes, key=lambda route: bool(route.gateway)):
-        yield _Wish(add_route_request(index, route, name), route)
-    yield from (_Wish(add_neighbour_request(index, entry, name)) for entry in state.neighbours)
-    # Now that routes could name them as source: without the mark, as they were.
-    yield from (_Wish(add_address_request(index, a, name)) for a in ipv6 if not a.flags & IFA_F_NODAD)
+def _say_lost(program: str) -> str:
+    return f"{program}: removed by the kernel when the device moved; its owner has to load it again"
 
 
-def _iter_link_requests(link: Link, state: LinkState) -> Iterator[Request]:
-    """Name and properties, one request each so that one refusal does not take the next with it."""
-    index, name = link.ifindex, state.ifname
-    renamed, other_mac = link.ifname != name, bool(state.mac) and link.mac != state.mac
-    if link.is_up and (renamed or other_mac or not state.up):
-        # Kernels before 6.2 rename only what is down; many drivers take a MAC address only then.
-        yield _flags_request(link, name, 0, IFF_UP, "set down")
-    properties = (
-        (renamed, "rename", attribute_text(IFLA_IFNAME, name)),
-        (other_mac, "set mac", attribute(IFLA_ADDRESS, mac_bytes(state.mac))),
-        (link.mtu != state.mtu, "set mtu", attribute_u32(IFLA_MTU, state.mtu)),
-        (link.alias != state.alias, "set alias", attribute(IFLA_IFALIAS, state.alias.encode())),
-        (
-            link.tx_queue_length != state.tx_queue_length,
-            "set tx queue length",
-            attribute_u32(IFLA_TXQLEN, state.tx_queue_length),
-        ),
-        (link.group != state.group, "set group", attribute_u32(IFLA_GROUP, state.group)),
-    )
-    for differs, operation, encoded in properties:
-        if differs:
-            yield set_link_request(index, encoded, operation=operation, link=name)
-    if link.flags & (IFF_PROMISC | IFF_ALLMULTI):
-        yield _flags_request(link, name, 0, IFF_PROMISC | IFF_ALLMULTI, "clear promiscuous mode")
-
-
-def _flags_request(link: Link, name: str, flags: int, change: int, operation: str) -> Request:
-    return set_link_request(link.ifindex, operation=operation, link=name, flags=flags, change=change)
-
-
-def _extras(present: Sequence[Address], state: LinkState) -> list[Address]:
-    """Addresses that nobody recorded, on a link that came back by itself under another name."""
-    wanted = {address_key(address) for address in state.addresses}
-    return [replace(address, flags=0) for address in present if address_key(address) not in wanted]
+def _write_link_sysctls(ifname: str, values: Mapping[str, str]) -> dict[str, KernelError]:
+    """In the thread whose namespace the link is in; returns the refusals by what they are about."""
+    refusals: dict[str, KernelError] = {}
+    for key, value in values.items():
+        try:
+            write_sysctl(link_sysctl_path(ifname, key), value)
+        except KernelError as error:
+            refusals[f"sysctl {key}"] = error
+    return refusals

@@ -1,0 +1,142 @@
+"""Read all that a ``LinkState`` holds: once at Prepare, and again at release to see what is still missing.
+
+``linkstate`` reads a link, its addresses and routes; here are the parts that take other families, files and
+programs. Everything is read through one :class:`~dranet.kernel.attachment.locate.Side`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dranet.errors import DeviceError, KernelError, Reason
+from dranet.kernel.attachment.linkdetails import LinkDetails, parse_link_details
+from dranet.kernel.attachment.linkstate import (
+    check_is_free,
+    is_no_such_link,
+    read_addresses,
+    read_neighbours,
+    read_routes,
+    read_sayable_routes,
+)
+from dranet.kernel.attachment.locate import Side, open_host_side
+from dranet.kernel.attachment.programs import read_program_names
+from dranet.kernel.ethtool import read_ethtool_state
+from dranet.kernel.rtnl import (
+    IFF_ALLMULTI,
+    IFF_MULTICAST,
+    IFF_NOARP,
+    IFF_PROMISC,
+    decode,
+    get_link_request,
+    parse_link,
+)
+from dranet.kernel.sysctl import read_link_sysctls
+from dranet.kernel.tc import read_filters, read_traffic_control
+from dranet.model.facts import Link, Route
+from dranet.model.plan import EthtoolState, LinkState
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A link as it is now. ``state`` has the same words as what was recorded, ``details`` has the rest."""
+
+    link: Link
+    details: LinkDetails
+    state: LinkState
+
+
+def record_link(ifname: str) -> LinkState:
+    """Record a link of the calling thread's namespace; see :func:`linkstate.read_link_state`."""
+    with open_host_side() as side:
+        found = _read_link(side, ifname=ifname)
+        if found is None:
+            raise DeviceError(f"link {ifname} is not on this node")
+        link, details = found
+        check_is_free(side.rtnl, link)
+        _check_can_be_said(link, details)
+        return _read_state(side, link, details, read_routes(side.rtnl, link))
+
+
+def _check_can_be_said(link: Link, details: LinkDetails) -> None:
+    """Refuse a link with settings that nobody could give back.
+
+    Raises:
+        DeviceError: naming them (``DeviceBusy``).
+    """
+    if details.oddities:
+        settings = ", ".join(f"{what} {value}" for what, value in details.oddities.items())
+        raise DeviceError(
+            f"link {link.ifname} has settings that could not be given back: {settings}",
+            hint="put them back to the kernel's defaults or choose another device",
+            reason=Reason.DEVICE_BUSY,
+        )
+
+
+def read_present(side: Side, ifindex: int) -> Present | None:
+    """A link as it is now, whoever depends on it; ``None`` where it is gone.
+
+    Raises:
+        KernelError: netlink failed.
+    """
+    found = _read_link(side, ifindex)
+    if found is None:
+        return None
+    link, details = found
+    routes = read_sayable_routes(side.rtnl, link)
+    return Present(link, details, _read_state(side, link, details, routes))
+
+
+def _read_link(side: Side, ifindex: int = 0, ifname: str = "") -> tuple[Link, LinkDetails] | None:
+    if not (ifindex or ifname):
+        return None
+    try:
+        answers = side.rtnl.request(get_link_request(ifindex, ifname))
+    except KernelError as error:
+        if is_no_such_link(error):
+            return None
+        raise
+    payload = answers[0].payload
+    link = decode(parse_link, payload)
+    return link, decode(lambda data: parse_link_details(data, link), payload)
+
+
+def _read_state(side: Side, link: Link, details: LinkDetails, routes: tuple[Route, ...]) -> LinkState:
+    traffic = read_traffic_control(side.rtnl, link.ifindex)
+    # Filters need a qdisc that somebody made; without one there is nothing to look for.
+    filters = read_filters(side.rtnl, link.ifindex) if traffic else ()
+    return LinkState(
+        ifindex=link.ifindex,
+        ifname=link.ifname,
+        mac=link.mac,
+        mtu=link.mtu,
+        up=link.is_up,
+        permanent_mac=link.permanent_mac,
+        alias=link.alias,
+        tx_queue_length=link.tx_queue_length,
+        group=link.group,
+        addresses=read_addresses(side.rtnl, link),
+        routes=routes,
+        neighbours=read_neighbours(side.rtnl, link),
+        parent_device=link.parent_device,
+        altnames=link.altnames,
+        promiscuous=bool(link.flags & IFF_PROMISC),
+        all_multicast=bool(link.flags & IFF_ALLMULTI),
+        arp=not link.flags & IFF_NOARP,
+        multicast=bool(link.flags & IFF_MULTICAST),
+        offload_sizes=details.offload_sizes,
+        token=details.token,
+        ethtool=_read_ethtool(side, link),
+        traffic_control=traffic,
+        programs=(*read_program_names(side, link.ifindex), *filters),
+        sysctls=side.run(lambda: read_link_sysctls(link.ifname)),
+    )
+
+
+def _read_ethtool(side: Side, link: Link) -> EthtoolState:
+    """Some drivers tell nothing of a link that is down (EBUSY, EINVAL); then they take nothing, either."""
+    try:
+        return read_ethtool_state(side.genl, link.ifindex)
+    except KernelError:
+        if link.is_up:
+            raise
+        return EthtoolState()

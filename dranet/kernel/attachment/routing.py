@@ -1,0 +1,209 @@
+"""Routes and policy rules of a pod: what is there already, and what does not go with its link.
+
+A route goes with the link that it leads through, unless it has several ways; a rule belongs to the namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+from dranet.errors import KernelError
+from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.locate import Side
+from dranet.kernel.inet import (
+    RT_SCOPE_LINK,
+    RTN_UNICAST,
+    RTNH_F_ONLINK,
+    Hop,
+    add_route_request,
+    delete_route_request,
+    dump_routes_request,
+    parse_hops,
+    parse_route,
+)
+from dranet.kernel.netlink import Request
+from dranet.kernel.rtnl import decode, decode_all
+from dranet.kernel.rules import (
+    add_rule_request,
+    canonical_rule,
+    delete_rule_request,
+    dump_rules_request,
+    parse_rule,
+)
+from dranet.model.facts import Route
+from dranet.model.plan import AddRoute, AddRule
+
+_IPV6_METRIC = 1024
+"""What the kernel gives an IPv6 route without one (``IP6_RT_PRIO_USER``)."""
+
+# --- routes ---------------------------------------------------------------------------------------------
+
+
+def route_request(ifindex: int, route: Route, link: str, hops: Sequence[Hop] = ()) -> Request:
+    """Add a route of a plan. An IPv4 route without a gateway reaches its neighbours directly: link scope, or
+    the kernel takes no gateway from behind it."""
+    return add_route_request(ifindex, _with_scope(route, hops), link, hops)
+
+
+def _with_scope(route: Route, hops: Sequence[Hop]) -> Route:
+    is_direct = not (route.gateway or hops) and route.type == RTN_UNICAST and ":" not in route.destination
+    return replace(route, scope=RT_SCOPE_LINK) if is_direct and route.scope == 0 else route
+
+
+def has_same_route(pod: Side, ifindex: int, route: Route, hops: Sequence[Hop] = ()) -> bool:
+    """Whether this very route is there, whoever made it."""
+    wanted = _with_scope(replace(route, ifindex=ifindex), hops)
+    manner = _manner(wanted, _ways(wanted, hops))
+    return any(_manner(found, ways) == manner for found, ways in _iter_in_place_of(pod, wanted))
+
+
+def _ways(route: Route, hops: Sequence[Hop]) -> tuple[Hop, ...]:
+    """Where a route leads: the kernel keeps one way as a route without a list, and forgets its weight."""
+    if len(hops) > 1:
+        return tuple(hops)
+    onlink = bool(route.flags & RTNH_F_ONLINK)
+    return (replace(hops[0], weight=1) if hops else Hop(route.ifindex, route.gateway, onlink=onlink),)
+
+
+def describe_rival(pod: Side, route: Route) -> str:
+    """How the route leads that has the place of ``route``: ``via 10.244.0.1 dev eth0``; empty without one."""
+    for _, (hop, *_) in _iter_in_place_of(pod, route):
+        link = read_link(pod.rtnl, hop.ifindex)
+        way = [f"via {hop.gateway}"] if hop.gateway else []
+        way += [f"dev {link.ifname}"] if link is not None else []
+        return " ".join(way)
+    return ""
+
+
+def _iter_in_place_of(pod: Side, route: Route) -> Iterator[tuple[Route, tuple[Hop, ...]]]:
+    """Routes with the destination, table and metric of this one, each with its ways."""
+    family = socket.AF_INET6 if ":" in route.destination else socket.AF_INET
+    for payload in pod.rtnl.dump(dump_routes_request(family, route.table)):
+        found = decode(parse_route, payload)
+        # A kernel without the family answers for all.
+        if payload[0] == family and found is not None and _place(found) == _place(route):
+            yield found, _ways(found, decode(parse_hops, payload))
+
+
+def _place(route: Route) -> tuple[object, ...]:
+    network = ip_network(route.destination)
+    return network, route.table, route.metric or (_IPV6_METRIC if network.version == 6 else 0)
+
+
+def _manner(route: Route, ways: Sequence[Hop]) -> tuple[object, ...]:
+    """All that tells two routes of one place apart, whatever the spelling of the addresses."""
+    scope = 0 if ":" in route.destination else route.scope
+    source = ip_address(route.source) if route.source else None
+    return frozenset(map(_way, ways)), len(ways), source, scope, route.type, route.mtu
+
+
+def _way(hop: Hop) -> tuple[object, ...]:
+    return hop.ifindex, ip_address(hop.gateway) if hop.gateway else None, hop.weight, hop.onlink
+
+
+def add_multipath_route(pod: Side, ifindex: int, ifname: str, step: AddRoute) -> bool:
+    """Add a route with several ways; returns ``False`` where it was there already.
+
+    Raises:
+        KernelError: one of its links is not in the pod (ENODEV), or the kernel refused.
+    """
+    hops = tuple(
+        Hop(_find_ifindex(pod, hop.ifname, ifindex), hop.gateway, hop.weight, hop.onlink)
+        for hop in step.next_hops
+    )
+    try:
+        pod.rtnl.request(route_request(0, step.route, ifname, hops))
+    except KernelError as refusal:
+        if refusal.errno == errno.EEXIST and has_same_route(pod, 0, step.route, hops):
+            return False
+        raise
+    return True
+
+
+def _find_ifindex(pod: Side, ifname: str, own: int) -> int:
+    link = read_link(pod.rtnl, ifname=ifname) if ifname else None
+    if ifname and link is None:
+        raise KernelError(
+            f"next hop through {ifname}: the pod has no link of that name",
+            errno=errno.ENODEV,
+            operation="add route",
+            hint="nextHops[].interface is a name in the pod",
+        )
+    return own if link is None else link.ifindex
+
+
+def remove_multipath_route(pod: Side, ifname: str, step: AddRoute) -> None:
+    """Remove a route with several ways, known by its place and gateways; its links may have new names.
+
+    Raises:
+        KernelError: the kernel refused.
+    """
+    wanted = {ip_address(hop.gateway) for hop in step.next_hops}
+    for found, ways in _iter_in_place_of(pod, step.route):
+        if {ip_address(hop.gateway) for hop in ways if hop.gateway} == wanted:
+            pod.rtnl.request(delete_route_request(0, found, ifname, ways))
+
+
+# --- rules ----------------------------------------------------------------------------------------------
+
+
+def add_rules(pod: Side, steps: Iterable[AddRule], link: str, added: Callable[[AddRule], None]) -> None:
+    """Add the rules that are not there; ``added`` is called with each that now is.
+
+    A rule of an IP version that the kernel does not have has no packets to be for, and is left out.
+
+    Raises:
+        KernelError: the kernel refused one.
+    """
+    wanted = tuple(dict.fromkeys(map(canonical_rule, steps)))
+    present = {family: _read_rules(pod, family) for family in {rule.family for rule in wanted}}
+    missing = [rule for rule in wanted if _lacks(present[rule.family], rule)]
+    refusals: list[KernelError] = []
+    outcomes = pod.rtnl.batch([add_rule_request(rule, link) for rule in missing])
+    for rule, outcome in zip(missing, outcomes, strict=True):
+        if not isinstance(outcome, KernelError):
+            added(rule)
+        elif outcome.errno != errno.EEXIST:
+            refusals.append(outcome)
+    if refusals:
+        raise refusals[0]
+
+
+def remove_rules(pod: Side, rules: Iterable[AddRule], link: str) -> None:
+    """Remove rules that :func:`add_rules` added; those that are gone already are passed over.
+
+    Raises:
+        KernelError: the kernel refused one; the others are removed.
+    """
+    wanted = tuple(map(canonical_rule, rules))
+    present = {family: _read_rules(pod, family) or () for family in {rule.family for rule in wanted}}
+    doomed = dict.fromkeys(
+        found for rule in wanted for found in present[rule.family] if _is_same(found, rule)
+    )
+    for outcome in pod.rtnl.batch([delete_rule_request(rule, link) for rule in doomed]):
+        if isinstance(outcome, KernelError) and outcome.errno != errno.ENOENT:
+            raise outcome
+
+
+def _read_rules(pod: Side, family: int) -> tuple[AddRule, ...] | None:
+    """``None``: the kernel has no such family."""
+    try:
+        payloads = pod.rtnl.dump(dump_rules_request(family))
+    except KernelError as error:
+        if error.errno in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):
+            return None
+        raise
+    return tuple(decode_all(parse_rule, payloads, []))
+
+
+def _lacks(present: Sequence[AddRule] | None, rule: AddRule) -> bool:
+    return present is not None and not any(_is_same(found, rule) for found in present)
+
+
+def _is_same(found: AddRule, wanted: AddRule) -> bool:
+    """Without a priority any will do: the kernel chose it."""
+    return found == (wanted if wanted.priority else replace(wanted, priority=found.priority))

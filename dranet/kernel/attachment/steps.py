@@ -1,0 +1,264 @@
+"""The steps of a plan that configure the link once it is in the pod.
+
+What goes out together is told by :func:`group_of`. A refusal is a ``KernelError`` as the kernel said it, with
+a hint where we know the mend. What a step leaves behind when the link goes has an undo; the rest goes along.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from dranet.errors import KernelError
+from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.locate import Side
+from dranet.kernel.attachment.programs import remove_programs
+from dranet.kernel.attachment.rates import limit_rate, remove_limits
+from dranet.kernel.attachment.routing import (
+    add_multipath_route,
+    add_rules,
+    describe_rival,
+    has_same_route,
+    remove_multipath_route,
+    remove_rules,
+    route_request,
+)
+from dranet.kernel.attachment.undo import Undo, UndoStack
+from dranet.kernel.attachment.vrf import join_vrf
+from dranet.kernel.ethtool import set_ethtool
+from dranet.kernel.inet import add_address_request, add_neighbour_request
+from dranet.kernel.netlink import Request, attribute_u32
+from dranet.kernel.rtnl import (
+    IFF_UP,
+    IFLA_TXQLEN,
+    decode,
+    get_link_request,
+    ipv6_token_attribute,
+    offload_size_attributes,
+    parse_ipv6_token,
+    set_link_request,
+)
+from dranet.kernel.sysctl import write_sysctl
+from dranet.model.facts import Link
+from dranet.model.plan import (
+    AddAddress,
+    AddNeighbour,
+    AddRoute,
+    AddRule,
+    JoinVrf,
+    LimitRate,
+    RemovePrograms,
+    SetEthtool,
+    SetLink,
+    SetSysctl,
+    SetToken,
+    SetUp,
+    Step,
+)
+
+_REQUESTS = (SetLink, SetToken, AddAddress, SetUp, AddRoute, AddNeighbour)
+"""What is one request about the link; consecutive ones go out together."""
+
+_HINTS = {
+    (AddAddress, errno.EACCES): "IPv6 is off in the pod: set interface.ipv6.enabled to true",
+    (AddRoute, errno.ENETUNREACH): "the gateway must be in the network of an address, or the route onlink",
+    (AddRoute, errno.EHOSTUNREACH): "the gateway must be in the network of an address, or the route onlink",
+    (AddRoute, errno.ENETDOWN): "the link is down",
+    (SetUp, errno.ENETDOWN): "the parent is down: set it up on the node",
+    (
+        SetToken,
+        errno.EINVAL,
+    ): "a token needs router advertisements: ipv6.acceptRA, which is 2 with forwarding",
+    (JoinVrf, errno.EOPNOTSUPP): "load the kernel module vrf on the node",
+}
+
+
+def group_of(step: Step) -> type:
+    """Consecutive steps of one group are applied by one :func:`apply_group`."""
+    return AddAddress if isinstance(step, _REQUESTS) else type(step)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The link in the pod that steps are applied to."""
+
+    device: str
+    pod: Side
+    link: Link
+    pod_ifname: str
+    undo: UndoStack
+    is_new: bool
+    """It was brought into the pod by this attach."""
+
+    def undo_later(self, undo: Undo) -> None:
+        """Take this back if a later step fails."""
+        self.undo.later(self.device, undo)
+
+
+def apply_group(target: Target, steps: Sequence[Step]) -> None:
+    """Apply consecutive steps of one group.
+
+    Raises:
+        KernelError: the kernel refused one of them.
+    """
+    try:
+        _apply(target, steps)
+    except KernelError as refusal:
+        refusal.hint = refusal.hint or _HINTS.get((type(steps[0]), refusal.errno), "")
+        raise
+
+
+def _apply(target: Target, steps: Sequence[Step]) -> None:
+    pod, name = target.pod, target.pod_ifname
+    if isinstance(steps[0], AddRule):
+        rules = (step for step in steps if isinstance(step, AddRule))
+        add_rules(pod, rules, name, lambda rule: target.undo_later(partial(remove_rules, pod, [rule], name)))
+    elif isinstance(steps[0], _REQUESTS):
+        _send(target, steps)
+    else:
+        for step in steps:
+            _call(target, step)
+
+
+def _call(target: Target, step: Step) -> None:
+    """Apply a step that is a conversation of its own."""
+    pod, link, name = target.pod, target.link, target.pod_ifname
+    match step:
+        case SetEthtool():
+            set_ethtool(pod.genl, link.ifindex, step.settings, name)
+        case JoinVrf():
+            join_vrf(pod, target.device, link, step, target.undo)
+        case LimitRate():
+            _limit_rate(target, step)
+        case RemovePrograms():
+            # A link that is up went through this before: what is on it now is the pod's own.
+            if target.is_new or not link.is_up:
+                remove_programs(pod, link.ifindex, name)
+        case _:
+            raise ValueError(f"{step.step} is no step of a link in the pod")
+
+
+def _limit_rate(target: Target, step: LimitRate) -> None:
+    """Limit, and keep a queue length of 0: the kernel takes it for a mistake of whoever adds a queue to a
+    software link, and makes it 1000 (``qdisc_create``)."""
+    pod, index, name = target.pod, target.link.ifindex, target.pod_ifname
+    if target.is_new:
+        target.undo_later(partial(remove_limits, pod, index, name))
+    before = read_link(pod.rtnl, index)
+    limit_rate(pod, index, name, step)
+    if before is not None and not before.tx_queue_length:
+        for request in _iter_property_requests(index, name, SetLink(tx_queue_length=0)):
+            pod.rtnl.request(request)
+
+
+# --- sysctls --------------------------------------------------------------------------------------------
+
+
+def apply_sysctls(pod: Side, device: str, steps: Sequence[Step], undo: UndoStack) -> None:
+    """Write consecutive sysctls; also for a device without a link.
+
+    Raises:
+        KernelError: the kernel refused one of them.
+    """
+    before: list[tuple[str, str]] = []
+
+    def write() -> None:
+        for step in steps:
+            if isinstance(step, SetSysctl):
+                value = write_sysctl(step.path, step.value)
+                before.append((step.path, value))
+
+    undo.later(device, partial(_write_back, pod, before))
+    pod.run(write)
+
+
+def _write_back(pod: Side, before: Sequence[tuple[str, str]]) -> None:
+    """What the kernel did not tell cannot be put back."""
+
+    def write() -> None:
+        for path, value in reversed(before):
+            if value:
+                write_sysctl(path, value)
+
+    pod.run(write)
+
+
+# --- requests -------------------------------------------------------------------------------------------
+
+
+def _send(target: Target, steps: Sequence[Step]) -> None:
+    """All requests at once; the first refusal counts."""
+    wishes = [(step, request) for step in steps for request in _iter_requests(target, step)]
+    outcomes = target.pod.rtnl.batch([request for _, request in wishes])
+    for (step, _), outcome in zip(wishes, outcomes, strict=True):
+        if isinstance(outcome, KernelError) and not _is_there(target, step, outcome):
+            raise _explain(target, step, outcome)
+
+
+def _iter_requests(target: Target, step: Step) -> Iterator[Request]:
+    index, name = target.link.ifindex, target.pod_ifname
+    match step:
+        case AddAddress():
+            yield add_address_request(index, step.address, name)
+        case AddRoute():
+            yield route_request(index, step.route, name)
+        case AddNeighbour():
+            yield add_neighbour_request(index, step.neighbour, name)
+        case SetUp():
+            yield set_link_request(index, operation="set-up", link=name, flags=IFF_UP, change=IFF_UP)
+        case SetLink():
+            yield from _iter_property_requests(index, name, step)
+        case SetToken():
+            # Set again, it would end the addresses that were made with it.
+            if target.is_new or _read_token(target) != step.token:
+                attributes = ipv6_token_attribute(step.token)
+                yield set_link_request(index, attributes, operation="set-token", link=name)
+
+
+def _iter_property_requests(index: int, name: str, step: SetLink) -> Iterator[Request]:
+    properties = offload_size_attributes(step.offload_sizes)
+    if step.tx_queue_length is not None:
+        properties.append(attribute_u32(IFLA_TXQLEN, step.tx_queue_length))
+    if properties:
+        yield set_link_request(index, *properties, operation="set-link", link=name)
+
+
+def _read_token(target: Target) -> str:
+    (answer,) = target.pod.rtnl.request(get_link_request(target.link.ifindex))
+    return decode(parse_ipv6_token, answer.payload)
+
+
+def _is_there(target: Target, step: Step, refusal: KernelError) -> bool:
+    return (
+        refusal.errno == errno.EEXIST
+        and isinstance(step, AddRoute)
+        and has_same_route(target.pod, target.link.ifindex, step.route)
+    )
+
+
+def _explain(target: Target, step: Step, refusal: KernelError) -> KernelError:
+    if isinstance(step, AddRoute) and refusal.errno == errno.EEXIST:
+        rival = describe_rival(target.pod, step.route)
+        refusal.message += f": the pod has another route with that destination and metric ({rival})"
+        refusal.hint = "give the route a metric of its own (routes[].metric)"
+    refusal.hint = refusal.hint or _HINTS.get((type(step), refusal.errno), "")
+    return refusal
+
+
+# --- routes with several ways ---------------------------------------------------------------------------
+
+
+def apply_multipath_route(target: Target, step: AddRoute) -> None:
+    """Add a route with several ways, once all links of the pod are configured.
+
+    Raises:
+        KernelError: one of its links is not in the pod, or the kernel refused.
+    """
+    try:
+        added = add_multipath_route(target.pod, target.link.ifindex, target.pod_ifname, step)
+    except KernelError as refusal:
+        raise _explain(target, step, refusal) from refusal
+    if added:
+        target.undo_later(partial(remove_multipath_route, target.pod, target.pod_ifname, step))

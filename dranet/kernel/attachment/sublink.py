@@ -1,0 +1,175 @@
+"""Links on top of a parent that stays on the node: macvlan, ipvlan, VLAN.
+
+They are made straight in the pod's namespace and asked for from there, so that their name is judged against
+the pod's links and not against the node's; the parent is named by its index and the node's namespace id.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+from dranet.errors import DeviceError, KernelError, Reason
+from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.locate import Side
+from dranet.kernel.netlink import Request, attribute, attribute_u16, attribute_u32, parse_attributes
+from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.rtnl import (
+    IFLA_ADDRESS,
+    IFLA_LINK,
+    IFLA_LINK_NETNSID,
+    IFLA_MTU,
+    IFLA_VLAN_ID,
+    IFLA_VLAN_PROTOCOL,
+    RTM_GETNSID,
+    RTM_NEWNSID,
+    create_link_request,
+    decode_all,
+    delete_link_request,
+    dump_links_request,
+    mac_bytes,
+    parse_link,
+)
+from dranet.model.facts import Link
+from dranet.model.plan import AttachPlan, CreateLink
+
+# linux/if_link.h, linux/net_namespace.h
+IFLA_MACVLAN_MODE = 1
+IFLA_IPVLAN_MODE, IFLA_IPVLAN_FLAGS = 1, 2
+NETNSA_NSID, NETNSA_FD = 1, 3
+
+_MACVLAN_MODES = {"private": 1, "vepa": 2, "bridge": 4}
+_IPVLAN_MODES = {"l2": 0, "l3": 1, "l3s": 2}
+_IPVLAN_FLAGS = {"bridge": 0, "private": 1, "vepa": 2}
+_VLAN_PROTOCOLS = {"802.1Q": 0x8100, "802.1ad": 0x88A8}
+
+_MODULES = {"vlan": "8021q"}
+
+_ANY_ID = attribute(NETNSA_NSID, struct.pack("=i", -1))
+_NSID_HEADER = bytes(4)
+"""``struct rtgenmsg``, padded."""
+
+
+def planned_creation(plan: AttachPlan) -> CreateLink | None:
+    """The step that makes the link; ``None`` for a device whose own link moves, or without a link."""
+    return next((step for step in plan.steps if isinstance(step, CreateLink)), None)
+
+
+def check_parent(home: Side, step: CreateLink) -> None:
+    """Pass a parent that is the one that was prepared and may carry links.
+
+    Raises:
+        DeviceError: it is gone or another device (``DeviceNotFound``), or enslaved (``DeviceBusy``).
+    """
+    parent = read_link(home.rtnl, step.parent_ifindex)
+    if parent is None or parent.mac != step.parent_mac:
+        raise DeviceError(f"the link {step.parent_ifname} that was prepared is not on this node")
+    if parent.master is not None:
+        raise DeviceError(f"link {parent.ifname} is enslaved on the node", reason=Reason.DEVICE_BUSY)
+
+
+def explain_refusal(refusal: KernelError, step: CreateLink) -> None:
+    """Say what a refused creation means, where that is known and not said yet."""
+    parent = step.parent_ifname
+    if refusal.hint:
+        return
+    if refusal.errno == errno.EEXIST and step.kind == "vlan":
+        refusal.message += f": {parent} has a VLAN {step.vlan_id} already"
+        refusal.hint = "another pod or the node itself uses it: choose another interface.vlan.id"
+    elif refusal.errno == errno.EBUSY:
+        refusal.hint = f"{parent} carries links of a kind that excludes {step.kind}, or is a bridge port"
+    elif refusal.errno == errno.EOPNOTSUPP:
+        refusal.hint = f"load the kernel module {_MODULES.get(step.kind, step.kind)} on the node"
+    elif refusal.errno == errno.EINVAL and step.mtu is not None:
+        refusal.hint = f"interface.mtu must not be above that of {parent}"
+
+
+def find_sublink(pod: Side, step: CreateLink) -> Link | None:
+    """The planned link in the pod.
+
+    By name; a VLAN also under a name that the tenant gave it, because a parent has each id but once. A
+    renamed macvlan or ipvlan looks like any other and goes with the namespace.
+    """
+    link = read_link(pod.rtnl, ifname=step.pod_ifname)
+    if link is not None and is_planned_sublink(link, step):
+        return link
+    if step.kind != "vlan":
+        return None
+    vlans = decode_all(parse_link, pod.rtnl.dump(dump_links_request("vlan")), [])
+    return next((vlan for vlan in vlans if is_planned_sublink(vlan, step)), None)
+
+
+def is_planned_sublink(link: Link, step: CreateLink) -> bool:
+    """Whether this is a link of the planned kind on the planned parent."""
+    return (
+        link.kind == step.kind
+        and link.lower == step.parent_ifindex
+        and link.link_netnsid is not None
+        and link.vlan_id == step.vlan_id
+    )
+
+
+def create_sublink(home: Side, pod: Side, step: CreateLink) -> Link:
+    """Make the link; name, MTU and MAC address are in the same message. It is down.
+
+    Raises:
+        KernelError: the kernel refused; EEXIST: the name, or the VLAN id of the parent, is taken.
+    """
+    pod.rtnl.request(_create_request(step, _read_netns_id(pod, home.netns)))
+    link = read_link(pod.rtnl, ifname=step.pod_ifname)
+    if link is None:
+        raise KernelError("the link did not appear in the pod", operation="create-link", link=step.pod_ifname)
+    return link
+
+
+def delete_sublink(pod: Side, step: CreateLink) -> None:
+    """Delete the link; passes where it is gone.
+
+    Raises:
+        KernelError: it is still there.
+    """
+    link = find_sublink(pod, step)
+    if link is None:
+        return
+    (outcome,) = pod.rtnl.batch([delete_link_request(link.ifindex, link.ifname)])
+    if isinstance(outcome, KernelError) and outcome.errno != errno.ENODEV:
+        raise outcome
+
+
+def _create_request(step: CreateLink, netns_id: int) -> Request:
+    attributes = [
+        attribute_u32(IFLA_LINK, step.parent_ifindex),
+        attribute(IFLA_LINK_NETNSID, struct.pack("=i", netns_id)),
+    ]
+    if step.mtu is not None:
+        attributes.append(attribute_u32(IFLA_MTU, step.mtu))
+    if step.mac is not None:
+        attributes.append(attribute(IFLA_ADDRESS, mac_bytes(step.mac)))
+    return create_link_request(step.kind, _kind_data(step), *attributes, link=step.pod_ifname)
+
+
+def _kind_data(step: CreateLink) -> bytes:
+    if step.kind == "macvlan":
+        return attribute_u32(IFLA_MACVLAN_MODE, _MACVLAN_MODES[step.mode or "bridge"])
+    if step.kind == "ipvlan":
+        mode = attribute_u16(IFLA_IPVLAN_MODE, _IPVLAN_MODES[step.mode or "l2"])
+        return mode + attribute_u16(IFLA_IPVLAN_FLAGS, _IPVLAN_FLAGS[step.flag or "bridge"])
+    protocol = attribute(IFLA_VLAN_PROTOCOL, struct.pack("!H", _VLAN_PROTOCOLS[step.vlan_protocol]))
+    return attribute_u16(IFLA_VLAN_ID, step.vlan_id or 0) + protocol
+
+
+def _read_netns_id(pod: Side, netns: NetworkNamespace) -> int:
+    """The id by which ``pod`` knows ``netns``, given now if it has none, as the kernel would at a dump."""
+    target = attribute_u32(NETNSA_FD, netns.fileno())
+    given, answer = pod.rtnl.batch(
+        [
+            Request(RTM_NEWNSID, _NSID_HEADER + target + _ANY_ID, operation="name the node's namespace"),
+            Request(RTM_GETNSID, _NSID_HEADER + target, operation="read the node's namespace id"),
+        ]
+    )
+    if isinstance(given, KernelError) and given.errno != errno.EEXIST:
+        raise given
+    if isinstance(answer, KernelError):
+        raise answer
+    found = parse_attributes(answer[0].payload, len(_NSID_HEADER), frozenset({NETNSA_NSID}))
+    return int(struct.unpack("=i", found[NETNSA_NSID])[0])

@@ -1,0 +1,93 @@
+"""Attach plans for tests on throw-away namespaces, and how a node applies them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dranet.kernel.attachment.attach import attach
+from dranet.kernel.attachment.detach import DetachReport, detach
+from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.model.facts import Address, Route
+from dranet.model.plan import AddAddress, AddRoute, AttachPlan, CreateLink, MoveLink, SetUp, Step
+from dranet.model.status import AttachedLink
+from tests.namespaces import Namespace, wait_settled, wait_unchanged
+
+IFA_F_NODAD = 0x02
+
+
+def make_plan(node: Namespace, ifname: str, pod_ifname: str, *more: Step) -> AttachPlan:
+    """Address, up and a route for a link named ``eth<digit>``."""
+    number = ifname[-1] if ifname[-1].isdigit() else "0"
+    steps: tuple[Step, ...] = (
+        AddAddress(Address(f"172.16.{number}.5/24")),
+        AddAddress(Address(f"2001:db8:{number}00::5/64", flags=IFA_F_NODAD)),
+        SetUp(),
+        AddRoute(Route(f"172.30.{number}.0/24", gateway=f"172.16.{number}.1")),
+    )
+    return move_plan(node, ifname, pod_ifname, *steps, *more)
+
+
+def move_plan(node: Namespace, ifname: str, pod_ifname: str, *steps: Step) -> AttachPlan:
+    """Just these steps for a link that moves."""
+    host = node.run(lambda: read_link_state(ifname))
+    return AttachPlan(
+        device=f"dev-{ifname}", steps=(MoveLink(pod_ifname), *steps), pod_ifname=pod_ifname, host=host
+    )
+
+
+def with_move(plan: AttachPlan, mtu: int | None = None, mac: str | None = None) -> AttachPlan:
+    return replace(plan, steps=(MoveLink(plan.pod_ifname, mtu, mac), *plan.steps[1:]))
+
+
+def macvlan_on(node: Namespace, parent: str, pod_ifname: str, **more: Any) -> CreateLink:
+    (link,) = node.read("link", "show", "dev", parent)
+    known = {"parent_ifindex": link["ifindex"], "parent_ifname": parent, "parent_mac": link["address"]}
+    return CreateLink(pod_ifname, **{"kind": "macvlan", "mode": "bridge", **known, **more})
+
+
+def sublink_plan(step: CreateLink, *steps: Step) -> AttachPlan:
+    """The link of ``step`` with an address; the device is named after its parent."""
+    common: tuple[Step, ...] = (AddAddress(Address("172.20.0.5/24")), SetUp())
+    return AttachPlan(f"sub-{step.parent_ifname}", (step, *common, *steps), step.pod_ifname)
+
+
+def attach_from(
+    node: Namespace, pod: Namespace, *plans: AttachPlan, deadline: float | None = None
+) -> tuple[AttachedLink, ...]:
+    return node.run(lambda: attach(plans, pod.netns, deadline=deadline))
+
+
+def detach_to(node: Namespace, pod: Namespace | None, *plans: AttachPlan) -> DetachReport:
+    return node.run(lambda: detach(plans, pod.netns if pod else None))
+
+
+def shell(namespace: Namespace, *command: str) -> str:
+    """The output of a command that must succeed, run in a namespace."""
+    done = subprocess.run(["ip", "netns", "exec", namespace.name, *command], capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+def rules_of(namespace: Namespace) -> list[dict[str, Any]]:
+    """``ip rule`` of both IP versions."""
+    rules = [{**rule, "family": family} for family in ("-4", "-6") for rule in namespace.read(family, "rule")]
+    return sorted(rules, key=str)
+
+
+def sysctl(namespace: Namespace, path: str) -> str:
+    """One file below ``/proc/sys/net``."""
+    return namespace.run(lambda: Path("/proc/sys/net", path).read_text().strip())
+
+
+@contextmanager
+def unchanged(*namespaces: Namespace) -> Iterator[None]:
+    """What these look like is the same after the block."""
+    before = [(namespace, wait_settled(namespace)) for namespace in namespaces]
+    yield
+    for namespace, picture in before:
+        wait_unchanged(picture, namespace)

@@ -1,0 +1,79 @@
+"""Random valid configs on real links: after attach and detach, or a failure in between, all is as before."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from dranet.claims.plan.device import plan_device
+from dranet.kernel.attachment.attach import verify
+from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.model.device import Device, DeviceKind
+from tests.claims.configs import valid_configs
+from tests.kernel.plans import attach_from, detach_to
+from tests.kernel.test_kernel_attach_failures import NODE_STATE, Fault, attempt
+from tests.namespaces import Namespace, wait_settled, wait_unchanged
+
+pytestmark = pytest.mark.kernel
+
+LACKING = ("interface.vrf",)
+"""What this machine's kernel may lack is in tests/machine/test_machine_attach.py, with ipvlan and VLAN."""
+
+# Each example takes a second, and the next one finds the same namespaces: no shrinking of what spoilt them.
+quick = settings(
+    max_examples=20,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+DEVICE = Device(name="dev-eth1", kind=DeviceKind.NIC, ifname="eth1")
+
+
+@quick
+@given(data=st.data())
+def test_what_is_attached_comes_back_whatever_the_config(
+    node: Namespace, pod: Namespace, data: st.DataObject
+) -> None:
+    prepare(node, pod)
+    before, pod_before = wait_settled(node), wait_settled(pod)
+    host = node.run(lambda: read_link_state("eth1"))
+    types = ("passthrough", "macvlan")
+    config = data.draw(valid_configs(host, without=LACKING, types=types))
+    plan = plan_device(DEVICE, host, config, rdma_exclusive=False)
+    (attached,) = attach_from(node, pod, plan)
+    assert node.run(lambda: verify([plan], pod.netns)) == ()
+    inside = wait_settled(pod)
+    assert attach_from(node, pod, plan) == (attached,)
+    wait_unchanged(inside, pod)
+    report = detach_to(node, pod, plan)
+    assert (report.restored, report.problems) == (("dev-eth1",), ())
+    wait_unchanged(before, node)
+    wait_unchanged(pod_before, pod)
+
+
+@quick
+@given(data=st.data(), request_number=st.integers(0, 60))
+def test_a_failure_anywhere_leaves_no_trace_whatever_the_config(
+    node: Namespace,
+    pod: Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    data: st.DataObject,
+    request_number: int,
+) -> None:
+    prepare(node, pod)
+    before, pod_before = wait_settled(node), wait_settled(pod)
+    host = node.run(lambda: read_link_state("eth1"))
+    types = ("passthrough", "macvlan")
+    config = data.draw(valid_configs(host, without=LACKING, types=types))
+    plan = plan_device(DEVICE, host, config, rdma_exclusive=False)
+    assert attempt(node, pod, monkeypatch, Fault(request_number), plan) == []
+    wait_unchanged(before, node)
+    wait_unchanged(pod_before, pod)
+
+
+def prepare(node: Namespace, pod: Namespace) -> None:
+    """Give the node's link a state and take the pod's default route, once for all examples of a test."""
+    if any(route["dst"] == "default" for route in pod.read("route")):
+        pod.ip("route", "del", "default")
+        node.ip_lines(NODE_STATE)
