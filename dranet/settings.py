@@ -176,8 +176,9 @@ class Settings:
     hook_budget_seconds: float = _setting(
         1.5,
         _seconds(0.1, 30),
-        "how long an NRI hook waits for the node's devices before it answers with an error; keep it below "
-        "the runtime's plugin_request_timeout (2 s by default), or the pod starts without us",
+        "the most that an NRI hook takes, undoing included, before it answers with an error; never more "
+        "than 85 % of the runtime's plugin_request_timeout (2 s by default), beyond which the pod starts "
+        "without us",
     )
     bind_address: str = _setting(":9177", _address, "HOST:PORT of /metrics, /healthz and /readyz")
     sysfs_root: Path = _setting(Path("/sys"), _absolute_path, "where sysfs is mounted")
@@ -205,6 +206,13 @@ class Settings:
         "CEL expression that a device must match to be offered, e.g. "
         'device.attributes["dra.net"].?type.orValue("") != "vlan"; DraNet\'s form '
         '(attributes["dra.net/type"].StringValue) works, too; empty offers all that is safe',
+    )
+    shared_devices: str = _setting(
+        "",
+        _text,
+        "CEL expression: network interfaces that it matches may be held by several claims at once, each "
+        "with a macvlan, ipvlan or VLAN on top; needs the cluster's feature gate DRAConsumableCapacity; "
+        "empty is none",
     )
     attributes_file: Path | None = _setting(
         None,

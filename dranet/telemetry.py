@@ -75,6 +75,33 @@ class InventoryMetrics:
         )
 
 
+class LeaseOutcome(StrEnum):
+    """How asking a DHCP server ended; the ``outcome`` label."""
+
+    RENEWED = "renewed"
+    REBOUND = "rebound"
+    """Any server was asked, because the lease's own did not answer."""
+    FAILED = "failed"
+    """No answer, or a refusal; asked again until the lease ends."""
+    EXPIRED = "expired"
+
+
+class DhcpMetrics:
+    """What the leases of pods tell."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.leases = Gauge("dranet_dhcp_leases", "DHCP leases of prepared claims.", registry=r)
+        self.requests = Counter(
+            "dranet_dhcp_requests_total",
+            "Leases asked for at Prepare, by status.",
+            ["status"],
+            registry=r,
+        )
+        self.renewals = Counter(
+            "dranet_dhcp_renewals_total", "Attempts to renew a lease, by outcome.", ["outcome"], registry=r
+        )
+
+
 class Metrics:
     """Every metric of the driver, in a registry of its own (so that tests can have several)."""
 
@@ -119,6 +146,13 @@ class Metrics:
         )
         self.prepared_claims = Gauge("dranet_prepared_claims", "Claims in the store.", registry=r)
         self.inventory = InventoryMetrics(r)
+        self.dhcp = DhcpMetrics(r)
+        self.not_restored = Counter(
+            "dranet_host_state_not_restored_total",
+            "Parts of a link's host state that a release could not give back; the log and the node's Events "
+            "name them.",
+            registry=r,
+        )
         self.reconcile_actions = Counter(
             "dranet_reconcile_actions_total", "What reconcile found to do.", ["action"], registry=r
         )

@@ -26,6 +26,7 @@ from dranet.driver.captured import CapturedFacts
 from dranet.driver.gate import ReadyGate
 from dranet.driver.health import InventoryHealth
 from dranet.driver.hooks import PodHooks, RuntimeSnapshot
+from dranet.driver.leases import Leases
 from dranet.driver.lifelines import Lifelines
 from dranet.driver.policy import PolicySource
 from dranet.driver.prepare import Preparer
@@ -107,6 +108,7 @@ class Driver:
         self._attachments = Attachments(self._store, self._gate, self._get_uplink_rules)
         self._reporter = Reporter(_StatusAndEventWriter(client, settings), self._metrics)
         self._announcer = Announcer(settings.driver_name, settings.node_name, self._reporter, self._metrics)
+        self._leases = Leases(self._store, self._attachments, self._announcer, self._metrics)
         self._inventory = Inventory(reader, policy.get, self._store, self._metrics)
         self._publisher = self._build_publisher()
         self._reconciler = self._build_reconciler()
@@ -179,10 +181,12 @@ class Driver:
         preparer = Preparer(
             driver_name=self._settings.driver_name,
             boot_id=self._boot_id,
+            sysfs_root=self._settings.sysfs_root,
             fetch=lambda ref: fetch_claim(self._client, ref),
             inventory=self._inventory,
             store=self._store,
             attachments=self._attachments,
+            leases=self._leases,
             cdi=self._cdi,
             gate=self._gate,
             runtime_ready=lambda: self._nri.is_ready,
@@ -220,6 +224,7 @@ class Driver:
                     tasks.create_task(self._reporter.run(), name="report"),
                     tasks.create_task(self._reconcile_loop(), name="reconcile"),
                     tasks.create_task(self._lifelines.run(), name="lifelines"),
+                    tasks.create_task(self._leases.run(), name="leases"),
                 ]
                 _settle_memory()
                 log.info("started", extra={"context": {"version": __version__}})

@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from dranet.driver.gate import ReadyGate
 from dranet.errors import ClaimError, DranetError, KernelError, Reason
-from dranet.kernel.attachment.attach import attach
+from dranet.kernel.attachment.attach import attach, verify
 from dranet.kernel.attachment.detach import detach
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netns_id import read_netns_id
 from dranet.model.claim import ClaimRef
 from dranet.model.plan import AttachPlan, PreparedClaim
 from dranet.model.sandbox import Mount, PodSandbox
@@ -32,6 +34,9 @@ from dranet.model.status import AttachedLink
 from dranet.store import ClaimStore
 
 log = logging.getLogger(__name__)
+
+DEADLINE = "deadline"
+"""``operation`` of the error with which the kernel room stops at a deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,68 +64,103 @@ class Attachments:
         self._stopped_sandboxes: set[str] = set()
 
     @contextmanager
-    def locked(self, timeout_seconds: float = 30.0) -> Iterator[None]:
+    def locked(self, timeout_seconds: float = 30.0, reason: Reason | None = None) -> Iterator[None]:
         """Hold every device still.
 
         Raises:
             KernelError: somebody else holds them for longer than ``timeout_seconds``.
         """
-        if not self._lock.acquire(timeout=timeout_seconds):
+        if not self._lock.acquire(timeout=max(0.0, timeout_seconds)):
             raise KernelError(
-                f"another attach or release on this node took longer than {timeout_seconds:g} s",
+                f"another attach or release on this node took longer than {timeout_seconds:.3g} s",
                 operation="wait for the node's devices",
+                reason=reason,
             )
         try:
             yield
         finally:
             self._lock.release()
 
+    def _locked_until(self, deadline: float) -> AbstractContextManager[None]:
+        """As :meth:`locked`, for a hook."""
+        return self.locked(deadline - time.monotonic(), Reason.HOOK_DEADLINE_EXCEEDED)
+
     def attach_pod(
-        self, pod: PodSandbox, *, timeout_seconds: float, expected: Sequence[PreparedClaim] | None = None
+        self, pod: PodSandbox, *, deadline: float, expected: Sequence[PreparedClaim] | None = None
     ) -> tuple[AttachedLink, ...] | None:
         """Make sure that every prepared device of the pod is in its namespace, all or nothing.
 
-        Idempotent. ``expected`` makes it a no-op when the pod's records are no longer those (reconcile
-        works from a snapshot). Returns the links as read back, ``None`` when there was nothing to do.
+        Idempotent. No step begins after ``deadline`` (``time.monotonic()``), and the time that others take
+        counts in it; giving back what was done by then comes after. ``expected`` makes it a no-op when the
+        pod's records are no longer those (reconcile works from a snapshot). Returns the links as read back,
+        ``None`` when there was nothing to do.
 
         Raises:
             ClaimError: the pod runs on the host's network.
-            KernelError: whatever the kernel refused; the host is as before.
+            KernelError: whatever the kernel refused, or the deadline (``HookDeadlineExceeded``); the host is
+                as before.
             StoreError: the disk refused; no container starts, and a later call finishes or gives back.
         """
-        with self.locked(timeout_seconds):
-            claims = tuple(c for c in self._store.get_by_pod(pod.uid) if c.plans)
+        with self._locked_until(deadline):
+            claims = self._get_moving(pod)
             if not claims or (expected is not None and claims != tuple(expected)):
                 return None
             if pod.id in self._stopped_sandboxes:
                 raise KernelError(f"pod sandbox {pod.id} of {pod.namespace}/{pod.name} has been stopped")
-            return self._attach(pod, claims)
+            _check_has_own_network(pod)
+            self._release_earlier_sandbox(pod, claims)
+            return self._attach(pod, claims, deadline)
 
-    def _attach(self, pod: PodSandbox, claims: tuple[PreparedClaim, ...]) -> tuple[AttachedLink, ...]:
-        if not pod.netns_path:
-            raise ClaimError(
-                f"pod {pod.namespace}/{pod.name} claims network devices but runs on the host's network",
-                hint="set hostNetwork: false, or drop the claim",
-                reason=Reason.UNSUPPORTED_CLAIM,
-            )
+    def _get_moving(self, pod: PodSandbox) -> tuple[PreparedClaim, ...]:
+        return tuple(claim for claim in self._store.get_by_pod(pod.uid) if claim.plans)
+
+    def _release_earlier_sandbox(self, pod: PodSandbox, claims: Iterable[PreparedClaim]) -> None:
+        """It ended without a word."""
         for claim in claims:
             if claim.netns_path and claim.sandbox_id != pod.id:
-                self._release(claim, "")  # an earlier sandbox of this pod that ended without a word
+                self._release(claim, "")
+
+    def _attach(
+        self, pod: PodSandbox, claims: tuple[PreparedClaim, ...], deadline: float
+    ) -> tuple[AttachedLink, ...]:
         netns = NetworkNamespace.open(pod.netns_path)
         try:
-            placed = [replace(c, sandbox_id=pod.id, netns_path=pod.netns_path) for c in claims]
-            if placed != list(claims):
-                self._store.put_all(placed)
-            links = attach(_plans(claims), netns, self._uplink_rules())
-        except DranetError:
+            self._commit_place(pod, claims, read_netns_id(netns))
+            links = attach(_plans(claims), netns, self._uplink_rules(), deadline=deadline)
+        except DranetError as error:
             netns.close()
             for claim in claims:
                 self._gate.close(claim.claim.uid)  # it may have been open since an earlier attach
+            if isinstance(error, KernelError) and error.operation == DEADLINE:
+                raise _too_late(error, pod) from error
             raise
         self._hold(pod.uid, netns)
         for claim in claims:
             self._gate.open(claim.claim.uid, pod.netns_path)
         return links
+
+    def _commit_place(self, pod: PodSandbox, claims: Sequence[PreparedClaim], netns_id: str) -> None:
+        placed = [
+            replace(claim, sandbox_id=pod.id, netns_path=pod.netns_path, netns_id=netns_id)
+            for claim in claims
+        ]
+        if placed != list(claims):
+            self._store.put_all(placed)
+
+    def find_missing(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
+        """Names of the pod's prepared devices that are not in its namespace as planned; asks the kernel.
+
+        Raises:
+            KernelError: the namespace could not be entered, or others held the devices until ``deadline``.
+        """
+        with self._locked_until(deadline):
+            claims = self._get_moving(pod)
+            absent = [claim for claim in claims if not self.is_attached(claim, pod.id)]
+            if absent or not claims:
+                return tuple(plan.device for plan in _plans(absent))
+            with self._namespace(claims[0], pod.netns_path) as netns:
+                plans = _plans(claims)
+                return tuple(plan.device for plan in plans) if netns is None else verify(plans, netns)
 
     def check_owner(self, pod: PodSandbox, mounts: Iterable[Mount]) -> None:
         """Pass the mounts of a container whose ready files all belong to claims of its own pod.
@@ -199,7 +239,7 @@ class Attachments:
                 operation="detach",
                 reason=Reason.DETACH_FAILED,
             )
-        self._store.put(replace(claim, sandbox_id="", netns_path=""))
+        self._store.put(replace(claim, sandbox_id="", netns_path="", netns_id=""))
         self._let_go(claim.pod.uid)
         return ReleaseReport(claim.claim, report.missing, report.problems)
 
@@ -218,10 +258,14 @@ class Attachments:
             log.info("the namespace of %s is gone: %s", claim.pod, error)
             yield None
             return
-        try:
-            yield opened
-        finally:
-            opened.close()
+        with opened:
+            found = read_netns_id(opened)
+            if claim.netns_id and found != claim.netns_id:
+                # What is in there, under whatever name, is another pod's.
+                log.info("the namespace of %s is gone: its path leads to another one, %s", claim.pod, found)
+                yield None
+            else:
+                yield opened
 
     def _hold(self, pod_uid: str, netns: NetworkNamespace) -> None:
         """Keep the namespace alive: some runtimes remove it before they tell us (CRI-O)."""
@@ -246,3 +290,23 @@ class Attachments:
 
 def _plans(claims: Sequence[PreparedClaim]) -> tuple[AttachPlan, ...]:
     return tuple(plan for claim in claims for plan in claim.plans)
+
+
+def _check_has_own_network(pod: PodSandbox) -> None:
+    if not pod.netns_path:
+        raise ClaimError(
+            f"pod {pod.namespace}/{pod.name} claims network devices but runs on the host's network",
+            hint="set hostNetwork: false, or drop the claim",
+            reason=Reason.UNSUPPORTED_CLAIM,
+        )
+
+
+def _too_late(error: KernelError, pod: PodSandbox) -> KernelError:
+    """No fault of the step before which the time was over."""
+    return KernelError(
+        f"pod {pod.namespace}/{pod.name}: {error.message}; undone, to answer the runtime in time",
+        operation=error.operation,
+        link=error.link,
+        hint=error.hint,
+        reason=Reason.HOOK_DEADLINE_EXCEEDED,
+    )

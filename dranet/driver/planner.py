@@ -1,35 +1,94 @@
 """Claim + inventory + link state -> :class:`PreparedClaim`: everything that the hook will replay, as data.
 
-The one part of Prepare that decides. It reads links and the store but changes nothing; the caller holds the
-node's devices still meanwhile.
+The one part of Prepare that decides, in two strides: :meth:`Planner.decode` says what the claim asks, and on
+which links a DHCP server has to be asked first; :meth:`Planner.plan` reads the links and plans. Neither
+changes anything. The caller holds the node's devices still during the second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 from dranet.claims.config import decode_configs
-from dranet.claims.plan import check_pod_ifnames, plan_device
+from dranet.claims.plan.device import plan_device
+from dranet.claims.plan.link import make_mac
+from dranet.claims.plan.parents import check_parents
+from dranet.claims.plan.pod import check_pod
+from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.claims.select import select_results
+from dranet.driver.node_reader import NodeReader
 from dranet.errors import ClaimError, DeviceError, Reason
-from dranet.kernel.attachment.linkstate import read_link_state
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
-from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
+from dranet.model.plan import (
+    AttachPlan,
+    CreateLink,
+    DhcpLease,
+    LinkState,
+    PreparedClaim,
+    PreparedDevice,
+    RdmaAccess,
+)
 from dranet.store import ClaimStore
+
+_ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
 
 
 class Offers(Protocol):
     """What Prepare asks of the inventory."""
 
-    @property
-    def rdma_netns_exclusive(self) -> bool: ...
-
     def get_offered(self, name: str) -> Device:
         """Raises DeviceError for what is not on offer."""
         ...
+
+
+class LeaseRequest(NamedTuple):
+    """An address to be had from a DHCP server before the claim can be planned."""
+
+    device: str
+    """Which device of the claim it is for: a key of the leases that :meth:`Planner.plan` takes."""
+    ifname: str
+    """The link on the node from which to ask."""
+    mac: str
+    """Whom the server is to see; that of the link in the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedDevice:
+    """One of our results with what the claim asks for it."""
+
+    result: AllocationResult
+    device: Device
+    config: NetworkConfig
+
+    @property
+    def key(self) -> str:
+        """Tells the devices of a claim apart: it may hold several shares of one."""
+        share = self.result.share_id
+        return f"{self.device.name}/{share}" if share else self.device.name
+
+    @property
+    def is_link(self) -> bool:
+        """The pod gets a link of it."""
+        return self.device.kind is DeviceKind.NIC and not self.result.admin_access
+
+    @property
+    def is_on_top(self) -> bool:
+        """The pod gets a link on top of it, and it stays on the node."""
+        return self.is_link and not self.config.interface.is_passthrough
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedClaim:
+    """A claim that this node can serve, as far as can be told without a look at its links."""
+
+    claim: ClaimRef
+    pod: PodRef
+    devices: tuple[DecodedDevice, ...]
+    dhcp: tuple[LeaseRequest, ...] = ()
 
 
 class Planner:
@@ -42,15 +101,17 @@ class Planner:
         inventory: Offers,
         store: ClaimStore,
         device_id: Callable[[str, str], str],
+        node: NodeReader,
     ) -> None:
         self._driver_name = driver_name
         self._boot_id = boot_id
         self._inventory = inventory
         self._store = store
         self._device_id = device_id
+        self._node = node
 
-    def plan(self, claim: Claim) -> PreparedClaim:
-        """Plan every device of the claim that is ours.
+    def decode(self, claim: Claim) -> DecodedClaim:
+        """What the claim asks of which devices.
 
         Raises:
             ClaimError: the claim asks for something invalid or unsupported; every bad field at once.
@@ -63,51 +124,199 @@ class Planner:
             [(selection, device.kind) for selection, device in zip(selections, offered, strict=True)]
         )
         devices = tuple(
-            self._plan_one(claim.ref, selection.result, device, config)
+            DecodedDevice(selection.result, device, config)
             for selection, device, config in zip(selections, offered, configs, strict=True)
         )
-        record = PreparedClaim(claim=claim.ref, pod=pod, devices=devices, boot_id=self._boot_id)
-        check_pod_ifnames([*record.plans, *self._other_plans(record)])
+        _check_shares(devices)
+        self._check_free(claim.ref, devices)
+        return DecodedClaim(claim.ref, pod, devices, tuple(self._lease_requests(claim.ref, devices)))
+
+    def plan(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> PreparedClaim:
+        """Plan every device of the claim that is ours.
+
+        Args:
+            decoded: by :meth:`decode`; whether its devices are free is looked at again.
+            leases: by the ``device`` of each of ``decoded.dhcp``.
+
+        Raises:
+            ClaimError: a device, or the devices of the pod together, cannot have what the claim asks; every
+                bad field at once.
+            DeviceError: a device is gone or busy.
+            KernelError: the kernel did not tell what the plan depends on.
+        """
+        self._check_free(decoded.claim, decoded.devices)
+        devices = self._plan_all(decoded, leases)
+        record = PreparedClaim(decoded.claim, decoded.pod, devices, boot_id=self._boot_id)
+        check_pod([*record.plans, *self._other_plans_of_pod(record)])
+        check_parents(record.plans, self._links_on_top(decoded.claim))
         return record
 
-    def _plan_one(
-        self, claim: ClaimRef, result: AllocationResult, device: Device, config: NetworkConfig
-    ) -> PreparedDevice:
-        if not result.admin_access:
-            self._check_free(device, claim)
-        plan = None if result.admin_access else self._plan_device(device, config)
-        has_edits = plan is not None or device.kind is DeviceKind.GPU
-        return PreparedDevice(
+    def _lease_requests(self, claim: ClaimRef, devices: Sequence[DecodedDevice]) -> Iterator[LeaseRequest]:
+        for decoded in devices:
+            if decoded.is_link and decoded.config.interface.dhcp:
+                yield LeaseRequest(decoded.key, decoded.device.ifname, self._client_mac(claim, decoded))
+
+    def _client_mac(self, claim: ClaimRef, decoded: DecodedDevice) -> str:
+        device, interface = decoded.device, decoded.config.interface
+        if not device.ifname:
+            raise _no_link(device)
+        own = self._node.read_mac(device.ifname)
+        if len(own) != _ETHERNET_MAC_LENGTH:
+            raise ClaimError(
+                f"device {device.name}: interface.dhcp: needs an Ethernet device; {device.ifname} is not",
+                reason=Reason.INVALID_CONFIG,
+            )
+        if interface.hardware_addr:
+            return interface.hardware_addr
+        return make_mac(_mac_seed(claim, decoded)) if decoded.is_on_top else own
+
+    def _plan_all(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> tuple[PreparedDevice, ...]:
+        """Every device is looked at before the first error is told, so that none hides another's."""
+        prepared: list[PreparedDevice] = []
+        errors: list[ClaimError] = []
+        for device in decoded.devices:
+            try:
+                prepared.append(self._plan_one(decoded.claim, device, leases.get(device.key)))
+            except ClaimError as error:
+                errors.append(error)
+        if errors:
+            raise _join(errors)
+        return tuple(prepared)
+
+    def _plan_one(self, claim: ClaimRef, decoded: DecodedDevice, lease: DhcpLease | None) -> PreparedDevice:
+        result, device = decoded.result, decoded.device
+        prepared = PreparedDevice(
             request=result.main_request,
             pool=result.pool,
             device=device,
-            cdi_ids=(self._device_id(claim.uid, device.name),) if has_edits else (),
-            plan=plan,
             share_id=result.share_id,
             admin_access=result.admin_access,
+            cdi_ids=(self._device_id(claim.uid, device.name),),
+        )
+        if result.admin_access:
+            has_nodes = device.kind is DeviceKind.GPU
+            return prepared if has_nodes else replace(prepared, cdi_ids=())
+        if device.kind is DeviceKind.GPU:
+            plan_device(device, None, decoded.config, rdma_exclusive=False)  # refuses what is not for it
+            return prepared
+        exclusive = bool(device.rdma_device) and self._node.read_rdma_exclusive()
+        plan = self._plan_device(claim, decoded, lease, exclusive)
+        return replace(prepared, plan=plan, rdma=self._plan_rdma(decoded, exclusive))
+
+    def _plan_device(
+        self, claim: ClaimRef, decoded: DecodedDevice, lease: DhcpLease | None, exclusive: bool
+    ) -> AttachPlan:
+        device, config = decoded.device, decoded.config
+        parent_mtu = None
+        if device.physical_function and config.interface.mtu is not None:
+            parent_mtu = self._node.read_physical_function_mtu(device.physical_function)
+        return plan_device(
+            device,
+            self._read_host(decoded),
+            config,
+            rdma_exclusive=exclusive,
+            lease=lease,
+            mac_seed=_mac_seed(claim, decoded),
+            physical_function_mtu=parent_mtu,
         )
 
-    def _plan_device(self, device: Device, config: NetworkConfig) -> AttachPlan | None:
-        host = read_link_state(device.ifname) if device.ifname else None
-        plan = plan_device(device, host, config, rdma_exclusive=self._inventory.rdma_netns_exclusive)
-        return None if device.kind is DeviceKind.GPU else plan
+    def _read_host(self, decoded: DecodedDevice) -> LinkState | None:
+        ifname = decoded.device.ifname
+        if not ifname or not decoded.is_link:
+            return None
+        return self._node.read_parent(ifname) if decoded.is_on_top else self._node.read_link(ifname)
 
-    def _other_plans(self, record: PreparedClaim) -> tuple[AttachPlan, ...]:
-        """Plans of the pod's other claims: they share its interface names."""
+    def _plan_rdma(self, decoded: DecodedDevice, exclusive: bool) -> RdmaAccess:
+        device, config = decoded.device, decoded.config
+        wants_nodes = config.rdma.management_devices
+        nodes = self._node.read_management_nodes(device.rdma_device) if wants_nodes else ()
+        return plan_rdma_access(device, config, nodes, exclusive=exclusive)
+
+    def _other_plans_of_pod(self, record: PreparedClaim) -> tuple[AttachPlan, ...]:
+        """Plans of the pod's other claims: they share its namespace."""
         others = [c for c in self._store.get_by_pod(record.pod.uid) if c.claim.uid != record.claim.uid]
         return tuple(plan for other in others for plan in other.plans)
 
-    def _check_free(self, device: Device, claim: ClaimRef) -> None:
-        """The last line of defence against a double allocation."""
+    def _links_on_top(self, claim: ClaimRef) -> Iterator[tuple[str, AttachPlan]]:
+        """What other claims of this boot have on the node's devices."""
+        for other in self._get_others(claim):
+            yield from ((f"claim {other.claim} (pod {other.pod})", plan) for plan in other.plans)
+
+    def _get_others(self, claim: ClaimRef) -> Iterator[PreparedClaim]:
         for other in self._store.get_all():
-            if other.claim.uid == claim.uid or other.boot_id != self._boot_id:
-                continue
-            if any(held.device.name == device.name and not held.admin_access for held in other.devices):
-                raise DeviceError(
-                    f"device {device.name} is prepared for claim {other.claim} (pod {other.pod})",
-                    hint="it is free once that pod has ended",
-                    reason=Reason.DEVICE_BUSY,
-                )
+            if other.claim.uid != claim.uid and other.boot_id == self._boot_id:
+                yield other
+
+    def _check_free(self, claim: ClaimRef, devices: Sequence[DecodedDevice]) -> None:
+        """The last line of defence against a double allocation."""
+        for decoded in devices:
+            if not decoded.result.admin_access:
+                self._check_one_free(claim, decoded)
+
+    def _check_one_free(self, claim: ClaimRef, decoded: DecodedDevice) -> None:
+        for other in self._get_others(claim):
+            for held in other.devices:
+                is_held = held.device.name == decoded.device.name and not held.admin_access
+                if is_held and not (decoded.result.share_id and _is_share(held)):
+                    raise DeviceError(
+                        f"device {decoded.device.name} is prepared for claim {other.claim} (pod {other.pod})",
+                        hint="it is free once that pod has ended",
+                        reason=Reason.DEVICE_BUSY,
+                    )
+
+
+def _is_share(held: PreparedDevice) -> bool:
+    """Somebody's part of a device that stays on the node for others."""
+    steps = held.plan.steps if held.plan else ()
+    return held.share_id is not None and any(isinstance(step, CreateLink) for step in steps)
+
+
+def _check_shares(devices: Sequence[DecodedDevice]) -> None:
+    """A share of a device is a link on top of it: what moves can be in one pod only."""
+    seen: dict[str, DecodedDevice] = {}
+    for decoded in devices:
+        if decoded.result.admin_access:
+            continue
+        name = decoded.device.name
+        if decoded.result.share_id and not decoded.is_on_top:
+            raise _not_shareable(decoded.device)
+        first = seen.setdefault(name, decoded)
+        if first is not decoded and not (first.result.share_id and decoded.result.share_id):
+            raise DeviceError(
+                f"device {name} is allocated twice to this claim, and not as shares",
+                reason=Reason.DEVICE_BUSY,
+            )
+
+
+def _not_shareable(device: Device) -> ClaimError:
+    if device.kind is DeviceKind.NIC:
+        return ClaimError(
+            f"device {device.name} is shared with other claims, so it cannot move into one pod",
+            hint="set interface.type to macvlan, ipvlan or vlan",
+            reason=Reason.UNSUPPORTED_CLAIM,
+        )
+    return ClaimError(
+        f"device {device.name} is allocated as a share, which only network interfaces can be",
+        hint="the operator's --shared-devices must not name it",
+        reason=Reason.UNSUPPORTED_CLAIM,
+    )
+
+
+def _mac_seed(claim: ClaimRef, decoded: DecodedDevice) -> str:
+    return f"{claim.uid}/{decoded.key}"
+
+
+def _no_link(device: Device) -> DeviceError:
+    return DeviceError(f"device {device.name} has no network interface on the host")
+
+
+def _join(errors: Sequence[ClaimError]) -> ClaimError:
+    """One error that says all; the hints where there is one for each."""
+    if len(errors) == 1:
+        return errors[0]
+    hints = dict.fromkeys(error.hint for error in errors if error.hint)
+    messages = dict.fromkeys(error.message for error in errors)
+    return ClaimError("; ".join(messages), hint="; ".join(hints), reason=errors[0].reason)
 
 
 def _consumer(claim: Claim) -> PodRef:

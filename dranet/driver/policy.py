@@ -26,7 +26,7 @@ def load_policy(settings: Settings) -> Policy:
     """What the settings say about publishing.
 
     Raises:
-        SettingsError: the filter does not compile, the file of attributes or a name to prefer is wrong, or
+        SettingsError: an expression does not compile, the file of attributes or a name to prefer is wrong, or
             an expression is given and the CEL engine is not installed.
     """
     return PolicySource(settings).get()
@@ -93,20 +93,21 @@ def _policy(settings: Settings, rules: OwnAttributes | None) -> Policy:
         offer_link_kinds=frozenset(settings.offer_link_kinds),
         list_attributes=settings.list_attributes,
         prefer_attributes=_preferred(settings.prefer_attributes, rules.names if rules else frozenset()),
-        filter=_compile_filter(settings),
+        filter=_compile("--filter", settings.filter, settings.driver_name),
+        shared=_compile("--shared-devices", settings.shared_devices, settings.driver_name),
         rules=rules,
     )
 
 
-def _compile_filter(settings: Settings) -> DeviceFilter | None:
-    if not settings.filter.strip():
+def _compile(flag: str, expression: str, driver: str) -> DeviceFilter | None:
+    if not expression.strip():
         return None
     from dranet.cel import CelError, DeviceExpression  # with it comes the engine, which most nodes never need
 
     try:
-        return DeviceExpression.compile(settings.filter, settings.driver_name)
+        return DeviceExpression.compile(expression, driver)
     except CelError as error:
-        raise SettingsError(f"--filter: {error.message}", hint=error.hint or _FILTER_HINT) from error
+        raise SettingsError(f"{flag}: {error.message}", hint=error.hint or _FILTER_HINT) from error
 
 
 def _preferred(names: Iterable[str], own: frozenset[str]) -> tuple[str, ...]:

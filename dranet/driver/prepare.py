@@ -1,7 +1,9 @@
-"""Prepare and Unprepare: fetch -> select -> read link state -> plan -> store -> CDI -> answer.
+"""Prepare and Unprepare: fetch -> decode -> lease -> read link state -> plan -> store -> CDI -> answer.
 
-Slow work belongs here, so that the runtime's hook only replays a plan. The record is committed before the
-kubelet hears "prepared". One claim's error goes into that claim's answer and never fails the batch.
+Slow work belongs here, so that the runtime's hook only replays a plan. DHCP servers are asked while nobody
+waits for the node's devices; what they gave goes back when the claim is not prepared after all. The record is
+committed before the kubelet hears "prepared". One claim's error goes into that claim's answer and never fails
+the batch.
 """
 
 from __future__ import annotations
@@ -10,22 +12,25 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.gate import ReadyGate
+from dranet.driver.leases import Leases, iter_leases
 from dranet.errors import DranetError, ProtocolError
+from dranet.kubelet.claim_locks import ClaimLocks
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
 from dranet.model.device import DeviceKind
-from dranet.model.plan import PreparedClaim, PreparedDevice
+from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.store import ClaimStore
 from dranet.telemetry import Metrics
 
 if TYPE_CHECKING:
-    from dranet.driver.planner import Offers, Planner
+    from dranet.driver.planner import DecodedClaim, Offers, Planner
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +43,12 @@ class Preparer:
         *,
         driver_name: str,
         boot_id: str,
+        sysfs_root: Path,
         fetch: Callable[[ClaimRef], Awaitable[Claim]],
         inventory: Offers,
         store: ClaimStore,
         attachments: Attachments,
+        leases: Leases,
         cdi: CdiSpecs,
         gate: ReadyGate,
         runtime_ready: Callable[[], bool],
@@ -50,10 +57,14 @@ class Preparer:
     ) -> None:
         self._driver_name = driver_name
         self._boot_id = boot_id
+        self._sysfs_root = sysfs_root
         self._fetch = fetch
         self._inventory = inventory
         self._store = store
         self._attachments = attachments
+        self._leases = leases
+        self._devices = ClaimLocks()
+        """By device: two claims for one NIC would get one lease, and the loser would give it back."""
         self._cdi = cdi
         self._gate = gate
         self._runtime_ready = runtime_ready
@@ -78,7 +89,7 @@ class Preparer:
             record = self._store.get(ref.uid)
             if record is None or record.boot_id != self._boot_id:
                 claim = await self._fetch(ref)
-                record = await asyncio.to_thread(self._plan_and_commit, claim)
+                record = await self._prepare_anew(claim)
                 self._announcer.prepared(record)
                 context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
                 log.info("prepared", extra={"context": context})
@@ -91,8 +102,28 @@ class Preparer:
             return PrepareOutcome(devices=(), error=str(error))
         return PrepareOutcome(devices=tuple(_answer(device) for device in record.devices))
 
+    async def _prepare_anew(self, claim: Claim) -> PreparedClaim:
+        ours = (result.device for result in claim.results if result.driver == self._driver_name)
+        async with self._devices.hold(ours):
+            decoded = await asyncio.to_thread(self._decode, claim)
+            if decoded.dhcp:
+                self._check_runtime()
+            leases = await self._leases.acquire(decoded.dhcp)
+            try:
+                record = await asyncio.to_thread(self._plan_and_commit, decoded, leases)
+            except DranetError:
+                await self._leases.release_unused(decoded.dhcp, leases)
+                raise
+        if leases:
+            self._leases.committed()
+        return record
+
+    def _decode(self, claim: Claim) -> DecodedClaim:
+        return self._planner.decode(claim)
+
     async def _unprepare_one(self, ref: ClaimRef) -> str:
         try:
+            await self._give_back_leases(ref.uid)
             report = await asyncio.to_thread(self._release_and_forget, ref.uid)
         except DranetError as error:
             log.warning(
@@ -105,6 +136,16 @@ class Preparer:
         log.info("unprepared", extra={"context": {"claim": ref}})
         return ""
 
+    async def _give_back_leases(self, claim_uid: str) -> None:
+        """From the host, so after the links are back and before somebody else can be given them."""
+        record = self._store.get(claim_uid)
+        if record is None or not any(iter_leases([record])):
+            return
+        report = await asyncio.to_thread(self._attachments.release_claim, claim_uid)
+        if report is not None:
+            self._announcer.released(report)
+        await self._leases.release(record)
+
     def _release_and_forget(self, claim_uid: str) -> ReleaseReport | None:
         with self._attachments.locked():
             report = self._attachments.release_claim(claim_uid)
@@ -113,23 +154,32 @@ class Preparer:
             self._store.delete(claim_uid)
         return report
 
-    def _plan_and_commit(self, claim: Claim) -> PreparedClaim:
+    def _plan_and_commit(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> PreparedClaim:
         """Blocking: reads links and writes the store, so it runs in a worker thread."""
         with self._attachments.locked():
-            record = self._planner.plan(claim)
-            self._check_runtime(record)
+            record = self._planner.plan(decoded, leases)
+            if record.plans:
+                self._check_runtime()
             self._store.put(record)
         return record
 
     @functools.cached_property
     def _planner(self) -> Planner:
         """Made for the first claim: decoding configs needs pydantic, 10 MB that an idle node does without."""
+        from dranet.driver.node_reader import NodeReader
         from dranet.driver.planner import Planner
 
-        return Planner(self._driver_name, self._boot_id, self._inventory, self._store, self._cdi.device_id)
+        return Planner(
+            self._driver_name,
+            self._boot_id,
+            self._inventory,
+            self._store,
+            self._cdi.device_id,
+            NodeReader(self._sysfs_root),
+        )
 
-    def _check_runtime(self, record: PreparedClaim) -> None:
-        if record.plans and not self._runtime_ready():
+    def _check_runtime(self) -> None:
+        if not self._runtime_ready():
             raise ProtocolError(
                 "not connected to the runtime's NRI socket: the pod would start without its NIC",
                 hint="enable NRI in the runtime; this is retried",
@@ -137,9 +187,10 @@ class Preparer:
             )
 
     def _write_cdi(self, record: PreparedClaim) -> None:
-        devices = [self._cdi_device(record, device) for device in record.devices if device.cdi_ids]
+        """A claim may hold several shares of one device, which are one entry."""
+        devices = {d.device.name: self._cdi_device(record, d) for d in record.devices if d.cdi_ids}
         if devices:
-            self._cdi.write(record.claim.uid, devices)
+            self._cdi.write(record.claim.uid, [*devices.values()])
 
     def _cdi_device(self, record: PreparedClaim, prepared: PreparedDevice) -> CdiDevice:
         """GPU nodes go to the containers that name the claim; a device that moves brings the ready gate."""

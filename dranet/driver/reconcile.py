@@ -9,6 +9,7 @@ is left alone, because the hook knew better.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -96,9 +97,8 @@ class Reconciler:
     def _ensure_attached(self, pod: PodSandbox, records: Sequence[PreparedClaim]) -> None:
         was_attached = all(self._attachments.is_attached(record, pod.id) for record in records)
         try:
-            links = self._attachments.attach_pod(
-                pod, timeout_seconds=ATTACH_TIMEOUT_SECONDS, expected=records
-            )
+            deadline = time.monotonic() + ATTACH_TIMEOUT_SECONDS
+            links = self._attachments.attach_pod(pod, deadline=deadline, expected=records)
         except DranetError as error:
             for record in records:
                 self._count(Action.FAILED, record, str(error))

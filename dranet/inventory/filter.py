@@ -17,7 +17,7 @@ from dranet.errors import DranetError
 from dranet.inventory.build import bare_device, carrier
 from dranet.inventory.decision import Decision
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
-from dranet.inventory.policy import DEFAULT_POLICY, Given, Policy
+from dranet.inventory.policy import DEFAULT_POLICY, DeviceFilter, Given, Policy
 from dranet.inventory.ties import Ties, find_ties
 from dranet.model.attributes import ALIAS, IFNAME, NOT_TEXT, RDMA_DEVICE
 from dranet.model.device import Device, DeviceKind
@@ -116,7 +116,7 @@ def _decide_free(device: Device, view: _HostView, policy: Policy) -> Decision:
     reason = _reason_to_hold(device, view, policy)
     if reason:
         return Decision(device, False, reason)
-    if policy.rules is None and policy.filter is None:
+    if policy.rules is None and policy.filter is None and policy.shared is None:
         return Decision(device, True, _OFFERED[device.kind])
     return _decide_once(device, policy)
 
@@ -140,9 +140,11 @@ def _decide_once(device: Device, policy: Policy) -> Decision:
 
 
 def _decide_by_policy(device: Device, policy: Policy) -> Decision:
-    """The operator's attributes, then the operator's filter."""
+    """The operator's attributes, then who may share it, then the operator's filter."""
     given = policy.rules.attributes_for(device) if policy.rules else Given()
     device = replace(device, attributes={**device.attributes, **given.attributes})
+    if policy.shared is not None and device.kind is DeviceKind.NIC:
+        device, given = _share(device, given, policy.shared)
     try:
         if policy.filter is None or policy.filter.matches(device.attributes):
             return Decision(device, True, _OFFERED[device.kind], warnings=given.warnings)
@@ -150,6 +152,15 @@ def _decide_by_policy(device: Device, policy: Policy) -> Decision:
     except DranetError as error:
         reason = f"fails the operator's filter: {error.message}"
         return Decision(device, False, reason, filter_failed=True, warnings=given.warnings)
+
+
+def _share(device: Device, given: Given, shared: DeviceFilter) -> tuple[Device, Given]:
+    """A device that the expression fails on stays with one claim at a time, and says so."""
+    try:
+        return replace(device, shared=shared.matches(device.attributes)), given
+    except DranetError as error:
+        warning = f"device {device.name} is not shared: shared_devices fails on it: {error.message}"
+        return device, replace(given, warnings=(*given.warnings, warning))
 
 
 _MAX_JUDGED = 4096

@@ -57,6 +57,8 @@ class Policy:
     prefer_attributes: tuple[str, ...] = ()
     """Qualified names that go first when a device has more attributes than a slice can take."""
     filter: DeviceFilter | None = field(default=None)
+    shared: DeviceFilter | None = field(default=None)
+    """Which network interfaces several claims may hold at once. One that it fails on is not shared."""
     rules: AttributeRules | None = field(default=None)
     judged: dict[str, tuple[Device, Decision]] = field(
         init=False, repr=False, compare=False, default_factory=dict

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x64ranet/pb/nri.proto\x12\ndranet.nri\"\x07\n\x05\x45mpty\"U\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\x12\x13\n\x0bnri_version\x18\x03 \x01(\t\"\x9d\x01\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1c\n\x14registration_timeout\x18\x04 \x01(\x03\x12\x17\n\x0frequest_timeout\x18\x05 \x01(\x03\x12\x13\n\x0bnri_version\x18\x06 \x01(\t\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"s\n\x12SynchronizeRequest\x12$\n\x04pods\x18\x01 \x03(\x0b\x32\x16.dranet.nri.PodSandbox\x12)\n\ncontainers\x18\x02 \x03(\x0b\x32\x15.dranet.nri.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x83\x01\n\x10StateChangeEvent\x12 \n\x05\x65vent\x18\x01 \x01(\x0e\x32\x11.dranet.nri.Event\x12#\n\x03pod\x18\x02 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x03 \x01(\x0b\x32\x15.dranet.nri.Container\"8\n\x11PodSandboxRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\"g\n\x16\x43reateContainerRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x02 \x01(\x0b\x32\x15.dranet.nri.Container\"J\n\x17\x43reateContainerResponse\x12/\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32\x1f.dranet.nri.ContainerAdjustment\"\xfa\x02\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x32\n\x06labels\x18\x05 \x03(\x0b\x32\".dranet.nri.PodSandbox.LabelsEntry\x12<\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\'.dranet.nri.PodSandbox.AnnotationsEntry\x12\x17\n\x0fruntime_handler\x18\x07 \x01(\t\x12*\n\x05linux\x18\x08 \x01(\x0b\x32\x1b.dranet.nri.LinuxPodSandbox\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0b\n\x03ips\x18\n \x03(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x0fLinuxPodSandbox\x12.\n\nnamespaces\x18\x05 \x03(\x0b\x32\x1a.dranet.nri.LinuxNamespace\",\n\x0eLinuxNamespace\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"\x96\x03\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.dranet.nri.ContainerState\x12\x31\n\x06labels\x18\x05 \x03(\x0b\x32!.dranet.nri.Container.LabelsEntry\x12;\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32&.dranet.nri.Container.AnnotationsEntry\x12!\n\x06mounts\x18\t \x03(\x0b\x32\x11.dranet.nri.Mount\x12)\n\x05linux\x18\x0b \x01(\x0b\x32\x1a.dranet.nri.LinuxContainer\x12\x0b\n\x03pid\x18\x0c \x01(\r\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x0eLinuxContainer\x12.\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1a.dranet.nri.LinuxNamespace\"\x90\x01\n\x13\x43ontainerAdjustment\x12!\n\x06mounts\x18\x03 \x03(\x0b\x32\x11.dranet.nri.Mount\x12!\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x14.dranet.nri.KeyValue\x12\x33\n\x05linux\x18\x06 \x01(\x0b\x32$.dranet.nri.LinuxContainerAdjustment\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"D\n\x18LinuxContainerAdjustment\x12(\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x17.dranet.nri.LinuxDevice\"G\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03*m\n\x05\x45vent\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x13\n\x0fRUN_POD_SANDBOX\x10\x01\x12\x14\n\x10STOP_POD_SANDBOX\x10\x02\x12\x16\n\x12REMOVE_POD_SANDBOX\x10\x03\x12\x14\n\x10\x43REATE_CONTAINER\x10\x04*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x64ranet/pb/nri.proto\x12\ndranet.nri\"\x07\n\x05\x45mpty\"U\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\x12\x13\n\x0bnri_version\x18\x03 \x01(\t\"\x9d\x01\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1c\n\x14registration_timeout\x18\x04 \x01(\x03\x12\x17\n\x0frequest_timeout\x18\x05 \x01(\x03\x12\x13\n\x0bnri_version\x18\x06 \x01(\t\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"s\n\x12SynchronizeRequest\x12$\n\x04pods\x18\x01 \x03(\x0b\x32\x16.dranet.nri.PodSandbox\x12)\n\ncontainers\x18\x02 \x03(\x0b\x32\x15.dranet.nri.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x83\x01\n\x10StateChangeEvent\x12 \n\x05\x65vent\x18\x01 \x01(\x0e\x32\x11.dranet.nri.Event\x12#\n\x03pod\x18\x02 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x03 \x01(\x0b\x32\x15.dranet.nri.Container\"8\n\x11PodSandboxRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\"g\n\x16\x43reateContainerRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x02 \x01(\x0b\x32\x15.dranet.nri.Container\"J\n\x17\x43reateContainerResponse\x12/\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32\x1f.dranet.nri.ContainerAdjustment\"\xfa\x02\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x32\n\x06labels\x18\x05 \x03(\x0b\x32\".dranet.nri.PodSandbox.LabelsEntry\x12<\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\'.dranet.nri.PodSandbox.AnnotationsEntry\x12\x17\n\x0fruntime_handler\x18\x07 \x01(\t\x12*\n\x05linux\x18\x08 \x01(\x0b\x32\x1b.dranet.nri.LinuxPodSandbox\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0b\n\x03ips\x18\n \x03(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x0fLinuxPodSandbox\x12.\n\nnamespaces\x18\x05 \x03(\x0b\x32\x1a.dranet.nri.LinuxNamespace\",\n\x0eLinuxNamespace\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"\xc0\x03\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.dranet.nri.ContainerState\x12\x31\n\x06labels\x18\x05 \x03(\x0b\x32!.dranet.nri.Container.LabelsEntry\x12;\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32&.dranet.nri.Container.AnnotationsEntry\x12!\n\x06mounts\x18\t \x03(\x0b\x32\x11.dranet.nri.Mount\x12)\n\x05linux\x18\x0b \x01(\x0b\x32\x1a.dranet.nri.LinuxContainer\x12\x0b\n\x03pid\x18\x0c \x01(\r\x12(\n\x07rlimits\x18\r \x03(\x0b\x32\x17.dranet.nri.POSIXRlimit\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x0eLinuxContainer\x12.\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1a.dranet.nri.LinuxNamespace\"\xba\x01\n\x13\x43ontainerAdjustment\x12!\n\x06mounts\x18\x03 \x03(\x0b\x32\x11.dranet.nri.Mount\x12!\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x14.dranet.nri.KeyValue\x12\x33\n\x05linux\x18\x06 \x01(\x0b\x32$.dranet.nri.LinuxContainerAdjustment\x12(\n\x07rlimits\x18\x07 \x03(\x0b\x32\x17.dranet.nri.POSIXRlimit\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"7\n\x0bPOSIXRlimit\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04hard\x18\x02 \x01(\x04\x12\x0c\n\x04soft\x18\x03 \x01(\x04\"D\n\x18LinuxContainerAdjustment\x12(\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x17.dranet.nri.LinuxDevice\"x\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12/\n\tfile_mode\x18\x05 \x01(\x0b\x32\x1c.dranet.nri.OptionalFileMode\"!\n\x10OptionalFileMode\x12\r\n\x05value\x18\x01 \x01(\r*m\n\x05\x45vent\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x13\n\x0fRUN_POD_SANDBOX\x10\x01\x12\x14\n\x10STOP_POD_SANDBOX\x10\x02\x12\x16\n\x12REMOVE_POD_SANDBOX\x10\x03\x12\x14\n\x10\x43REATE_CONTAINER\x10\x04*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,10 +39,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTAINER_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_CONTAINER_ANNOTATIONSENTRY']._loaded_options = None
   _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_options = b'8\001'
-  _globals['_EVENT']._serialized_start=2231
-  _globals['_EVENT']._serialized_end=2340
-  _globals['_CONTAINERSTATE']._serialized_start=2343
-  _globals['_CONTAINERSTATE']._serialized_end=2473
+  _globals['_EVENT']._serialized_start=2456
+  _globals['_EVENT']._serialized_end=2565
+  _globals['_CONTAINERSTATE']._serialized_start=2568
+  _globals['_CONTAINERSTATE']._serialized_end=2698
   _globals['_EMPTY']._serialized_start=35
   _globals['_EMPTY']._serialized_end=42
   _globals['_REGISTERPLUGINREQUEST']._serialized_start=44
@@ -74,21 +74,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LINUXNAMESPACE']._serialized_start=1303
   _globals['_LINUXNAMESPACE']._serialized_end=1347
   _globals['_CONTAINER']._serialized_start=1350
-  _globals['_CONTAINER']._serialized_end=1756
+  _globals['_CONTAINER']._serialized_end=1798
   _globals['_CONTAINER_LABELSENTRY']._serialized_start=1137
   _globals['_CONTAINER_LABELSENTRY']._serialized_end=1182
   _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_start=1184
   _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=1234
-  _globals['_LINUXCONTAINER']._serialized_start=1758
-  _globals['_LINUXCONTAINER']._serialized_end=1822
-  _globals['_CONTAINERADJUSTMENT']._serialized_start=1825
-  _globals['_CONTAINERADJUSTMENT']._serialized_end=1969
-  _globals['_MOUNT']._serialized_start=1971
-  _globals['_MOUNT']._serialized_end=2046
-  _globals['_KEYVALUE']._serialized_start=2048
-  _globals['_KEYVALUE']._serialized_end=2086
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=2088
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=2156
-  _globals['_LINUXDEVICE']._serialized_start=2158
-  _globals['_LINUXDEVICE']._serialized_end=2229
+  _globals['_LINUXCONTAINER']._serialized_start=1800
+  _globals['_LINUXCONTAINER']._serialized_end=1864
+  _globals['_CONTAINERADJUSTMENT']._serialized_start=1867
+  _globals['_CONTAINERADJUSTMENT']._serialized_end=2053
+  _globals['_MOUNT']._serialized_start=2055
+  _globals['_MOUNT']._serialized_end=2130
+  _globals['_KEYVALUE']._serialized_start=2132
+  _globals['_KEYVALUE']._serialized_end=2170
+  _globals['_POSIXRLIMIT']._serialized_start=2172
+  _globals['_POSIXRLIMIT']._serialized_end=2227
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=2229
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=2297
+  _globals['_LINUXDEVICE']._serialized_start=2299
+  _globals['_LINUXDEVICE']._serialized_end=2419
+  _globals['_OPTIONALFILEMODE']._serialized_start=2421
+  _globals['_OPTIONALFILEMODE']._serialized_end=2454
 # @@protoc_insertion_point(module_scope)

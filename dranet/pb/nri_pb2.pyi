@@ -506,6 +506,7 @@ class Container(_message.Message):
     MOUNTS_FIELD_NUMBER: _builtins.int
     LINUX_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
+    RLIMITS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     pod_sandbox_id: _builtins.str
     name: _builtins.str
@@ -519,6 +520,8 @@ class Container(_message.Message):
     def mounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mount]: ...
     @_builtins.property
     def linux(self) -> Global___LinuxContainer: ...
+    @_builtins.property
+    def rlimits(self) -> _containers.RepeatedCompositeFieldContainer[Global___POSIXRlimit]: ...
     def __init__(
         self,
         *,
@@ -531,10 +534,11 @@ class Container(_message.Message):
         mounts: _abc.Iterable[Global___Mount] | None = ...,
         linux: Global___LinuxContainer | None = ...,
         pid: _builtins.int = ...,
+        rlimits: _abc.Iterable[Global___POSIXRlimit] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["linux", b"linux"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "id", b"id", "labels", b"labels", "linux", b"linux", "mounts", b"mounts", "name", b"name", "pid", b"pid", "pod_sandbox_id", b"pod_sandbox_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "id", b"id", "labels", b"labels", "linux", b"linux", "mounts", b"mounts", "name", b"name", "pid", b"pid", "pod_sandbox_id", b"pod_sandbox_id", "rlimits", b"rlimits", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -569,22 +573,26 @@ class ContainerAdjustment(_message.Message):
     MOUNTS_FIELD_NUMBER: _builtins.int
     ENV_FIELD_NUMBER: _builtins.int
     LINUX_FIELD_NUMBER: _builtins.int
+    RLIMITS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def mounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mount]: ...
     @_builtins.property
     def env(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     @_builtins.property
     def linux(self) -> Global___LinuxContainerAdjustment: ...
+    @_builtins.property
+    def rlimits(self) -> _containers.RepeatedCompositeFieldContainer[Global___POSIXRlimit]: ...
     def __init__(
         self,
         *,
         mounts: _abc.Iterable[Global___Mount] | None = ...,
         env: _abc.Iterable[Global___KeyValue] | None = ...,
         linux: Global___LinuxContainerAdjustment | None = ...,
+        rlimits: _abc.Iterable[Global___POSIXRlimit] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["linux", b"linux"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["env", b"env", "linux", b"linux", "mounts", b"mounts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["env", b"env", "linux", b"linux", "mounts", b"mounts", "rlimits", b"rlimits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -642,6 +650,33 @@ class KeyValue(_message.Message):
 Global___KeyValue: _TypeAlias = KeyValue  # noqa: Y015
 
 @_typing.final
+class POSIXRlimit(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    HARD_FIELD_NUMBER: _builtins.int
+    SOFT_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """The OCI runtime spec's names: RLIMIT_MEMLOCK."""
+    hard: _builtins.int
+    """2^64-1 is RLIM_INFINITY."""
+    soft: _builtins.int
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        hard: _builtins.int = ...,
+        soft: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hard", b"hard", "soft", b"soft", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___POSIXRlimit: _TypeAlias = POSIXRlimit  # noqa: Y015
+
+@_typing.final
 class LinuxContainerAdjustment(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -669,11 +704,16 @@ class LinuxDevice(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     MAJOR_FIELD_NUMBER: _builtins.int
     MINOR_FIELD_NUMBER: _builtins.int
+    FILE_MODE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     type: _builtins.str
     """"c" or "b"."""
     major: _builtins.int
     minor: _builtins.int
+    @_builtins.property
+    def file_mode(self) -> Global___OptionalFileMode:
+        """Left out, the OCI runtime chooses (runc: 0666)."""
+
     def __init__(
         self,
         *,
@@ -681,11 +721,31 @@ class LinuxDevice(_message.Message):
         type: _builtins.str = ...,
         major: _builtins.int = ...,
         minor: _builtins.int = ...,
+        file_mode: Global___OptionalFileMode | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file_mode", b"file_mode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["major", b"major", "minor", b"minor", "path", b"path", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_mode", b"file_mode", "major", b"major", "minor", b"minor", "path", b"path", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinuxDevice: _TypeAlias = LinuxDevice  # noqa: Y015
+
+@_typing.final
+class OptionalFileMode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    value: _builtins.int
+    def __init__(
+        self,
+        *,
+        value: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OptionalFileMode: _TypeAlias = OptionalFileMode  # noqa: Y015

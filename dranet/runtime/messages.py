@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dranet.errors import ProtocolError
 from dranet.model.facts import CharDevice
-from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
+from dranet.model.sandbox import UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
 from dranet.pb import nri_pb2
 
 _NETWORK = "network"
 """The OCI runtime spec's name of the network namespace; absent for a pod on host networking."""
+
+_RLIM_INFINITY = (1 << 64) - 1
 
 
 def parse_pod(message: nri_pb2.PodSandbox) -> PodSandbox:
@@ -47,7 +49,15 @@ def parse_container(message: nri_pb2.Container) -> Container:
         name=message.name,
         pod_sandbox_id=message.pod_sandbox_id,
         mounts=tuple(Mount(m.source, m.destination, m.type, tuple(m.options)) for m in message.mounts),
+        rlimits=tuple(
+            Rlimit(limit.type, _parse_amount(limit.soft), _parse_amount(limit.hard))
+            for limit in message.rlimits
+        ),
     )
+
+
+def _parse_amount(amount: int) -> int:
+    return UNLIMITED if amount == _RLIM_INFINITY else amount
 
 
 def build_adjustment(adjustment: ContainerAdjustment) -> nri_pb2.ContainerAdjustment:
@@ -56,6 +66,7 @@ def build_adjustment(adjustment: ContainerAdjustment) -> nri_pb2.ContainerAdjust
         mounts=[_build_mount(mount) for mount in adjustment.mounts],
         env=[nri_pb2.KeyValue(key=key, value=value) for key, value in adjustment.env],
         linux=nri_pb2.LinuxContainerAdjustment(devices=[_build_device(d) for d in adjustment.devices]),
+        rlimits=[_build_rlimit(limit) for limit in adjustment.rlimits],
     )
 
 
@@ -66,4 +77,17 @@ def _build_mount(mount: Mount) -> nri_pb2.Mount:
 
 
 def _build_device(device: CharDevice) -> nri_pb2.LinuxDevice:
-    return nri_pb2.LinuxDevice(path=device.path, type="c", major=device.major, minor=device.minor)
+    message = nri_pb2.LinuxDevice(path=device.path, type="c", major=device.major, minor=device.minor)
+    if device.file_mode is not None:
+        message.file_mode.value = device.file_mode
+    return message
+
+
+def _build_rlimit(limit: Rlimit) -> nri_pb2.POSIXRlimit:
+    return nri_pb2.POSIXRlimit(
+        type=limit.type, soft=_build_amount(limit.soft), hard=_build_amount(limit.hard)
+    )
+
+
+def _build_amount(amount: int) -> int:
+    return _RLIM_INFINITY if amount == UNLIMITED else amount

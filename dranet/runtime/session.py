@@ -41,8 +41,14 @@ class RuntimeHooks(Protocol):
     both called during a rolling update.
     """
 
-    def connected(self, runtime_name: str, runtime_version: str) -> None:
-        """The runtime introduced itself; Synchronize follows."""
+    def connected(
+        self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
+    ) -> None:
+        """The runtime introduced itself; Synchronize follows.
+
+        It waits ``request_timeout_seconds`` for the answer to a hook; ``None`` where it does not say so
+        (before NRI 0.7).
+        """
 
     def disconnected(self, reason: str) -> None:
         """The connection that ``connected`` announced is lost (not by ``stop``); it is being made anew."""
@@ -158,7 +164,8 @@ class PluginSession:
 
     def _configure(self, payload: bytes) -> Message:
         request = nri_pb2.ConfigureRequest.FromString(payload)
-        self._hooks.connected(request.runtime_name, request.runtime_version)
+        timeout_seconds = request.request_timeout / 1000 if request.request_timeout > 0 else None
+        self._hooks.connected(request.runtime_name, request.runtime_version, timeout_seconds)
         self.introduced = True
         return nri_pb2.ConfigureResponse(events=SUBSCRIPTION)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,132 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from dranet.claims.plan import plan_device
 from dranet.driver import attachments
-from dranet.driver.announce import Announcer
-from dranet.driver.attachments import Attachments, ReleaseReport
-from dranet.driver.gate import ReadyGate
-from dranet.driver.hooks import PodHooks, RuntimeSnapshot
-from dranet.driver.reconcile import Reconciler
-from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
-from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.driver.attachments import ReleaseReport
+from dranet.errors import ClaimError, KernelError, Reason, StoreError
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import CharDevice
-from dranet.model.network import NetworkConfig
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Container, Mount, PodSandbox
-from dranet.model.status import AttachedLink
-from dranet.runtime.cdi import CdiSpecs
-from dranet.store import ClaimStore
-from dranet.telemetry import Metrics
+from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
-
-POD_UID = "pod-uid"
-UVERBS = CharDevice("/dev/infiniband/uverbs0", 231, 192)
-
-
-class Told(Announcer):
-    """Remembers what it was told instead of telling the API server."""
-
-    def __init__(self) -> None:
-        self.attached_links: list[AttachedLink] = []
-        self.attached_claims: list[PreparedClaim] = []
-        self.failures: list[tuple[Sequence[PreparedClaim], DranetError]] = []
-        self.reports: list[ReleaseReport] = []
-        self.stuck: list[tuple[str, DranetError]] = []
-
-    def attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
-        self.attached_links += links
-        self.attached_claims += records
-
-    def attach_failed(self, records: Sequence[PreparedClaim], error: DranetError) -> None:
-        self.failures.append((records, error))
-
-    def released(self, report: ReleaseReport) -> None:
-        self.reports.append(report)
-
-    def release_failed(self, ref: ClaimRef, error: DranetError) -> None:
-        self.stuck.append((ref.uid, error))
-
-
-class Bench:
-    """The part of the driver that moves devices, over a state folder; another one is the driver restarted."""
-
-    def __init__(self, folder: Path, node: Namespace, boot_id: str = "boot") -> None:
-        self.node = node
-        self.told = Told()
-        self.store = ClaimStore(folder / "claims.db")
-        self.store.open()
-        self.gate = ReadyGate(folder)
-        self.attachments = Attachments(self.store, self.gate)
-        self.snapshots: list[RuntimeSnapshot] = []
-        self.hooks = PodHooks(
-            self.store, self.attachments, self.told, self.snapshots.append, budget_seconds=5
-        )
-        self.cdi = CdiSpecs(folder / "cdi", "dra.net")
-        self.reconciler = Reconciler(
-            boot_id=boot_id,
-            store=self.store,
-            attachments=self.attachments,
-            gate=self.gate,
-            cdi=self.cdi,
-            announcer=self.told,
-            metrics=Metrics(),
-        )
-
-    def prepare(self, ifname: str, pod_ifname: str, uid: str = "claim-uid") -> PreparedClaim:
-        config = NetworkConfig.model_validate({"interface": {"name": pod_ifname, "mtu": 1400}})
-        device = Device(f"dev-{ifname}", DeviceKind.NIC, ifname=ifname, char_devices=(UVERBS,))
-        host = self.node.run(lambda: read_link_state(ifname))
-        plan = plan_device(device, host, config, rdma_exclusive=False)
-        prepared = PreparedDevice(request="nic", pool="node", device=device, plan=plan)
-        record = PreparedClaim(
-            ClaimRef("default", uid, uid), PodRef("default", "pod", POD_UID), (prepared,), boot_id="boot"
-        )
-        self.store.put(record)
-        return record
-
-    def run_sandbox(self, pod: PodSandbox) -> bool:
-        return self.node.run(lambda: self.hooks.run_pod_sandbox(pod))
-
-    def stop_sandbox(self, pod: PodSandbox) -> bool:
-        return self.node.run(lambda: self.hooks.stop_pod_sandbox(pod))
-
-    def reconcile(self, *pods: PodSandbox) -> None:
-        """As after a Synchronize with these pods."""
-        self.hooks.synchronize(pods)
-        self.node.run(lambda: self.reconciler.reconcile(self.snapshots[-1]))
-
-    def close(self) -> None:
-        self.attachments.close()
-        self.store.close()
-
-
-@pytest.fixture
-def start(tmp_path: Path, node: Namespace) -> Iterator[Callable[..., Bench]]:
-    started: list[Bench] = []
-
-    def make(boot_id: str = "boot") -> Bench:
-        if started:
-            started[-1].close()  # the driver before was killed
-        started.append(Bench(tmp_path, node, boot_id))
-        return started[-1]
-
-    yield make
-    for bench in started:
-        bench.close()
-
-
-def sandbox(pod: Namespace, number: int = 1, *, stopped: bool = False) -> PodSandbox:
-    pid = 0 if stopped else 4711
-    return PodSandbox(f"sandbox-{number}", "pod", "default", POD_UID, netns_path=str(pod.path), pid=pid)
-
-
-def names(namespace: Namespace) -> set[str]:
-    return {link["ifname"] for link in namespace.read("link")}
 
 
 def test_the_gate_opens_with_the_attach_and_shuts_with_the_release(
@@ -464,7 +349,7 @@ def test_a_container_that_brings_another_pods_ready_file_does_not_start(
 
 def test_a_pod_without_claims_waits_for_nobody(start: Callable[..., Bench], pod: Namespace) -> None:
     bench = start()
-    bench.hooks._budget_seconds = 0.01
+    bench.hooks.connected("impatient", "1", 0.01)
     with ThreadPoolExecutor(1) as elsewhere, bench.attachments.locked():
         assert elsewhere.submit(bench.hooks.stop_pod_sandbox, sandbox(pod)).result() is False
 
@@ -527,8 +412,8 @@ def test_a_kill_after_any_step_leaves_what_reconcile_finishes_or_undoes(
     target = {"store": first.store, "gate": first.gate, "kernel": attachments}[owner]
     real = getattr(target, step)
 
-    def do_and_die(*arguments: object) -> None:
-        real(*arguments)
+    def do_and_die(*arguments: object, **named: object) -> None:
+        real(*arguments, **named)
         raise Killed
 
     with monkeypatch.context() as kill:

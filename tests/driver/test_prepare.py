@@ -12,6 +12,7 @@ import pytest
 from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
+from dranet.driver.leases import Leases
 from dranet.driver.prepare import Preparer
 from dranet.errors import ClaimError, DeviceError, DranetError, Reason
 from dranet.model.claim import (
@@ -49,9 +50,7 @@ class Told(Announcer):
 
 
 class Offered:
-    """An inventory of fixed devices in RDMA shared mode."""
-
-    rdma_netns_exclusive = False
+    """An inventory of fixed devices."""
 
     def get_offered(self, name: str) -> Device:
         for device in (GPU, HCA):
@@ -83,18 +82,21 @@ class Bench:
         self.gate = ReadyGate(folder)
         self.cdi_dir = folder / "cdi"
         self.told = Told()
+        attachments, metrics = Attachments(self.store, self.gate), Metrics()
         self.preparer = Preparer(
             driver_name="dra.net",
             boot_id=boot_id,
+            sysfs_root=Path("/sys"),
             fetch=self.fetch,
             inventory=Offered(),
             store=self.store,
-            attachments=Attachments(self.store, self.gate),
+            attachments=attachments,
+            leases=Leases(self.store, attachments, self.told, metrics),
             cdi=CdiSpecs(self.cdi_dir, "dra.net"),
             gate=self.gate,
             runtime_ready=lambda: runtime_ready,
             announcer=self.told,
-            metrics=Metrics(),
+            metrics=metrics,
         )
 
     async def fetch(self, ref: ClaimRef) -> Claim:

@@ -655,6 +655,22 @@ def test_the_filter_is_not_asked_about_what_stays_home_anyway() -> None:
     assert "uplink" in decision.reason
 
 
+def test_the_operator_says_which_interfaces_are_shared_and_one_that_it_fails_on_is_not() -> None:
+    node = facts(link("eth0", 2), link("eth1", 3, mac="02:00:00:00:00:01"), routes=(default(2),))
+    asked = {
+        expression: decisions(node, Policy(shared=compiled(expression)))["eth1"]
+        for expression in (
+            'device.attributes["dra.net"].ifName == "eth1"',
+            "false",
+            'device.attributes["x"].y',
+        )
+    }
+    assert [decision.device.shared for decision in asked.values()] == [True, False, False]
+    assert all(decision.published for decision in asked.values())
+    assert [len(decision.warnings) for decision in asked.values()] == [0, 0, 1]
+    assert "eth1 is not shared" in [*asked.values()][2].warnings[0]
+
+
 def test_the_operators_attributes_are_published_and_the_filter_sees_them() -> None:
     node = facts(link("eth1", 2), link("eth2", 3))
     own = rules(

@@ -11,14 +11,10 @@ import dataclasses
 import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 import pytest_asyncio
@@ -30,9 +26,8 @@ from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandb
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from dranet.testbed.containerd import node as containerd_node
-from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain, fetch_toolchain
+from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain
 from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.runtime.contract import (
     ContainerSpec,
     PodRuntime,
@@ -40,83 +35,13 @@ from dranet.testbed.runtime.contract import (
     RuntimeFailure,
     SandboxSpec,
 )
+from tests.runtime.private_node import in_private_node
 
 pytestmark = pytest.mark.runtime
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-CACHE = REPOSITORY / ".cache" / "containerd"
-INSIDE = "TEST_INSIDE_PRIVATE_NODE"
-REFUSED = 77
 OWN_NETNS = "/proc/self/ns/net"
 NULL = CharDevice("/dev/infiniband/uverbs7", 1, 3)
 """A name no host has, with the numbers of the null device: it can be opened everywhere."""
-
-ISOLATE = f"""
-import sys, pytest
-from dranet.testbed.isolation import IsolationRefused, run_isolated
-try:
-    sys.exit(run_isolated(lambda: int(pytest.main(sys.argv[1:]))))
-except IsolationRefused as refused:
-    print(refused)
-    sys.exit({REFUSED})
-"""
-
-Test = Callable[..., object]
-
-
-def in_private_node(test: Test) -> Test:
-    """Inside the private tree this is the test itself; outside, it reports what became of it there."""
-    if os.environ.get(INSIDE):
-        return test
-
-    @pytest.mark.timeout(300)
-    def outside(inside: Mapping[str, ET.Element]) -> None:
-        report = inside[test.__name__]
-        for kind in report:
-            if kind.tag == "skipped":
-                pytest.skip(kind.get("message", ""))
-            if kind.tag in {"failure", "error"}:
-                pytest.fail(kind.text or "failed without a word", pytrace=False)
-
-    outside.__doc__ = test.__doc__
-    return outside
-
-
-@pytest.fixture(scope="session")
-def toolchain() -> Toolchain:
-    if os.geteuid() != 0:
-        pytest.skip("NotRoot: containerd and runc need root")
-    try:
-        return fetch_toolchain(CACHE, report=print)
-    except ContainerdUnavailable as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def inside(
-    toolchain: Toolchain, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[str, ET.Element]:
-    """Run the selected tests of this file once, all in one private tree: test name -> JUnit report."""
-    assert toolchain.bin_dir.is_dir()
-    report = tmp_path_factory.mktemp("inside") / "report.xml"
-    chosen = [i.nodeid for i in request.session.items if i.path == Path(__file__) and "inside" in fixtures(i)]
-    done = subprocess.run(
-        [sys.executable, "-c", ISOLATE, "-p", "no:cacheprovider", f"--junitxml={report}", *chosen],
-        cwd=request.config.rootpath,
-        env={**os.environ, INSIDE: "1", "PYTHONPATH": str(REPOSITORY)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    if done.returncode == REFUSED:
-        pytest.skip(done.stdout.strip())
-    assert report.exists(), done.stdout + done.stderr
-    return {case.get("name", ""): case for case in ET.parse(report).iter("testcase")}
-
-
-def fixtures(item: pytest.Item) -> Sequence[str]:
-    return item.fixturenames if isinstance(item, pytest.Function) else ()
 
 
 class Hooks:
@@ -135,7 +60,10 @@ class Hooks:
     def named(self, hook: str) -> PodSandbox:
         return next(pod for name, pod in self.calls if name == hook)
 
-    def connected(self, runtime_name: str, runtime_version: str) -> None:
+    def connected(
+        self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
+    ) -> None:
+        del request_timeout_seconds
         self.runtime_version = f"{runtime_name} {runtime_version}"
 
     def disconnected(self, reason: str) -> None:
@@ -202,12 +130,6 @@ def assert_left_as_found(runtime: ContainerdRuntime, before: NodeState) -> None:
     wait_until(lambda: read_node_state(cgroup).links == before.links, "the pods' links are gone")
     wait_until(lambda: read_node_state(cgroup).processes == before.processes, "all processes are gone")
     assert read_node_state(cgroup) == before
-
-
-@pytest.fixture
-def folder() -> Path:
-    """The test's own, with a short path: a UNIX socket's has 107 bytes. It goes with the private tree."""
-    return Path(tempfile.mkdtemp(dir=WORK_DIR))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from dranet.errors import DeviceError
 from dranet.model.facts import CharDevice
-from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
+from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
 from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.runtime.nri import NriPlugin, backoff_delays
 from dranet.wire.mux import ConnectionLost, Mux, encode_message
@@ -84,8 +84,10 @@ class RecordingHooks:
             self._called.notify_all()
         self.actions.get(name, lambda: None)()
 
-    def connected(self, runtime_name: str, runtime_version: str) -> None:
-        self._note("connected", runtime_name, runtime_version)
+    def connected(
+        self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
+    ) -> None:
+        self._note("connected", runtime_name, runtime_version, request_timeout_seconds)
 
     def disconnected(self, reason: str) -> None:
         self._note("disconnected", reason)
@@ -131,8 +133,11 @@ class Link:
             raise self.refusal
         return b""
 
-    def send_configure(self) -> None:
-        request = nri_pb2.ConfigureRequest(runtime_name="containerd", runtime_version="2.1.9")
+    def send_configure(self, request_timeout: int = 2000) -> None:
+        """``request_timeout`` in milliseconds; 0 is not on the wire, as before NRI 0.7."""
+        request = nri_pb2.ConfigureRequest(
+            runtime_name="containerd", runtime_version="2.1.9", request_timeout=request_timeout
+        )
         payload = request.SerializeToString()
         self.configured = self.connection.start_call(PLUGIN, "Configure", payload, SECONDS)
 
@@ -163,6 +168,7 @@ class Link:
             name="main",
             pod_sandbox_id="sandbox-web",
             mounts=[nri_pb2.Mount(source="/src", destination="/dst", type="bind", options=["ro", "bind"])],
+            rlimits=[nri_pb2.POSIXRlimit(type="RLIMIT_NOFILE", soft=1024, hard=2**64 - 1)],
         )
         request = nri_pb2.CreateContainerRequest(pod=pod_message(), container=container)
         return nri_pb2.CreateContainerResponse.FromString(self.call("CreateContainer", request)).adjust
@@ -270,10 +276,22 @@ def test_it_registers_whichever_comes_first_configure_or_the_answer(
     assert (
         link.wait_configured().events == 0b1111
     )  # run, stop, remove, create; nothing a runtime may not know
-    assert hooks.calls == [("connected", "containerd", "2.1.9")]
+    assert hooks.calls == [("connected", "containerd", "2.1.9", 2.0)]
     assert not plugin.is_ready
     link.synchronize()
     assert plugin.wait_ready(SECONDS)
+
+
+@pytest.mark.parametrize(("milliseconds", "seconds"), [(5500, 5.5), (0, None), (-1, None)])
+@pytest.mark.usefixtures("plugin")
+def test_the_hooks_are_told_how_long_the_runtime_waits(
+    listener: Socket, hooks: RecordingHooks, milliseconds: int, seconds: float | None
+) -> None:
+    link = listener.accept()
+    link.wait_registered()
+    link.send_configure(milliseconds)
+    link.wait_configured()
+    assert hooks.wait_for("connected") == [("connected", "containerd", "2.1.9", seconds)]
 
 
 def test_it_is_ready_only_between_synchronize_and_the_loss_of_the_connection(
@@ -351,20 +369,36 @@ def test_a_pod_on_host_networking_has_no_netns_path(link: Link, hooks: Recording
 
 def test_an_adjustment_reaches_the_runtime_in_its_words(link: Link, hooks: RecordingHooks) -> None:
     hooks.adjustment = ContainerAdjustment(
-        devices=(CharDevice("/dev/infiniband/uverbs0", 231, 192),),
+        devices=(
+            CharDevice("/dev/infiniband/uverbs0", 231, 192),
+            CharDevice("/dev/infiniband/umad0", 231, 0, file_mode=0o600),
+        ),
         env=(("NCCL_IB_HCA", "mlx5_0"),),
         mounts=(Mount("/var/lib/x", "/etc/x"),),
+        rlimits=(Rlimit(MEMLOCK, soft=1 << 30, hard=UNLIMITED),),
     )
     adjust = link.create_container()
-    assert list(adjust.linux.devices) == [
-        nri_pb2.LinuxDevice(path="/dev/infiniband/uverbs0", type="c", major=231, minor=192)
-    ]
+    first, second = adjust.linux.devices
+    assert first == nri_pb2.LinuxDevice(path="/dev/infiniband/uverbs0", type="c", major=231, minor=192)
+    assert not first.HasField("file_mode"), "the OCI runtime chooses"
+    assert (second.path, second.file_mode.value) == ("/dev/infiniband/umad0", 0o600)
+    assert list(adjust.rlimits) == [nri_pb2.POSIXRlimit(type="RLIMIT_MEMLOCK", soft=1 << 30, hard=2**64 - 1)]
     assert list(adjust.env) == [nri_pb2.KeyValue(key="NCCL_IB_HCA", value="mlx5_0")]
     assert list(adjust.mounts) == [
         nri_pb2.Mount(source="/var/lib/x", destination="/etc/x", type="bind", options=["ro", "bind"])
     ]
     assert hooks.wait_for("create") == [
-        ("create", WEB, Container("c1", "main", "sandbox-web", mounts=(Mount("/src", "/dst"),)))
+        (
+            "create",
+            WEB,
+            Container(
+                "c1",
+                "main",
+                "sandbox-web",
+                mounts=(Mount("/src", "/dst"),),
+                rlimits=(Rlimit("RLIMIT_NOFILE", soft=1024, hard=UNLIMITED),),
+            ),
+        )
     ]
 
 

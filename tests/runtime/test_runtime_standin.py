@@ -60,7 +60,9 @@ class Hooks:
             self.inodes[method] = inode(pod.netns_path)
         return True
 
-    def connected(self, runtime_name: str, runtime_version: str) -> None: ...
+    def connected(
+        self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
+    ) -> None: ...
 
     def disconnected(self, reason: str) -> None: ...
 

@@ -38,6 +38,7 @@ class Hooks:
         self.calls = calls
         self.pods: tuple[PodSandbox, ...] = ()
         self.stopped: PodSandbox | None = None
+        self.request_timeout_seconds: float | None = None
         self.fail_on = ""
         self.before: Callable[[str], None] = lambda _: None
 
@@ -48,7 +49,10 @@ class Hooks:
             raise DeviceError(f"{self.name} cannot {method}")
         return True
 
-    def connected(self, runtime_name: str, runtime_version: str) -> None:
+    def connected(
+        self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
+    ) -> None:
+        self.request_timeout_seconds = request_timeout_seconds
         self.calls.append((self.name, f"connected {runtime_name} {runtime_version}"))
 
     def disconnected(self, reason: str) -> None: ...
@@ -190,6 +194,12 @@ def test_many_pods_are_told_in_parts(bench: Bench, version: str) -> None:
         server.run_pod_sandbox(pod(f"p{number}", annotation="x" * 150_000))
     hooks = bench.join()
     assert [p.name for p in hooks.pods] == [f"p{number}" for number in range(40)]
+
+
+@pytest.mark.parametrize(("version", "seconds"), [("0.6.1", None), ("0.8.0", SECONDS)])
+def test_how_long_it_waits_is_told_from_nri_0_7_on(bench: Bench, version: str, seconds: float | None) -> None:
+    bench.start(NriTraits(nri_version=version, request_timeout_seconds=SECONDS))
+    assert bench.join().request_timeout_seconds == seconds
 
 
 def test_an_error_at_run_fails_the_pod_and_is_followed_by_stop_and_remove(bench: Bench) -> None:

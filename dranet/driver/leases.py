@@ -1,0 +1,378 @@
+"""DHCP leases of claims: taken at Prepare, renewed while the pod runs, released after the give-back.
+
+The lease lives in the claim's record, so a restart finds it and goes on. A renewal asks in the pod's
+namespace, where the address is; while no pod has the link yet, on the host. What must not happen is silence:
+an address whose lease has ended is taken away by the kernel, and the pod and its claim say why.
+
+Times: a lease counts in unix time, because that survives a restart; from then on it is measured on a clock
+that nobody sets. A wall clock that was set while the driver was down makes it ask too early or too late;
+whether the address is still there is asked of the kernel, not of a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from dranet.driver.announce import Announcer
+from dranet.driver.attachments import Attachments
+from dranet.errors import DranetError, KernelError, Reason
+from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
+from dranet.kernel.netns import NetworkNamespace
+from dranet.kubelet.claim_locks import ClaimLocks
+from dranet.model.plan import AttachPlan, CreateLink, DhcpLease, PreparedClaim
+from dranet.store import ClaimStore
+from dranet.telemetry import LeaseOutcome, Metrics, Outcome
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+THREADS = 16
+"""A server that is silent holds a thread for ten seconds, and the kubelet asks for many claims at once."""
+RETRY_SECONDS = 60.0
+"""At least so long between two attempts to renew (RFC 2131, 4.4.5)."""
+JITTER = 0.1
+"""A renewal begins up to this part of T1 early, so that pods that started together do not ask together."""
+
+
+class Wanted(Protocol):
+    """A lease to be had before a claim can be planned (``driver.planner.LeaseRequest``)."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def ifname(self) -> str: ...
+    @property
+    def mac(self) -> str: ...
+
+
+class LeaseClient:
+    """Asks DHCP servers. Blocking; raises KernelError. The client is loaded for the first lease."""
+
+    def acquire(self, ifname: str, mac: str, wanted: str = "") -> DhcpLease:
+        from dranet.kernel.dhcp.client import acquire_lease
+
+        return acquire_lease(ifname, mac, wanted=wanted)
+
+    def renew(self, lease: DhcpLease, netns_path: str, ifname: str, *, rebind: bool) -> DhcpLease:
+        from dranet.kernel.dhcp.client import renew_lease
+
+        with NetworkNamespace.open(netns_path) as netns:
+            return renew_lease(lease, netns, ifname, rebind=rebind)
+
+    def release(self, lease: DhcpLease, ifname: str) -> None:
+        from dranet.kernel.dhcp.client import release_lease
+
+        release_lease(lease, ifname)
+
+
+class Clock:
+    """Time and chance, as far as leases need them."""
+
+    def unix(self) -> float:
+        """Seconds that people see; somebody may set them."""
+        return time.time()
+
+    def steady(self) -> float:
+        """Seconds that nobody sets; they mean nothing after a restart."""
+        return time.monotonic()
+
+    def jitter(self) -> float:
+        """0 to 1."""
+        return secrets.SystemRandom().random()
+
+    async def wait(self, news: asyncio.Event, seconds: float) -> None:
+        """Until there is news, at most so long."""
+        try:
+            async with asyncio.timeout(None if math.isinf(seconds) else seconds):
+                await news.wait()
+        except TimeoutError:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease of a prepared claim, as its record has it."""
+
+    record: PreparedClaim
+    position: int
+    """Of its device in the record."""
+    plan: AttachPlan
+    lease: DhcpLease
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.record.claim.uid, self.position
+
+    @property
+    def host_ifname(self) -> str:
+        """The link on the host: the pod's own before and after, or the one below it."""
+        if self.plan.host is not None:
+            return self.plan.host.ifname
+        parents = (step.parent_ifname for step in self.plan.steps if isinstance(step, CreateLink))
+        return next(parents, "")
+
+
+def iter_leases(records: Iterable[PreparedClaim]) -> Iterator[HeldLease]:
+    """Every lease of the records."""
+    for record in records:
+        for position, device in enumerate(record.devices):
+            if device.plan is not None and device.plan.lease is not None:
+                yield HeldLease(record, position, device.plan, device.plan.lease)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """When a lease is to be renewed next. Times are those of ``Clock.steady``."""
+
+    lease: DhcpLease
+    sandbox_id: str
+    began: float
+    due: float
+    is_lost: bool = False
+    """Users were told that it has ended."""
+
+
+class Leases:
+    """The leases of this node's claims."""
+
+    def __init__(
+        self,
+        store: ClaimStore,
+        attachments: Attachments,
+        announcer: Announcer,
+        metrics: Metrics,
+        *,
+        client: LeaseClient | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._store = store
+        self._attachments = attachments
+        self._announcer = announcer
+        self._metrics = metrics.dhcp
+        self._client = client or LeaseClient()
+        self._clock = clock or Clock()
+        self._watches: dict[tuple[str, int], _Watch] = {}
+        self._links = ClaimLocks()
+        """By name: a conversation may raise its link and lower it again, so one at a time on each."""
+        self._news = asyncio.Event()
+        self._metrics.leases.set_function(lambda: len(self._watches))
+
+    # --- Prepare and Unprepare ---
+
+    async def acquire(self, wanted: Sequence[Wanted]) -> dict[str, DhcpLease]:
+        """Take every lease, by ``device``; all or none.
+
+        Raises:
+            KernelError: ``DHCPFailed`` and the like, of the first that failed.
+        """
+        asked = [self._acquire_one(request) for request in wanted]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        leases = {
+            request.device: answer
+            for request, answer in zip(wanted, answers, strict=True)
+            if isinstance(answer, DhcpLease)
+        }
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        if errors:
+            await self.release_unused(wanted, leases)
+            raise errors[0]
+        return leases
+
+    async def _acquire_one(self, request: Wanted) -> DhcpLease:
+        outcome = Outcome.FAILED
+        try:
+            lease = await self._on_link(
+                request.ifname, functools.partial(self._client.acquire, request.ifname, request.mac)
+            )
+            outcome = Outcome.SUCCESS
+        finally:
+            self._metrics.requests.labels(outcome).inc()
+        context = {"link": request.ifname, "address": lease.address, "server": lease.server}
+        log.info("leased", extra={"context": context})
+        return lease
+
+    async def release_unused(self, wanted: Iterable[Wanted], leases: Mapping[str, DhcpLease]) -> None:
+        """Give back what a claim got that is not prepared after all. Raises nothing."""
+        pairs = ((request.ifname, leases.get(request.device)) for request in wanted)
+        await asyncio.gather(*(self._release_one(ifname, lease) for ifname, lease in pairs if lease))
+
+    async def release(self, record: PreparedClaim) -> None:
+        """Give back a claim's leases, from the host's links. Raises nothing: they end by themselves, too."""
+        held = tuple(iter_leases([record]))
+        await asyncio.gather(*(self._release_one(own.host_ifname, own.lease) for own in held))
+
+    async def _release_one(self, ifname: str, lease: DhcpLease) -> None:
+        context = {"link": ifname, "address": lease.address, "server": lease.server}
+        try:
+            await self._on_link(ifname, functools.partial(self._client.release, lease, ifname))
+        except DranetError as error:
+            log.warning("a lease is not released, it ends by itself: %s", error, extra={"context": context})
+        else:
+            log.info("lease released", extra={"context": context})
+
+    def committed(self) -> None:
+        """A record with leases is in the store: they are to be renewed from now on."""
+        self._news.set()
+
+    # --- renewal ---
+
+    async def run(self) -> None:
+        """Renew what is due, for ever; after a restart first what became due meanwhile."""
+        while True:
+            self._news.clear()
+            due = self._find_due()
+            if due:
+                await asyncio.gather(*(self._renew(held, watch) for held, watch in due))
+            else:
+                now = self._clock.steady()
+                next_due = min((watch.due for watch in self._watches.values()), default=math.inf)
+                await self._clock.wait(self._news, next_due - now)
+
+    def _find_due(self) -> list[tuple[HeldLease, _Watch]]:
+        held = {own.key: own for own in iter_leases(self._store.get_all())}
+        for key in self._watches.keys() - held.keys():
+            if self._watches.pop(key).is_lost:
+                self._announcer.lease_forgotten(key[0])
+        for key, own in held.items():
+            self._follow(key, own)
+        now = self._clock.steady()
+        return [(own, self._watches[key]) for key, own in held.items() if self._watches[key].due <= now]
+
+    def _follow(self, key: tuple[str, int], own: HeldLease) -> None:
+        watch = self._watches.get(key)
+        if watch is None or watch.lease != own.lease:
+            self._watches[key] = self._watch(own)
+        elif watch.sandbox_id != own.record.sandbox_id:  # told of an earlier sandbox is not told
+            watch.sandbox_id, watch.is_lost = own.record.sandbox_id, False
+
+    def _watch(self, own: HeldLease) -> _Watch:
+        """What is known of a lease that we did not see being taken: its unix time."""
+        lease, now = own.lease, self._clock.steady()
+        age = self._clock.unix() - lease.obtained_at
+        if age < 0:  # the clock was set back: nobody knows how old it is, so it is time to ask
+            age = lease.renew_seconds
+        return _Watch(lease, own.record.sandbox_id, now - age, now - age + self._renewal_age(lease))
+
+    def _renewal_age(self, lease: DhcpLease) -> float:
+        if lease.lease_seconds == FOR_EVER:
+            return math.inf
+        return lease.renew_seconds * (1 - JITTER * self._clock.jitter())
+
+    async def _renew(self, own: HeldLease, watch: _Watch) -> None:
+        age = self._clock.steady() - watch.began
+        rebind = age >= own.lease.rebind_seconds
+        try:
+            renewed = await self._ask(own, rebind)
+            is_kept = await self._in_thread(functools.partial(self._keep, own, renewed))
+        except DranetError as error:
+            self._note_failure(own, watch, error)
+            return
+        if not is_kept:  # unprepared meanwhile: the server has just been told that we stay
+            await self._release_one(own.host_ifname, renewed)
+            return
+        self._metrics.renewals.labels(LeaseOutcome.REBOUND if rebind else LeaseOutcome.RENEWED).inc()
+        self._watches[own.key] = self._watch(replace(own, lease=renewed))
+        if watch.is_lost:
+            self._announcer.lease_back(own.record, own.position)
+
+    async def _ask(self, own: HeldLease, rebind: bool) -> DhcpLease:
+        if own.record.netns_path:
+            return await self._in_thread(
+                functools.partial(
+                    self._client.renew,
+                    own.lease,
+                    own.record.netns_path,
+                    own.plan.pod_ifname,
+                    rebind=rebind,
+                )
+            )
+        return await self._ask_on_host(own)
+
+    async def _ask_on_host(self, own: HeldLease) -> DhcpLease:
+        """No pod has the link, so nobody would answer for the address: ask as if for a new lease."""
+        ask = functools.partial(
+            self._client.acquire, own.host_ifname, own.lease.client_mac, leased_ip(own.lease)
+        )
+        lease = await self._on_link(own.host_ifname, ask)
+        if lease.address != own.lease.address:
+            await self._release_one(own.host_ifname, lease)
+            raise KernelError(
+                f"the server gives {lease.address} instead of {own.lease.address}",
+                operation="renew DHCP lease",
+                link=own.host_ifname,
+                reason=Reason.DHCP_FAILED,
+            )
+        return lease
+
+    def _keep(self, own: HeldLease, renewed: DhcpLease) -> bool:
+        """Commit the lease into the record as it is now; whether the record still has the old one."""
+        with self._attachments.locked():
+            record = self._store.get(own.record.claim.uid)
+            if record is None or own.position >= len(record.devices):
+                return False
+            device = record.devices[own.position]
+            if device.plan is None or device.plan.lease != own.lease:
+                return False
+            changed = replace(device, plan=replace(device.plan, lease=renewed))
+            devices = (*record.devices[: own.position], changed, *record.devices[own.position + 1 :])
+            self._store.put(replace(record, devices=devices))
+            return True
+
+    def _note_failure(self, own: HeldLease, watch: _Watch, error: DranetError) -> None:
+        age = self._clock.steady() - watch.began
+        self._metrics.renewals.labels(LeaseOutcome.FAILED).inc()
+        context = {"claim": own.record.claim, "pod": own.record.pod, "address": own.lease.address}
+        log.warning("a lease is not renewed: %s", error, extra={"context": context})
+        has_ended = error.reason is Reason.DHCP_LEASE_EXPIRED or age >= own.lease.lease_seconds
+        watch.due = watch.began + (age + RETRY_SECONDS if has_ended else next_attempt_age(own.lease, age))
+        if has_ended and not watch.is_lost:
+            watch.is_lost = True
+            self._metrics.renewals.labels(LeaseOutcome.EXPIRED).inc()
+            self._announcer.lease_lost(own.record, own.position, _ended(own, error))
+
+    # --- threads ---
+
+    async def _on_link(self, ifname: str, call: Callable[[], T]) -> T:
+        async with self._links.hold([ifname]):
+            return await self._in_thread(call)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    @functools.cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        """Of its own: a silent server must not keep the driver from scanning. Made for the first lease."""
+        return ThreadPoolExecutor(THREADS, thread_name_prefix="dhcp")
+
+
+def next_attempt_age(lease: DhcpLease, age: float) -> float:
+    """At what age of the lease to ask again after a failure (RFC 2131, 4.4.5).
+
+    Half of the time left until T2, then until the end, at least a minute; after the end every minute.
+    """
+    for boundary in (lease.rebind_seconds, lease.lease_seconds):
+        if age < boundary:
+            left = boundary - age
+            return age + min(left, max(left / 2, RETRY_SECONDS))
+    return age + RETRY_SECONDS
+
+
+def _ended(own: HeldLease, error: DranetError) -> DranetError:
+    if error.reason is Reason.DHCP_LEASE_EXPIRED:
+        return error
+    return KernelError(
+        f"the DHCP lease of {own.lease.address} from {own.lease.server} has ended: {error.message}",
+        operation="renew DHCP lease",
+        link=own.plan.pod_ifname,
+        reason=Reason.DHCP_LEASE_EXPIRED,
+    )

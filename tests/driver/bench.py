@@ -1,0 +1,143 @@
+"""The part of the driver that moves devices: the real store, gate and kernel, in throw-away namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dranet.claims.plan.device import plan_device
+from dranet.driver.announce import Announcer
+from dranet.driver.attachments import Attachments, ReleaseReport
+from dranet.driver.gate import ReadyGate
+from dranet.driver.hooks import PodHooks, RuntimeSnapshot
+from dranet.driver.reconcile import Reconciler
+from dranet.errors import DranetError
+from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import CharDevice
+from dranet.model.network import NetworkConfig
+from dranet.model.plan import PreparedClaim, PreparedDevice, RdmaAccess
+from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox, Rlimit
+from dranet.model.status import AttachedLink
+from dranet.runtime.cdi import CdiSpecs
+from dranet.store import ClaimStore
+from dranet.telemetry import Metrics
+from tests.namespaces import Namespace
+
+POD_UID = "pod-uid"
+UVERBS = CharDevice("/dev/infiniband/uverbs0", 231, 192)
+NO_RDMA = RdmaAccess()
+
+
+class Told(Announcer):
+    """Remembers what it was told instead of telling the API server."""
+
+    def __init__(self) -> None:
+        self.attached_links: list[AttachedLink] = []
+        self.attached_claims: list[PreparedClaim] = []
+        self.failures: list[tuple[Sequence[PreparedClaim], DranetError]] = []
+        self.reports: list[ReleaseReport] = []
+        self.stuck: list[tuple[str, DranetError]] = []
+
+    def attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
+        self.attached_links += links
+        self.attached_claims += records
+
+    def attach_failed(self, records: Sequence[PreparedClaim], error: DranetError) -> None:
+        self.failures.append((records, error))
+
+    def released(self, report: ReleaseReport) -> None:
+        self.reports.append(report)
+
+    def release_failed(self, ref: ClaimRef, error: DranetError) -> None:
+        self.stuck.append((ref.uid, error))
+
+
+class Bench:
+    """The part of the driver that moves devices, over a state folder; another one is the driver restarted."""
+
+    def __init__(self, folder: Path, node: Namespace, boot_id: str = "boot") -> None:
+        self.node = node
+        self.told = Told()
+        self.store = ClaimStore(folder / "claims.db")
+        self.store.open()
+        self.gate = ReadyGate(folder)
+        self.attachments = Attachments(self.store, self.gate)
+        self.snapshots: list[RuntimeSnapshot] = []
+        self.hooks = PodHooks(
+            self.store, self.attachments, self.told, self.snapshots.append, budget_seconds=30
+        )
+        self.hooks.connected("bench", "1", 60.0)  # a busy machine must fail no test
+        self.cdi = CdiSpecs(folder / "cdi", "dra.net")
+        self.reconciler = Reconciler(
+            boot_id=boot_id,
+            store=self.store,
+            attachments=self.attachments,
+            gate=self.gate,
+            cdi=self.cdi,
+            announcer=self.told,
+            metrics=Metrics(),
+        )
+
+    def prepare(
+        self,
+        ifname: str,
+        pod_ifname: str,
+        uid: str = "claim-uid",
+        *,
+        config: Mapping[str, object] | None = None,
+        rdma: RdmaAccess = NO_RDMA,
+        rdma_device: str = "",
+        pod_uid: str = POD_UID,
+    ) -> PreparedClaim:
+        """A claim for one NIC, as Prepare leaves it. ``config`` is that of the claim, beside the name; its
+        ``rdma_device`` goes with it, as in exclusive mode."""
+        asked = {"mtu": 1400, **(config or {}), "name": pod_ifname}
+        interface = {key: value for key, value in asked.items() if key != "routes"}
+        parameters = {"interface": interface, "routes": asked.get("routes", [])}
+        device = Device(
+            f"dev-{ifname}", DeviceKind.NIC, ifname=ifname, rdma_device=rdma_device, char_devices=(UVERBS,)
+        )
+        host = self.node.run(lambda: read_link_state(ifname))
+        network = NetworkConfig.model_validate(parameters)
+        plan = plan_device(device, host, network, rdma_exclusive=bool(rdma_device))
+        prepared = PreparedDevice(request="nic", pool="node", device=device, plan=plan, rdma=rdma)
+        return self.put(prepared, uid, pod_uid)
+
+    def put(self, device: PreparedDevice, uid: str = "claim-uid", pod_uid: str = POD_UID) -> PreparedClaim:
+        """A claim for one device."""
+        claim, pod = ClaimRef("default", uid, uid), PodRef("default", "pod", pod_uid)
+        record = PreparedClaim(claim, pod, (device,), boot_id="boot")
+        self.store.put(record)
+        return record
+
+    def run_sandbox(self, pod: PodSandbox) -> bool:
+        return self.node.run(lambda: self.hooks.run_pod_sandbox(pod))
+
+    def create_container(
+        self, pod: PodSandbox, name: str = "main", rlimits: tuple[Rlimit, ...] = ()
+    ) -> ContainerAdjustment:
+        container = Container("c", name, pod.id, rlimits=rlimits)
+        return self.node.run(lambda: self.hooks.create_container(pod, container))
+
+    def stop_sandbox(self, pod: PodSandbox) -> bool:
+        return self.node.run(lambda: self.hooks.stop_pod_sandbox(pod))
+
+    def reconcile(self, *pods: PodSandbox) -> None:
+        """As after a Synchronize with these pods."""
+        self.hooks.synchronize(pods)
+        self.node.run(lambda: self.reconciler.reconcile(self.snapshots[-1]))
+
+    def close(self) -> None:
+        self.attachments.close()
+        self.store.close()
+
+
+def sandbox(pod: Namespace, number: int = 1, *, stopped: bool = False) -> PodSandbox:
+    pid = 0 if stopped else 4711
+    return PodSandbox(f"sandbox-{number}", "pod", "default", POD_UID, netns_path=str(pod.path), pid=pid)
+
+
+def names(namespace: Namespace) -> set[str]:
+    return {link["ifname"] for link in namespace.read("link")}

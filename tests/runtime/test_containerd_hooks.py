@@ -1,0 +1,237 @@
+"""The driver's hooks under a real containerd and runc: NICs, device nodes and limits of real containers.
+
+The hooks, the store, the gate and the kernel are the driver's own; only the cluster above them is left out.
+The NIC is a veth of the private tree.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from dranet.kernel.netns import NetworkNamespace
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import CharDevice
+from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
+from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
+from dranet.runtime.cdi import CdiDevice
+from dranet.runtime.nri import NriPlugin
+from dranet.runtime.session import RuntimeHooks
+from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain
+from dranet.testbed.containerd.runtime import ContainerdRuntime
+from dranet.testbed.runtime.contract import ContainerSpec, RunningSandbox, RuntimeFailure, SandboxSpec
+from tests.driver.bench import POD_UID, Bench
+from tests.namespaces import Namespace
+from tests.runtime.private_node import in_private_node
+
+pytestmark = pytest.mark.runtime
+
+SANDBOX = SandboxSpec("default", "pod", POD_UID)
+NULL = CharDevice("/dev/infiniband/uverbs7", 1, 3, 0o640)
+"""A name no host has, with the numbers of the null device: it can be opened everywhere."""
+
+
+class Wrapped:
+    """The driver's hooks as they are; a test may stand in the way of one."""
+
+    def __init__(self, hooks: RuntimeHooks) -> None:
+        self._hooks = hooks
+        self.misses_run = False
+        self.created: list[str] = []
+
+    def connected(
+        self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
+    ) -> None:
+        self._hooks.connected(runtime_name, runtime_version, request_timeout_seconds)
+
+    def disconnected(self, reason: str) -> None:
+        self._hooks.disconnected(reason)
+
+    def synchronize(self, pods: Sequence[PodSandbox]) -> None:
+        self._hooks.synchronize(pods)
+
+    def run_pod_sandbox(self, pod: PodSandbox) -> bool:
+        return not self.misses_run and self._hooks.run_pod_sandbox(pod)
+
+    def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
+        return self._hooks.stop_pod_sandbox(pod)
+
+    def remove_pod_sandbox(self, pod: PodSandbox) -> bool:
+        return self._hooks.remove_pod_sandbox(pod)
+
+    def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
+        self.created.append(container.name)
+        return self._hooks.create_container(pod, container)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+@pytest.fixture
+def node() -> Iterator[Namespace]:
+    """The private tree's own namespace, with one NIC."""
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")  # as the CNI plugin would, for ever
+    ip("netns", "attach", "node", str(os.getpid()))
+    here = Namespace("node", NetworkNamespace.open("/run/netns/node"))
+    here.ip("link", "add", "rail0", "type", "veth", "peer", "name", "far0")
+    here.ip("addr", "add", "172.16.0.5/24", "dev", "rail0")
+    yield here
+    here.netns.close()
+    ip("link", "del", "far0")
+    ip("netns", "del", "node")
+
+
+@pytest.fixture
+def bench(folder: Path, node: Namespace) -> Iterator[Bench]:
+    made = Bench(folder, node)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hooks(bench: Bench) -> Wrapped:
+    return Wrapped(bench.hooks)
+
+
+@pytest_asyncio.fixture
+async def runtime(toolchain: Toolchain, folder: Path, hooks: Wrapped) -> AsyncIterator[ContainerdRuntime]:
+    """A running containerd with the hooks connected."""
+    running = ContainerdRuntime(toolchain, folder / "ctd", folder / "nri.sock", folder / "cdi")
+    try:
+        await running.start()
+    except ContainerdUnavailable as error:
+        pytest.skip(str(error))
+    plugin = NriPlugin(folder / "nri.sock", "dra.net", "10", hooks)
+    plugin.start()
+    try:
+        assert plugin.wait_ready(10), plugin.last_failure
+        yield running
+    finally:
+        await running.stop()
+        plugin.stop()
+
+
+def take_home(sandbox: RunningSandbox, ifname: str) -> None:
+    """Move a link out of the pod, into the namespace of the private tree's init."""
+    inside = ("nsenter", f"--net={sandbox.netns_path}")
+    subprocess.run((*inside, "ip", "link", "set", ifname, "netns", "1"), check=True)
+
+
+def container_of(bench: Bench, name: str = "main") -> ContainerSpec:
+    """A container that brings the claim, with the ready file that Prepare's CDI device mounts."""
+    gate = bench.gate.mount_for("claim-uid")
+    bench.cdi.write("claim-uid", [CdiDevice("nic", mounts=(gate,))])
+    return ContainerSpec(name, cdi_devices=(bench.cdi.device_id("claim-uid", "nic"),))
+
+
+@in_private_node
+async def test_a_container_has_its_nic_and_opens_its_rdma_node(
+    runtime: ContainerdRuntime, bench: Bench, node: Namespace
+) -> None:
+    before = node.picture()
+    bench.prepare("rail0", "net1", rdma=RdmaAccess(nodes=(NULL,)))
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    container = await runtime.create_container(sandbox, container_of(bench))
+    shown = await runtime.exec_in_container(container, ["ip", "addr", "show", "dev", "net1"])
+    assert "inet 172.16.0.5/24" in shown.stdout
+    assert "mtu 1400" in shown.stdout
+    assert container.devices[NULL.path] == "1:3"
+    script = f"echo x > {NULL.path} && cat {NULL.path} && stat -c '%a %t:%T' {NULL.path}"
+    opened = await runtime.exec_in_container(container, ["sh", "-c", script])
+    assert (opened.exit_code, opened.stdout, opened.stderr) == (0, "640 1:3\n", "")
+    await runtime.remove_sandbox(sandbox.id)
+    assert node.picture() == before
+
+
+@in_private_node
+async def test_a_container_may_lock_as_much_memory_as_its_claim_says(
+    runtime: ContainerdRuntime, bench: Bench
+) -> None:
+    """Less than it inherits: without CAP_SYS_RESOURCE, as here, nobody may give more."""
+    memlock = 1 << 20
+    inherited = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    assert inherited == resource.RLIM_INFINITY or inherited > memlock
+    device = Device("mlx5_0", DeviceKind.RDMA, rdma_device="mlx5_0")
+    bench.put(
+        PreparedDevice("hca", "node", device, plan=AttachPlan("mlx5_0"), rdma=RdmaAccess((NULL,), memlock))
+    )
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    command = ("sh", "-c", "cat /proc/self/limits > /limits; sleep infinity")
+    container = await runtime.create_container(sandbox, replace(container_of(bench), command=command))
+    limits = await runtime.exec_in_container(container, ["cat", "/limits"])
+    (line,) = [line for line in limits.stdout.splitlines() if line.startswith("Max locked memory")]
+    assert line.split()[3:5] == [str(memlock)] * 2
+
+
+@in_private_node
+async def test_a_sandbox_that_ran_without_us_gets_its_nic_with_its_first_container(
+    runtime: ContainerdRuntime, bench: Bench, hooks: Wrapped
+) -> None:
+    """The runtime says neither that the pod runs nor, by Synchronize, that it exists: an old one can do so
+    while a plugin connects."""
+    bench.prepare("rail0", "net1")
+    hooks.misses_run = True
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    assert not bench.gate.is_open("claim-uid")
+    container = await runtime.create_container(sandbox, container_of(bench))
+    shown = await runtime.exec_in_container(container, ["ip", "addr", "show", "dev", "net1"])
+    assert "inet 172.16.0.5/24" in shown.stdout
+    assert hooks.created == ["main"]
+
+
+@in_private_node
+async def test_a_nic_that_was_taken_from_a_pod_is_back_before_its_next_container(
+    runtime: ContainerdRuntime, bench: Bench
+) -> None:
+    bench.prepare("rail0", "net1")
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    await runtime.create_container(sandbox, container_of(bench, "first"))
+    take_home(sandbox, "net1")
+    container = await runtime.create_container(sandbox, container_of(bench, "second"))
+    shown = await runtime.exec_in_container(container, ["ip", "addr", "show", "dev", "net1"])
+    assert "inet 172.16.0.5/24" in shown.stdout
+
+
+@in_private_node
+async def test_a_container_without_its_nic_is_refused_with_our_reason(
+    runtime: ContainerdRuntime, bench: Bench, hooks: Wrapped, node: Namespace
+) -> None:
+    bench.prepare("rail0", "net1")
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    node.ip("link", "del", "far0")
+    node.ip("link", "add", "far0", "type", "veth", "peer", "name", "near0")
+    with pytest.raises(RuntimeFailure, match="rail0 that was prepared is not on this node"):
+        await runtime.create_container(sandbox, container_of(bench))
+    assert hooks.created == ["main"]
+    assert len(bench.told.failures) == 1
+
+
+@in_private_node
+async def test_a_pod_on_the_hosts_network_is_refused_with_our_reason(
+    runtime: ContainerdRuntime, bench: Bench, node: Namespace
+) -> None:
+    before = node.picture()
+    bench.prepare("rail0", "net1")
+    with pytest.raises(RuntimeFailure, match="runs on the host's network"):
+        await runtime.run_sandbox(SandboxSpec("default", "pod", POD_UID, host_network=True))
+    assert node.picture() == before
+    assert len(bench.told.failures) == 1
+
+
+@in_private_node
+async def test_a_pod_whose_sandbox_ran_on_the_hosts_network_without_us_gets_no_container(
+    runtime: ContainerdRuntime, bench: Bench, hooks: Wrapped
+) -> None:
+    bench.prepare("rail0", "net1")
+    hooks.misses_run = True
+    sandbox = await runtime.run_sandbox(SandboxSpec("default", "pod", POD_UID, host_network=True))
+    with pytest.raises(RuntimeFailure, match="runs on the host's network"):
+        await runtime.create_container(sandbox, container_of(bench))
