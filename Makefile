@@ -35,8 +35,10 @@ test: setup ## run every test that this machine can run; list by name those it c
 test-machine: setup ## boot a stock kernel with NUMA, SR-IOV and RDMA in a virtual machine, run discovery and kernel tests inside
 	@$(BIN)/python -m dranet.testbed.machine
 
-fuzz: setup ## search for MINUTES=10 for input that breaks something, with new random examples in each round
-	@end=$$(($$(date +%s) + 60 * $(MINUTES))); while [ $$(date +%s) -lt $$end ]; do \
+fuzz: setup ## search for MINUTES=10 for input that breaks something: half by coverage, half with new random examples
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
+	@$(BIN)/python -m tests.fuzz --seconds $$((30 * $(MINUTES)))
+	@end=$$(($$(date +%s) + 30 * $(MINUTES))); while [ $$(date +%s) -lt $$end ]; do \
 	  $(BIN)/python -m pytest -q -x -m hypothesis --hypothesis-profile=fuzz --timeout=0 || exit; done
 
 check: setup ## lint, types, import contract, stale generated files
@@ -61,6 +63,8 @@ lock: setup ## lock the dependencies anew, with hashes and without addresses
 	  pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --extra testbed --extra pictures --group dev pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --group pyproject.toml:fuzz -o requirements-fuzz.lock
 
 bench: setup ## measure scan, Prepare, hook, start and memory; print ratios, write JSON
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q dranet

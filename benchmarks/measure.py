@@ -45,12 +45,16 @@ class Result:
     ours: Series
     floor: Series | None = None
     bound: float | None = None
+    of_p99: bool = False
+    """The ratio is that of the two 99th percentiles."""
 
     @property
     def ratio(self) -> float | None:
         """Median of the ratios pair by pair, which holds when the machine's speed drifts."""
         if self.floor is None:
             return None
+        if self.of_p99:
+            return self.ours.p99 / self.floor.p99
         return statistics.median(a / b for a, b in zip(self.ours.samples, self.floor.samples, strict=True))
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dranet.cli.attributes_page import attributes_page
 from dranet.cli.examples import write_examples
+from dranet.cli.parameters_page import SCHEMA_NAME, parameters_page, parameters_schema
 from dranet.cli.run import default_text
 from dranet.settings import DECLARATIONS, Declaration
 
@@ -39,7 +40,12 @@ def _default(setting: Declaration) -> str:
 
 def build_pages() -> Mapping[str, str]:
     """File name below ``docs/user`` -> text."""
-    return {"settings.md": settings_page(), "attributes.md": attributes_page()}
+    return {
+        "settings.md": settings_page(),
+        "attributes.md": attributes_page(),
+        "parameters.md": parameters_page(),
+        SCHEMA_NAME: parameters_schema(),
+    }
 
 
 def main(folder: Path) -> None:

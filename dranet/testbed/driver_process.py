@@ -52,14 +52,15 @@ class DriverProcess:
         """0 while it does not run."""
         return self._process.pid if self._process and self.is_running else 0
 
-    async def start(self) -> None:
-        """Start it; does not wait.
+    async def start(self, settings: Mapping[str, str] | None = None) -> None:
+        """Start it, this time also with ``settings``; does not wait.
 
         Raises:
             DriverFailed: it runs already.
         """
         if self.is_running:
             raise DriverFailed("the driver runs already")
+        further = [part for name, value in (settings or {}).items() for part in (flag_name(name), value)]
         with self.log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -67,6 +68,7 @@ class DriverProcess:
                 "dranet",
                 "run",
                 *self._arguments,
+                *further,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -311,11 +311,20 @@ def test_a_claim_that_cannot_be_understood_breaks_off(wanted: dict[str, Any], te
 
 
 def test_a_device_with_features_that_are_not_played_is_an_error_where_it_would_be_taken() -> None:
-    shared = {**device("a"), "allowMultipleAllocations": True}
+    bound = {**device("a"), "bindsToNode": True}
 
-    with pytest.raises(AllocationError, match="allowMultipleAllocations"):
-        run(claim(request()), slices=[slice_of(shared)])
-    assert run(claim(request()), slices=[slice_of(device("z"), shared)]) == [[("nic", "z")]]
+    with pytest.raises(AllocationError, match="bindsToNode"):
+        run(claim(request()), slices=[slice_of(bound)])
+    assert run(claim(request()), slices=[slice_of(device("z"), bound)]) == [[("nic", "z")]]
+
+
+def test_a_shared_device_goes_to_any_number_of_claims_each_with_a_share_of_its_own() -> None:
+    shared = slice_of({**device("a"), "allowMultipleAllocations": True})
+    cluster = ClusterDevices([shared], {"net": {}}, frozenset({(DRIVER, "node-1", "a")}))
+    first, second = allocate([claim(request(), name="one"), claim(request(), name="two")], NODE, cluster)
+    shares = [allocation["devices"]["results"][0]["shareID"] for allocation in (first, second)]
+    assert len(set(shares)) == 2
+    assert run(claim(request("nic", "device.allowMultipleAllocations")), slices=[shared]) == [[("nic", "a")]]
 
 
 def test_no_claim_gets_more_than_32_devices() -> None:

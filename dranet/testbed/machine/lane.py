@@ -26,6 +26,11 @@ TESTS = (
     "tests/machine/test_machine_uplink.py",
     "tests/machine/test_machine_moves.py",
     "tests/machine/test_machine_changes.py",
+    "tests/machine/test_machine_attach.py",
+    "tests/machine/test_machine_ethtool.py",
+    "tests/machine/test_machine_restore.py",
+    "tests/machine/test_machine_traffic.py",
+    "tests/machine/test_machine_rdma.py",
     "tests/kernel/test_kernel_attach.py::test_round_trip_gives_the_host_back_exactly_what_it_had",
     "tests/kernel/test_kernel_ethtool.py::test_speed_duplex_and_queues_are_those_that_ethtool_prints",
     "tests/kernel/test_kernel_ethtool.py::test_the_driver_is_the_one_that_ethtool_prints",
@@ -51,7 +56,7 @@ class Options:
     script: str = ""
     capture: Path | None = None
     keep: Path | None = None
-    timeout_seconds: float = 600.0
+    timeout_seconds: float = 1500.0
 
 
 def run_lane(options: Options, show: Callable[[str], None]) -> Outcome:

@@ -73,6 +73,15 @@ def read_json(*command: str) -> list[dict[str, Any]]:
     return [entry for entry in answer if entry]  # ip prints {} for what a filter dropped
 
 
+def read_text(*command: str) -> str:
+    """What a command of iproute2, or one that it runs, prints.
+
+    Raises:
+        KernelError: it failed.
+    """
+    return _run(command)
+
+
 def in_namespace(netns_path: str, *command: str) -> tuple[str, ...]:
     """The command, run in the network namespace that a path names (``ip -n`` takes names only)."""
     return ("nsenter", f"--net={netns_path}", *command)

@@ -14,7 +14,7 @@ from typing import Any
 from dranet.inventory.topology import Distance
 from dranet.model.device import Device
 from dranet.testbed.cluster import DRIVER_NAME, JsonObject
-from dranet.testbed.node.iproute import read_json
+from dranet.testbed.node.iproute import in_namespace, read_json, read_text
 from dranet.testbed.scenario import scenario as actions
 from dranet.testbed.scenario.scenario import Action
 from dranet.testbed.scenario.views import (
@@ -132,6 +132,27 @@ def _complain_of_links(action: actions.ExpectInterfaces, links: Sequence[JsonObj
         if not right:
             return f"in pod {action.pod}: {describe_link(link)}; wanted: {interface}, up"
     return ""
+
+
+async def _expect_in_pod(walk: Walk, action: actions.ExpectInPod) -> Lines:
+    sandbox = walk.testbed.sandbox(action.pod)
+    if sandbox is None:
+        raise StepFailed(f"pod {action.pod} has no sandbox")
+    command = in_namespace(sandbox.netns_path, *action.command)
+    printed = ""
+
+    async def look() -> str:
+        nonlocal printed
+        printed = await asyncio.to_thread(read_text, *command)
+        faults = [f"no {text!r}" for text in action.has if text not in printed]
+        faults += [f"{text!r}" for text in action.lacks if text in printed]
+        return f"{' '.join(action.command)} in pod {action.pod} has {', '.join(faults)}: {printed}" * bool(
+            faults
+        )
+
+    await walk.eventually(look)
+    told = [line.strip() for line in printed.splitlines() if any(text in line for text in action.has)]
+    return tuple(dict.fromkeys(told))
 
 
 async def _expect_container(walk: Walk, action: actions.ExpectContainer) -> Lines:
@@ -276,6 +297,7 @@ EXPECTATIONS: Mapping[type[Action], Callable[[Walk, Any], Awaitable[Lines]]] = {
     actions.Traffic: _traffic,
     actions.ExpectClaimCondition: _expect_claim_condition,
     actions.ExpectEvent: _expect_event,
+    actions.ExpectInPod: _expect_in_pod,
     actions.ExpectNodeLink: _expect_node_link,
     actions.ExpectHostUnchanged: _expect_host_unchanged,
 }

@@ -79,7 +79,9 @@ class Allocate(Action):
 
 
 class StartDriver(Action):
-    """Start the driver and wait until it is ready."""
+    """Start the driver, with further settings if need be, and wait until it is ready."""
+
+    settings: dict[str, str] = {}
 
 
 class StopDriver(Action):
@@ -209,6 +211,15 @@ class ExpectEvent(Action):
     texts: tuple[str, ...] = ()
 
 
+class ExpectInPod(Action):
+    """What a program prints in the pod's network namespace (``ip``, ``tc``, ``ethtool``, ``sysctl``)."""
+
+    pod: str
+    command: Names
+    has: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
 class ExpectNodeLink(Action):
     """A link in the node's own network namespace."""
 
@@ -244,6 +255,7 @@ class Step(_Model):
     delete_pods: DeletePods | None = None
     wait_pods_gone: WaitPodsGone | None = None
     expect_claim_condition: ExpectClaimCondition | None = None
+    expect_in_pod: ExpectInPod | None = None
     expect_node_link: ExpectNodeLink | None = None
     expect_event: ExpectEvent | None = None
     expect_host_unchanged: ExpectHostUnchanged | None = None

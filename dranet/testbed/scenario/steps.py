@@ -31,9 +31,9 @@ async def perform(walk: Walk, action: Action) -> Lines:
 # The driver's life
 
 
-async def _start_driver(walk: Walk, _: actions.StartDriver) -> Lines:
+async def _start_driver(walk: Walk, action: actions.StartDriver) -> Lines:
     driver = walk.testbed.driver
-    await driver.start()
+    await driver.start(action.settings)
     await walk.eventually(driver.check_ready)
     return (f"dranet run, pid {driver.pid}: ready",)
 

@@ -1,14 +1,15 @@
 """Which devices a pod's claims get on a node: depth first, first fit, with backtracking.
 
-Pure. It plays Kubernetes' structured allocator for what a network driver's users write: class and request
-selectors, exact counts and All, prioritised alternatives, matchAttribute and distinctAttribute, admin
-access, taints and tolerations. Claims of one pod are allocated together or not at all. What it does not
-play (shared counters, consumable capacity, list attributes, binding conditions) is an error where it would
-matter, never another outcome.
+Pure, but for the random ids of shares. It plays Kubernetes' structured allocator for what a network driver's
+users write: class and request selectors, exact counts and All, prioritised alternatives, matchAttribute and
+distinctAttribute, admin access, shared devices, taints and tolerations. Claims of one pod are allocated
+together or not at all. What it does not play (shared counters, amounts of capacity, list attributes, binding
+conditions) is an error where it would matter, never another outcome.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -206,7 +207,10 @@ class _Search:
         return f"against the constraint {broken}" if broken else ""
 
     def _is_taken(self, index: int, option: Alternative, candidate: Candidate) -> bool:
-        """Admin access may look at a device that others have, but not twice in one claim."""
+        """A shared device never is. Admin access may look at a device that others have, but not twice in one
+        claim."""
+        if candidate.shared:
+            return False
         claim = self.slots[index].claim
         for pick in self.picks:
             if pick.candidate.id != candidate.id:
@@ -244,7 +248,7 @@ def _first_mismatch(claim: ClaimView, option: Alternative, candidate: Candidate)
     for selector in option.selectors:
         try:
             matched = selector.selector.matches(
-                candidate.driver, candidate.cel_attributes(), candidate.capacity
+                candidate.driver, candidate.cel_attributes(), candidate.capacity, candidate.shared
             )
         except CelError as error:
             raise AllocationError(
@@ -277,6 +281,8 @@ def _build_result(pick: _Pick) -> JsonObject:
     result: JsonObject = {"request": pick.alternative.name, "driver": driver, "pool": pool, "device": device}
     if pick.alternative.admin_access:
         result["adminAccess"] = True
+    elif pick.candidate.shared:
+        result["shareID"] = str(uuid.uuid4())
     if pick.alternative.tolerations:
         result["tolerations"] = list(pick.alternative.tolerations)
     return result

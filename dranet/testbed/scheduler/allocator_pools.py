@@ -1,7 +1,7 @@
 """ResourceSlices -> the pools and devices that an allocator may use for one node.
 
 Source: ``staging/src/k8s.io/dynamic-resource-allocation/structured`` of Kubernetes. Not played: shared
-counters, consumable capacity and binding conditions; a device that needs them is marked ``unsupported``.
+counters, amounts of capacity and binding conditions; a device that needs them is marked ``unsupported``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ JsonObject = dict[str, Any]
 DeviceId = tuple[str, str, str]
 """Driver, pool, device."""
 
-_UNSUPPORTED = ("consumesCounters", "allowMultipleAllocations", "bindsToNode", "bindingConditions")
+_UNSUPPORTED = ("consumesCounters", "bindsToNode", "bindingConditions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class Candidate:
     taints: tuple[JsonObject, ...]
     node_name: str
     node_selector: JsonObject | None
+    shared: bool
+    """``allowMultipleAllocations``: each allocation gets a share of its own."""
     unsupported: str
     """A field of the device whose meaning is not played here, or empty."""
 
@@ -119,6 +121,7 @@ def _parse_device(spec: JsonObject, device: JsonObject, selection: JsonObject) -
         taints=tuple(device.get("taints") or ()),
         node_name=selection.get("nodeName", ""),
         node_selector=selection.get("nodeSelector"),
+        shared=bool(device.get("allowMultipleAllocations")),
         unsupported=next((key for key in _UNSUPPORTED if device.get(key)), ""),
     )
 
