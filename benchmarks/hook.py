@@ -33,6 +33,8 @@ from dranet.testbed.runtime.pod_netns import create_netns, remove_netns
 
 BOUNDS = {1: 1.5, 8: 1.25}
 RUNS = {1: 200, 8: 50}
+LEAST_RUNS_OF_P99 = 100
+"""With fewer it is the slowest run, which one hiccup of the machine decides: shown, not bounded."""
 POD_UID = "pod"
 
 
@@ -42,10 +44,11 @@ def run() -> Iterator[Result]:
         names = [f"rail{number}" for number in range(count)]
         _make_links(names)
         title = f"RunPodSandbox hook, {count} NIC{'s' if count > 1 else ''}"
-        ours, floor = _measure(names, RUNS[count])
+        runs = RUNS[count]
+        ours, floor = _measure(names, runs)
         series = Series(title, tuple(ours)), Series("ip -batch", tuple(floor))
         yield Result(title, *series, bound)
-        yield Result(f"{title}, p99", *series, bound, of_p99=True)
+        yield Result(f"{title}, p99", *series, bound if runs >= LEAST_RUNS_OF_P99 else None, of_p99=True)
         _ip([f"link del {name}" for name in names])
 
 
@@ -82,6 +85,9 @@ class _SilentAnnouncer(Announcer):
         pass
 
     def attached(self, *_: object) -> None:
+        pass
+
+    def attach_failed(self, *_: object) -> None:
         pass
 
     def released(self, *_: object) -> None:

@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dranet.errors import Reason, StoreError
-from dranet.model.plan import PreparedClaim
+from dranet.model.plan import RECORD_VERSION, PreparedClaim
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
-"""``PRAGMA user_version`` of the file. A newer file is refused, never rewritten."""
+SCHEMA_VERSION = RECORD_VERSION
+"""``PRAGMA user_version`` of a file with records. A newer file is refused, never rewritten."""
+EMPTY_VERSION = 1
+"""Of a file without records: any driver may go on with it."""
 
 
 @functools.cache
@@ -63,6 +65,8 @@ class ClaimStore:
         self._claims: Mapping[str, PreparedClaim] = {}
         """Replaced as a whole by each commit, never changed."""
         self._db: sqlite3.Connection | None = None
+        self._version = 0
+        """``PRAGMA user_version`` as it is."""
         self.quarantined: tuple[str, ...] = ()
         """Claim UIDs whose records could not be read at the last open; they were set aside."""
 
@@ -88,8 +92,8 @@ class ClaimStore:
         db.execute("PRAGMA synchronous=FULL")
         self._check_version(db)
         db.executescript(_TABLES)
-        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         self._read_all(db)
+        self._set_version(db, _version_of(self._claims))
 
     def close(self) -> None:
         """Close the file; the memory stays readable."""
@@ -116,38 +120,58 @@ class ClaimStore:
     def put_all(self, records: Iterable[PreparedClaim]) -> None:
         """Commit several records in one transaction: all or none."""
         batch = tuple(records)
-        rows = [(r.claim.uid, _record().dump_json(r).decode()) for r in batch]
+        rows = [(r.claim.uid, self._encode(r)) for r in batch]
         with self._lock:
-            self._write("INSERT OR REPLACE INTO prepared (claim_uid, record) VALUES (?, ?)", rows)
-            self._claims = {**self._claims, **{r.claim.uid: r for r in batch}}
+            claims = {**self._claims, **{r.claim.uid: r for r in batch}}
+            self._write("INSERT OR REPLACE INTO prepared (claim_uid, record) VALUES (?, ?)", rows, claims)
+
+    def _encode(self, record: PreparedClaim) -> str:
+        try:
+            return _record().dump_json(record).decode()
+        except ValueError as error:  # pydantic's PydanticSerializationError is one
+            raise StoreError(
+                f"store {self._path}: the record of claim {record.claim} cannot be written down: {error}"
+            ) from error
 
     def delete(self, claim_uid: str) -> None:
         """Forget a claim; an unknown one is fine."""
         with self._lock:
             if claim_uid in self._claims:
-                self._write("DELETE FROM prepared WHERE claim_uid = ?", [(claim_uid,)])
-                self._claims = {uid: kept for uid, kept in self._claims.items() if uid != claim_uid}
+                claims = {uid: kept for uid, kept in self._claims.items() if uid != claim_uid}
+                self._write("DELETE FROM prepared WHERE claim_uid = ?", [(claim_uid,)], claims)
 
-    def _write(self, statement: str, rows: Sequence[tuple[str, ...]]) -> None:
+    def _write(
+        self, statement: str, rows: Sequence[tuple[str, ...]], claims: Mapping[str, PreparedClaim]
+    ) -> None:
+        """Change the disk, then the memory to ``claims``."""
         if self._db is None:
             raise StoreError(f"store {self._path} is closed")
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 self._db.executemany(statement, rows)
+                if (version := _version_of(claims)) != self._version:
+                    self._db.execute(f"PRAGMA user_version={version}")
                 self._db.execute("COMMIT")
             finally:
                 if self._db.in_transaction:  # SQLite has ended it by itself after some errors
                     self._db.execute("ROLLBACK")
         except sqlite3.DatabaseError as error:
             raise self._failure("write", error) from error
+        self._version, self._claims = version, claims
+
+    def _set_version(self, db: sqlite3.Connection, version: int) -> None:
+        if version != self._version:
+            db.execute(f"PRAGMA user_version={version}")
+            self._version = version
 
     def _check_version(self, db: sqlite3.Connection) -> None:
         (version,) = db.execute("PRAGMA user_version").fetchone()
+        self._version = version
         if version > SCHEMA_VERSION:
             raise StoreError(
                 f"store {self._path} has schema version {version}, this driver knows {SCHEMA_VERSION}",
-                hint="run the newer driver that wrote it, or drain the node and remove the file",
+                hint="run the newer driver that wrote it; once the node is drained, an older one may follow",
                 reason=Reason.STORE_CORRUPT,
             )
 
@@ -186,3 +210,7 @@ class ClaimStore:
             hint="the file is damaged; drain the node, then remove it",
             reason=Reason.STORE_CORRUPT,
         )
+
+
+def _version_of(claims: Mapping[str, PreparedClaim]) -> int:
+    return SCHEMA_VERSION if claims else EMPTY_VERSION

@@ -76,6 +76,7 @@ class Namespace:
             "addresses": self.read("addr"),
             "routes": sorted(routes, key=str),
             "neighbours": self.read("neigh", "show", "nud", "permanent"),
+            "proxies": self.read("neigh", "show", "proxy"),
             "tokens": self.read_raw("token"),
             "rules": self.read("rule") + self.read("-6", "rule"),
             "qdiscs": sorted(qdiscs, key=str),
@@ -251,7 +252,20 @@ def wait_settled(namespace: Namespace) -> Picture:
     """A picture of the namespace once its IPv6 addresses are there and have passed their check."""
     if namespace.lively:
         wait_until(lambda: not _unsettled(namespace.read("addr")), f"{namespace.name} settles")
+    wait_until(lambda: _has_local_routes(namespace), f"{namespace.name} answers at its addresses")
     return namespace.picture()
+
+
+def _has_local_routes(namespace: Namespace) -> bool:
+    """The kernel makes those of IPv6 addresses in its own time, after the check."""
+    shown = namespace.read("-6", "route", "show", "table", "local")
+    routes = {(route["dev"], route["dst"]) for route in shown}
+    return all(
+        (link["ifname"], info["local"]) in routes
+        for link in namespace.read_raw("-6", "addr")
+        for info in link["addr_info"]
+        if not info.get("tentative")
+    )
 
 
 def _unsettled(links: list[dict[str, Any]]) -> bool:

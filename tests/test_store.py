@@ -258,3 +258,17 @@ def test_reading_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     assert len(store.get_all()) == 2
     store.close()
     somebody.close()
+
+
+def test_a_record_that_cannot_be_written_down_is_a_named_error_and_changes_nothing(path: Path) -> None:
+    """JSON cannot carry the bytes of a name that is not UTF-8."""
+    store = opened(path)
+    (device,) = a_record().devices
+    assert device.plan is not None
+    assert device.plan.host is not None
+    host = replace(device.plan.host, altnames=("caf\udce9",))
+    odd = replace(a_record(), devices=(replace(device, plan=replace(device.plan, host=host)),))
+    with pytest.raises(StoreError, match="claim-uid-1"):
+        store.put(odd)
+    assert store.get_all() == ()
+    store.close()

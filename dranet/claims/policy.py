@@ -30,7 +30,7 @@ def compile_policy(owner: str, policy: NetworkPolicy) -> tuple[ClassPolicy, list
         try:
             conditions.append((rule, ValueExpression.compile(rule.expression)))
         except CelError as error:
-            problems.append(Problem(("policy", "rules", place, "expression"), f"is of no use: {error}"))
+            problems.append(Problem(("policy", "rules", place, "expression"), f"cannot be used: {error}"))
     return ClassPolicy(owner, policy, tuple(conditions)), problems
 
 

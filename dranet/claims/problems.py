@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from dranet.model.network_part import CONFLICT, Part, Path
+from dranet.model.network_part import CONFLICT, Part, Path, fields_of
 from dranet.model.record import Record
 
 _P = TypeVar("_P", bound=Part)
@@ -44,15 +45,28 @@ def decode(part: type[_P], document: Mapping[str, object]) -> tuple[_P | None, l
     try:
         return part.model_validate(document), []
     except ValidationError as error:
-        return None, [_explain(item) for item in error.errors(include_url=False)]
+        return None, [_explain(part, item) for item in error.errors(include_url=False)]
 
 
-def _explain(item: ErrorDetails) -> Problem:
+def _explain(part: type[Part], item: ErrorDetails) -> Problem:
     kind, path = item["type"], tuple(step for step in item["loc"] if step != "[key]")
     of_whole = kind in (CONFLICT, "missing")
-    if of_whole or kind == "extra_forbidden":
+    if kind == "extra_forbidden":
+        return Problem(path, f"{_complaint(item)}{_suggest(part, path)}")
+    if of_whole:
         return Problem(path, _complaint(item), of_whole)
     return Problem(path, f"{_complaint(item)}, not {_show(item['input'])}")
+
+
+def _suggest(part: type[Part], path: Path) -> str:
+    """The field that an unknown one was perhaps meant to be."""
+    *outer, unknown = path
+    for step in outer:
+        field = fields_of(part).get(step) if isinstance(step, str) else None
+        part = field.part if field and field.part else part
+    known = {name.lower(): name for name in fields_of(part)}
+    similar = get_close_matches(str(unknown)[:_SHOWN_MAX].lower(), known, n=1)
+    return f"; did you mean {known[similar[0]]}?" if similar else ""
 
 
 def _complaint(item: ErrorDetails) -> str:

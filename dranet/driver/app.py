@@ -105,9 +105,11 @@ class Driver:
         self._gate = ReadyGate(settings.state_dir)
         self._cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
         self._lifelines = self._build_lifelines()
-        self._attachments = Attachments(self._store, self._gate, self._get_uplink_rules)
         self._reporter = Reporter(_StatusAndEventWriter(client, settings), self._metrics)
         self._announcer = Announcer(settings.driver_name, settings.node_name, self._reporter, self._metrics)
+        self._attachments = Attachments(
+            self._store, self._gate, self._get_uplink_rules, self._announcer.released
+        )
         self._leases = Leases(self._store, self._attachments, self._announcer, self._metrics)
         self._inventory = Inventory(reader, policy.get, self._store, self._metrics)
         self._publisher = self._build_publisher()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -54,11 +55,17 @@ class Attachments:
     """The attached devices of this node. One lock: the kernel serialises namespace moves anyway."""
 
     def __init__(
-        self, store: ClaimStore, gate: ReadyGate, uplink_rules: Callable[[], UplinkRules] = UplinkRules
+        self,
+        store: ClaimStore,
+        gate: ReadyGate,
+        uplink_rules: Callable[[], UplinkRules] = UplinkRules,
+        on_released: Callable[[ReleaseReport], None] | None = None,
     ) -> None:
+        """``on_released`` is told of releases that nobody asked for: a sandbox ended without a word."""
         self._store = store
         self._gate = gate
         self._uplink_rules = uplink_rules
+        self._on_released = on_released
         self._lock = threading.RLock()
         self._namespaces: dict[str, NetworkNamespace] = {}
         self._stopped_sandboxes: set[str] = set()
@@ -92,8 +99,8 @@ class Attachments:
 
         Idempotent. No step begins after ``deadline`` (``time.monotonic()``), and the time that others take
         counts in it; giving back what was done by then comes after. ``expected`` makes it a no-op when the
-        pod's records are no longer those (reconcile works from a snapshot). Returns the links as read back,
-        ``None`` when there was nothing to do.
+        pod's records are no longer those, but for leases, or its release has begun (reconcile works from a
+        snapshot). Returns the links as read back, ``None`` when there was nothing to do.
 
         Raises:
             ClaimError: the pod runs on the host's network.
@@ -103,9 +110,11 @@ class Attachments:
         """
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
-            if not claims or (expected is not None and claims != tuple(expected)):
+            if not claims or (expected is not None and not _are_same(claims, expected)):
                 return None
             if pod.id in self._stopped_sandboxes:
+                if expected is not None:  # its release has been asked for since, and waits for us
+                    return None
                 raise KernelError(f"pod sandbox {pod.id} of {pod.namespace}/{pod.name} has been stopped")
             _check_has_own_network(pod)
             self._release_earlier_sandbox(pod, claims)
@@ -118,7 +127,9 @@ class Attachments:
         """It ended without a word."""
         for claim in claims:
             if claim.netns_path and claim.sandbox_id != pod.id:
-                self._release(claim, "")
+                report = self._release(claim, "")
+                if self._on_released is not None:
+                    self._on_released(report)
 
     def _attach(
         self, pod: PodSandbox, claims: tuple[PreparedClaim, ...], deadline: float
@@ -127,7 +138,7 @@ class Attachments:
         try:
             self._commit_place(pod, claims, read_netns_id(netns))
             links = attach(_plans(claims), netns, self._uplink_rules(), deadline=deadline)
-        except DranetError as error:
+        except Exception as error:
             netns.close()
             for claim in claims:
                 self._gate.close(claim.claim.uid)  # it may have been open since an earlier attach
@@ -204,6 +215,10 @@ class Attachments:
             return self._release(claim, netns_path)
         except DranetError as error:
             return ReleaseReport(claim.claim, error=error)
+        except Exception as error:
+            log.exception("bug in the release of claim %s", claim.claim)
+            told = f"bug in the driver: {error!r}"
+            return ReleaseReport(claim.claim, error=KernelError(told, reason=Reason.DETACH_FAILED))
 
     def forget_sandbox(self, sandbox_id: str) -> None:
         """The runtime has removed the sandbox; it cannot come back."""
@@ -216,14 +231,16 @@ class Attachments:
     def release_claim(self, claim_uid: str, *, expected: PreparedClaim | None = None) -> ReleaseReport | None:
         """Give back a claim's devices wherever they are; ``None`` when there is nothing to give back.
 
-        ``expected`` makes it a no-op when the record has changed since a snapshot.
+        ``expected`` makes it a no-op when the record has changed, but for leases, since a snapshot.
 
         Raises:
             KernelError: ``DETACH_FAILED``: a device is still in the pod; the same call may succeed later.
         """
         with self.locked():
             claim = self._store.get(claim_uid)
-            if claim is None or not claim.netns_path or (expected is not None and claim != expected):
+            if claim is None or not claim.netns_path:
+                return None
+            if expected is not None and not _are_same([claim], [expected]):
                 return None
             return self._release(claim, claim.netns_path)
 
@@ -231,8 +248,8 @@ class Attachments:
         self._gate.close(claim.claim.uid)
         with self._namespace(claim, netns_path) as netns:
             report = detach(claim.plans, netns)
-        done = {*report.restored, *report.missing}
-        stuck = [plan.device for plan in claim.plans if plan.steps and plan.device not in done]
+        planned = Counter(plan.device for plan in claim.plans)  # several times, where it has several shares
+        stuck = planned - Counter((*report.restored, *report.missing))
         if stuck:
             raise KernelError(
                 f"could not give back {', '.join(stuck)}: {'; '.join(report.problems)}",
@@ -290,6 +307,11 @@ class Attachments:
 
 def _plans(claims: Sequence[PreparedClaim]) -> tuple[AttachPlan, ...]:
     return tuple(plan for claim in claims for plan in claim.plans)
+
+
+def _are_same(claims: Sequence[PreparedClaim], expected: Sequence[PreparedClaim]) -> bool:
+    """Whatever was renewed meanwhile."""
+    return [claim.without_leases() for claim in claims] == [claim.without_leases() for claim in expected]
 
 
 def _check_has_own_network(pod: PodSandbox) -> None:

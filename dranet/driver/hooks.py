@@ -1,25 +1,26 @@
 """The runtime's hooks: pod sandbox runs -> attach; stops -> give back; container created -> its devices.
 
 Called on the NRI thread, one at a time, with every other pod of the node waiting behind. So: memory and the
-kernel only, no API server, no slow disk. A hook that cannot do its work in time undoes it and answers with an
-error, because a late or missing answer lets the pod start without its NIC. Implements
-``runtime.nri.RuntimeHooks``.
+kernel only, no API server, no slow disk. A hook whose work is not done in time answers with an error, because
+a late or missing answer lets the pod start without its NIC; what was done is undone, if need be behind the
+answer. Implements ``runtime.nri.RuntimeHooks``.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dranet.driver.announce import Announcer
-from dranet.driver.attachments import Attachments
+from dranet.driver.attachments import Attachments, ReleaseReport
+from dranet.driver.in_time import run_in_time
 from dranet.errors import DranetError
 from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
-from dranet.model.plan import CreateLink, PreparedClaim, PreparedDevice
+from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, PodSandbox, Rlimit
 from dranet.store import ClaimStore
 
@@ -31,10 +32,12 @@ ASSUMED_REQUEST_TIMEOUT_SECONDS = 2.0
 _USABLE_SHARE = 0.85
 """Of the runtime's patience. The rest is for the way there and back, on a node that is busy."""
 
-_ATTACH_SHARE = 0.35
-"""Of a hook's time, until which attaching may begin another step; what is left is for undoing them. Undoing
-takes about twice as long as attaching did (eight devices: 0.45 s against 0.2 s on a busy machine), because it
-reads the host's state again."""
+_ATTACH_SHARE = 0.85
+"""Of a hook's time, until which attaching may begin another step. A device in firmware's hands takes a tenth
+of a second and more, so eight need most of a hook; to undo them goes on behind the answer."""
+
+LATE_RELEASE_SECONDS = 30.0
+"""How long the give-back of what was attached too late waits for others. No runtime waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +101,10 @@ class PodHooks:
         Raises:
             DranetError: they are not attached, and the host is as before.
         """
-        deadline = self._attach_deadline()
         claims = self._moving_claims(pod)
         if claims:
-            self._attach(pod, claims, deadline)
+            attach = partial(self._attach, pod, claims)
+            self._in_time(pod, claims, "attaching", attach, lambda _: self._take_back(pod))
         return bool(claims)
 
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
@@ -111,19 +114,19 @@ class PodHooks:
         Raises:
             DranetError: they are not all there, or the container brings a claim that another pod has.
         """
-        deadline = self._attach_deadline()
         self._attachments.check_owner(pod, container.mounts)
         claims = self._moving_claims(pod)
         if claims:
-            self._ensure_attached(pod, container, claims, deadline)
+            ensure = partial(self._ensure_attached, pod, container, claims)
+            # Late or not, what is there stays: other containers of the pod may be at work with it.
+            self._in_time(pod, claims, "looking for the devices", ensure)
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
         return ContainerAdjustment(devices=_rdma_nodes(devices), rlimits=_rlimits(devices, container))
 
     def _ensure_attached(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
     ) -> None:
-        with self._telling_failure(pod, claims):
-            missing = self._attachments.find_missing(pod, deadline=deadline)
+        missing = self._attachments.find_missing(pod, deadline=deadline)
         if missing:
             # The sandbox started without us, or somebody has taken a device away since.
             context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
@@ -138,7 +141,15 @@ class PodHooks:
         """
         if not self._moving_claims(pod):
             return False
-        timeout_seconds = self._budget_seconds * _ATTACH_SHARE
+        seconds = self._budget_seconds
+        release = partial(self._release, pod, timeout_seconds=seconds * _ATTACH_SHARE)
+        reports = run_in_time(release, seconds, f"giving back the devices of {pod.namespace}/{pod.name}")
+        for report in reports:
+            if report.error is not None:
+                raise report.error
+        return bool(reports)
+
+    def _release(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
         reports = self._attachments.release_sandbox(pod, timeout_seconds=timeout_seconds)
         for report in reports:
             context = {"claim": report.claim, "pod": f"{pod.namespace}/{pod.name}"}
@@ -148,10 +159,7 @@ class PodHooks:
             else:
                 log.warning("release failed: %s", report.error, extra={"context": context})
                 self._announcer.release_failed(report.claim, report.error)
-        for report in reports:
-            if report.error is not None:
-                raise report.error
-        return bool(reports)
+        return reports
 
     def remove_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Usually nothing is left to do; a missed Stop is made good here."""
@@ -162,13 +170,33 @@ class PodHooks:
     def _moving_claims(self, pod: PodSandbox) -> tuple[PreparedClaim, ...]:
         return tuple(claim for claim in self._store.get_by_pod(pod.uid) if claim.plans)
 
-    def _attach_deadline(self) -> float:
-        """Of the hook that begins now, by ``time.monotonic()``."""
-        return time.monotonic() + self._budget_seconds * _ATTACH_SHARE
+    def _in_time(
+        self,
+        pod: PodSandbox,
+        claims: Sequence[PreparedClaim],
+        what: str,
+        work: Callable[[float], None],
+        after_late_end: Callable[[None], None] | None = None,
+    ) -> None:
+        """Do the work of a hook that attaches, given its deadline by ``time.monotonic()``; what fails becomes
+        the runtime's answer, and also goes to the log and to users."""
+        seconds = self._budget_seconds
+        deadline = time.monotonic() + seconds * _ATTACH_SHARE
+        what = f"{what} for {pod.namespace}/{pod.name}"
+        try:
+            run_in_time(partial(work, deadline), seconds, what, after_late_end)
+        except DranetError as error:
+            context = {"pod": f"{pod.namespace}/{pod.name}", "reason": error.reason}
+            log.warning("attach failed: %s", error, extra={"context": context})
+            self._announcer.attach_failed(claims, error)
+            raise
+
+    def _take_back(self, pod: PodSandbox) -> None:
+        """The runtime was told that the pod failed; a container must not find its gate open."""
+        self._release(pod, timeout_seconds=LATE_RELEASE_SECONDS)
 
     def _attach(self, pod: PodSandbox, claims: Sequence[PreparedClaim], deadline: float) -> None:
-        with self._telling_failure(pod, claims):
-            links = self._attachments.attach_pod(pod, deadline=deadline)
+        links = self._attachments.attach_pod(pod, deadline=deadline)
         if links is None:
             return  # unprepared meanwhile
         log.info(
@@ -182,17 +210,6 @@ class PodHooks:
         )
         self._announcer.attached(claims, links)
 
-    @contextmanager
-    def _telling_failure(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> Iterator[None]:
-        """What fails here becomes the runtime's answer; it also goes to the log and to users."""
-        try:
-            yield
-        except DranetError as error:
-            context = {"pod": f"{pod.namespace}/{pod.name}", "reason": error.reason}
-            log.warning("attach failed: %s", error, extra={"context": context})
-            self._announcer.attach_failed(claims, error)
-            raise
-
 
 def _rdma_nodes(devices: Iterable[PreparedDevice]) -> tuple[CharDevice, ...]:
     """The character devices of the NICs, each once (``rdma_cm`` is shared)."""
@@ -203,8 +220,7 @@ def _rdma_nodes(devices: Iterable[PreparedDevice]) -> tuple[CharDevice, ...]:
 def _rdma_nodes_of(prepared: PreparedDevice) -> tuple[CharDevice, ...]:
     """As Prepare chose them. A record of an earlier version, which knew no link on top of a device, has them
     with the device alone."""
-    steps = prepared.plan.steps if prepared.plan is not None else ()
-    is_on_top = any(isinstance(step, CreateLink) for step in steps)
+    is_on_top = prepared.plan is not None and prepared.plan.is_on_top
     if prepared.rdma.nodes or is_on_top or prepared.device.kind is DeviceKind.GPU:
         return prepared.rdma.nodes
     return prepared.device.char_devices

@@ -27,6 +27,7 @@ from dranet.driver.attachments import Attachments
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netns_id import read_netns_id
 from dranet.kubelet.claim_locks import ClaimLocks
 from dranet.model.plan import AttachPlan, CreateLink, DhcpLease, PreparedClaim
 from dranet.store import ClaimStore
@@ -164,6 +165,8 @@ class Leases:
         self._watches: dict[tuple[str, int], _Watch] = {}
         self._links = ClaimLocks()
         """By name: a conversation may raise its link and lower it again, so one at a time on each."""
+        self._released: set[str] = set()
+        """UIDs of claims that are being unprepared: their leases are gone before their records are."""
         self._news = asyncio.Event()
         self._metrics.leases.set_function(lambda: len(self._watches))
 
@@ -208,6 +211,7 @@ class Leases:
 
     async def release(self, record: PreparedClaim) -> None:
         """Give back a claim's leases, from the host's links. Raises nothing: they end by themselves, too."""
+        self._released.add(record.claim.uid)  # at once: a renewal under way has to know
         held = tuple(iter_leases([record]))
         await asyncio.gather(*(self._release_one(own.host_ifname, own.lease) for own in held))
 
@@ -222,6 +226,11 @@ class Leases:
 
     def committed(self) -> None:
         """A record with leases is in the store: they are to be renewed from now on."""
+        self._news.set()
+
+    def forgotten(self, claim_uid: str) -> None:
+        """The record of a claim is not in the store any more."""
+        self._released.discard(claim_uid)
         self._news.set()
 
     # --- renewal ---
@@ -239,10 +248,11 @@ class Leases:
                 await self._clock.wait(self._news, next_due - now)
 
     def _find_due(self) -> list[tuple[HeldLease, _Watch]]:
-        held = {own.key: own for own in iter_leases(self._store.get_all())}
+        records = (record for record in self._store.get_all() if record.claim.uid not in self._released)
+        held = {own.key: own for own in iter_leases(records)}
         for key in self._watches.keys() - held.keys():
-            if self._watches.pop(key).is_lost:
-                self._announcer.lease_forgotten(key[0])
+            del self._watches[key]
+            self._announcer.lease_forgotten(key[0])
         for key, own in held.items():
             self._follow(key, own)
         now = self._clock.steady()
@@ -275,7 +285,8 @@ class Leases:
             renewed = await self._ask(own, rebind)
             is_kept = await self._in_thread(functools.partial(self._keep, own, renewed))
         except DranetError as error:
-            self._note_failure(own, watch, error)
+            if self._is_in_place(own):  # else it is asked again at once, where the link is now
+                self._note_failure(own, watch, error)
             return
         if not is_kept:  # unprepared meanwhile: the server has just been told that we stay
             await self._release_one(own.host_ifname, renewed)
@@ -287,16 +298,14 @@ class Leases:
 
     async def _ask(self, own: HeldLease, rebind: bool) -> DhcpLease:
         if own.record.netns_path:
-            return await self._in_thread(
-                functools.partial(
-                    self._client.renew,
-                    own.lease,
-                    own.record.netns_path,
-                    own.plan.pod_ifname,
-                    rebind=rebind,
-                )
-            )
+            return await self._in_thread(functools.partial(self._ask_in_pod, own, rebind))
         return await self._ask_on_host(own)
+
+    def _ask_in_pod(self, own: HeldLease, rebind: bool) -> DhcpLease:
+        record = own.record
+        if record.netns_id:
+            _check_namespace(record.netns_path, record.netns_id)
+        return self._client.renew(own.lease, record.netns_path, own.plan.pod_ifname, rebind=rebind)
 
     async def _ask_on_host(self, own: HeldLease) -> DhcpLease:
         """No pod has the link, so nobody would answer for the address: ask as if for a new lease."""
@@ -320,6 +329,8 @@ class Leases:
             record = self._store.get(own.record.claim.uid)
             if record is None or own.position >= len(record.devices):
                 return False
+            if record.claim.uid in self._released:
+                return False
             device = record.devices[own.position]
             if device.plan is None or device.plan.lease != own.lease:
                 return False
@@ -327,6 +338,11 @@ class Leases:
             devices = (*record.devices[: own.position], changed, *record.devices[own.position + 1 :])
             self._store.put(replace(record, devices=devices))
             return True
+
+    def _is_in_place(self, own: HeldLease) -> bool:
+        """The link has not gone into a pod, or out of it, since the server was asked."""
+        record = self._store.get(own.record.claim.uid)
+        return record is not None and record.sandbox_id == own.record.sandbox_id
 
     def _note_failure(self, own: HeldLease, watch: _Watch, error: DranetError) -> None:
         age = self._clock.steady() - watch.began
@@ -353,6 +369,22 @@ class Leases:
     def _threads(self) -> ThreadPoolExecutor:
         """Of its own: a silent server must not keep the driver from scanning. Made for the first lease."""
         return ThreadPoolExecutor(THREADS, thread_name_prefix="dhcp")
+
+
+def _check_namespace(path: str, netns_id: str) -> None:
+    """A path may lead to the namespace of a later pod, where another link has the name.
+
+    Raises:
+        KernelError: ``NetworkNamespaceGone``: it does, or to none.
+    """
+    with NetworkNamespace.open(path) as netns:
+        found = read_netns_id(netns)
+    if found != netns_id:
+        raise KernelError(
+            f"{path} leads to another pod's network namespace by now",
+            operation="renew DHCP lease",
+            reason=Reason.NETNS_GONE,
+        )
 
 
 def next_attempt_age(lease: DhcpLease, age: float) -> float:

@@ -14,7 +14,7 @@ from dranet.kernel.rdmanl import read_netns_exclusive
 from dranet.kernel.sysctl import read_link_sysctls
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.facts import CharDevice, Link
-from dranet.model.plan import LinkState
+from dranet.model.plan import RECORD_VERSION, LinkState
 
 
 class NodeReader:
@@ -32,6 +32,10 @@ class NodeReader:
         """
         with NetlinkSocket.open() as rtnl:
             return _read_present(rtnl, ifname).mac
+
+    def has_sysctl(self, name: str) -> bool:
+        """Whether the kernel has a setting: ``net.ipv4.tcp_mtu_probing``."""
+        return Path("/proc/sys", *name.split(".")).exists()
 
     def read_link(self, ifname: str) -> LinkState:
         """The state of a link that will move.
@@ -61,6 +65,7 @@ class NodeReader:
             mtu=link.mtu,
             up=link.is_up,
             permanent_mac=link.permanent_mac,
+            version=RECORD_VERSION,
             ethtool=ethtool,
             sysctls=read_link_sysctls(link.ifname),
         )

@@ -25,13 +25,13 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import (
     AttachPlan,
-    CreateLink,
     DhcpLease,
     LinkState,
     PreparedClaim,
     PreparedDevice,
     RdmaAccess,
 )
+from dranet.model.sysctls import is_per_interface
 from dranet.store import ClaimStore
 
 _ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
@@ -210,7 +210,7 @@ class Planner:
         parent_mtu = None
         if device.physical_function and config.interface.mtu is not None:
             parent_mtu = self._node.read_physical_function_mtu(device.physical_function)
-        return plan_device(
+        plan = plan_device(
             device,
             self._read_host(decoded),
             config,
@@ -219,6 +219,18 @@ class Planner:
             mac_seed=_mac_seed(claim, decoded),
             physical_function_mtu=parent_mtu,
         )
+        self._check_sysctls(device, config)
+        return plan
+
+    def _check_sysctls(self, device: Device, config: NetworkConfig) -> None:
+        """Those of the whole namespace: the kernel of the node has what that of the pod has."""
+        asked = [name for name in config.sysctls if not is_per_interface(name)]
+        absent = [f'sysctls["{name}"]' for name in asked if not self._node.has_sysctl(name)]
+        if absent:
+            raise ClaimError(
+                f"device {device.name}: {', '.join(absent)}: the kernel of this node has no such setting",
+                hint="its module may not be loaded, or it is misspelt",
+            )
 
     def _read_host(self, decoded: DecodedDevice) -> LinkState | None:
         ifname = decoded.device.ifname
@@ -267,8 +279,7 @@ class Planner:
 
 def _is_share(held: PreparedDevice) -> bool:
     """Somebody's part of a device that stays on the node for others."""
-    steps = held.plan.steps if held.plan else ()
-    return held.share_id is not None and any(isinstance(step, CreateLink) for step in steps)
+    return held.share_id is not None and held.plan is not None and held.plan.is_on_top
 
 
 def _check_shares(devices: Sequence[DecodedDevice]) -> None:

@@ -100,6 +100,9 @@ class Preparer:
             )
             self._announcer.prepare_failed(ref, claim, error)
             return PrepareOutcome(devices=(), error=str(error))
+        except Exception as error:  # the other claims of the call would go on behind the kubelet's back
+            log.exception("bug in prepare", extra={"context": {"claim": ref}})
+            return PrepareOutcome(error=_describe_bug(error))
         return PrepareOutcome(devices=tuple(_answer(device) for device in record.devices))
 
     async def _prepare_anew(self, claim: Claim) -> PreparedClaim:
@@ -111,7 +114,7 @@ class Preparer:
             leases = await self._leases.acquire(decoded.dhcp)
             try:
                 record = await asyncio.to_thread(self._plan_and_commit, decoded, leases)
-            except DranetError:
+            except Exception:
                 await self._leases.release_unused(decoded.dhcp, leases)
                 raise
         if leases:
@@ -131,6 +134,10 @@ class Preparer:
             )
             self._announcer.unprepare_failed(ref, error)
             return str(error)
+        except Exception as error:
+            log.exception("bug in unprepare", extra={"context": {"claim": ref}})
+            return _describe_bug(error)
+        self._leases.forgotten(ref.uid)
         if report is not None:
             self._announcer.released(report)
         log.info("unprepared", extra={"context": {"claim": ref}})
@@ -210,6 +217,10 @@ def _answer(prepared: PreparedDevice) -> PreparedDeviceAnswer:
         cdi_ids=prepared.cdi_ids,
         share_id=prepared.share_id,
     )
+
+
+def _describe_bug(error: Exception) -> str:
+    return f"bug in the driver: {error!r}"
 
 
 def _names(record: PreparedClaim) -> str:

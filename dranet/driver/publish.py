@@ -168,13 +168,14 @@ class Inventory:
         return view.offered[name]
 
     def _held(self) -> Mapping[str, Device]:
-        """Devices whose facts are out of sight, because they are in a pod's namespace."""
+        """Devices whose facts are out of sight, because they are in a pod's namespace. One with a pod's link
+        on top of it is not."""
         return {
             prepared.device.name: prepared.device
             for record in self._store.get_all()
             if record.netns_path
             for prepared in record.devices
-            if prepared.plan is not None
+            if prepared.plan is not None and not prepared.plan.is_on_top
         }
 
     def _report(self, facts: NodeFacts, decisions: Sequence[Decision]) -> None:

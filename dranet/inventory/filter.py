@@ -19,7 +19,7 @@ from dranet.inventory.decision import Decision
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, DeviceFilter, Given, Policy
 from dranet.inventory.ties import Ties, find_ties
-from dranet.model.attributes import ALIAS, IFNAME, NOT_TEXT, RDMA_DEVICE
+from dranet.model.attributes import ALIAS, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.model.uplinks import has_local_parent
@@ -42,7 +42,7 @@ def decide(
         policy: what the operator decided.
         held: names of the devices that pods have now.
     """
-    view = _HostView.of(facts, policy)
+    view = _HostView.of(facts, policy, [device for device in devices if device.name in held])
     return tuple(
         _decide_held(device, view) if device.name in held else _decide_free(device, view, policy)
         for device in devices
@@ -63,30 +63,27 @@ class _HostView:
     functions: Mapping[str, PciFunction]
     on_function: Mapping[str, Sequence[Link]]
     riders: Mapping[int, str]
-    """ifindex -> name of a link that rides on it (VLAN, macvlan ...). The two ends of a pair name each other,
-    and each can do without the other's place."""
+    """ifindex -> name of a link that rides on it (VLAN, macvlan ...), here or in a pod. The two ends of a
+    pair name each other, and each can do without the other's place."""
     ties: Ties
     rdma_moves: bool
     """An RDMA device moves into the pod's namespace, and its IPoIB interfaces are lost to the node."""
     offered_kinds: Collection[str]
 
     @classmethod
-    def of(cls, facts: NodeFacts, policy: Policy) -> _HostView:
+    def of(cls, facts: NodeFacts, policy: Policy, held: Sequence[Device] = ()) -> _HostView:
         functions = {function.address: function for function in facts.pci_functions}
         on_function: dict[str, list[Link]] = {}
         for link in facts.links:
             if link.pci_address and (address := carrier(link, functions)):
                 on_function.setdefault(address, []).append(link)
+        by_name = {link.ifname: link for link in facts.links}
         return cls(
-            by_name={link.ifname: link for link in facts.links},
+            by_name=by_name,
             by_index={link.ifindex: link for link in facts.links},
             functions=functions,
             on_function=on_function,
-            riders={
-                link.lower: link.ifname
-                for link in facts.links
-                if link.lower and link.kind not in PAIR_KINDS and has_local_parent(link)
-            },
+            riders={**_riders_in_pods(held, by_name), **_riders_here(facts)},
             ties=find_ties(facts),
             rdma_moves=facts.rdma_netns_exclusive,
             offered_kinds=policy.offer_link_kinds,
@@ -98,6 +95,20 @@ class _HostView:
         if on_function:
             return on_function
         return (self.by_name[device.ifname],) if device.ifname in self.by_name else ()
+
+
+def _riders_here(facts: NodeFacts) -> dict[int, str]:
+    return {
+        link.lower: link.ifname
+        for link in facts.links
+        if link.lower and link.kind not in PAIR_KINDS and has_local_parent(link)
+    }
+
+
+def _riders_in_pods(held: Sequence[Device], by_name: Mapping[str, Link]) -> dict[int, str]:
+    """By the name that the link below had at Prepare, which is all that is known of it here."""
+    below = ((device, by_name.get(str(device.attributes.get(PARENT.qualified)))) for device in held)
+    return {link.ifindex: f"{device.name}, which a pod has," for device, link in below if link is not None}
 
 
 def _decide_held(device: Device, view: _HostView) -> Decision:
@@ -114,11 +125,15 @@ def _decide_free(device: Device, view: _HostView, policy: Policy) -> Decision:
     if link and (reason := _soft_link_reason(link, view)):
         return _decide_bare(device.name, device.ifname, reason)
     reason = _reason_to_hold(device, view, policy)
-    if reason:
-        return Decision(device, False, reason)
+    rider = "" if reason else _rider_reason(device, view)
+    if reason or (rider and policy.shared is None):
+        return Decision(device, False, reason or rider)
     if policy.rules is None and policy.filter is None and policy.shared is None:
         return Decision(device, True, _OFFERED[device.kind])
-    return _decide_once(device, policy)
+    decision = _decide_once(device, policy)
+    if rider and decision.published and not decision.device.shared:  # what is shared stays where it is
+        return Decision(decision.device, False, rider)
+    return decision
 
 
 @lru_cache(maxsize=4096)
@@ -201,7 +216,7 @@ def _soft_link_reason(link: Link, view: _HostView) -> str:
     tie = view.ties.links.get(link.ifname)
     if tie:
         return tie.reason_for(link.ifname)
-    return infrastructure_reason(link, view.offered_kinds) or _dependents_reason(link, view)
+    return infrastructure_reason(link, view.offered_kinds) or _master_reason(link, view)
 
 
 def _no_link_reason(device: Device, view: _HostView) -> str:
@@ -221,18 +236,23 @@ def _tied_reason(device: Device, view: _HostView) -> str:
             return tie.reason_for(link.ifname)
     if device.pci_address in view.ties.functions:
         return view.ties.functions[device.pci_address].reason_for("")
-    for link in links:
-        reason = _dependents_reason(link, view)
-        if reason:
-            return reason
+    return next(filter(None, (_master_reason(link, view) for link in links)), "")
+
+
+def _master_reason(link: Link, view: _HostView) -> str:
+    if link.master is None:
+        return ""
+    return f"is enslaved: {link.ifname} is a port of {_master_name(link.master, view)}"
+
+
+def _rider_reason(device: Device, view: _HostView) -> str:
+    """What would go, or break, with a device that leaves the node."""
+    if device.kind is DeviceKind.GPU or (device.kind is DeviceKind.RDMA and not view.rdma_moves):
+        return ""
+    for link in view.links_of(device):
+        if rider := view.riders.get(link.ifindex):
+            return f"carries another interface: {rider} on {link.ifname} would be lost"
     return ""
-
-
-def _dependents_reason(link: Link, view: _HostView) -> str:
-    if link.master is not None:
-        return f"is enslaved: {link.ifname} is a port of {_master_name(link.master, view)}"
-    rider = view.riders.get(link.ifindex)
-    return f"carries another interface: {rider} on {link.ifname} would be lost" if rider else ""
 
 
 def _master_name(index: int, view: _HostView) -> str:

@@ -41,7 +41,7 @@ from dranet.model.record import Record
 
 # linux/if_addr.h
 IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_BROADCAST = 1, 2, 3, 4
-IFA_CACHEINFO, IFA_FLAGS, IFA_PROTO = 6, 8, 11
+IFA_CACHEINFO, IFA_FLAGS, IFA_RT_PRIORITY, IFA_PROTO = 6, 8, 9, 11
 IFA_F_TEMPORARY, IFA_F_NODAD, IFA_F_DADFAILED, IFA_F_TENTATIVE = 0x01, 0x02, 0x08, 0x40
 IFA_F_PERMANENT, IFA_F_MANAGETEMPADDR = 0x80, 0x100
 IFA_F_NOPREFIXROUTE, IFA_F_MCAUTOJOIN = 0x200, 0x400
@@ -73,7 +73,9 @@ _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _NEXT_HOP = struct.Struct("=HBBi")
 _CACHE_INFO = struct.Struct("=IIII")
 
-_ADDRESS_ATTRIBUTES = frozenset({IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS})
+_ADDRESS_ATTRIBUTES = frozenset(
+    {IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_BROADCAST, IFA_CACHEINFO, IFA_FLAGS, IFA_RT_PRIORITY}
+)
 _ROUTE_ATTRIBUTES = frozenset(
     {
         RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH, RTA_TABLE,
@@ -110,6 +112,7 @@ def parse_address(payload: bytes, names: Mapping[int, str]) -> tuple[int, Addres
         broadcast=socket.inet_ntop(family, found[IFA_BROADCAST]) if IFA_BROADCAST in found else "",
         valid_seconds=valid,
         preferred_seconds=preferred,
+        metric=u32(found, IFA_RT_PRIORITY),
     )
 
 
@@ -151,6 +154,8 @@ def address_body(ifindex: int, address: Address, flags: int = 0) -> bytes:
         parts.append(attribute(IFA_BROADCAST, socket.inet_pton(family, address.broadcast)))
     if address.label:
         parts.append(attribute_text(IFA_LABEL, address.label))
+    if address.metric:
+        parts.append(attribute_u32(IFA_RT_PRIORITY, address.metric))
     if address.valid_seconds is not None or address.preferred_seconds is not None:
         parts.append(attribute(IFA_CACHEINFO, _lifetimes(address)))
     return b"".join(parts)
@@ -380,31 +385,32 @@ def _encode_gateway(family: int, gateway: str) -> bytes:
 
 
 def parse_permanent_neighbour(payload: bytes, ifindex: int) -> Neighbour | None:
-    """Parse RTM_NEWNEIGH; ``None`` for other links, for what the kernel learnt by itself and for proxies."""
+    """Parse RTM_NEWNEIGH; ``None`` for other links and for what the kernel learnt by itself."""
     family, link, state, flags, _ = _NEIGHBOUR.unpack_from(payload)
     if family not in _FAMILIES or link != ifindex:
         return None
-    if not state & NUD_PERMANENT or flags & NTF_PROXY:
-        return None
     found = parse_attributes(payload, _NEIGHBOUR.size, frozenset({NDA_DST, NDA_LLADDR}))
-    if NDA_DST not in found or NDA_LLADDR not in found:
+    if flags & NTF_PROXY and NDA_DST in found:
+        return Neighbour(socket.inet_ntop(family, found[NDA_DST]), "", proxy=True)
+    if not state & NUD_PERMANENT or NDA_DST not in found or NDA_LLADDR not in found:
         return None
     return Neighbour(socket.inet_ntop(family, found[NDA_DST]), found[NDA_LLADDR].hex(":"))
 
 
-def dump_neighbours_request(ifindex: int) -> Request:
-    """Ask for the neighbours of one link, both families."""
-    body = _NEIGHBOUR.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute_u32(NDA_IFINDEX, ifindex)
+def dump_neighbours_request(ifindex: int, proxies: bool = False) -> Request:
+    """Ask for the neighbours of one link, both families, or for what it answers for on behalf of others."""
+    flags = NTF_PROXY if proxies else 0
+    body = _NEIGHBOUR.pack(socket.AF_UNSPEC, 0, 0, flags, 0) + attribute_u32(NDA_IFINDEX, ifindex)
     return Request(RTM_GETNEIGH, body, operation="read neighbours")
 
 
 def add_neighbour_request(ifindex: int, neighbour: Neighbour, link: str) -> Request:
     """Add a permanent neighbour, or correct the one that is there."""
     family = socket.AF_INET6 if ":" in neighbour.address else socket.AF_INET
-    body = (
-        _NEIGHBOUR.pack(family, ifindex, NUD_PERMANENT, 0, RTN_UNICAST)
-        + attribute(NDA_DST, socket.inet_pton(family, neighbour.address))
-        + attribute(NDA_LLADDR, mac_bytes(neighbour.mac))
-    )
+    flags = NTF_PROXY if neighbour.proxy else 0
+    body = _NEIGHBOUR.pack(family, ifindex, NUD_PERMANENT, flags, RTN_UNICAST)
+    body += attribute(NDA_DST, socket.inet_pton(family, neighbour.address))
+    if neighbour.mac:
+        body += attribute(NDA_LLADDR, mac_bytes(neighbour.mac))
     operation = f"add neighbour {neighbour.address}"
     return Request(RTM_NEWNEIGH, body, NLM_F_CREATE | NLM_F_REPLACE, operation, link)

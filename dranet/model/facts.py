@@ -28,6 +28,8 @@ class Address(Record):
     valid_seconds: int | None = None
     """Remaining valid lifetime; ``None`` is for ever."""
     preferred_seconds: int | None = None
+    metric: int = 0
+    """Of the prefix route that the kernel makes from it; 0 is the kernel's own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -128,10 +130,11 @@ class Route(Record):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Neighbour(Record):
-    """One permanent neighbour (ARP or ND) entry."""
+    """One permanent neighbour (ARP or ND) entry, or an address that the link answers for (``proxy``)."""
 
     address: str
     mac: str
+    proxy: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -95,11 +95,11 @@ def mac(value: str) -> str:
 
 def interface_cidr(value: str) -> str:
     """An address with its prefix; host bits stay."""
-    _require_prefix(value)
+    _require_prefix(value, "10.0.0.5/24")
     try:
         interface = ipaddress.ip_interface(value)
     except ValueError as error:
-        raise ValueError(f"must be an address with its prefix, e.g. 10.0.0.5/24: {error}") from error
+        raise ValueError("must be an address with its prefix, e.g. 10.0.0.5/24") from error
     if interface.ip.is_multicast or interface.ip.is_unspecified or interface.ip.is_loopback:
         raise ValueError("must be a unicast address")
     return str(interface)
@@ -107,17 +107,17 @@ def interface_cidr(value: str) -> str:
 
 def network_cidr(value: str) -> str:
     """A prefix. Host bits are cleared, as DraNet does; the kernel refuses them."""
-    _require_prefix(value)
+    _require_prefix(value, "10.1.0.0/16")
     try:
         return str(ipaddress.ip_network(value, strict=False))
     except ValueError as error:
-        raise ValueError(f"must be a CIDR, e.g. 10.1.0.0/16: {error}") from error
+        raise ValueError("must be a CIDR, e.g. 10.1.0.0/16") from error
 
 
-def _require_prefix(value: str) -> None:
+def _require_prefix(value: str, example: str) -> None:
     """A prefix length, and as a number: no netmask, no bare address, no zone."""
     if not re.fullmatch(_CIDR_PATTERN, value):
-        raise ValueError("must be in CIDR form with a prefix length, e.g. 10.0.0.5/24")
+        raise ValueError(f"must be in CIDR form with a prefix length, e.g. {example}")
 
 
 def ip(value: str) -> str:

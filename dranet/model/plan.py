@@ -2,19 +2,23 @@
 
 A plan is data. ``claims.plan`` builds it, ``store`` keeps it, ``kernel.attachment`` applies it in the
 runtime's hook and undoes it at release, perhaps after a restart of the driver. A field that is added later
-needs a default, so that the records of an earlier version can still be read.
+needs a default, so that the records of an earlier version can still be read, and a new
+:data:`RECORD_VERSION`, so that an earlier driver lets the record alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
 from dranet.model.record import Record
+
+RECORD_VERSION = 2
+"""Of what this driver writes. 1 had neither this number nor what a :class:`LinkState` has below it."""
 
 # --- what the host gets back ---------------------------------------------------------------------------
 
@@ -71,6 +75,8 @@ class LinkState(Record):
     neighbours: tuple[Neighbour, ...] = ()
     parent_device: str = ""
     """``IFLA_PARENT_DEV_NAME``, the PCI address of a NIC; empty for software links and on old kernels."""
+    version: int = 1
+    """:data:`RECORD_VERSION` of who recorded it. Of what is below, a record of version 1 knows nothing."""
     altnames: tuple[str, ...] = ()
     promiscuous: bool = False
     """``IFF_PROMISC`` as an administrator set it."""
@@ -332,6 +338,11 @@ class AttachPlan(Record):
     host: LinkState | None = None
     lease: DhcpLease | None = None
 
+    @property
+    def is_on_top(self) -> bool:
+        """The pod gets a link on top of the device, which stays on the host."""
+        return any(isinstance(step, CreateLink) for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RdmaAccess(Record):
@@ -385,3 +396,11 @@ class PreparedClaim(Record):
     def plans(self) -> tuple[AttachPlan, ...]:
         """The plans of the devices that move, in the order of the claim's results."""
         return tuple(d.plan for d in self.devices if d.plan is not None)
+
+    def without_leases(self) -> PreparedClaim:
+        """What renewals, which come at any time, leave alone."""
+        return replace(self, devices=tuple(map(_without_lease, self.devices)))
+
+
+def _without_lease(device: PreparedDevice) -> PreparedDevice:
+    return device if device.plan is None else replace(device, plan=replace(device.plan, lease=None))

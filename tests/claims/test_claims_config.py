@@ -262,6 +262,9 @@ def nested(depth: int, leaf: Any, in_list: bool) -> Any:
         ({"ethtool": {"features": {"x" * 65: True}}}, "must have at most 64 characters"),
         ({"\ud800": 1}, "config[0].parameters: must be Unicode text"),
         ({"interface": {"name": "\ud800"}}, "interface.name: must consist of ASCII letters"),
+        ({"interface": {"MTU": 9000}}, "interface.MTU: unknown field; did you mean mtu?"),
+        ({"routes": [{"gatway": "10.0.0.1"}]}, "routes[0].gatway: unknown field; did you mean gateway?"),
+        ({"Interface": {}}, "config[0].parameters.Interface: unknown field; did you mean interface?"),
         ({"more\nlines": None}, 'config[0].parameters["more\\nlines"]: unknown field'),
         ({"x": nested(900, 1, False), "routes": nested(900, 1, False)}, "parameters.x: unknown field"),
         ({"interface": {"mtu": nested(900, 1, True)}}, "interface.mtu: must be a whole number, not a list"),
@@ -374,11 +377,11 @@ def test_the_messages_of_the_user_page_are_those_that_its_policy_makes() -> None
     rail = of_class(parameters)
     told = [
         complaint(of_class({"interface": {"mtu": 10}})),
-        complaint(rail, of_claim({"interface": {"mtoo": 1}, "routes": [{"scope": 253}]})),
+        complaint(rail, of_claim({"interface": {"adresses": []}, "routes": [{"scope": 253}]})),
         complaint(rail, of_claim({"rules": [{}]})),
         complaint(rail, of_claim({"interface": {"vrf": {"name": "red"}, "mtu": 9001}})),
     ]
 
-    (messages,) = blocks_of_the_user_page("text")
+    messages, _of_devices = blocks_of_the_user_page("text")
     for line in messages.splitlines():
         assert line.replace("DeviceClass rail", "DeviceClass fast") in "; ".join(told)

@@ -465,7 +465,10 @@ def test_everything_of_ethtool_is_one_step_by_the_kernels_names() -> None:
 @pytest.mark.parametrize(
     ("ethtool", "complaints"),
     [
-        ({"features": {"warp": True, "gro": True}}, ['ethtool.features["warp"]: the device has no warp']),
+        (
+            {"features": {"warp": True, "gro": True}},
+            ['features["warp"]: the device has no warp that can be changed; on the node, ethtool -k eth1'],
+        ),
         (
             {"privateFlags": {"a": True, "b": False}},
             ['ethtool.privateFlags["a"]: ', 'ethtool.privateFlags["b"]: '],

@@ -289,7 +289,7 @@ def test_without_an_engine_rules_refuse_every_claim_and_the_rest_of_a_policy_wor
     policy = class_config(rule(field="interface.mtu", expression="true"))
 
     (line,) = complaints(policy, claim_config())
-    assert line.startswith(f"{POLICY}.rules[0].expression: is of no use: CEL expressions need an engine")
+    assert line.startswith(f"{POLICY}.rules[0].expression: cannot be used: CEL expressions need an engine")
     decode(class_config({"allow": ["interface"]}), claim_config(interface={"mtu": 1500}))
     assert complaints(class_config({"lock": ["interface"]}), claim_config(interface={"mtu": 1500}))
 

@@ -63,7 +63,7 @@ class Bench:
         self.store = ClaimStore(folder / "claims.db")
         self.store.open()
         self.gate = ReadyGate(folder)
-        self.attachments = Attachments(self.store, self.gate)
+        self.attachments = Attachments(self.store, self.gate, on_released=self.told.released)
         self.snapshots: list[RuntimeSnapshot] = []
         self.hooks = PodHooks(
             self.store, self.attachments, self.told, self.snapshots.append, budget_seconds=30

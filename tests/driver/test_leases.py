@@ -411,6 +411,91 @@ async def test_a_claim_that_was_unprepared_meanwhile_is_not_brought_back(bench: 
     assert [said[0] for said in server.said] == ["renew", "release"]
 
 
+async def test_a_pod_that_ends_while_its_lease_is_renewed_has_not_lost_it(bench: Bench) -> None:
+    """The link has gone home, so the address is not there any more."""
+    bench.store.put(record := a_record(LEASE))
+
+    class Meanwhile(Server):
+        def renew(self, lease: DhcpLease, netns_path: str, ifname: str, *, rebind: bool) -> DhcpLease:
+            bench.store.put(replace(record, sandbox_id="", netns_path=""))
+            super().renew(lease, netns_path, ifname, rebind=rebind)
+            raise GONE
+
+    bench.leases._client = server = Meanwhile(bench.clock)
+    await bench.run_for(610)
+    assert bench.told.news == []
+    assert [said[0] for said in server.said] == ["renew", "acquire"], "now it is the host that asks"
+    assert bench.stored_lease().obtained_at == START + 600
+
+
+async def test_a_lease_that_is_renewed_while_it_is_released_is_released_again(bench: Bench) -> None:
+    """The record is still there: Unprepare forgets it last."""
+    bench.store.put(record := a_record(LEASE, attached=False))
+    began, go_on = threading.Event(), threading.Event()
+
+    class Slow(Server):
+        def acquire(self, ifname: str, mac: str, wanted: str = "") -> DhcpLease:
+            began.set()
+            assert go_on.wait(10)
+            return super().acquire(ifname, mac, wanted)
+
+    bench.leases._client = server = Slow(bench.clock)
+    bench.clock.passed = 600.0
+    renewing = asyncio.create_task(bench.run_for(10))
+    await asyncio.to_thread(began.wait, 10)
+    releasing = asyncio.create_task(bench.leases.release(record))
+    await asyncio.sleep(0)
+    go_on.set()
+    await releasing
+    await renewing
+    assert [said[0] for said in server.said][-1] == "release"
+    assert bench.stored_lease() == LEASE
+    await bench.run_for(1000)
+    assert [said[0] for said in server.said][-1] == "release", "it is renewed no more"
+
+
+async def test_what_was_lost_and_is_back_is_forgotten_with_its_claim(bench: Bench) -> None:
+    bench.store.put(a_record(LEASE))
+    bench.server.answers = [GONE]
+    await bench.run_for(700)
+    bench.store.delete("uid")
+    await bench.run_for(1200)
+    assert [news[0] for news in bench.told.news] == ["lost", "back", "forgotten"]
+
+
+async def test_a_claim_that_is_prepared_again_is_renewed_again(bench: Bench) -> None:
+    """The next pod may have the same claim."""
+    bench.store.put(record := a_record(LEASE, attached=False))
+    await bench.leases.release(record)
+    bench.store.delete("uid")
+    bench.leases.forgotten("uid")
+    bench.store.put(a_record(LEASE))
+    await bench.run_for(610)
+    assert bench.times("renew") == [600]
+
+
+async def test_a_lease_for_ever_is_counted_until_its_claim_is_forgotten(bench: Bench) -> None:
+    bench.store.put(a_record(replace(LEASE, lease_seconds=0xFFFFFFFF)))
+    waits = asyncio.Semaphore(0)
+
+    class Waiting(TestClock):
+        async def wait(self, news: asyncio.Event, seconds: float) -> None:
+            assert seconds == math.inf
+            waits.release()
+            await news.wait()
+
+    bench.leases._clock = Waiting()
+    running = asyncio.create_task(bench.leases.run())
+    await waits.acquire()
+    assert b"dranet_dhcp_leases 1.0" in bench.metrics.render()
+    bench.store.delete("uid")
+    bench.leases.forgotten("uid")
+    async with asyncio.timeout(10):
+        await waits.acquire()
+    assert b"dranet_dhcp_leases 0.0" in bench.metrics.render()
+    running.cancel()
+
+
 async def test_a_store_that_cannot_be_written_does_not_end_the_renewals(bench: Bench) -> None:
     bench.store.put(a_record(LEASE))
     assert bench.store._db is not None

@@ -325,3 +325,13 @@ def test_what_an_earlier_boot_prepared_is_in_nobodys_way(bench: Bench) -> None:
 
     assert bench.plan(share("c", type="macvlan")).plans
     assert bench.plan(a_claim("d", result("rail-0"), pod="third")).plans
+
+
+def test_a_setting_of_the_namespace_that_the_kernel_lacks_is_refused_by_name(bench: Bench) -> None:
+    claim = a_claim(
+        "c", result(ETH.name), sysctls={"net.ipv4.tcp_nonsense": 1, "net.ipv4.tcp_mtu_probing": 1}
+    )
+    error = bench.refusal(claim)
+    assert error.message.endswith(
+        'sysctls["net.ipv4.tcp_nonsense"]: the kernel of this node has no such setting'
+    )

@@ -671,6 +671,37 @@ def test_the_operator_says_which_interfaces_are_shared_and_one_that_it_fails_on_
     assert "eth1 is not shared" in [*asked.values()][2].warnings[0]
 
 
+def test_a_shared_interface_is_offered_whatever_rides_on_it_and_no_other_one() -> None:
+    node = facts(
+        link("eth1", 3, mac="02:00:00:00:00:01"),
+        link("eth2", 4, mac="02:00:00:00:00:02"),
+        link("shim1", 5, kind="macvlan", lower=3, virtual=True),
+        link("shim2", 6, kind="macvlan", lower=4, virtual=True),
+    )
+    policy = Policy(shared=compiled('device.attributes["dra.net"].ifName == "eth1"'))
+    assert decisions(node, policy)["eth1"].device.shared
+    assert "eth1" in published(node, policy)
+    assert "shim2 on eth2" in reason(node, "eth2", policy)
+    assert "shim1 on eth1" in reason(node, "eth1")
+    enslaved = replace(node, links=(*node.links[1:], replace(node.links[0], master=9)))
+    assert "is enslaved" in reason(enslaved, "eth1", policy)
+
+
+def test_an_interface_stays_home_while_a_pod_has_what_rides_on_it() -> None:
+    """It would take the link in the pod down, and see its traffic."""
+    below = link("eth1", 3, mac="02:00:00:00:00:01")
+    vlan = link("eth1.7", 4, kind="vlan", lower=3, virtual=True)
+    given_away = decisions(facts(below, vlan))["net-mv2gqmjog4"].device
+    after = facts(below)
+    found = {d.device.name: d for d in take_inventory(after, {given_away.name: given_away})}
+    assert found[given_away.name].published
+    assert not found["eth1"].published
+    assert f"{given_away.name}, which a pod has, on eth1" in found["eth1"].reason
+    policy = Policy(shared=compiled("true"))
+    shared = {d.device.name: d for d in take_inventory(after, {given_away.name: given_away}, policy)}
+    assert shared["eth1"].published
+
+
 def test_the_operators_attributes_are_published_and_the_filter_sees_them() -> None:
     node = facts(link("eth1", 2), link("eth2", 3))
     own = rules(

@@ -15,7 +15,7 @@ from dranet.kernel.attachment.linkstate import read_link_state
 from dranet.model.facts import Address, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, CreateLink, MoveLink, SetUp, Step
 from dranet.model.status import AttachedLink
-from tests.namespaces import Namespace, wait_settled, wait_unchanged
+from tests.namespaces import Namespace, Picture, wait_settled, wait_unchanged, wait_until
 
 IFA_F_NODAD = 0x02
 
@@ -82,6 +82,12 @@ def rules_of(namespace: Namespace) -> list[dict[str, Any]]:
 def sysctl(namespace: Namespace, path: str) -> str:
     """One file below ``/proc/sys/net``."""
     return namespace.run(lambda: Path("/proc/sys/net", path).read_text().strip())
+
+
+def steady_picture(pod: Namespace) -> Picture:
+    """A picture once carriers have come: until then the kernel marks routes ``linkdown``."""
+    wait_until(lambda: "linkdown" not in str(pod.read("route", "show", "table", "all")), "carriers")
+    return wait_settled(pod)
 
 
 @contextmanager

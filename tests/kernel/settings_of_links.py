@@ -20,6 +20,7 @@ ADDRESSES = (
     "ip addr add 10.9.0.1/32 peer 10.9.0.2/32 dev {link}\n"
     "ip addr add 10.1.9.9/24 dev {link} valid_lft 7200 preferred_lft 3600\n"
     "ip addr add 10.2.0.2/24 dev {link} scope link noprefixroute\n"
+    "ip addr add 10.3.0.2/24 dev {link} metric 77\n"
     "ip addr add 2001:db8:1::2/64 dev {link} nodad\n"
     "ip addr add 2001:db8:2::2/64 dev {link} nodad noprefixroute\n"
 )
@@ -59,7 +60,8 @@ HOST_SETTINGS = {
     ),
     "neighbours": (
         "ip neigh add 10.1.0.9 lladdr 02:00:00:00:99:99 dev {link} nud permanent\n"
-        "ip neigh add 2001:db8:1::9 lladdr 02:00:00:00:99:98 dev {link} nud permanent"
+        "ip neigh add 2001:db8:1::9 lladdr 02:00:00:00:99:98 dev {link} nud permanent\n"
+        "ip neigh add proxy 10.1.0.77 dev {link}\nip neigh add proxy 2001:db8:1::77 dev {link}"
     ),
     "rp_filter": f"echo 2 > {_V4}/rp_filter",
     "forwarding": f"echo 1 > {_V4}/forwarding; echo 1 > {_V6}/forwarding",

@@ -445,6 +445,16 @@ def test_a_tenant_who_renames_the_link_and_changes_its_mac_cannot_keep_it(
     wait_unchanged(before, node)
 
 
+def test_links_that_a_tenant_put_on_the_nic_do_not_go_on_using_it(node: Namespace, pod: Namespace) -> None:
+    before = wait_settled(node)
+    plan = make_plan(node, "eth3", "net1")
+    attach_from(node, pod, plan)
+    pod.ip_lines("link add mine link net1 type macvlan mode bridge\nlink set mine up\n")
+    assert detach_to(node, pod, plan).restored == ("dev-eth3",)
+    assert "mine" not in {link["ifname"] for link in pod.read("link")}
+    wait_unchanged(before, node)
+
+
 def test_a_tenant_cannot_keep_the_link_by_giving_it_a_name_that_the_node_uses(
     node: Namespace, pod: Namespace
 ) -> None:

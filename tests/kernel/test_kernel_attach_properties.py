@@ -11,7 +11,7 @@ from dranet.kernel.attachment.attach import verify
 from dranet.kernel.attachment.linkstate import read_link_state
 from dranet.model.device import Device, DeviceKind
 from tests.claims.configs import valid_configs
-from tests.kernel.plans import attach_from, detach_to
+from tests.kernel.plans import attach_from, detach_to, steady_picture
 from tests.kernel.test_kernel_attach_failures import NODE_STATE, Fault, attempt
 from tests.namespaces import Namespace, wait_settled, wait_unchanged
 
@@ -22,7 +22,7 @@ LACKING = ("interface.vrf",)
 
 # Each example takes a second, and the next one finds the same namespaces: no shrinking of what spoilt them.
 quick = settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -43,7 +43,7 @@ def test_what_is_attached_comes_back_whatever_the_config(
     plan = plan_device(DEVICE, host, config, rdma_exclusive=False)
     (attached,) = attach_from(node, pod, plan)
     assert node.run(lambda: verify([plan], pod.netns)) == ()
-    inside = wait_settled(pod)
+    inside = steady_picture(pod)
     assert attach_from(node, pod, plan) == (attached,)
     wait_unchanged(inside, pod)
     report = detach_to(node, pod, plan)

@@ -47,7 +47,10 @@ def test_the_whole_state_is_recorded(node: Namespace) -> None:
         ("10.50.0.0/16", "10.1.0.1", 254, 50, 1300),
         ("2001:db8:50::/48", "2001:db8:1::1", 254, 1024, 0),
     ]
-    assert state.neighbours == (Neighbour("10.1.0.9", "02:00:00:00:99:99"),)
+    assert state.neighbours == (
+        Neighbour("10.1.0.9", "02:00:00:00:99:99"),
+        Neighbour("10.1.0.7", "", proxy=True),
+    )
 
 
 def test_the_settings_of_the_link_itself_are_recorded(node: Namespace) -> None:

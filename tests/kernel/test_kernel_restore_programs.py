@@ -116,3 +116,14 @@ def test_a_filter_that_somebody_on_the_node_added_since_is_left_alone(
     attach_filter(node, fd, ifindex_of(node, "eth3"), CLSACT_INGRESS, b"new.o:[tc]")
     assert detach_to(node, None, plan) == DetachReport(restored=("dev-eth3",))
     assert "new.o" in tc(node, "filter", "show", "dev", "eth3", "ingress")
+
+
+def test_of_a_link_that_no_pod_had_no_loss_is_told(node: Namespace, bpf_loader: Loader) -> None:
+    """Its owner unloaded the filter in the meantime."""
+    add_hook(node, "eth3", "clsact")
+    attach_filter(node, bpf_loader.load("old"), ifindex_of(node, "eth3"), CLSACT_INGRESS, b"old.o:[tc]")
+    plan = move_plan(node, "eth3", "net1")
+    assert plan.host is not None
+    assert plan.host.programs == ("tc ingress old.o:[tc]",)
+    tc(node, "filter", "del", "dev", "eth3", "ingress")
+    assert detach_to(node, None, plan) == DetachReport(restored=("dev-eth3",))

@@ -45,12 +45,13 @@ from tests.kernel.plans import (
     move_plan,
     rules_of,
     shell,
+    steady_picture,
     sublink_plan,
     sysctl,
     unchanged,
     with_move,
 )
-from tests.namespaces import Namespace, wait_until
+from tests.namespaces import Namespace, wait_unchanged, wait_until
 
 pytestmark = pytest.mark.kernel
 
@@ -244,9 +245,9 @@ def test_routes_with_all_that_a_claim_can_say(node: Namespace, pod: Namespace) -
         AddRoute(Route("2001:db8:1::/48", gateway="2001:db8:100::1", source="2001:db8:100::5", metric=70)),
     )  # fmt: skip
     attach_from(node, pod, plan)
-    before = pod.picture()
+    before = steady_picture(pod)
     attach_from(node, pod, plan)
-    assert pod.picture() == before, "each very same route was there already"
+    wait_unchanged(before, pod)
     shown = {r["dst"]: r for r in pod.read("route", "show", "dev", "net1", "table", "all")}
     first = shown["10.1.0.0/16"]
     assert (first["gateway"], first["prefsrc"], first["metric"]) == ("172.16.1.1", "172.16.1.5", 50)
@@ -306,9 +307,9 @@ def test_a_route_with_several_ways_through_links_that_come_later(
     plans = [make_plan(node, "eth1", "net1", step), make_plan(node, "eth2", "net2")]
     with unchanged(node, pod):
         attach_from(node, pod, *plans)
-        before = pod.picture()
+        before = steady_picture(pod)
         attach_from(node, pod, *plans)
-        assert pod.picture() == before, "the very same route was there already"
+        wait_unchanged(before, pod)
         family = "-6" if ":" in step.route.destination else "-4"
         (route,) = pod.read(family, "route", "show", step.route.destination, "table", str(step.route.table))
         found = {(hop["gateway"], hop["dev"], hop["weight"]) for hop in route["nexthops"]}
@@ -473,9 +474,9 @@ def test_a_macvlan_in_the_pod_on_a_parent_that_stays(node: Namespace, pod: Names
         assert (link["linkinfo"]["info_kind"], link["linkinfo"]["info_data"]["mode"]) == ("macvlan", mode)
         assert (link["link_index"], "UP" in link["flags"]) == (step.parent_ifindex, True)
         assert node.run(lambda: verify([plan], pod.netns)) == ()
-        before = pod.picture()
+        before = steady_picture(pod)
         assert attach_from(node, pod, plan) == (attached,)
-        assert pod.picture() == before
+        wait_unchanged(before, pod)
         assert detach_to(node, pod, plan) == DetachReport(restored=("sub-eth1",))
         assert detach_to(node, pod, plan) == DetachReport(restored=("sub-eth1",))
 

@@ -39,7 +39,8 @@ def check_ethtool(given: PlanInput) -> Iterator[str]:
         yield from _check_sub_link(given)
         return
     unknown = [name for name in ethtool.private_flags if name not in state.private_flags]
-    yield from _missing("ethtool.privateFlags", "private flags", unknown, state.private_flags)
+    shown_by = f"ethtool --show-priv-flags {given.host.ifname}"
+    yield from _missing("ethtool.privateFlags", "private flags", unknown, state.private_flags, shown_by)
     parts = (
         ("rings", ethtool.rings, state.rings),
         ("channels", ethtool.channels, state.channels),
@@ -57,13 +58,17 @@ def _check_features(given: PlanInput) -> Iterator[str]:
     except ClaimError as error:
         yield error.message
         return
-    yield from _missing("ethtool.features", "features", unknown, changeable)
+    shown_by = f"ethtool -k {given.host.ifname}"
+    yield from _missing("ethtool.features", "features", unknown, changeable, shown_by)
 
 
-def _missing(path: str, what: str, unknown: Iterable[str], present: Collection[str]) -> Iterator[str]:
+def _missing(
+    path: str, what: str, unknown: Iterable[str], present: Collection[str], shown_by: str
+) -> Iterator[str]:
     for name in unknown:
         lack = f"no {name} that can be changed" if present else f"no {what} that can be changed"
-        yield f'{path}["{name}"]: the device has {lack}'
+        mend = f"; on the node, {shown_by} shows those it has" if present else ""
+        yield f'{path}["{name}"]: the device has {lack}{mend}'
 
 
 def _check_sub_link(given: PlanInput) -> Iterator[str]:
@@ -89,7 +94,8 @@ def _check_numbers(
         if not present:
             yield f"{path}: the device has no {_SPOKEN[part]} that can be changed"
         elif name not in present:
-            yield f"{path}: the device has none"
+            has = ", ".join(_json_name(asked, other) for other in present)
+            yield f"{path}: the device has none that can be changed, but {has}"
         elif most is not None and value > most:
             yield f"{path}: must be at most the {most} of the device, not {value}"
 

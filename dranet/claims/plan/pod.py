@@ -27,7 +27,7 @@ def check_pod(plans: Collection[AttachPlan]) -> None:
     if problems:
         raise ClaimError(
             "; ".join(problems),
-            hint="give each request a config of its own",
+            hint="give each device a config of its own, by the name of its request",
             reason=Reason.INVALID_CONFIG,
         )
 
@@ -41,7 +41,7 @@ def _check_names(plans: Collection[AttachPlan]) -> Iterator[str]:
         if vrf.name in owners
     ]
     if clashes:
-        yield f"interface names must differ within a pod: {'; '.join(clashes)}"
+        yield f"interface.name: names must differ within a pod: {'; '.join(clashes)}"
 
 
 def _check_vrfs(plans: Collection[AttachPlan]) -> Iterator[str]:

@@ -141,6 +141,7 @@ class _Reach:
 
     def __init__(self, given: PlanInput, steps: Iterable[AddRoute]) -> None:
         addresses = plan_addresses(given)
+        self.subnets = ", ".join(_subnet(address) for address in addresses)
         self._own = {ip_address(ip_of(address)) for address in addresses}
         prefixes = [(_subnet(a), given.table) for a in addresses if not a.flags & IFA_F_NOPREFIXROUTE]
         prefixes += [(s.route.destination, s.route.table) for s in steps if _rank(s) == 0]
@@ -199,9 +200,10 @@ def _check_gateways(path: str, route: RouteConfig, step: AddRoute, reach: _Reach
     ]
     for where, gateway in gateways:
         if not reach.has(gateway, step.route.table):
+            near = f"({reach.subnets})" if reach.subnets else "(it has no address)"
             yield (
-                f"{where}: {gateway} is not a neighbour by any address of the interface; add an address or a "
-                "route with scope 253 for it, or set onlink"
+                f"{where}: {gateway} is not a neighbour by any address of the interface {near}; add an "
+                "address or a route with scope 253 for it, or set onlink"
             )
 
 

@@ -73,6 +73,9 @@ from dranet.model.status import AttachedLink
 NO_MORE_RULES = UplinkRules()
 """The node lives by its default routes alone."""
 
+_KEPT_REASONS = (Reason.MISSING_FEATURE, Reason.DHCP_LEASE_EXPIRED)
+"""Of a refused step: they say who has to act. Any other is that the attach failed."""
+
 T = TypeVar("T")
 
 
@@ -96,9 +99,9 @@ def attach(
     Raises:
         DeviceError: a link is gone or another device than the one prepared (``DeviceNotFound``), enslaved
             (``DeviceBusy``), or the node's uplink (``DeviceIsUplink``).
-        KernelError: the kernel refused a step (``AttachFailed`` or ``MissingFeature``: ``operation`` is the
-            step, ``link`` the pod's name for it), the deadline has passed (``operation`` is ``deadline``),
-            or the namespace could not be entered.
+        KernelError: a step failed (``AttachFailed``, ``MissingFeature``, ``DHCPLeaseExpired``: ``operation``
+            is the step, ``link`` the pod's name for it), the deadline has passed (``operation`` is
+            ``deadline``), or the namespace could not be entered.
     """
     with ExitStack() as stack:
         home = stack.enter_context(open_host_side())
@@ -186,7 +189,7 @@ class _Attachment:
         return self._apply(plan, move, partial(self._move_in, plan, plan.host, move))
 
     def _target(self, plan: AttachPlan, link: Link, *, is_new: bool) -> Target:
-        return Target(plan.device, self.pod, link, plan.pod_ifname, self.undo, is_new)
+        return Target(plan.device, self.pod, link, plan.pod_ifname, self.undo, is_new, plan.lease)
 
     def _create(self, plan: AttachPlan, step: CreateLink) -> Target:
         """The link on top of its parent, made unless it is there."""
@@ -323,5 +326,5 @@ def _failure(plan: AttachPlan, refusal: KernelError) -> KernelError:
         operation=refusal.operation,
         link=plan.pod_ifname,
         hint=refusal.hint,
-        reason=refusal.reason if refusal.reason is Reason.MISSING_FEATURE else Reason.ATTACH_FAILED,
+        reason=refusal.reason if refusal.reason in _KEPT_REASONS else Reason.ATTACH_FAILED,
     )

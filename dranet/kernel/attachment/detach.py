@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dranet.errors import DeviceError, DranetError, KernelError
-from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_link
 from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_side, open_pod_side
 from dranet.kernel.attachment.rates import remove_limits
 from dranet.kernel.attachment.restore import restore_link
@@ -27,7 +27,11 @@ from dranet.kernel.rtnl import (
     IFLA_IFNAME,
     IFLA_NET_NS_FD,
     IFLA_NEW_IFINDEX,
+    decode_all,
     delete_altnames_request,
+    delete_link_request,
+    dump_links_request,
+    parse_link,
     set_link_request,
 )
 from dranet.model.facts import Link
@@ -125,8 +129,13 @@ def _iter_removals(plan: AttachPlan, pod: Side) -> Iterator[Callable[[], None]]:
         if isinstance(step, AddRoute) and step.next_hops:
             yield partial(remove_multipath_route, pod, plan.pod_ifname, step)
         if isinstance(step, LimitRate):
-            link = read_link(pod.rtnl, ifname=plan.pod_ifname)
-            yield partial(remove_limits, pod, link.ifindex if link is not None else 0, plan.pod_ifname)
+            yield partial(_remove_limits, pod, plan.pod_ifname)
+
+
+def _remove_limits(pod: Side, pod_ifname: str) -> None:
+    """Those on a link that has another name go with it; no link has the index 0."""
+    link = read_link(pod.rtnl, ifname=pod_ifname)
+    remove_limits(pod, link.ifindex if link is not None else 0, pod_ifname)
 
 
 def give_back_rdma(plan: AttachPlan, home: Side, pod: Side) -> None:
@@ -172,6 +181,7 @@ def _move_home(found: Found, host: LinkState, home: Side) -> None:
     Raises:
         KernelError: it is still in the pod.
     """
+    _delete_links_on_top(found)
     _drop_clashing_altnames(found, home)
     requests = _moves(found.link, host, home)
     for request in requests:
@@ -180,6 +190,14 @@ def _move_home(found: Found, host: LinkState, home: Side) -> None:
             return  # it may have left and only the new name was refused: restoring sees to that
         if request is requests[-1] or outcome.errno not in (errno.EEXIST, errno.EBUSY):
             raise outcome
+
+
+def _delete_links_on_top(found: Found) -> None:
+    """A macvlan that a tenant put on the link would go on to use it from the pod when the next one has it."""
+    rtnl = found.side.rtnl
+    for link in decode_all(parse_link, rtnl.dump(dump_links_request()), []):
+        if link.lower == found.link.ifindex and link.link_netnsid is None and link.kind in STACKED_KINDS:
+            rtnl.batch([delete_link_request(link.ifindex, link.ifname)])
 
 
 def _drop_clashing_altnames(found: Found, home: Side) -> None:

@@ -127,7 +127,8 @@ def _say_address(address: Address) -> str:
     label = f" label {address.label}" if address.label else ""
     broadcast = f" broadcast {address.broadcast}" if address.broadcast else ""
     lifetime = "for ever" if address.valid_seconds is None else "with a lifetime"
-    return f"scope {address.scope} flags {address.flags:#x}{label}{broadcast} {lifetime}"
+    metric = f" metric {address.metric}" if address.metric else ""
+    return f"scope {address.scope} flags {address.flags:#x}{label}{broadcast}{metric} {lifetime}"
 
 
 def route_what(route: Route) -> str:
@@ -151,12 +152,12 @@ def _say_route(route: Route) -> str:
 
 
 def neighbour_what(neighbour: Neighbour) -> str:
-    """``neighbour 10.0.0.9``."""
-    return f"neighbour {neighbour.address}"
+    """``neighbour 10.0.0.9``, ``proxy neighbour 10.0.0.9``."""
+    return f"{'proxy ' if neighbour.proxy else ''}neighbour {neighbour.address}"
 
 
 def _say_neighbour(neighbour: Neighbour) -> str:
-    return neighbour.mac
+    return neighbour.mac or "answered for"
 
 
 def traffic_what(item: TrafficControl) -> str:

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterator
 from functools import partial
 from ipaddress import ip_address, ip_network
+from itertools import chain
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.inet import (
@@ -44,7 +45,7 @@ _ROUTE_HEADER_BYTES = 12
 
 _SELF_MADE_ROUTES = frozenset({RTPROT_KERNEL, RTPROT_RA, RTPROT_REDIRECT})
 
-_STACKED_KINDS = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
+STACKED_KINDS = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 """Links that go on to carry the node's traffic over the link below them when that is a pod's."""
 
 
@@ -103,10 +104,10 @@ def check_is_free(rtnl: NetlinkSocket, link: Link) -> None:
 
 
 def _iter_stacked(rtnl: NetlinkSocket, link: Link) -> Iterator[Link]:
-    for kind in _STACKED_KINDS:
+    for kind in STACKED_KINDS:
         links = [decode(parse_link, payload) for payload in rtnl.dump(dump_links_request(kind))]
         for other in links:
-            if other.kind in _STACKED_KINDS and other.lower == link.ifindex and other.link_netnsid is None:
+            if other.kind in STACKED_KINDS and other.lower == link.ifindex and other.link_netnsid is None:
                 yield other
         if any(other.kind != kind for other in links):
             return  # a kernel without this kind does not filter: these were all links there are
@@ -209,8 +210,9 @@ def _is_through(route: Route, ifindex: int) -> bool:
 
 
 def read_neighbours(rtnl: NetlinkSocket, link: Link) -> tuple[Neighbour, ...]:
-    """The permanent neighbours of the link."""
-    payloads = rtnl.dump(dump_neighbours_request(link.ifindex))
+    """The permanent neighbours of the link, and the addresses that it answers for."""
+    dumps = (rtnl.dump(dump_neighbours_request(link.ifindex, proxies)) for proxies in (False, True))
+    payloads = chain.from_iterable(dumps)
     found = (
         decode(lambda data: parse_permanent_neighbour(data, link.ifindex), payload) for payload in payloads
     )

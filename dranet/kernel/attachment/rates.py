@@ -44,10 +44,10 @@ from dranet.kernel.rtnl import (
     IFLA_INFO_KIND,
     IFLA_LINKINFO,
     IFLA_MTU,
-    RTM_DELLINK,
     RTM_NEWLINK,
     decode,
     decode_all,
+    delete_link_request,
     dump_links_request,
     get_link_request,
     link_header,
@@ -164,7 +164,7 @@ def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
     )
     if ifbs or not isinstance(redirection, KernelError):
         _remove_empty_hooks(pod.rtnl, ifindex, pod_ifname)
-    _apply(pod.rtnl, [_Wish(_delete_link_request(link), _NOT_THERE) for link in ifbs])
+    _apply(pod.rtnl, [_Wish(delete_link_request(link.ifindex, link.ifname), _NOT_THERE) for link in ifbs])
 
 
 # --- how large ------------------------------------------------------------------------------------------
@@ -279,10 +279,6 @@ def _find_ifbs(rtnl: NetlinkSocket, pod_ifname: str) -> list[Link]:
 def _is_own_ifb(link: Link, pod_ifname: str) -> bool:
     is_unmarked = link.ifname == ifb_name(pod_ifname) and not link.alias  # we were killed while making it
     return link.kind == _IFB and (link.alias == _ifb_alias(pod_ifname) or is_unmarked)
-
-
-def _delete_link_request(link: Link) -> Request:
-    return Request(RTM_DELLINK, link_header(link.ifindex), operation="delete link", link=link.ifname)
 
 
 def _remove_empty_hooks(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str) -> None:

@@ -33,7 +33,7 @@ from dranet.kernel.rtnl import (
 from dranet.kernel.sysctl import read_link_sysctls
 from dranet.kernel.tc import read_filters, read_traffic_control
 from dranet.model.facts import Link, Route
-from dranet.model.plan import EthtoolState, LinkState
+from dranet.model.plan import RECORD_VERSION, EthtoolState, LinkState
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,7 @@ def _read_state(side: Side, link: Link, details: LinkDetails, routes: tuple[Rout
         routes=routes,
         neighbours=read_neighbours(side.rtnl, link),
         parent_device=link.parent_device,
+        version=RECORD_VERSION,
         altnames=link.altnames,
         promiscuous=bool(link.flags & IFF_PROMISC),
         all_multicast=bool(link.flags & IFF_ALLMULTI),

@@ -28,7 +28,7 @@ from dranet.kernel.attachment.wishes import (
 from dranet.kernel.rtnl import ipv6_token_attribute, set_link_request
 from dranet.kernel.sysctl import link_sysctl_path, write_sysctl
 from dranet.model.facts import Link
-from dranet.model.plan import LinkState
+from dranet.model.plan import RECORD_VERSION, LinkState
 
 _ROUNDS = 2
 
@@ -75,15 +75,19 @@ class _Restoring:
 
     def run(self) -> list[str]:
         found = present = self._read()
+        if self.state.version < RECORD_VERSION:
+            self.state = _fill_in(self.state, present.state)
         strays = self._remove_strays(present)
         for _ in range(_ROUNDS):
             if not self._lines(present):
                 break
             self._apply(present)
             present = self._read()
-        lost = [_say_lost(name) for name in self.state.programs if name not in present.state.programs]
-        late = self._say_late(present) if present is not found else []
-        return [*self._lines(present), *late, *strays, *lost]
+        has_moved = (
+            bool(strays) or present is not found
+        )  # a link that a pod had differs, if only by being down
+        late = [*self._say_late(present), *strays, *self._say_lost(present)] if has_moved else []
+        return [*self._lines(present), *late]
 
     def _read(self) -> Present:
         present = read_present(self.side, self.link.ifindex)
@@ -109,6 +113,13 @@ class _Restoring:
         if not wanted or wanted == str(self.state.mtu) or not is_waiting:
             return []
         return [f"sysctl {_IPV6_MTU}: wanted {wanted}, and the kernel sets {self.state.mtu} with the carrier"]
+
+    def _say_lost(self, present: Present) -> list[str]:
+        lost = [name for name in self.state.programs if name not in present.state.programs]
+        return [
+            f"{name}: removed by the kernel when the device moved; its owner has to load it again"
+            for name in lost
+        ]
 
     # --- one round -------------------------------------------------------------------------------------
 
@@ -193,8 +204,19 @@ class _Restoring:
         return [f"{stray}: left on the link by its tenant; {outcome}" for stray in strays]
 
 
-def _say_lost(program: str) -> str:
-    return f"{program}: removed by the kernel when the device moved; its owner has to load it again"
+def _fill_in(state: LinkState, present: LinkState) -> LinkState:
+    """What an earlier driver did not record, where "nothing" would be a setting: a move leaves it alone, and
+    so does the restoring."""
+    return replace(
+        state,
+        altnames=present.altnames,
+        promiscuous=present.promiscuous,
+        all_multicast=present.all_multicast,
+        arp=present.arp,
+        multicast=present.multicast,
+        token=present.token,
+        programs=present.programs,
+    )
 
 
 def _write_link_sysctls(ifname: str, values: Mapping[str, str]) -> dict[str, KernelError]:

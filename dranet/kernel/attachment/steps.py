@@ -7,13 +7,15 @@ a hint where we know the mend. What a step leaves behind when the link goes has 
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from dranet.errors import KernelError
+from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side
+from dranet.kernel.attachment.pod_sysctls import write_pod_sysctls
 from dranet.kernel.attachment.programs import remove_programs
 from dranet.kernel.attachment.rates import limit_rate, remove_limits
 from dranet.kernel.attachment.routing import (
@@ -27,6 +29,7 @@ from dranet.kernel.attachment.routing import (
 )
 from dranet.kernel.attachment.undo import Undo, UndoStack
 from dranet.kernel.attachment.vrf import join_vrf
+from dranet.kernel.dhcp.lifetime import seconds_left
 from dranet.kernel.ethtool import set_ethtool
 from dranet.kernel.inet import add_address_request, add_neighbour_request
 from dranet.kernel.netlink import Request, attribute_u32
@@ -40,13 +43,13 @@ from dranet.kernel.rtnl import (
     parse_ipv6_token,
     set_link_request,
 )
-from dranet.kernel.sysctl import write_sysctl
-from dranet.model.facts import Link
+from dranet.model.facts import Address, Link
 from dranet.model.plan import (
     AddAddress,
     AddNeighbour,
     AddRoute,
     AddRule,
+    DhcpLease,
     JoinVrf,
     LimitRate,
     RemovePrograms,
@@ -91,6 +94,8 @@ class Target:
     undo: UndoStack
     is_new: bool
     """It was brought into the pod by this attach."""
+    lease: DhcpLease | None = None
+    """Where one of its addresses is from."""
 
     def undo_later(self, undo: Undo) -> None:
         """Take this back if a later step fails."""
@@ -103,14 +108,6 @@ def apply_group(target: Target, steps: Sequence[Step]) -> None:
     Raises:
         KernelError: the kernel refused one of them.
     """
-    try:
-        _apply(target, steps)
-    except KernelError as refusal:
-        refusal.hint = refusal.hint or _HINTS.get((type(steps[0]), refusal.errno), "")
-        raise
-
-
-def _apply(target: Target, steps: Sequence[Step]) -> None:
     pod, name = target.pod, target.pod_ifname
     if isinstance(steps[0], AddRule):
         rules = (step for step in steps if isinstance(step, AddRule))
@@ -119,7 +116,15 @@ def _apply(target: Target, steps: Sequence[Step]) -> None:
         _send(target, steps)
     else:
         for step in steps:
-            _call(target, step)
+            _call_with_hint(target, step)
+
+
+def _call_with_hint(target: Target, step: Step) -> None:
+    try:
+        _call(target, step)
+    except KernelError as refusal:
+        _explain(target, step, refusal)
+        raise
 
 
 def _call(target: Target, step: Step) -> None:
@@ -162,27 +167,8 @@ def apply_sysctls(pod: Side, device: str, steps: Sequence[Step], undo: UndoStack
     Raises:
         KernelError: the kernel refused one of them.
     """
-    before: list[tuple[str, str]] = []
-
-    def write() -> None:
-        for step in steps:
-            if isinstance(step, SetSysctl):
-                value = write_sysctl(step.path, step.value)
-                before.append((step.path, value))
-
-    undo.later(device, partial(_write_back, pod, before))
-    pod.run(write)
-
-
-def _write_back(pod: Side, before: Sequence[tuple[str, str]]) -> None:
-    """What the kernel did not tell cannot be put back."""
-
-    def write() -> None:
-        for path, value in reversed(before):
-            if value:
-                write_sysctl(path, value)
-
-    pod.run(write)
+    wanted = [(step.path, step.value) for step in steps if isinstance(step, SetSysctl)]
+    write_pod_sysctls(pod, device, wanted, undo)
 
 
 # --- requests -------------------------------------------------------------------------------------------
@@ -194,14 +180,15 @@ def _send(target: Target, steps: Sequence[Step]) -> None:
     outcomes = target.pod.rtnl.batch([request for _, request in wishes])
     for (step, _), outcome in zip(wishes, outcomes, strict=True):
         if isinstance(outcome, KernelError) and not _is_there(target, step, outcome):
-            raise _explain(target, step, outcome)
+            _explain(target, step, outcome)
+            raise outcome
 
 
 def _iter_requests(target: Target, step: Step) -> Iterator[Request]:
     index, name = target.link.ifindex, target.pod_ifname
     match step:
         case AddAddress():
-            yield add_address_request(index, step.address, name)
+            yield add_address_request(index, _with_time_left(step.address, target.lease), name)
         case AddRoute():
             yield route_request(index, step.route, name)
         case AddNeighbour():
@@ -215,6 +202,25 @@ def _iter_requests(target: Target, step: Step) -> Iterator[Request]:
             if target.is_new or _read_token(target) != step.token:
                 attributes = ipv6_token_attribute(step.token)
                 yield set_link_request(index, attributes, operation="set-token", link=name)
+
+
+def _with_time_left(address: Address, lease: DhcpLease | None) -> Address:
+    """A leased address lives as long as the lease still does, which was taken at Prepare.
+
+    Raises:
+        KernelError: ``DHCPLeaseExpired``: somebody else may have the address by now.
+    """
+    if lease is None or address.cidr != lease.address:
+        return address
+    left = seconds_left(lease, time.time())
+    if left == 0:
+        raise KernelError(
+            f"the DHCP lease of {lease.address} from {lease.server} has ended",
+            operation="add-address",
+            hint="it is asked for again; does the server still know this client?",
+            reason=Reason.DHCP_LEASE_EXPIRED,
+        )
+    return replace(address, valid_seconds=left, preferred_seconds=left)
 
 
 def _iter_property_requests(index: int, name: str, step: SetLink) -> Iterator[Request]:
@@ -238,13 +244,13 @@ def _is_there(target: Target, step: Step, refusal: KernelError) -> bool:
     )
 
 
-def _explain(target: Target, step: Step, refusal: KernelError) -> KernelError:
+def _explain(target: Target, step: Step, refusal: KernelError) -> None:
+    """Complete a refusal by what is in the way and by the mend, where that is known."""
     if isinstance(step, AddRoute) and refusal.errno == errno.EEXIST:
         rival = describe_rival(target.pod, step.route)
         refusal.message += f": the pod has another route with that destination and metric ({rival})"
         refusal.hint = "give the route a metric of its own (routes[].metric)"
     refusal.hint = refusal.hint or _HINTS.get((type(step), refusal.errno), "")
-    return refusal
 
 
 # --- routes with several ways ---------------------------------------------------------------------------
@@ -259,6 +265,7 @@ def apply_multipath_route(target: Target, step: AddRoute) -> None:
     try:
         added = add_multipath_route(target.pod, target.link.ifindex, target.pod_ifname, step)
     except KernelError as refusal:
-        raise _explain(target, step, refusal) from refusal
+        _explain(target, step, refusal)
+        raise
     if added:
         target.undo_later(partial(remove_multipath_route, target.pod, target.pod_ifname, step))

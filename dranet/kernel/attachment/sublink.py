@@ -1,42 +1,43 @@
 """Links on top of a parent that stays on the node: macvlan, ipvlan, VLAN.
 
-They are made straight in the pod's namespace and asked for from there, so that their name is judged against
-the pod's links and not against the node's; the parent is named by its index and the node's namespace id.
+They are asked for on the node's side, where their parent is, and made straight in the pod's namespace: asked
+for from there, kernels before 6.15 make them on the node and move them. But on this side a name that the node
+has is refused though the pod has not; then the link is made under a passing name and renamed in the pod.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import struct
+from dataclasses import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side
-from dranet.kernel.netlink import Request, attribute, attribute_u16, attribute_u32, parse_attributes
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netlink import Request, attribute, attribute_text, attribute_u16, attribute_u32
 from dranet.kernel.rtnl import (
     IFLA_ADDRESS,
+    IFLA_IFNAME,
     IFLA_LINK,
-    IFLA_LINK_NETNSID,
     IFLA_MTU,
+    IFLA_NET_NS_FD,
     IFLA_VLAN_ID,
     IFLA_VLAN_PROTOCOL,
-    RTM_GETNSID,
-    RTM_NEWNSID,
     create_link_request,
     decode_all,
     delete_link_request,
     dump_links_request,
     mac_bytes,
     parse_link,
+    set_link_request,
 )
 from dranet.model.facts import Link
 from dranet.model.plan import AttachPlan, CreateLink
 
-# linux/if_link.h, linux/net_namespace.h
+# linux/if_link.h
 IFLA_MACVLAN_MODE = 1
 IFLA_IPVLAN_MODE, IFLA_IPVLAN_FLAGS = 1, 2
-NETNSA_NSID, NETNSA_FD = 1, 3
 
 _MACVLAN_MODES = {"private": 1, "vepa": 2, "bridge": 4}
 _IPVLAN_MODES = {"l2": 0, "l3": 1, "l3s": 2}
@@ -44,10 +45,6 @@ _IPVLAN_FLAGS = {"bridge": 0, "private": 1, "vepa": 2}
 _VLAN_PROTOCOLS = {"802.1Q": 0x8100, "802.1ad": 0x88A8}
 
 _MODULES = {"vlan": "8021q"}
-
-_ANY_ID = attribute(NETNSA_NSID, struct.pack("=i", -1))
-_NSID_HEADER = bytes(4)
-"""``struct rtgenmsg``, padded."""
 
 
 def planned_creation(plan: AttachPlan) -> CreateLink | None:
@@ -90,13 +87,19 @@ def find_sublink(pod: Side, step: CreateLink) -> Link | None:
     By name; a VLAN also under a name that the tenant gave it, because a parent has each id but once. A
     renamed macvlan or ipvlan looks like any other and goes with the namespace.
     """
-    link = read_link(pod.rtnl, ifname=step.pod_ifname)
-    if link is not None and is_planned_sublink(link, step):
-        return link
+    for name in (step.pod_ifname, _passing_name(step)):
+        link = read_link(pod.rtnl, ifname=name)
+        if link is not None and is_planned_sublink(link, step):
+            return link
     if step.kind != "vlan":
         return None
     vlans = decode_all(parse_link, pod.rtnl.dump(dump_links_request("vlan")), [])
     return next((vlan for vlan in vlans if is_planned_sublink(vlan, step)), None)
+
+
+def _passing_name(step: CreateLink) -> str:
+    """A name that no claim can ask for (the tilde), the same for a second try."""
+    return "new~" + hashlib.sha256(step.pod_ifname.encode()).hexdigest()[:8]
 
 
 def is_planned_sublink(link: Link, step: CreateLink) -> bool:
@@ -115,10 +118,17 @@ def create_sublink(home: Side, pod: Side, step: CreateLink) -> Link:
     Raises:
         KernelError: the kernel refused; EEXIST: the name, or the VLAN id of the parent, is taken.
     """
-    pod.rtnl.request(_create_request(step, _read_netns_id(pod, home.netns)))
-    link = read_link(pod.rtnl, ifname=step.pod_ifname)
+    is_name_free_here = read_link(home.rtnl, ifname=step.pod_ifname) is None
+    name = step.pod_ifname if is_name_free_here else _passing_name(step)
+    home.rtnl.request(_create_request(step, name, pod))
+    link = read_link(pod.rtnl, ifname=name)
     if link is None:
         raise KernelError("the link did not appear in the pod", operation="create-link", link=step.pod_ifname)
+    if name != step.pod_ifname:
+        rename = attribute_text(IFLA_IFNAME, step.pod_ifname)
+        pod.rtnl.request(
+            set_link_request(link.ifindex, rename, operation="create-link", link=step.pod_ifname)
+        )
     return link
 
 
@@ -136,16 +146,17 @@ def delete_sublink(pod: Side, step: CreateLink) -> None:
         raise outcome
 
 
-def _create_request(step: CreateLink, netns_id: int) -> Request:
+def _create_request(step: CreateLink, name: str, pod: Side) -> Request:
     attributes = [
         attribute_u32(IFLA_LINK, step.parent_ifindex),
-        attribute(IFLA_LINK_NETNSID, struct.pack("=i", netns_id)),
+        attribute_u32(IFLA_NET_NS_FD, pod.netns.fileno()),
     ]
     if step.mtu is not None:
         attributes.append(attribute_u32(IFLA_MTU, step.mtu))
     if step.mac is not None:
         attributes.append(attribute(IFLA_ADDRESS, mac_bytes(step.mac)))
-    return create_link_request(step.kind, _kind_data(step), *attributes, link=step.pod_ifname)
+    request = create_link_request(step.kind, _kind_data(step), *attributes, link=name)
+    return replace(request, link=step.pod_ifname)
 
 
 def _kind_data(step: CreateLink) -> bytes:
@@ -156,20 +167,3 @@ def _kind_data(step: CreateLink) -> bytes:
         return mode + attribute_u16(IFLA_IPVLAN_FLAGS, _IPVLAN_FLAGS[step.flag or "bridge"])
     protocol = attribute(IFLA_VLAN_PROTOCOL, struct.pack("!H", _VLAN_PROTOCOLS[step.vlan_protocol]))
     return attribute_u16(IFLA_VLAN_ID, step.vlan_id or 0) + protocol
-
-
-def _read_netns_id(pod: Side, netns: NetworkNamespace) -> int:
-    """The id by which ``pod`` knows ``netns``, given now if it has none, as the kernel would at a dump."""
-    target = attribute_u32(NETNSA_FD, netns.fileno())
-    given, answer = pod.rtnl.batch(
-        [
-            Request(RTM_NEWNSID, _NSID_HEADER + target + _ANY_ID, operation="name the node's namespace"),
-            Request(RTM_GETNSID, _NSID_HEADER + target, operation="read the node's namespace id"),
-        ]
-    )
-    if isinstance(given, KernelError) and given.errno != errno.EEXIST:
-        raise given
-    if isinstance(answer, KernelError):
-        raise answer
-    found = parse_attributes(answer[0].payload, len(_NSID_HEADER), frozenset({NETNSA_NSID}))
-    return int(struct.unpack("=i", found[NETNSA_NSID])[0])

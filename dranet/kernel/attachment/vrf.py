@@ -11,6 +11,7 @@ from functools import partial
 from dranet.errors import KernelError
 from dranet.kernel.attachment.linkstate import is_no_such_link, read_link
 from dranet.kernel.attachment.locate import Side
+from dranet.kernel.attachment.pod_sysctls import write_pod_sysctls
 from dranet.kernel.attachment.undo import UndoStack
 from dranet.kernel.netlink import Outcome, Request, attribute, attribute_text, attribute_u32
 from dranet.kernel.rtnl import (
@@ -29,7 +30,6 @@ from dranet.kernel.rtnl import (
     set_link_request,
     u32,
 )
-from dranet.kernel.sysctl import write_sysctl
 from dranet.model.facts import Link
 from dranet.model.plan import JoinVrf
 
@@ -53,7 +53,7 @@ def join_vrf(pod: Side, device: str, link: Link, step: JoinVrf, undo: UndoStack)
     if not vrf.is_up:
         up = set_link_request(vrf.ifindex, operation="join-vrf", link=step.name, flags=IFF_UP, change=IFF_UP)
         pod.rtnl.request(up)
-    undo.later(device, partial(_write_back, pod, pod.run(_accept_connections)))
+    write_pod_sysctls(pod, device, [(path, "1") for path in _ACCEPT], undo)
     if link.master != vrf.ifindex:
         pod.rtnl.request(_enslave_request(link, vrf.ifindex, step))
         undo.later(device, partial(_release, pod, link, step))
@@ -139,16 +139,3 @@ def _enslave_request(link: Link, master: int, step: JoinVrf) -> Request:
 
 def _release(pod: Side, link: Link, step: JoinVrf) -> None:
     pod.rtnl.request(_enslave_request(link, link.master or 0, step))
-
-
-def _accept_connections() -> list[tuple[str, str]]:
-    """Returns what was there, by path."""
-    return [(path, write_sysctl(path, "1")) for path in _ACCEPT]
-
-
-def _write_back(pod: Side, before: list[tuple[str, str]]) -> None:
-    def write() -> None:
-        for path, value in before:
-            write_sysctl(path, value)
-
-    pod.run(write)

@@ -52,8 +52,6 @@ from dranet.kernel.tc import add_requests
 from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import LinkState
 
-_RENAME = "name"
-
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -62,10 +60,6 @@ class Wish:
     what: str
     request: Request
     route: Route | None = None
-
-    @property
-    def is_rename(self) -> bool:
-        return self.what == _RENAME
 
 
 def iter_link_wishes(link: Link, details: LinkDetails, state: LinkState) -> Iterator[Wish]:
@@ -79,7 +73,7 @@ def iter_link_wishes(link: Link, details: LinkDetails, state: LinkState) -> Iter
         if altname not in state.altnames:
             yield Wish("alternative names", delete_altnames_request(index, [altname], name))
     if renamed:
-        yield _set(link, name, _RENAME, "rename", attribute_text(IFLA_IFNAME, name))
+        yield _set(link, name, "name", "rename", attribute_text(IFLA_IFNAME, name))
     for altname in state.altnames:
         if altname not in link.altnames:
             yield Wish("alternative names", _add_altname_request(index, altname, name))
@@ -125,14 +119,10 @@ def _iter_detail_wishes(link: Link, details: LinkDetails, state: LinkState) -> I
     if "broadcast address" in details.oddities:
         address = attribute(IFLA_BROADCAST, ETHERNET_BROADCAST)
         yield _set(link, name, "broadcast address", "set broadcast address", address)
-    differing = {s: v for s, v in state.offload_sizes.items() if details.offload_sizes.get(s) != v}
-    if "gso_max_size" in differing:  # which sets that of IPv4, too
-        differing |= {s: v for s, v in state.offload_sizes.items() if s == "gso_ipv4_max_size"}
-    if "gro_max_size" in differing:
-        differing |= {s: v for s, v in state.offload_sizes.items() if s == "gro_ipv4_max_size"}
-    for size, kind in SIZES.items():
-        if size in differing:
-            yield _set(link, name, size, f"set {size}", attribute_u32(kind, differing[size]))
+    if any(details.offload_sizes.get(size) != value for size, value in state.offload_sizes.items()):
+        for size, kind in SIZES.items():  # all of them, as one may set another
+            if size in state.offload_sizes:
+                yield _set(link, name, size, f"set {size}", attribute_u32(kind, state.offload_sizes[size]))
 
 
 def iter_network_wishes(link: Link, present: Sequence[Address], state: LinkState) -> Iterator[Wish]:

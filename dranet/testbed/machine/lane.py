@@ -38,6 +38,8 @@ TESTS = (
     "tests/kernel/test_kernel_programs.py::test_tcx_programs_of_both_hooks_are_named_sorted_and_once",
     "tests/kernel/test_kernel_rdmanl.py::test_the_mode_agrees_with_the_rdma_tool",
     "tests/kernel/test_kernel_scan.py::test_lower_links_and_foreign_namespaces_are_told_apart",
+    "tests/kernel/test_parameter_effects.py::test_a_stock_kernel_has_what_the_parameter_says",
+    "tests/kernel/test_parameter_effects.py::test_management_devices_are_the_files_that_the_kernel_has",
 )
 """pytest's arguments: the machine's own tests, and kernel tests worth repeating on a stock kernel."""
 

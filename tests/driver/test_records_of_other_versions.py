@@ -1,0 +1,158 @@
+"""Records of an earlier driver are read and given back by this one; those of a later one are let alone."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from dranet.errors import Reason, StoreError
+from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.facts import CharDevice
+from dranet.model.plan import RECORD_VERSION, PreparedClaim
+from dranet.store import ClaimStore
+from tests.driver.bench import Bench, names
+from tests.namespaces import Namespace
+
+RECORDS = Path(__file__).parents[1] / "data" / "records"
+"""As ``json`` in the table ``prepared``, one of each version, written down by the driver of that version."""
+
+FIELDS = RECORDS / f"fields-of-version-{RECORD_VERSION}.json"
+"""Of every class that a record is made of."""
+
+FIRST_TABLE = "CREATE TABLE prepared (claim_uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID"
+
+
+def write_file(path: Path, record: str, version: int) -> None:
+    """A store as a driver of that schema version left it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(FIRST_TABLE)
+        db.execute("INSERT INTO prepared VALUES ('claim-uid', ?)", (record,))
+        db.execute(f"PRAGMA user_version={version}")
+
+
+def read_version(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def first_record(**host: object) -> str:
+    record = json.loads((RECORDS / "version-1.json").read_text())
+    record["devices"][0]["plan"]["host"] |= host
+    return json.dumps(record)
+
+
+# --- an earlier one -------------------------------------------------------------------------------------
+
+
+def test_a_record_of_version_1_is_read_whole(tmp_path: Path) -> None:
+    write_file(tmp_path / "claims.db", first_record(), 1)
+    with closing(ClaimStore(tmp_path / "claims.db")) as store:
+        store.open()
+        assert store.quarantined == ()
+        record = store.get("claim-uid")
+    assert record is not None
+    assert (record.sandbox_id, record.netns_path, record.netns_id) == ("sandbox-1", "/run/netns/pod", "")
+    (device,) = record.devices
+    assert device.device.char_devices == (CharDevice("/dev/infiniband/uverbs0", 231, 192),)
+    assert device.plan is not None
+    assert device.plan.host is not None
+    assert [step.step for step in device.plan.steps] == ["move-link", "add-address", "set-up", "add-route"]
+    assert device.plan.host.routes[0].gateway == "10.9.0.254"
+    assert device.plan.host.version == 1
+    assert read_version(tmp_path / "claims.db") == RECORD_VERSION
+
+
+@pytest.mark.kernel
+def test_a_nic_that_an_earlier_driver_gave_to_a_pod_comes_home_as_it_was(
+    start: Callable[..., Bench], tmp_path: Path, node: Namespace, pod: Namespace
+) -> None:
+    """What that driver did not record (arp, promiscuous, other names) a move leaves alone, and so do we. The
+    sysctls, which a move does take, are lost."""
+    node.ip_lines(
+        "addr add 10.9.0.1/24 dev eth1 label eth1:7\n"
+        "route add 10.8.0.0/16 via 10.9.0.254 dev eth1 metric 100 proto static\n"
+        "neigh add 10.9.0.9 lladdr 02:00:00:00:00:09 dev eth1 nud permanent\n"
+        "link property add dev eth1 altname enp1s0f0\n"
+        "link set eth1 promisc on arp off allmulticast on multicast off\n"
+    )
+    before = node.picture()
+    (link,) = node.read("link", "show", "dev", "eth1")
+    node.ip("link", "set", "eth1", "netns", pod.name, "name", "net1", "mtu", "1400")
+    pod.ip_lines("addr add 10.9.0.1/24 dev net1\nlink set net1 up\n")
+    host = {"ifindex": link["ifindex"], "mac": link["address"], "tx_queue_length": link["txqlen"]}
+    text = first_record(**host).replace("/run/netns/pod", str(pod.path))
+    write_file(tmp_path / "claims.db", text, 1)
+    bench = start()
+    bench.reconcile()  # its pod is gone
+    assert "eth1" in names(node)
+    after = node.picture()
+    for part in ("links", "addresses", "routes", "tokens", "qdiscs", "ethtool"):
+        assert after[part] == before[part]
+    assert [entry["lladdr"] for entry in after["neighbours"]] == ["02:00:00:00:00:09"]
+    (report,) = bench.told.reports
+    assert (report.missing, report.problems) == ((), ())
+
+
+# --- a later one ----------------------------------------------------------------------------------------
+
+
+def test_a_file_of_a_later_driver_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "claims.db"
+    write_file(path, '{"step": "unheard of"}', RECORD_VERSION + 1)
+    store = ClaimStore(path)
+    with pytest.raises(StoreError, match="newer driver") as caught:
+        store.open()
+    assert caught.value.reason is Reason.STORE_CORRUPT
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT record FROM prepared").fetchall() == [('{"step": "unheard of"}',)]
+    assert read_version(path) == RECORD_VERSION + 1
+
+
+def test_a_later_driver_without_claims_leaves_a_file_that_an_earlier_one_reads(tmp_path: Path) -> None:
+    """A drained node can go back: it need not be known that there is a file to remove."""
+    path = tmp_path / "claims.db"
+    with closing(ClaimStore(path)) as store:
+        store.open()
+        assert read_version(path) == 1
+        write_one(store)
+        assert read_version(path) == RECORD_VERSION
+        store.delete("claim-uid")
+        assert read_version(path) == 1
+
+
+def write_one(store: ClaimStore) -> None:
+    claim, pod = ClaimRef("default", "claim", "claim-uid"), PodRef("default", "pod", "pod-uid")
+    store.put(PreparedClaim(claim, pod, (), "boot"))
+
+
+# --- the next one ---------------------------------------------------------------------------------------
+
+
+def find_fields(kind: Any, found: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The names of the fields of every class that a type is made of."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        if kind.__name__ in found:
+            return found
+        found[kind.__name__] = [field.name for field in fields(kind)]
+        for hint in get_type_hints(kind).values():
+            find_fields(hint, found)
+    for argument in get_args(kind):
+        find_fields(argument, found)
+    return found
+
+
+def test_a_new_field_needs_a_new_version() -> None:
+    """An earlier driver would read the record without it, and write it back so: the host would not get it.
+
+    Raise RECORD_VERSION, give ``LinkState`` what ``restore`` needs to tell the versions apart, and write the
+    fields down anew.
+    """
+    assert find_fields(PreparedClaim, {}) == json.loads(FIELDS.read_text())
