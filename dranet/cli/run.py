@@ -40,7 +40,7 @@ def add_settings_flags(parser: argparse._ActionsContainer, fields: tuple[str, ..
             dest=name,
             metavar=_metavar(setting),
             default=argparse.SUPPRESS,
-            help=f"{setting.description} ({default}{setting.environment})",
+            help=f"{setting.description} ({default}{setting.environment})".replace("%", "%%"),
         )
 
 

@@ -18,7 +18,7 @@ from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, PodSandbox, Rlimit
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
-from tests.namespaces import Namespace
+from tests.namespaces import Namespace, wait_until
 
 pytestmark = pytest.mark.kernel
 
@@ -41,7 +41,7 @@ def test_a_hook_that_runs_out_of_time_undoes_what_it_did_and_says_so(
         bench.run_sandbox(sandbox(pod))
     assert caught.value.reason is Reason.HOOK_DEADLINE_EXCEEDED
     assert "default/pod" in str(caught.value)
-    assert (node.picture(), pod.picture()) == (before, inside)
+    wait_until(lambda: (node.picture(), pod.picture()) == (before, inside), "what was done is undone")
     assert not bench.gate.list_open()
     ((_, told),) = bench.told.failures
     assert told.reason is Reason.HOOK_DEADLINE_EXCEEDED

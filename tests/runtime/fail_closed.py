@@ -34,8 +34,8 @@ ADDRESS = "10.64.0.1"
 VERBS = "/dev/infiniband/uverbs0"
 RUNTIME_GIVES_UP = 2.0
 """``plugin_request_timeout`` of containerd, in seconds."""
-OUT_OF_TIME = 1.0
-"""Longer than the driver lets an attach take by itself, shorter than the runtime waits."""
+OUT_OF_TIME = 1.4
+"""Longer than the driver lets an attach begin another step, shorter than the runtime waits."""
 SECONDS = 40
 
 RTMGRP_LINK, RTM_NEWLINK, RTM_DELLINK, IFF_UP = 1, 16, 17, 1
