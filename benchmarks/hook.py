@@ -18,7 +18,7 @@ from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks
-from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.kernel.attachment.record import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dranet.errors import DeviceError, KernelError, Reason
-from dranet.kernel.attachment.linkstate import read_link, read_link_state
+from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.discovery.rdma import read_management_nodes
 from dranet.kernel.ethtool import read_ethtool_state
 from dranet.kernel.genl import NETLINK_GENERIC

@@ -12,7 +12,7 @@ from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks, RuntimeSnapshot
 from dranet.driver.reconcile import Reconciler
 from dranet.errors import DranetError
-from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.kernel.attachment.record import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dranet.errors import DeviceError, KernelError, Reason
-from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import read_netns_id
 from dranet.model.device import Device, DeviceKind

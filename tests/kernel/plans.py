@@ -11,7 +11,7 @@ from typing import Any
 
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.kernel.attachment.record import read_link_state
 from dranet.model.facts import Address, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, CreateLink, MoveLink, SetUp, Step
 from dranet.model.status import AttachedLink

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dranet.claims.plan.device import plan_device
 from dranet.kernel.attachment.attach import verify
-from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.kernel.attachment.record import read_link_state
 from dranet.model.device import Device, DeviceKind
 from tests.claims.configs import valid_configs
 from tests.kernel.plans import attach_from, detach_to, steady_picture

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from dranet.errors import KernelError
 from dranet.kernel.attachment.detach import DetachReport
-from dranet.kernel.attachment.linkstate import read_link, read_link_state
+from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import open_host_side
+from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.attachment.restore import restore_link
 from dranet.kernel.netlink import attribute_u32
 from dranet.kernel.rtnl import set_link_request

@@ -11,7 +11,7 @@ import pytest
 
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.linkstate import read_link_state
+from dranet.kernel.attachment.record import read_link_state
 from dranet.model.plan import AttachPlan, MoveLink, SetUp
 from dranet.testbed.machine.hardware import MACHINE
 from tests.kernel.settings_of_links import ADDRESSES, HOST_SETTINGS, VANDALISM, vandalise

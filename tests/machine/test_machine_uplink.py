@@ -14,7 +14,8 @@ from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import detach
-from dranet.kernel.attachment.linkstate import read_link, read_link_state
+from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.lifelines import LifelineTarget

@@ -36,7 +36,6 @@ from dranet.kernel.inet import (
 from dranet.kernel.netlink import NetlinkSocket, iter_attributes, parse_attributes
 from dranet.kernel.rtnl import decode, dump_links_request, get_link_request, parse_link
 from dranet.model.facts import Address, Link, Neighbour, Route
-from dranet.model.plan import LinkState
 
 # linux/rtnetlink.h
 RTA_FLOW, RTA_PREF, RTA_TTL_PROPAGATE, RTA_NH_ID = 11, 20, 26, 30
@@ -47,20 +46,6 @@ _SELF_MADE_ROUTES = frozenset({RTPROT_KERNEL, RTPROT_RA, RTPROT_REDIRECT})
 
 STACKED_KINDS = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 """Links that go on to carry the node's traffic over the link below them when that is a pod's."""
-
-
-def read_link_state(ifname: str) -> LinkState:
-    """Record a link of the calling thread's network namespace, all of it: some 3 ms.
-
-    Raises:
-        DeviceError: there is no such link (``DeviceNotFound``), or it is enslaved, carries other links or
-            has a route or a setting that could not be given back (``DeviceBusy``).
-        KernelError: netlink failed.
-    """
-    # Not at the top: what reads the other parts needs locate, which looks links up with this module.
-    from dranet.kernel.attachment.record import record_link
-
-    return record_link(ifname)
 
 
 def read_link(rtnl: NetlinkSocket, ifindex: int = 0, ifname: str = "") -> Link | None:
