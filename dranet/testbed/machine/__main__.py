@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         help="keep the console, output, JUnit file, capture and devices",
     )
     add("--script", type=Path, metavar="FILE", help="run this shell script inside instead of the tests")
-    add("--timeout-seconds", type=float, default=1500.0, help="of the boot and all that runs inside")
+    add("--timeout-seconds", type=float, default=2400.0, help="of the boot and all that runs inside")
     add("--require", action="store_true", help="fail where the machine cannot be had")
     return parser
 

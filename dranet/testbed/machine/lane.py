@@ -58,7 +58,7 @@ class Options:
     script: str = ""
     capture: Path | None = None
     keep: Path | None = None
-    timeout_seconds: float = 1500.0
+    timeout_seconds: float = 2400.0
 
 
 def run_lane(options: Options, show: Callable[[str], None]) -> Outcome:
