@@ -47,7 +47,6 @@ class View:
     links: Mapping[str, Link] = field(default_factory=dict)
     """The links of offered devices, by interface name."""
     rdma_devices: Mapping[str, RdmaDevice] = field(default_factory=dict)
-    rdma_netns_exclusive: bool = False
     facts: NodeFacts = NO_FACTS
     policy: Policy = DEFAULT_POLICY
     """What the operator wanted at that scan."""
@@ -68,7 +67,6 @@ class View:
             held_back=held_back,
             links={link.ifname: link for link in facts.links if link.ifname in ifnames},
             rdma_devices={device.name: device for device in facts.rdma_devices},
-            rdma_netns_exclusive=facts.rdma_netns_exclusive,
             facts=facts,
             policy=policy,
         )
@@ -111,11 +109,6 @@ class Inventory:
         self._warned: frozenset[str] = frozenset()
         self.view = View()
         """Replaced as a whole by each scan."""
-
-    @property
-    def rdma_netns_exclusive(self) -> bool:
-        """Whether RDMA devices have to be moved with their links."""
-        return self.view.rdma_netns_exclusive
 
     def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
         """What the next scans look for; any thread may call this."""
