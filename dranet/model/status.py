@@ -12,12 +12,21 @@ from dranet.model.record import Record
 
 
 class ConditionType(StrEnum):
-    """Condition types on ``status.devices[].conditions``; the first two are DraNet's names."""
+    """Condition types on ``status.devices[].conditions``, eight at most; the first three are DraNet's names."""
 
     READY = "Ready"
+    """The sum of what follows."""
     NETWORK_READY = "NetworkReady"
     RDMA_LINK_READY = "RDMALinkReady"
     PREPARED = "Prepared"
+    ATTACHED = "Attached"
+    """In the pod's namespace, verified there."""
+    CONFIGURED = "Configured"
+    """All that the claim asked of it is set, and was read back."""
+    ALIGNED = "TopologyAligned"
+    """How near the pod's GPUs are; unknown where another driver gave them."""
+    RELEASED = "Released"
+    """Given back to the node: True as it was, False with what could not be restored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -25,7 +34,8 @@ class Condition(Record):
     """A ``metav1.Condition`` without its time, which is set when it is written."""
 
     type: ConditionType
-    status: bool
+    status: bool | None
+    """``None`` is written as ``Unknown``."""
     reason: str
     message: str = ""
 
@@ -46,6 +56,10 @@ class AttachedLink(Record):
     mtu: int
     addresses: tuple[str, ...] = ()
     """Interface addresses in canonical CIDR form, link-local left out."""
+    rdma_device: str = ""
+    """As the pod sees it; empty where the link has none."""
+    gids: tuple[str, ...] = ()
+    """GIDs of the RDMA device's ports as read after the attach, zero entries left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

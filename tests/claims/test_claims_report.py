@@ -27,7 +27,7 @@ RDMA = PreparedDevice(
 ERROR = KernelError("no such luck", reason=Reason.ATTACH_FAILED)
 
 
-def conditions(status: DeviceStatus) -> list[tuple[str, bool, str]]:
+def conditions(status: DeviceStatus) -> list[tuple[str, bool | None, str]]:
     return [(str(c.type), c.status, c.reason) for c in status.conditions]
 
 

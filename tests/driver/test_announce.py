@@ -79,7 +79,7 @@ LINKS = [AttachedLink(f"nic-{n}", f"net{n}", f"02:00:00:00:00:0{n}", 1500) for n
 ENDED = KernelError("the lease of 10.77.0.50 has ended", reason=Reason.DHCP_LEASE_EXPIRED)
 
 
-def network_ready(kept: Kept) -> list[tuple[str, bool, str]]:
+def network_ready(kept: Kept) -> list[tuple[str, bool | None, str]]:
     """Of each device, as last told: interface, status, reason."""
     return [
         (status.interface_name, condition.status, condition.reason)
