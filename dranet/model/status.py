@@ -12,7 +12,7 @@ from dranet.model.record import Record
 
 
 class ConditionType(StrEnum):
-    """Condition types on ``status.devices[].conditions``, eight at most; the first three are DraNet's names."""
+    """Condition types on ``status.devices[].conditions``, at most eight; the first three are DraNet's."""
 
     READY = "Ready"
     """The sum of what follows."""
