@@ -4,6 +4,7 @@ reverse; what it is refused it understands."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -258,9 +259,84 @@ async def test_refusals_reach_the_official_client_as_status_objects(
 
 async def test_discovery_lists_what_is_served(judge: Any) -> None:
     apis = await asyncio.to_thread(official.client.ApisApi(judge).get_api_versions)
-    assert [group.name for group in apis.groups] == ["resource.k8s.io"]
+    groups = [group.name for group in apis.groups]
+    assert groups == ["resource.k8s.io", "scheduling.k8s.io", "authorization.k8s.io", "authentication.k8s.io"]
     resources = await asyncio.to_thread(official.client.ResourceV1Api(judge).get_api_resources)
     names = {resource.name for resource in resources.resources}
     assert {"resourceslices", "resourceclaims", "resourceclaims/status", "deviceclasses"} <= names
     version = await asyncio.to_thread(official.client.VersionApi(judge).get_code)
     assert (version.major, version.minor) == ("1", "37")
+
+
+class TestDryRun:
+    """``dryRun=All`` of the official client: checked as a real write is, answered as one, and not kept."""
+
+    async def test_a_create_is_answered_in_full_and_nothing_is_stored(
+        self, server: ApiServer, judge: Any
+    ) -> None:
+        core = official.client.CoreV1Api(judge)
+        before = await asyncio.to_thread(core.list_namespace)
+        pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        answer = await asyncio.to_thread(core.create_namespaced_pod, "default", pod, dry_run="All")
+        assert answer.metadata.uid
+        assert answer.spec.restart_policy == "Always"
+        assert not answer.metadata.resource_version
+        assert server.objects("pods") == []
+        after = await asyncio.to_thread(core.list_namespace)
+        assert after.metadata.resource_version == before.metadata.resource_version
+
+    async def test_what_a_real_write_is_refused_for_a_dry_one_is(self, judge: Any) -> None:
+        api = official.client.CustomObjectsApi(judge)
+        bad = json.loads(json.dumps(SLICE).replace('"generation": 1', '"generation": -1'))
+        create = functools.partial(
+            api.create_cluster_custom_object, "resource.k8s.io", "v1", "resourceslices"
+        )
+        with pytest.raises(official.client.ApiException) as refused:
+            await asyncio.to_thread(create, bad, dry_run="All")
+        assert refused.value.status == 422
+        with pytest.raises(official.client.ApiException) as refused:
+            await asyncio.to_thread(create, SLICE, dry_run="Some")
+        assert refused.value.status == 400
+
+    async def test_an_update_a_patch_and_a_delete_leave_the_object_and_its_version(
+        self, server: ApiServer, judge: Any
+    ) -> None:
+        core = official.client.CoreV1Api(judge)
+        config_map = {"metadata": {"name": "m"}, "data": {"a": "1"}}
+        await asyncio.to_thread(core.create_namespaced_config_map, "default", config_map)
+        (before,) = server.objects("configmaps")
+        new = {**config_map, "data": {"a": "2"}}
+        changes: tuple[tuple[Any, Any], ...] = (
+            (core.replace_namespaced_config_map, new),
+            (core.patch_namespaced_config_map, {"data": {"a": "2"}}),
+        )
+        for call, body in changes:
+            answer = await asyncio.to_thread(call, "m", "default", body, dry_run="All")
+            assert answer.data == {"a": "2"}
+            assert answer.metadata.resource_version == before["metadata"]["resourceVersion"]
+        delete = functools.partial(core.delete_namespaced_config_map, "m", "default")
+        await asyncio.to_thread(delete, dry_run="All")
+        by_body = official.client.V1DeleteOptions(dry_run=["All"])
+        await asyncio.to_thread(delete, body=by_body)
+        assert server.objects("configmaps") == [before]
+
+    async def test_a_dry_apply_takes_no_fields(
+        self, server: ApiServer, judge: Any, client: ApiClient
+    ) -> None:
+        api = official.client.CustomObjectsApi(judge)
+        made = await client.create(paths.RESOURCE_SLICES, SLICE)
+        applied = {**SLICE, "metadata": {"name": made["metadata"]["name"], "labels": {"a": "b"}}}
+        judge.set_default_header("Content-Type", "application/apply-patch+yaml")
+        answer = await asyncio.to_thread(
+            api.patch_cluster_custom_object,
+            "resource.k8s.io",
+            "v1",
+            "resourceslices",
+            made["metadata"]["name"],
+            applied,
+            dry_run="All",
+            field_manager="somebody",
+            force=True,
+        )
+        assert answer["metadata"]["labels"] == {"a": "b"}
+        assert server.objects("resourceslices") == [made]

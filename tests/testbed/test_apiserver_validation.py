@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -179,10 +180,12 @@ def test_a_good_claim_is_accepted(change: Change) -> None:
     ("change", "field"),
     [
         (lambda c: status_device(c).update(device="other"), "status.devices[0]"),
-        (lambda c: status_device(c).update(shareID="s"), "status.devices[0]"),
+        (lambda c: status_device(c).update(shareID=str(uuid.UUID(int=1))), "status.devices[0]"),
         (lambda c: c["status"]["devices"].append(status_device(c)), "status.devices[1]"),
         (
-            lambda c: status_device(c).update(conditions=status_device(c)["conditions"] * 9),
+            lambda c: status_device(c).update(
+                conditions=[{**status_device(c)["conditions"][0], "type": f"T{n}"} for n in range(9)]
+            ),
             "status.devices[0].conditions",
         ),
         (

@@ -31,6 +31,8 @@ class HttpRequest:
     headers: Mapping[str, str]
     body: bytes = b""
     keep_alive: bool = True
+    size: int = 0
+    """Bytes of head and body."""
 
     @property
     def content_type(self) -> str:
@@ -64,13 +66,15 @@ async def read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
     headers = dict(_split_header(line) for line in lines)
     method, target, version = _split_request_line(first)
     path, _, query = target.partition("?")
+    body = await _read_body(reader, headers)
     return HttpRequest(
         method=method,
         path=unquote(path),
         query=dict(parse_qsl(query, keep_blank_values=True)),
         headers=headers,
-        body=await _read_body(reader, headers),
+        body=body,
         keep_alive=version == "HTTP/1.1" and headers.get("connection", "").lower() != "close",
+        size=len(raw) + len(body),
     )
 
 

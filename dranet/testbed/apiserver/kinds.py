@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from dranet.model.record import Record
 
 JsonObject = dict[str, Any]
 
 FieldPath = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Kind:
-    """One served kind. ``fields`` are its selectable fields beside ``metadata.name`` and
-    ``metadata.namespace``; ``counts_generation``: a change of the spec increments
-    ``metadata.generation``."""
+    """One served kind; each exists once, and is told from others by identity. ``fields`` are its selectable
+    fields beside ``metadata.name`` and ``metadata.namespace``; ``counts_generation``: a change of the spec
+    increments ``metadata.generation``."""
 
     group: str
     plural: str
@@ -107,6 +109,15 @@ RESOURCE_SLICES = Kind(
 RESOURCE_CLAIMS = Kind(_RESOURCE, "resourceclaims", "ResourceClaim", has_status=True)
 RESOURCE_CLAIM_TEMPLATES = Kind(_RESOURCE, "resourceclaimtemplates", "ResourceClaimTemplate")
 DEVICE_CLASSES = Kind(_RESOURCE, "deviceclasses", "DeviceClass", namespaced=False, counts_generation=True)
+DEVICE_TAINT_RULES = Kind(
+    _RESOURCE,
+    "devicetaintrules",
+    "DeviceTaintRule",
+    namespaced=False,
+    has_status=True,
+    counts_generation=True,
+)
+POD_GROUPS = Kind("scheduling.k8s.io", "podgroups", "PodGroup", has_status=True, version="v1alpha3")
 
 KINDS = (
     PODS,
@@ -118,6 +129,8 @@ KINDS = (
     RESOURCE_CLAIMS,
     RESOURCE_CLAIM_TEMPLATES,
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    POD_GROUPS,
 )
 
 _BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
@@ -139,40 +152,63 @@ def get_field(body: Mapping[str, Any], dotted: str) -> str:
 
 # Discovery documents (metav1 APIVersions, APIGroupList, APIGroup, APIResourceList).
 
-_VERSION = {
-    "major": "1",
-    "minor": "37",
-    "gitVersion": "v1.37.0-standin",
-    "gitCommit": "",
-    "gitTreeState": "",
-    "buildDate": "1970-01-01T00:00:00Z",
-    "goVersion": "none",
-    "compiler": "none",
-    "platform": "linux/none",
-}
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Review(Record):
+    """A question that is asked with a POST and stored nowhere."""
+
+    group: str
+    plural: str
+    kind: str
+
+    @property
+    def path(self) -> str:
+        return f"/apis/{self.group}/v1/{self.plural}"
+
+
+ACCESS_REVIEW = Review("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview")
+RULES_REVIEW = Review("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview")
+SUBJECT_REVIEW = Review("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview")
+REVIEWS = (ACCESS_REVIEW, RULES_REVIEW, SUBJECT_REVIEW)
 
 
 def build_discovery(path: str) -> JsonObject | None:
     """The discovery document at a path without trailing slash; ``None`` when there is none."""
-    documents: dict[str, JsonObject] = {
-        "/api": {"kind": "APIVersions", "versions": ["v1"]},
-        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_build_group(_RESOURCE)]},
-        f"/apis/{_RESOURCE}": {"kind": "APIGroup", "apiVersion": "v1", **_build_group(_RESOURCE)},
-        "/api/v1": _build_resource_list("", "v1"),
-        f"/apis/{_RESOURCE}/v1": _build_resource_list(_RESOURCE, f"{_RESOURCE}/v1"),
-        "/version": _VERSION,
-    }
-    return documents.get(path)
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        groups = [_build_group(group, version) for group, version in _groups()]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+    if path == "/api/v1":
+        return _build_resource_list("", "v1", "v1")
+    for group, version in _groups():
+        if path == f"/apis/{group}":
+            return {"kind": "APIGroup", "apiVersion": "v1", **_build_group(group, version)}
+        if path == f"/apis/{group}/{version}":
+            return _build_resource_list(group, version, f"{group}/{version}")
+    return None
 
 
-def _build_group(group: str) -> JsonObject:
-    version = {"groupVersion": f"{group}/v1", "version": "v1"}
+def _groups() -> list[tuple[str, str]]:
+    """Every named group with the one version that is served."""
+    kinds = [(kind.group, kind.version) for kind in KINDS if kind.group]
+    return list(dict.fromkeys([*kinds, *((review.group, "v1") for review in REVIEWS)]))
+
+
+def _build_group(group: str, served: str) -> JsonObject:
+    version = {"groupVersion": f"{group}/{served}", "version": served}
     return {"name": group, "versions": [version], "preferredVersion": version}
 
 
-def _build_resource_list(group: str, group_version: str) -> JsonObject:
-    resources = [entry for kind in KINDS if kind.group == group for entry in _iter_resources(kind)]
+def _build_resource_list(group: str, version: str, group_version: str) -> JsonObject:
+    kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
+    reviews = [review for review in REVIEWS if review.group == group]
+    resources = [entry for kind in kinds for entry in _iter_resources(kind)]
+    resources += [
+        _build_entry(review.plural, review.kind, ["create"], namespaced=False) for review in reviews
+    ]
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -181,23 +217,19 @@ def _build_resource_list(group: str, group_version: str) -> JsonObject:
     }
 
 
-def _iter_resources(kind: Kind) -> Iterator[JsonObject]:
-    entry = {
-        "name": kind.plural,
-        "singularName": kind.kind.lower(),
-        "namespaced": kind.namespaced,
-        "kind": kind.kind,
-        "verbs": _VERBS,
-        "shortNames": list(kind.short_names),
+def _build_entry(name: str, kind: str, verbs: Sequence[str], *, namespaced: bool) -> JsonObject:
+    return {
+        "name": name,
+        "singularName": "" if "/" in name else kind.lower(),
+        "namespaced": namespaced,
+        "kind": kind,
+        "verbs": list(verbs),
     }
-    yield entry
+
+
+def _iter_resources(kind: Kind) -> Iterator[JsonObject]:
+    entry = _build_entry(kind.plural, kind.kind, _VERBS, namespaced=kind.namespaced)
+    yield {**entry, "shortNames": list(kind.short_names)}
     for subresource in kind.all_subresources:
         verbs = ["create"] if subresource == "binding" else ["get", "patch", "update"]
-        name = f"{kind.plural}/{subresource}"
-        yield {
-            "name": name,
-            "singularName": "",
-            "namespaced": kind.namespaced,
-            "kind": kind.kind,
-            "verbs": verbs,
-        }
+        yield _build_entry(f"{kind.plural}/{subresource}", kind.kind, verbs, namespaced=kind.namespaced)

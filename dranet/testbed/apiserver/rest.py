@@ -10,12 +10,9 @@ import base64
 import binascii
 import copy
 import json
-import secrets
-import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Protocol
 
 from dranet.testbed.apiserver import apply as ssa
 from dranet.testbed.apiserver.errors import (
@@ -27,45 +24,70 @@ from dranet.testbed.apiserver.errors import (
     not_found,
     unsupported_media_type,
 )
-from dranet.testbed.apiserver.kinds import KINDS, NAMESPACES, PODS, JsonObject, Kind
+from dranet.testbed.apiserver.formats import forbidden
+from dranet.testbed.apiserver.kinds import (
+    KINDS,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    JsonObject,
+    Kind,
+)
+from dranet.testbed.apiserver.objects import (
+    Target,
+    build_new_metadata,
+    check_identity,
+    check_preconditions,
+    check_type,
+    is_released,
+    now_text,
+    restrict_to_endpoint,
+    wants_admin_access,
+    without_type,
+)
 from dranet.testbed.apiserver.patch import json_patch, merge_patch
+from dranet.testbed.apiserver.profiles import Profile
 from dranet.testbed.apiserver.rules import grace_period_seconds, prepare_create, prepare_update
 from dranet.testbed.apiserver.selectors import Selector, parse_selector
-from dranet.testbed.apiserver.store import Key, Store
+from dranet.testbed.apiserver.store import Key, Rehearsal, Store
 from dranet.testbed.apiserver.validation import validate
 
-_NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-_MAX_GENERATE_NAME_BASE = 58
 APPLY_CONTENT_TYPE = "application/apply-patch+yaml"
+ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 _MERGE_CONTENT_TYPES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a request is about. ``name`` is empty for a collection."""
+class Guard(Protocol):
+    """Judges a write when the object is at hand."""
 
-    kind: Kind
-    namespace: str = ""
-    name: str = ""
-    subresource: str = ""
-
-    @property
-    def key(self) -> Key:
-        return (self.kind, self.namespace, self.name)
-
-
-def now_text() -> str:
-    """The present time as ``metav1.Time`` prints it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def check(self, before: JsonObject | None, after: JsonObject | None) -> None:
+        """``before`` is ``None`` on creation, ``after`` on deletion. Raises :class:`Refusal`."""
 
 
 class Rest:
     """The verbs. Bodies go in and out as JSON; refusals are raised."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self,
+        store: Store,
+        profile: Profile,
+        owners: MutableMapping[str, ssa.Owners] | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        self._guard = guard
         self._store = store
-        self._owners: dict[str, ssa.Owners] = {}
+        self._profile = profile
+        self._owners: MutableMapping[str, ssa.Owners] = {} if owners is None else owners
         """Field ownership by object uid."""
+
+    def guarded(self, guard: Guard) -> Rest:
+        """The same verbs on the same objects, with the checks of one user's request."""
+        return Rest(self._store, self._profile, self._owners, guard)
+
+    def rehearse(self) -> Rest:
+        """The same verbs with all their checks, on the same objects; nothing that they do is kept."""
+        return Rest(Rehearsal(self._store), self._profile, ChainMap({}, self._owners))
 
     def get(self, target: Target) -> JsonObject:
         return self._require(target)
@@ -85,7 +107,7 @@ class Rest:
             "kind": f"{target.kind.kind}List",
             "apiVersion": target.kind.api_version,
             "metadata": metadata,
-            "items": [_without_type(body) for body in found[:limit]],
+            "items": [without_type(body) for body in found[:limit]],
         }
 
     def create(self, target: Target, body: JsonObject, manager: str) -> JsonObject:
@@ -95,7 +117,7 @@ class Rest:
 
     def replace(self, target: Target, body: JsonObject, manager: str) -> JsonObject:
         before = self._require(target)
-        _check_type(target.kind, body)
+        check_type(target.kind, body)
         return self._update(target, before, body, manager)
 
     def patch(
@@ -124,21 +146,23 @@ class Rest:
             raise bad_request("fieldManager is required for apply patch")
         if not isinstance(applied, dict):
             raise bad_request("an applied configuration must be an object")
-        _check_type(target.kind, applied)
+        check_type(target.kind, applied)
         if (applied.get("metadata") or {}).get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         manager = ssa.Manager(name, "Apply", target.subresource)
-        wanted = _restrict_to_endpoint(target, applied)
+        wanted = restrict_to_endpoint(target, applied)
         before = self._store.get(target.key)
         if before is None:
             return self._create_applied(target, wanted, manager)
-        _check_identity(target, before, applied.get("metadata") or {})
+        check_identity(target, before, applied.get("metadata") or {})
         return self._apply_to(target, before, wanted, manager, force=query.get("force") == "true")
 
     def delete(self, target: Target, options: JsonObject) -> JsonObject:
         """Delete, or mark as deleted while finalizers or a pod's grace period keep the object."""
         body = self._require(target)
-        _check_preconditions(target, body, options.get("preconditions") or {})
+        check_preconditions(target, body, options.get("preconditions") or {})
+        if self._guard is not None:
+            self._guard.check(body, None)
         asked = options.get("gracePeriodSeconds")
         grace = grace_period_seconds(target.kind, body, asked)
         if target.kind is NAMESPACES:
@@ -162,7 +186,7 @@ class Rest:
     def bind(self, target: Target, body: JsonObject) -> JsonObject:
         """``pods/binding``: give a pod to a node, once."""
         pod = self._require(Target(PODS, target.namespace, target.name))
-        _check_identity(target, pod, {"uid": (body.get("metadata") or {}).get("uid", "")})
+        check_identity(target, pod, {"uid": (body.get("metadata") or {}).get("uid", "")})
         node = (body.get("target") or {}).get("name", "")
         if not node:
             raise invalid(PODS, target.name, [Cause("target.name", "Required value", "FieldValueRequired")])
@@ -185,13 +209,24 @@ class Rest:
     def _prepare_new(self, target: Target, body: JsonObject) -> JsonObject:
         """A new object with identity and defaults, if its place is free and its namespace exists."""
         kind = target.kind
-        _check_type(kind, body)
-        metadata = _build_new_metadata(target, body.get("metadata") or {})
+        check_type(kind, body)
+        metadata = build_new_metadata(target, body.get("metadata") or {})
         if kind.namespaced:
             self._require(Target(NAMESPACES, "", target.namespace))
         if self._store.get((kind, target.namespace, metadata["name"])) is not None:
             raise already_exists(kind, metadata["name"])
-        return prepare_create(kind, {**body, "metadata": metadata})
+        self._check_admin_access(target, body)
+        return prepare_create(kind, {**body, "metadata": metadata}, self._profile, now_text())
+
+    def _check_admin_access(self, target: Target, body: JsonObject) -> None:
+        """Admin access may be asked for only in namespaces that are labelled for it."""
+        if target.kind not in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES) or not wants_admin_access(body):
+            return
+        labels = self._require(Target(NAMESPACES, "", target.namespace))["metadata"].get("labels") or {}
+        if labels.get(ADMIN_LABEL) != "true":
+            why = f"admin access to devices requires the `{ADMIN_LABEL}: true` label on the namespace"
+            causes = [forbidden("spec.devices.requests.adminAccess", why)]
+            raise invalid(target.kind, body.get("metadata", {}).get("name", ""), causes)
 
     def _store_new(self, created: JsonObject, owners: ssa.Owners, target: Target) -> JsonObject:
         key = (target.kind, target.namespace, created["metadata"]["name"])
@@ -204,8 +239,8 @@ class Rest:
         return body
 
     def _update(self, target: Target, before: JsonObject, body: JsonObject, manager: str) -> JsonObject:
-        _check_identity(target, before, body.get("metadata") or {})
-        after = prepare_update(target.kind, before, body, target.subresource)
+        check_identity(target, before, body.get("metadata") or {})
+        after = prepare_update(target.kind, before, body, target.subresource, self._profile, now_text())
         owners = self._owners.get(before["metadata"]["uid"], {})
         writer = ssa.Manager(manager, "Update", target.subresource)
         owners = ssa.own_update(target.kind, before, after, owners, writer)
@@ -241,7 +276,7 @@ class Rest:
             ]
             raise conflict(kind, target.name, f"Apply failed with {len(causes)} conflicts", causes)
         outcome = ssa.apply_fields(kind, before, wanted, owners, manager)
-        after = prepare_update(kind, before, outcome.body, target.subresource)
+        after = prepare_update(kind, before, outcome.body, target.subresource, self._profile, now_text())
         return self._store_checked(target.key, before, after, outcome.owners)
 
     def _store_checked(
@@ -249,15 +284,17 @@ class Rest:
     ) -> JsonObject:
         """Validate and store; a write that changes nothing makes no new version."""
         kind, _, name = key
-        if causes := validate(kind, after, before):
+        if causes := validate(kind, after, before, self._profile):
             raise invalid(kind, name, causes)
+        if self._guard is not None:
+            self._guard.check(before, after)
         metadata = after["metadata"]
         uid = metadata["uid"]
         if before is not None and before == after and self._owners.get(uid) == owners:
             return before
         self._owners[uid] = owners
         metadata["managedFields"] = ssa.build_managed_fields(owners, kind.api_version, now_text())
-        if _is_released(metadata):
+        if is_released(metadata):
             return self._remove(key, after)
         return self._store.put(key, after)
 
@@ -274,104 +311,6 @@ class Rest:
 
 def read_selector(kind: Kind, query: Mapping[str, str]) -> Selector:
     return parse_selector(kind, query.get("fieldSelector", ""), query.get("labelSelector", ""))
-
-
-def _is_released(metadata: JsonObject) -> bool:
-    """Marked as deleted, and nothing keeps it any more."""
-    return bool(
-        metadata.get("deletionTimestamp")
-        and not metadata.get("finalizers")
-        and not metadata.get("deletionGracePeriodSeconds")
-    )
-
-
-def _build_new_metadata(target: Target, given: JsonObject) -> JsonObject:
-    metadata = copy.deepcopy(given)
-    for key in (
-        "resourceVersion",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "managedFields",
-        "selfLink",
-    ):
-        metadata.pop(key, None)
-    if given.get("resourceVersion"):
-        raise bad_request("resourceVersion should not be set on objects to be created")
-    if metadata.get("namespace", target.namespace) != target.namespace:
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    if not metadata.get("name"):
-        if not metadata.get("generateName"):
-            raise invalid(
-                target.kind,
-                "",
-                [
-                    Cause(
-                        "metadata.name",
-                        "Required value: name or generateName is required",
-                        "FieldValueRequired",
-                    )
-                ],
-            )
-        metadata["name"] = _generate_name(metadata["generateName"])
-    if target.namespace:
-        metadata["namespace"] = target.namespace
-    metadata["uid"] = str(uuid.uuid4())
-    metadata["creationTimestamp"] = now_text()
-    return metadata
-
-
-def _generate_name(base: str) -> str:
-    suffix = "".join(secrets.choice(_NAME_ALPHABET) for _ in range(5))
-    return base[:_MAX_GENERATE_NAME_BASE] + suffix
-
-
-def _check_type(kind: Kind, body: JsonObject) -> None:
-    """A body may leave its type out, as some clients do; a wrong one is refused."""
-    for key, expected in (("apiVersion", kind.api_version), ("kind", kind.kind)):
-        if body.get(key) not in (None, "", expected):
-            raise bad_request(
-                f"the {key} {body[key]!r} in the body does not match {expected!r} of the request"
-            )
-    body["apiVersion"], body["kind"] = kind.api_version, kind.kind
-
-
-def _check_identity(target: Target, before: JsonObject, metadata: Mapping[str, Any]) -> None:
-    current = before["metadata"]
-    if metadata.get("name") not in (None, "", target.name):
-        raise bad_request("the name of the object does not match the name on the URL")
-    if metadata.get("uid") not in (None, "", current["uid"]):
-        raise conflict(target.kind, target.name, _mismatch("UID", metadata["uid"], current["uid"]))
-    if metadata.get("resourceVersion") not in (None, "", current["resourceVersion"]):
-        why = "the object has been modified; please apply your changes to the latest version and try again"
-        raise conflict(target.kind, target.name, why)
-
-
-def _check_preconditions(target: Target, body: JsonObject, preconditions: Mapping[str, str]) -> None:
-    for key in ("uid", "resourceVersion"):
-        wanted, found = preconditions.get(key), body["metadata"][key]
-        if wanted and wanted != found:
-            what = "UID" if key == "uid" else "ResourceVersion"
-            raise conflict(target.kind, target.name, _mismatch(what, wanted, found))
-
-
-def _mismatch(what: str, wanted: str, found: str) -> str:
-    return f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
-
-
-def _restrict_to_endpoint(target: Target, applied: JsonObject) -> JsonObject:
-    """The part of an applied object that this endpoint writes; the rest is silently reset."""
-    if not target.kind.has_status:
-        return applied
-    if target.subresource == "status":
-        kept = ("apiVersion", "kind", "status")
-        return {key: applied[key] for key in kept if key in applied} | {"metadata": {}}
-    return {key: value for key, value in applied.items() if key != "status"}
-
-
-def _without_type(body: JsonObject) -> JsonObject:
-    return {key: value for key, value in body.items() if key not in ("apiVersion", "kind")}
 
 
 def _position(body: JsonObject) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 
+from dranet.testbed.apiserver.drops import drop_disabled
 from dranet.testbed.apiserver.kinds import (
+    DEVICE_TAINT_RULES,
     NAMESPACES,
     NODES,
     PODS,
@@ -19,12 +21,15 @@ from dranet.testbed.apiserver.kinds import (
     JsonObject,
     Kind,
 )
+from dranet.testbed.apiserver.profiles import Profile
+from dranet.testbed.apiserver.quantities import canonicalize
 
 DEFAULT_GRACE_PERIOD_SECONDS = 30
 
 
-def prepare_create(kind: Kind, body: JsonObject) -> JsonObject:
-    """A new object's body: without a status that its creator may not set, with defaults."""
+def prepare_create(kind: Kind, body: JsonObject, profile: Profile, now: str) -> JsonObject:
+    """A new object's body: without a status that its creator may not set and without what this server does
+    not know, with defaults. ``now`` is the time as the API spells it."""
     prepared = copy.deepcopy(body)
     if kind.has_status and kind is not NODES:
         prepared.pop("status", None)
@@ -34,11 +39,15 @@ def prepare_create(kind: Kind, body: JsonObject) -> JsonObject:
         prepared["status"] = {"phase": "Active"}
     if kind.counts_generation:
         prepared["metadata"]["generation"] = 1
-    _set_defaults(kind, prepared)
+    _set_defaults(kind, prepared, now)
+    canonicalize(kind, prepared)
+    drop_disabled(kind, prepared, None, profile)
     return prepared
 
 
-def prepare_update(kind: Kind, before: JsonObject, body: JsonObject, subresource: str) -> JsonObject:
+def prepare_update(
+    kind: Kind, before: JsonObject, body: JsonObject, subresource: str, profile: Profile, now: str
+) -> JsonObject:
     """The body that an update means: the status endpoint changes the status alone, the main one all the
     rest; identity and lifecycle fields stay as they are."""
     prepared = copy.deepcopy(body)
@@ -48,8 +57,10 @@ def prepare_update(kind: Kind, before: JsonObject, body: JsonObject, subresource
             del prepared["status"]
     else:
         _keep_status(kind, before, prepared)
-        _set_defaults(kind, prepared)
+        _set_defaults(kind, prepared, now)
     _keep_identity(before, prepared)
+    canonicalize(kind, prepared)
+    drop_disabled(kind, prepared, before, profile)
     if kind is RESOURCE_CLAIMS:
         _clear_devices_on_deallocation(prepared)
     if kind.counts_generation and prepared.get("spec") != before.get("spec"):
@@ -91,7 +102,7 @@ def _clear_devices_on_deallocation(claim: JsonObject) -> None:
         del status["devices"]
 
 
-def _set_defaults(kind: Kind, body: JsonObject) -> None:
+def _set_defaults(kind: Kind, body: JsonObject, now: str) -> None:
     spec = body.get("spec")
     if not isinstance(spec, dict):
         return
@@ -101,6 +112,11 @@ def _set_defaults(kind: Kind, body: JsonObject) -> None:
         spec.setdefault("schedulerName", "default-scheduler")
     elif kind is RESOURCE_SLICES:
         spec.setdefault("pool", {}).setdefault("generation", 0)
+        for device in spec.get("devices") or ():
+            for taint in device.get("taints") or ():
+                taint.setdefault("timeAdded", now)
+    elif kind is DEVICE_TAINT_RULES:
+        spec.get("taint", {}).setdefault("timeAdded", now)
     elif kind is RESOURCE_CLAIMS:
         _default_requests(spec)
     elif kind is RESOURCE_CLAIM_TEMPLATES:

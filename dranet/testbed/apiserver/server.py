@@ -1,10 +1,9 @@
 """An API server of one process for the testbed: real HTTP, real versions, watches and refusals.
 
-Clients (the driver, the scheduler and kubelet stand-ins, the official client, kubectl) meet it over a
-socket only. It keeps everything in memory and runs no controllers: nothing is garbage collected by owner
-reference, nothing is scheduled. It checks a bearer token if told to, and no RBAC. Why it is our own:
-``docs/decisions/005-api-server-stand-in.md``.
-"""
+Clients (the driver, the scheduler and kubelet stand-ins, the official client, kubectl) meet it over a socket
+only. It keeps everything in memory and runs no controllers: nothing is scheduled, and garbage is collected
+when told to. Why it is our own: ``docs/decisions/005-api-server-stand-in.md``; whom it lets do what:
+``docs/decisions/029-permissions.md``."""
 
 from __future__ import annotations
 
@@ -13,19 +12,15 @@ import contextlib
 import json
 import ssl
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from dranet.testbed.apiserver.errors import (
-    Refusal,
-    bad_request,
-    injected,
-    method_not_allowed,
-    no_such_path,
-    unauthorized,
-)
+from dranet.testbed.apiserver.errors import Refusal, bad_request, injected
+from dranet.testbed.apiserver.faults import ChaosPlan, ScriptedTrouble, Trouble, disturb_events
+from dranet.testbed.apiserver.garbage import collect_orphans
+from dranet.testbed.apiserver.handler import Handler, parse_target
 from dranet.testbed.apiserver.http import (
     BadHttp,
     HttpRequest,
@@ -36,36 +31,18 @@ from dranet.testbed.apiserver.http import (
     encode_response,
     read_request,
 )
-from dranet.testbed.apiserver.kinds import KINDS, NAMESPACES, JsonObject, build_discovery, find_kind
-from dranet.testbed.apiserver.rest import Rest, Target
+from dranet.testbed.apiserver.identity import Tokens, User
+from dranet.testbed.apiserver.kinds import KINDS, NAMESPACES, JsonObject
+from dranet.testbed.apiserver.objects import Target
+from dranet.testbed.apiserver.profiles import LATEST, load_profile
+from dranet.testbed.apiserver.rest import Rest
 from dranet.testbed.apiserver.store import Store
+from dranet.testbed.apiserver.traffic import RequestLog, RequestRecord, Traffic
 from dranet.testbed.apiserver.watch import WatchQuery, iter_events, parse_watch
 
 _MAX_HEAD_BYTES = 64 * 1024
 _START_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-_HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
-    """One request as it came in, for tests that count them. ``method`` is WATCH for a watch."""
-
-    method: str
-    path: str
-
-
-@dataclass(slots=True)
-class _Fault:
-    """A failure that waits for its request. ``status`` 0: do the work, then break the connection."""
-
-    method: str
-    path_prefix: str
-    status: int
-    remaining: int
-    retry_after: int | None = None
-
-    def matches(self, record: RequestRecord) -> bool:
-        return record.method == self.method and record.path.startswith(self.path_prefix)
+_NO_TROUBLE = Trouble()
 
 
 @dataclass(slots=True, eq=False)
@@ -80,26 +57,38 @@ class _Session:
 class ApiServer:
     """One API server on one socket.
 
-    ``certificate`` and ``key`` are PEM files for HTTPS; ``tokens``, when given, are the bearer tokens
-    that are let in (change ``accepted_tokens`` at any time to rotate them).
-    """
+    ``profile`` is the Kubernetes version that it plays, ``gates`` are feature gates that are set otherwise
+    than that version's defaults. ``certificate`` and ``key`` are PEM files for HTTPS. ``tokens``, when given,
+    are the bearer tokens that are let in as administrators (change ``accepted_tokens`` at any time to rotate
+    them); ``users`` are the tokens of others, who may do what ``manifests`` (roles, bindings, admission
+    policies) let them. ``max_connections`` 0 is no limit; a connection over it is reset."""
 
     def __init__(
         self,
         *,
+        profile: str = LATEST,
+        gates: Mapping[str, bool] | None = None,
         certificate: Path | None = None,
         key: Path | None = None,
         tokens: Iterable[str] | None = None,
+        users: Mapping[str, User] | None = None,
+        manifests: Sequence[JsonObject] = (),
         bookmark_seconds: float = 60.0,
+        max_connections: int = 0,
     ) -> None:
-        self.accepted_tokens = None if tokens is None else set(tokens)
-        self.requests: deque[RequestRecord] = deque(maxlen=10_000)
+        self.chaos: ChaosPlan | None = None
+        """Trouble by chance, while there is one and it is switched on."""
+        self.max_connections = max_connections
+        self._profile = load_profile(profile, gates)
+        self._tokens = Tokens(tokens, users)
         self._certificate = certificate
         self._key = key
         self._bookmark_seconds = bookmark_seconds
         self._store = Store()
-        self._rest = Rest(self._store)
-        self._faults: list[_Fault] = []
+        self._rest = Rest(self._store, self._profile)
+        self._handler = Handler(self._rest, self._profile, manifests)
+        self._log = RequestLog()
+        self._scripts: list[ScriptedTrouble] = []
         self._watches_flow = asyncio.Event()
         self._watches_flow.set()
         self._server: asyncio.Server | None = None
@@ -147,6 +136,23 @@ class ApiServer:
         scheme = "https" if self._certificate else "http"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
+    @property
+    def accepted_tokens(self) -> set[str] | None:
+        return self._tokens.accepted
+
+    @accepted_tokens.setter
+    def accepted_tokens(self, tokens: set[str] | None) -> None:
+        self._tokens.accepted = tokens
+
+    @property
+    def requests(self) -> deque[RequestRecord]:
+        """The newest requests, the oldest of them first."""
+        return self._log.records
+
+    def traffic(self) -> dict[str, Traffic]:
+        """Requests, bytes and watch events since the start, by user agent."""
+        return self._log.sums()
+
     def write_kubeconfig(self, path: Path, *, token: str = "") -> None:
         """A kubeconfig (JSON is YAML) that leads here; a self-signed certificate is its own authority."""
         cluster: JsonObject = {"server": self.url}
@@ -178,7 +184,12 @@ class ApiServer:
     ) -> None:
         """Answer the next ``count`` matching requests with ``status`` and do nothing (WATCH as method for
         watches). Status 0: do what is asked, then break the connection without an answer."""
-        self._faults.append(_Fault(method, path_prefix, status, count, retry_after))
+        trouble = Trouble(status, retry_after) if status else Trouble(resets_after=True)
+        self.trouble_next(method, path_prefix, trouble, count)
+
+    def trouble_next(self, method: str, path_prefix: str, trouble: Trouble, count: int = 1) -> None:
+        """As :meth:`fail_next`, with any trouble."""
+        self._scripts.append(ScriptedTrouble(method, path_prefix, trouble, count))
 
     def drop_watches(self) -> None:
         """Break every open watch connection, as a restarted load balancer does."""
@@ -204,6 +215,11 @@ class ApiServer:
         """Forget history: any older resourceVersion is 410, in open watches too."""
         self._store.compact()
 
+    def collect_garbage(self) -> list[str]:
+        """Delete what is owned by Nodes or Pods that are gone, as the garbage collector does in its time; the
+        names of what was deleted."""
+        return collect_orphans(self._store, self._rest)
+
     def open_watches(self) -> int:
         return sum(session.watching for session in self._sessions.values())
 
@@ -215,6 +231,9 @@ class ApiServer:
         return context
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.max_connections and len(self._sessions) >= self.max_connections:
+            writer.transport.abort()
+            return
         session = _Session(writer)
         task = asyncio.create_task(self._serve(reader, session), name="apiserver-connection")
         self._sessions[task] = session
@@ -235,84 +254,68 @@ class ApiServer:
 
     async def _answer(self, request: HttpRequest, reader: asyncio.StreamReader, session: _Session) -> bool:
         """Serve one request; whether the connection goes on."""
-        record = RequestRecord("WATCH" if request.is_watch else request.method, request.path)
-        self.requests.append(record)
-        fault = self._take_fault(record)
-        try:
-            self._authenticate(request)
-            if fault is not None and fault.status:
-                raise injected(fault.status, request.path)
-            if request.is_watch and request.method == "GET":
-                await self._stream(request, reader, session)
-                return False
-            answer = self._route(request)
-        except Refusal as refusal:
-            answer = _refuse(refusal, fault)
-        if fault is not None and not fault.status:
+        record = self._log.note_request(request)
+        trouble = self._take_trouble(record)
+        if trouble.delay_seconds:
+            await asyncio.sleep(trouble.delay_seconds)
+        if trouble.stalls:
+            await reader.read(1)  # until the client gives up
+        if trouble.stalls or trouble.resets_before:
+            session.writer.transport.abort()
             return False
-        session.writer.write(encode_response(answer, keep_alive=request.keep_alive))
+        try:
+            user = self._tokens.identify(request.headers.get("authorization", ""))
+            record.user = user.name
+            if trouble.status:
+                raise injected(trouble.status, request.path)
+            if request.is_watch and request.method == "GET":
+                await self._stream(self._open_watch(request, user), record, reader, session)
+                return False
+            answer = self._handler.handle(request, user)
+        except Refusal as refusal:
+            answer = _refuse(refusal, trouble)
+        if trouble.resets_after:
+            session.writer.transport.abort()
+            return False
+        return await self._send(answer, request, record, session)
+
+    async def _send(
+        self, answer: HttpResponse, request: HttpRequest, record: RequestRecord, session: _Session
+    ) -> bool:
+        encoded = encode_response(answer, keep_alive=request.keep_alive)
+        record.status = answer.status
+        self._log.note_answer(record, len(encoded))
+        session.writer.write(encoded)
         await session.writer.drain()
         session.answered += 1
         return request.keep_alive
 
-    def _take_fault(self, record: RequestRecord) -> _Fault | None:
-        for fault in self._faults:
-            if fault.matches(record):
-                fault.remaining -= 1
-                if fault.remaining <= 0:
-                    self._faults.remove(fault)
-                return fault
-        return None
+    def _take_trouble(self, record: RequestRecord) -> Trouble:
+        for script in self._scripts:
+            if script.matches(record):
+                script.remaining -= 1
+                if script.remaining <= 0:
+                    self._scripts.remove(script)
+                return script.trouble
+        drawn = self.chaos.draw_for_request(record) if self.chaos else None
+        return drawn or _NO_TROUBLE
 
-    def _authenticate(self, request: HttpRequest) -> None:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if self.accepted_tokens is not None and (
-            scheme.lower() != "bearer" or token.strip() not in self.accepted_tokens
-        ):
-            raise unauthorized()
+    def _open_watch(self, request: HttpRequest, user: User) -> WatchQuery:
+        target = parse_target(request.path.rstrip("/"))
+        self._handler.authorize(request, target, user)
+        return parse_watch(target, request.query)
 
-    def _route(self, request: HttpRequest) -> HttpResponse:
-        path = request.path.rstrip("/")
-        if path in _HEALTH_PATHS:
-            return HttpResponse(200, "ok")
-        if document := build_discovery(path):
-            return HttpResponse(200, document)
-        target = parse_target(path)
-        if target.subresource not in ("", *target.kind.all_subresources):
-            raise no_such_path()
-        status = 201 if request.method == "POST" else 200
-        return HttpResponse(status, self._dispatch(request, target))
-
-    def _dispatch(self, request: HttpRequest, target: Target) -> JsonObject:
-        """Which verb a method means: on an object, or on a collection."""
-        rest, manager = self._rest, _read_manager(request)
-        if target.subresource == "binding" and request.method == "POST":
-            return rest.bind(target, _read_object(request))
-        match request.method, bool(target.name):
-            case "GET", True:
-                return rest.get(target)
-            case "GET", False:
-                return rest.list(target, request.query)
-            case "POST", False:
-                return rest.create(_with_namespace(target, request), _read_object(request), manager)
-            case "PUT", True:
-                return rest.replace(target, _read_object(request), manager)
-            case "PATCH", True:
-                body, content_type = _read_json(request), request.content_type
-                return rest.patch(target, body, content_type, request.query, manager)
-            case "DELETE", True if not target.subresource:
-                return rest.delete(target, _read_delete_options(request))
-            case "DELETE", False:
-                return rest.delete_collection(target, request.query, _read_delete_options(request))
-        raise method_not_allowed()
-
-    async def _stream(self, request: HttpRequest, reader: asyncio.StreamReader, session: _Session) -> None:
+    async def _stream(
+        self, query: WatchQuery, record: RequestRecord, reader: asyncio.StreamReader, session: _Session
+    ) -> None:
         """A watch: chunks of JSON lines until its time is over or the client leaves."""
-        query = parse_watch(parse_target(request.path.rstrip("/")), request.query)
         session.watching = True
-        session.writer.write(encode_head(200, {"Transfer-Encoding": "chunked", "Connection": "close"}))
+        head = encode_head(200, {"Transfer-Encoding": "chunked", "Connection": "close"})
+        record.status = 200
+        self._log.note_answer(record, len(head))
+        session.writer.write(head)
         gone = asyncio.create_task(reader.read(1), name="apiserver-watcher-gone")
-        stream = asyncio.create_task(self._send_events(query, session.writer), name="apiserver-watch")
+        stream = asyncio.create_task(self._send_events(query, record, session.writer), name="apiserver-watch")
         try:
             await asyncio.wait({gone, stream}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -323,75 +326,22 @@ class ApiServer:
             if isinstance(result, Exception):  # a client that left is an OSError, anything else a bug
                 raise result
 
-    async def _send_events(self, query: WatchQuery, writer: asyncio.StreamWriter) -> None:
+    async def _send_events(
+        self, query: WatchQuery, record: RequestRecord, writer: asyncio.StreamWriter
+    ) -> None:
         events = iter_events(self._store, query, self._bookmark_seconds)
-        async with contextlib.aclosing(events):
-            async for event in events:
+        disturbed = disturb_events(events, lambda: self.chaos, record)
+        async with contextlib.aclosing(events), contextlib.aclosing(disturbed):
+            async for event in disturbed:
                 await self._watches_flow.wait()
-                writer.write(encode_chunk(encode_json(event)))
+                chunk = encode_chunk(encode_json(event))
+                self._log.note_answer(record, len(chunk), events=1)
+                writer.write(chunk)
                 await writer.drain()
         writer.write(encode_chunk(b""))
         await writer.drain()
 
 
-def parse_target(path: str) -> Target:
-    """Take ``/api/v1/...`` or ``/apis/GROUP/VERSION/...`` apart; 404 for what is not served."""
-    parts = path.strip("/").split("/")
-    if parts[:1] == ["api"]:
-        parts = ["", *parts[1:]]
-    elif parts[:1] == ["apis"]:
-        parts = parts[1:]
-    else:
-        raise no_such_path()
-    if len(parts) < 3 or "" in parts[1:]:
-        raise no_such_path()
-    group, version, *rest = parts
-    namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
-        namespace, rest = rest[1], rest[2:]
-    kind = find_kind(group, version, rest[0])
-    if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):
-        raise no_such_path()
-    name, subresource = [*rest[1:], "", ""][:2]
-    return Target(kind, namespace, name, subresource)
-
-
-def _with_namespace(target: Target, request: HttpRequest) -> Target:
-    """A namespaced object cannot be made at the path of all namespaces."""
-    if target.kind.namespaced and not target.namespace:
-        raise bad_request(f"an empty namespace may not be set during creation: {request.path}")
-    return target
-
-
-def _read_manager(request: HttpRequest) -> str:
-    """The field manager, by default the first word of the user agent."""
-    return request.query.get("fieldManager") or request.headers.get("user-agent", "unknown").partition("/")[0]
-
-
-def _read_json(request: HttpRequest) -> object:
-    try:
-        parsed: object = json.loads(request.body)
-    except ValueError as error:
-        raise bad_request(f"the body of the request is not JSON: {error}") from error
-    return parsed
-
-
-def _read_object(request: HttpRequest) -> JsonObject:
-    parsed = _read_json(request)
-    if not isinstance(parsed, dict):
-        raise bad_request("the body of the request is not an object")
-    return parsed
-
-
-def _read_delete_options(request: HttpRequest) -> JsonObject:
-    options = _read_object(request) if request.body else {}
-    if request.query.get("gracePeriodSeconds", "").isdigit():
-        options["gracePeriodSeconds"] = int(request.query["gracePeriodSeconds"])
-    return options
-
-
-def _refuse(refusal: Refusal, fault: _Fault | None) -> HttpResponse:
-    headers = {}
-    if fault is not None and fault.retry_after is not None:
-        headers["Retry-After"] = str(fault.retry_after)
+def _refuse(refusal: Refusal, trouble: Trouble) -> HttpResponse:
+    headers = {} if trouble.retry_after is None else {"Retry-After": str(trouble.retry_after)}
     return HttpResponse(refusal.code, refusal.build_status(), headers)

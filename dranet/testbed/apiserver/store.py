@@ -131,3 +131,28 @@ class Store:
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+class Rehearsal(Store):
+    """A view of another store for ``dryRun=All``: everything can be read, and no write is kept. As a real
+    server does, it answers a created object without a version and a changed one with its present version."""
+
+    def __init__(self, real: Store) -> None:
+        super().__init__()
+        self.version, self.oldest_version = real.version, real.oldest_version
+        self._real = real
+
+    def get(self, key: Key) -> JsonObject | None:
+        return self._real.get(key)
+
+    def iter_objects(self, kind: Kind, namespace: str = "") -> Iterator[tuple[Key, JsonObject]]:
+        return self._real.iter_objects(kind, namespace)
+
+    def snapshot(self, kind: Kind, namespace: str, version: int) -> list[JsonObject]:
+        return self._real.snapshot(kind, namespace, version)
+
+    def put(self, _key: Key, body: JsonObject) -> JsonObject:
+        return body
+
+    def remove(self, _key: Key, final: JsonObject) -> JsonObject:
+        return final

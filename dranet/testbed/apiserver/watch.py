@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from dranet.testbed.apiserver.errors import Refusal, bad_request
 from dranet.testbed.apiserver.kinds import JsonObject
-from dranet.testbed.apiserver.rest import Target, read_selector
+from dranet.testbed.apiserver.objects import Target
+from dranet.testbed.apiserver.rest import read_selector
 from dranet.testbed.apiserver.selectors import Selector
 from dranet.testbed.apiserver.store import Change, Store
 

@@ -1,0 +1,145 @@
+"""The admission policies that bind the driver to its own node and its own name.
+
+RBAC cannot say "only slices of the node that you run on": a token from one node could publish devices for
+every other one, or take theirs away. The policies can, because the API server puts the node of the pod into
+what it knows of a service account's token (Kubernetes 1.30 and later). They speak of the driver's service
+account alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dranet.cluster.permissions import DRIVER_NAME, USER_NAME
+
+JsonObject = dict[str, Any]
+
+SLICES = "dranet-slices"
+CLAIM_STATUS = "dranet-claim-status"
+
+_GROUP = "admissionregistration.k8s.io/v1"
+_NODE = {
+    "name": "node",
+    "expression": "request.userInfo.?extra['authentication.kubernetes.io/node-name'][?0].orValue('')",
+}
+_NO_NODE = {
+    "expression": "variables.node != ''",
+    "message": "the token does not say on which node the driver runs: it must be bound to a pod",
+    "reason": "Forbidden",
+}
+
+
+def build_policies(driver: str = DRIVER_NAME) -> list[JsonObject]:
+    """Two policies, each with its binding."""
+    slices = [
+        *_object_and_old(),
+        _NODE,
+        {"name": "spec", "expression": "variables.subject.?spec.orValue({})"},
+        {"name": "pool", "expression": "variables.spec.?pool.?name.orValue('')"},
+    ]
+    return [
+        *_policy(
+            SLICES,
+            resources=["resourceslices"],
+            operations=["CREATE", "UPDATE", "DELETE"],
+            variables=slices,
+            validations=list(_iter_slice_rules(driver)),
+        ),
+        *_policy(
+            CLAIM_STATUS,
+            resources=["resourceclaims/status"],
+            operations=["UPDATE"],
+            variables=[
+                _NODE,
+                {"name": "status", "expression": "object.?status.orValue({})"},
+                {"name": "before", "expression": "oldObject.?status.orValue({})"},
+                {"name": "entries", "expression": "variables.status.?devices.orValue([])"},
+                {"name": "entriesBefore", "expression": "variables.before.?devices.orValue([])"},
+            ],
+            validations=list(_iter_status_rules(driver)),
+        ),
+    ]
+
+
+def _object_and_old() -> Iterator[JsonObject]:
+    """A deletion has the old object alone; of an update the new one is judged, as driver and node cannot
+    change."""
+    yield {"name": "subject", "expression": "request.operation == 'DELETE' ? oldObject : object"}
+
+
+def _iter_slice_rules(driver: str) -> Iterator[JsonObject]:
+    yield _NO_NODE
+    yield {
+        "expression": "variables.spec.?nodeName.orValue('') == variables.node",
+        "message": "the driver may write only slices of the node that it runs on",
+        "reason": "Forbidden",
+    }
+    yield {
+        "expression": f"variables.spec.?driver.orValue('') == '{driver}'",
+        "message": f"the driver may write only slices of {driver}",
+        "reason": "Forbidden",
+    }
+    yield {
+        "expression": "variables.pool == variables.node || variables.pool.startsWith(variables.node + '/')",
+        "message": "the driver may write only pools named after the node that it runs on",
+        "reason": "Forbidden",
+    }
+
+
+def _iter_status_rules(driver: str) -> Iterator[JsonObject]:
+    yield _NO_NODE
+    unchanged = " && ".join(
+        f"variables.status.?{name}.orValue(null) == variables.before.?{name}.orValue(null)"
+        for name in ("allocation", "reservedFor")
+    )
+    yield {
+        "expression": unchanged,
+        "message": "the driver may not change who has a claim",
+        "reason": "Forbidden",
+    }
+    mine = f"entry.driver == '{driver}'"
+    yield {
+        "expression": (
+            f"variables.entries.all(entry, {mine} || entry in variables.entriesBefore) && "
+            f"variables.entriesBefore.all(entry, {mine} || entry in variables.entries)"
+        ),
+        "message": f"the driver may write only the device entries of {driver}",
+        "reason": "Forbidden",
+    }
+
+
+def _policy(
+    name: str,
+    *,
+    resources: Sequence[str],
+    operations: Sequence[str],
+    variables: Sequence[JsonObject],
+    validations: Sequence[JsonObject],
+) -> Iterator[JsonObject]:
+    """A policy for writes of the driver's service account, and the binding that enforces it."""
+    rule = {
+        "apiGroups": ["resource.k8s.io"],
+        "apiVersions": ["v1", "v1beta1", "v1beta2"],
+        "resources": list(resources),
+        "operations": list(operations),
+    }
+    yield {
+        "apiVersion": _GROUP,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule]},
+            "matchConditions": [
+                {"name": "is-the-driver", "expression": f"request.userInfo.username == '{USER_NAME}'"}
+            ],
+            "variables": list(variables),
+            "validations": list(validations),
+        },
+    }
+    yield {
+        "apiVersion": _GROUP,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
