@@ -175,7 +175,7 @@ def test_a_file_of_a_newer_driver_is_refused(path: Path) -> None:
     db.close()
     with pytest.raises(StoreError, match="schema version") as caught:
         opened(path)
-    assert caught.value.reason is Reason.STORE_CORRUPT
+    assert caught.value.reason is Reason.STORE_NEWER
 
 
 def test_a_file_that_is_no_database_is_named_as_damaged(path: Path) -> None:

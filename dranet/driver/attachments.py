@@ -9,27 +9,32 @@ written once:
 A kill between any two of these leaves a state that the next reconcile adopts, finishes or undoes, because
 both kernel calls are idempotent. Called from the NRI thread and from worker threads, never from the
 event loop itself.
+
+Two instances of the driver may be about: the lock reaches across both, and under it the store is read afresh,
+so that the one finds what the other has done.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import field, replace
 
+from dranet.dataclass import dataclass
 from dranet.driver.gate import ReadyGate
+from dranet.driver.held_namespaces import HeldNamespaces, PodLinks
+from dranet.driver.node_lock import NodeLock
 from dranet.errors import ClaimError, DranetError, KernelError, Reason
 from dranet.kernel.attachment.attach import attach, verify
-from dranet.kernel.attachment.detach import detach
+from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import read_netns_id
 from dranet.model.claim import ClaimRef
-from dranet.model.plan import AttachPlan, PreparedClaim
+from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Mount, PodSandbox
 from dranet.model.status import AttachedLink
 from dranet.store import ClaimStore
@@ -38,6 +43,20 @@ log = logging.getLogger(__name__)
 
 DEADLINE = "deadline"
 """``operation`` of the error with which the kernel room stops at a deadline."""
+LOCK_FILE = "devices.lock"
+"""Beside the store: who shares the one shares the other."""
+RETURN_SECONDS = 1.0
+"""The kernel takes a namespace down within so long after its path is gone; its NICs are nowhere meanwhile."""
+_LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class AttachReport:
+    """The links of a pod as read back."""
+
+    links: tuple[AttachedLink, ...]
+    is_news: bool
+    """False where all was in place already: the other instance has done it, and has told users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +68,8 @@ class ReleaseReport:
     problems: tuple[str, ...] = ()
     error: DranetError | None = None
     """Why devices of the claim are still in the pod; the same release may succeed later."""
+    devices: tuple[PreparedDevice, ...] = field(default=(), compare=False)
+    """All of the claim, for those who tell users."""
 
 
 class Attachments:
@@ -60,33 +81,31 @@ class Attachments:
         gate: ReadyGate,
         uplink_rules: Callable[[], UplinkRules] = UplinkRules,
         on_released: Callable[[ReleaseReport], None] | None = None,
+        pod_links: PodLinks | None = None,
     ) -> None:
         """``on_released`` is told of releases that nobody asked for: a sandbox ended without a word."""
         self._store = store
         self._gate = gate
         self._uplink_rules = uplink_rules
         self._on_released = on_released
-        self._lock = threading.RLock()
-        self._namespaces: dict[str, NetworkNamespace] = {}
+        self._lock = NodeLock(store.folder / LOCK_FILE)
+        self._namespaces = HeldNamespaces(pod_links)
         self._stopped_sandboxes: set[str] = set()
 
     @contextmanager
     def locked(self, timeout_seconds: float = 30.0, reason: Reason | None = None) -> Iterator[None]:
-        """Hold every device still.
+        """Hold every device still, on the whole node; the store is read afresh. Repeatable in a thread.
 
         Raises:
             KernelError: somebody else holds them for longer than ``timeout_seconds``.
+            StoreError: the lock's file cannot be used, or the records are a newer driver's by now.
         """
-        if not self._lock.acquire(timeout=max(0.0, timeout_seconds)):
-            raise KernelError(
-                f"another attach or release on this node took longer than {timeout_seconds:.3g} s",
-                operation="wait for the node's devices",
-                reason=reason,
-            )
-        try:
-            yield
-        finally:
-            self._lock.release()
+        with self._lock.hold(timeout_seconds, reason):
+            self._store.check_version()
+            try:
+                yield
+            finally:
+                self._namespaces.keep_only(self._store.get_all())
 
     def _locked_until(self, deadline: float) -> AbstractContextManager[None]:
         """As :meth:`locked`, for a hook."""
@@ -94,13 +113,13 @@ class Attachments:
 
     def attach_pod(
         self, pod: PodSandbox, *, deadline: float, expected: Sequence[PreparedClaim] | None = None
-    ) -> tuple[AttachedLink, ...] | None:
+    ) -> AttachReport | None:
         """Make sure that every prepared device of the pod is in its namespace, all or nothing.
 
         Idempotent. No step begins after ``deadline`` (``time.monotonic()``), and the time that others take
         counts in it; giving back what was done by then comes after. ``expected`` makes it a no-op when the
         pod's records are no longer those, but for leases, or its release has begun (reconcile works from a
-        snapshot). Returns the links as read back, ``None`` when there was nothing to do.
+        snapshot). Returns ``None`` when the pod has no devices, or is not to have them.
 
         Raises:
             ClaimError: the pod runs on the host's network.
@@ -118,7 +137,8 @@ class Attachments:
                 raise KernelError(f"pod sandbox {pod.id} of {pod.namespace}/{pod.name} has been stopped")
             _check_has_own_network(pod)
             self._release_earlier_sandbox(pod, claims)
-            return self._attach(pod, claims, deadline)
+            is_news = not self._is_in_place(pod, claims)
+            return AttachReport(self._attach(pod, claims, deadline), is_news)
 
     def _get_moving(self, pod: PodSandbox) -> tuple[PreparedClaim, ...]:
         return tuple(claim for claim in self._store.get_by_pod(pod.uid) if claim.plans)
@@ -136,7 +156,7 @@ class Attachments:
     ) -> tuple[AttachedLink, ...]:
         netns = NetworkNamespace.open(pod.netns_path)
         try:
-            self._commit_place(pod, claims, read_netns_id(netns))
+            self._commit_place(pod, claims, read_netns_id(netns), deadline)
             links = attach(_plans(claims), netns, self._uplink_rules(), deadline=deadline)
         except Exception as error:
             netns.close()
@@ -145,18 +165,20 @@ class Attachments:
             if isinstance(error, KernelError) and error.operation == DEADLINE:
                 raise _too_late(error, pod) from error
             raise
-        self._hold(pod.uid, netns)
+        self._namespaces.hold(pod.uid, pod.id, netns)
         for claim in claims:
             self._gate.open(claim.claim.uid, pod.netns_path)
         return links
 
-    def _commit_place(self, pod: PodSandbox, claims: Sequence[PreparedClaim], netns_id: str) -> None:
+    def _commit_place(
+        self, pod: PodSandbox, claims: Sequence[PreparedClaim], netns_id: str, deadline: float
+    ) -> None:
         placed = [
             replace(claim, sandbox_id=pod.id, netns_path=pod.netns_path, netns_id=netns_id)
             for claim in claims
         ]
         if placed != list(claims):
-            self._store.put_all(placed)
+            self._store.put_all(placed, deadline=deadline)
 
     def find_missing(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
         """Names of the pod's prepared devices that are not in its namespace as planned; asks the kernel.
@@ -169,9 +191,17 @@ class Attachments:
             absent = [claim for claim in claims if not self.is_attached(claim, pod.id)]
             if absent or not claims:
                 return tuple(plan.device for plan in _plans(absent))
-            with self._namespace(claims[0], pod.netns_path) as netns:
-                plans = _plans(claims)
-                return tuple(plan.device for plan in plans) if netns is None else verify(plans, netns)
+            return self._find_lacking(pod, claims)
+
+    def _find_lacking(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> tuple[str, ...]:
+        """Of claims that were attached in this sandbox."""
+        with self._namespace(claims[0], pod.netns_path) as netns:
+            plans = _plans(claims)
+            return tuple(plan.device for plan in plans) if netns is None else verify(plans, netns)
+
+    def _is_in_place(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> bool:
+        attached = all(self.is_attached(claim, pod.id) for claim in claims)
+        return attached and not self._find_lacking(pod, claims)
 
     def check_owner(self, pod: PodSandbox, mounts: Iterable[Mount]) -> None:
         """Pass the mounts of a container whose ready files all belong to claims of its own pod.
@@ -214,7 +244,7 @@ class Attachments:
         try:
             return self._release(claim, netns_path)
         except DranetError as error:
-            return ReleaseReport(claim.claim, error=error)
+            return ReleaseReport(claim.claim, error=error, devices=claim.devices)
         except Exception as error:
             log.exception("bug in the release of claim %s", claim.claim)
             told = f"bug in the driver: {error!r}"
@@ -247,7 +277,7 @@ class Attachments:
     def _release(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
         self._gate.close(claim.claim.uid)
         with self._namespace(claim, netns_path) as netns:
-            report = detach(claim.plans, netns)
+            report = _detach(claim, netns)
         planned = Counter(plan.device for plan in claim.plans)  # several times, where it has several shares
         stuck = planned - Counter((*report.restored, *report.missing))
         if stuck:
@@ -257,13 +287,12 @@ class Attachments:
                 reason=Reason.DETACH_FAILED,
             )
         self._store.put(replace(claim, sandbox_id="", netns_path="", netns_id=""))
-        self._let_go(claim.pod.uid)
-        return ReleaseReport(claim.claim, report.missing, report.problems)
+        return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
     @contextmanager
     def _namespace(self, claim: PreparedClaim, netns_path: str) -> Iterator[NetworkNamespace | None]:
         """The pod's namespace: the one we hold, else by path, else ``None`` (it died)."""
-        held = self._namespaces.get(claim.pod.uid)
+        held = self._namespaces.get(claim)
         if held is not None:
             yield held
             return
@@ -284,25 +313,23 @@ class Attachments:
             else:
                 yield opened
 
-    def _hold(self, pod_uid: str, netns: NetworkNamespace) -> None:
-        """Keep the namespace alive: some runtimes remove it before they tell us (CRI-O)."""
-        self._drop(pod_uid)
-        self._namespaces[pod_uid] = netns
-
-    def _let_go(self, pod_uid: str) -> None:
-        if not any(c.netns_path for c in self._store.get_by_pod(pod_uid)):
-            self._drop(pod_uid)
-
-    def _drop(self, pod_uid: str) -> None:
-        netns = self._namespaces.pop(pod_uid, None)
-        if netns is not None:
-            netns.close()
-
     def close(self) -> None:
         """Let go of every held namespace; attached devices stay where they are."""
-        with self.locked():
-            for pod_uid in tuple(self._namespaces):
-                self._drop(pod_uid)
+        with self._lock.close() as is_still:
+            if is_still:
+                self._namespaces.close()
+
+
+def _detach(claim: PreparedClaim, netns: NetworkNamespace | None) -> DetachReport:
+    """Where the namespace is gone the kernel brings hardware back by itself, but not at once: one that is
+    taken for lost too early would come back as the pod had it, and nobody would restore it."""
+    hardware = {prepared.device.name for prepared in claim.devices if prepared.device.pci_address}
+    deadline = time.monotonic() + RETURN_SECONDS
+    report = detach(claim.plans, netns)
+    while netns is None and not hardware.isdisjoint(report.missing) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+        report = detach(claim.plans, netns)
+    return report
 
 
 def _plans(claims: Sequence[PreparedClaim]) -> tuple[AttachPlan, ...]:

@@ -4,24 +4,29 @@ Called on the NRI thread, one at a time, with every other pod of the node waitin
 kernel only, no API server, no slow disk. A hook whose work is not done in time answers with an error, because
 a late or missing answer lets the pod start without its NIC; what was done is undone, if need be behind the
 answer. Implements ``runtime.nri.RuntimeHooks``.
+
+During an update two instances of the driver are connected, and the runtime calls each of them for each event,
+one after the other. Whoever comes second finds the work done, and has nothing to tell and nothing to add.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from dranet.dataclass import dataclass
 from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.in_time import run_in_time
-from dranet.errors import DranetError
+from dranet.driver.metadata import DeviceMetadata
+from dranet.errors import DranetError, Reason
 from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, PodSandbox, Rlimit
+from dranet.model.status import AttachedLink
 from dranet.store import ClaimStore
 
 log = logging.getLogger(__name__)
@@ -42,10 +47,13 @@ LATE_RELEASE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSnapshot:
-    """Pods and records at the moment of Synchronize: no hook can run between the two readings."""
+    """Pods and records at the moment of Synchronize: no hook of ours can run between the two readings."""
 
     pods: tuple[PodSandbox, ...]
     records: tuple[PreparedClaim, ...]
+    placed_before: Mapping[str, str]
+    """Sandboxes by claim, as they were before the runtime made its list. A hook of another instance may have
+    attached a pod since, which is then in the records and not in the list."""
 
 
 class PodHooks:
@@ -58,19 +66,26 @@ class PodHooks:
         announcer: Announcer,
         on_synchronized: Callable[[RuntimeSnapshot], None],
         budget_seconds: float,
+        metadata: DeviceMetadata | None = None,
     ) -> None:
+        """``metadata`` tells containers of their devices; ``None``: nobody does."""
         self._store = store
         self._attachments = attachments
         self._announcer = announcer
         self._on_synchronized = on_synchronized
+        self._metadata = metadata
         self._wanted_seconds = budget_seconds
         self._budget_seconds = min(budget_seconds, ASSUMED_REQUEST_TIMEOUT_SECONDS * _USABLE_SHARE)
+        self._patience_seconds = ASSUMED_REQUEST_TIMEOUT_SECONDS
+        self._placed_before: Mapping[str, str] = {}
 
     def connected(
         self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
     ) -> None:
-        """Take as much time as was configured and the runtime has."""
-        usable = (request_timeout_seconds or ASSUMED_REQUEST_TIMEOUT_SECONDS) * _USABLE_SHARE
+        """Take as much time as was configured and the runtime has; the list of pods comes next."""
+        self._placed_before = {claim.claim.uid: claim.sandbox_id for claim in self._store.get_all()}
+        self._patience_seconds = request_timeout_seconds or ASSUMED_REQUEST_TIMEOUT_SECONDS
+        usable = self._patience_seconds * _USABLE_SHARE
         self._budget_seconds = min(self._wanted_seconds, usable)
         context = {
             "runtime": f"{runtime_name} {runtime_version}",
@@ -82,7 +97,7 @@ class PodHooks:
                 "hook_budget_seconds is %g, and the runtime waits no longer than %g s for a plugin%s: a hook "
                 "takes %.3g s at most",
                 self._wanted_seconds,
-                request_timeout_seconds or ASSUMED_REQUEST_TIMEOUT_SECONDS,
+                self._patience_seconds,
                 "" if request_timeout_seconds else " by default",
                 self._budget_seconds,
             )
@@ -93,7 +108,8 @@ class PodHooks:
     def synchronize(self, pods: Sequence[PodSandbox]) -> None:
         """Take a snapshot and answer at once; reconcile follows outside the hook."""
         self._attachments.forget_sandboxes_except(pod.id for pod in pods)
-        self._on_synchronized(RuntimeSnapshot(tuple(pods), self._store.get_all()))
+        records = self._store.get_all()
+        self._on_synchronized(RuntimeSnapshot(tuple(pods), records, self._placed_before))
 
     def run_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Attach the pod's devices. Returns whether the pod has any.
@@ -114,14 +130,26 @@ class PodHooks:
         Raises:
             DranetError: they are not all there, or the container brings a claim that another pod has.
         """
-        self._attachments.check_owner(pod, container.mounts)
+        if self._store.is_newer:
+            return ContainerAdjustment()
+        self._check_owner(pod, container)
         claims = self._moving_claims(pod)
         if claims:
             ensure = partial(self._ensure_attached, pod, container, claims)
             # Late or not, what is there stays: other containers of the pod may be at work with it.
             self._in_time(pod, claims, "looking for the devices", ensure)
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
-        return ContainerAdjustment(devices=_rdma_nodes(devices), rlimits=_rlimits(devices, container))
+        adjustment = ContainerAdjustment(devices=_rdma_nodes(devices), rlimits=_rlimits(devices, container))
+        return adjustment.without(container)
+
+    def _check_owner(self, pod: PodSandbox, container: Container) -> None:
+        try:
+            self._attachments.check_owner(pod, container.mounts)
+        except DranetError as error:
+            context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
+            log.warning("container refused: %s", error, extra={"context": context})
+            self._announcer.container_refused(pod, error)
+            raise
 
     def _ensure_attached(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
@@ -132,6 +160,8 @@ class PodHooks:
             context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
             log.warning("attaching what the pod lacks: %s", ", ".join(missing), extra={"context": context})
             self._attach(pod, claims, deadline)
+        elif self._metadata is not None and (links := self._metadata.refreshed(claims, pod.netns_path)):
+            self._announcer.attached(claims, links)
 
     def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Give the sandbox's devices back. Returns whether it had any.
@@ -155,10 +185,12 @@ class PodHooks:
             context = {"claim": report.claim, "pod": f"{pod.namespace}/{pod.name}"}
             if report.error is None:
                 log.info("given back", extra={"context": context})
+                if self._metadata is not None:
+                    self._metadata.released(report.claim.uid)
                 self._announcer.released(report)
             else:
                 log.warning("release failed: %s", report.error, extra={"context": context})
-                self._announcer.release_failed(report.claim, report.error)
+                self._announcer.release_failed(report.claim, report.error, report.devices)
         return reports
 
     def remove_pod_sandbox(self, pod: PodSandbox) -> bool:
@@ -168,7 +200,9 @@ class PodHooks:
         return found
 
     def _moving_claims(self, pod: PodSandbox) -> tuple[PreparedClaim, ...]:
-        return tuple(claim for claim in self._store.get_by_pod(pod.uid) if claim.plans)
+        """None where the records are a newer driver's by now: its hooks know them."""
+        claims = () if self._store.is_newer else self._store.get_by_pod(pod.uid)
+        return tuple(claim for claim in claims if claim.plans)
 
     def _in_time(
         self,
@@ -180,25 +214,42 @@ class PodHooks:
     ) -> None:
         """Do the work of a hook that attaches, given its deadline by ``time.monotonic()``; what fails becomes
         the runtime's answer, and also goes to the log and to users."""
-        seconds = self._budget_seconds
-        deadline = time.monotonic() + seconds * _ATTACH_SHARE
+        seconds, begin = self._budget_seconds, time.monotonic()
+        deadline = begin + seconds * _ATTACH_SHARE
+        # Halfway from the end of our time to that of the runtime's: an answer takes a while, too.
+        heard_until = begin + (seconds + self._patience_seconds) / 2
         what = f"{what} for {pod.namespace}/{pod.name}"
         try:
-            run_in_time(partial(work, deadline), seconds, what, after_late_end)
+            run_in_time(partial(work, deadline), seconds, what, after_late_end, heard_until=heard_until)
         except DranetError as error:
+            if error.reason is Reason.STORE_NEWER:
+                return  # since we looked: the hook of the newer driver does it
             context = {"pod": f"{pod.namespace}/{pod.name}", "reason": error.reason}
             log.warning("attach failed: %s", error, extra={"context": context})
-            self._announcer.attach_failed(claims, error)
+            if all(self._attachments.is_attached(claim, pod.id) for claim in claims):
+                self._announcer.container_refused(pod, error)  # the devices are there, and stay
+            else:
+                self._announcer.attach_failed(claims, error)
             raise
 
     def _take_back(self, pod: PodSandbox) -> None:
-        """The runtime was told that the pod failed; a container must not find its gate open."""
+        """The runtime was told that the pod failed; a container must not find its gate open.
+
+        Not where it was told too late: then it has started the pod without us, its containers may be at work
+        with the device, and another instance may have found it in place.
+        """
         self._release(pod, timeout_seconds=LATE_RELEASE_SECONDS)
 
     def _attach(self, pod: PodSandbox, claims: Sequence[PreparedClaim], deadline: float) -> None:
-        links = self._attachments.attach_pod(pod, deadline=deadline)
-        if links is None:
+        report = self._attachments.attach_pod(pod, deadline=deadline)
+        if report is None:
             return  # unprepared meanwhile
+        links: Sequence[AttachedLink] = report.links
+        if self._metadata is not None:
+            links = self._metadata.attached(claims, links, pod.netns_path)
+        if not report.is_news:
+            self._announcer.found_attached(claims, links)
+            return
         log.info(
             "attached",
             extra={
@@ -233,7 +284,7 @@ def _rlimits(devices: Iterable[PreparedDevice], container: Container) -> tuple[R
     if not asked:
         return ()
     most = UNLIMITED if UNLIMITED in asked else max(asked)
-    given = next((limit for limit in container.rlimits if limit.type == MEMLOCK), None)
+    given = next((limit for limit in reversed(container.rlimits) if limit.type == MEMLOCK), None)
     if given is None:
         return (Rlimit(MEMLOCK, soft=most, hard=most),)
     if given.permits(most):

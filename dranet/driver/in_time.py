@@ -7,7 +7,9 @@ time is over the hook answers with an error and leaves the thread to finish, and
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -20,7 +22,12 @@ T = TypeVar("T")
 
 
 def run_in_time(
-    work: Callable[[], T], seconds: float, what: str, after_late_end: Callable[[T], None] | None = None
+    work: Callable[[], T],
+    seconds: float,
+    what: str,
+    after_late_end: Callable[[T], None] | None = None,
+    *,
+    heard_until: float = math.inf,
 ) -> T:
     """What ``work`` returns, if it ends within ``seconds``.
 
@@ -29,12 +36,15 @@ def run_in_time(
         seconds: how long to wait for it.
         what: reads after "still" in the error's text.
         after_late_end: called in that thread with the result when ``work`` ended well, but too late.
+        heard_until: by ``time.monotonic()``. An error that comes later (the process got no time) is one that
+            nobody waits for any more: who had the work done goes on without it, so ``after_late_end`` is not
+            called.
 
     Raises:
         KernelError: ``HookDeadlineExceeded``: it goes on in its thread.
         Exception: whatever ``work`` raised in time. What it raises later goes to the log.
     """
-    job = _Job(work, what, after_late_end)
+    job = _Job(work, what, after_late_end, heard_until)
     threading.Thread(target=job.run, name="hook", daemon=True).start()
     return job.wait(seconds)
 
@@ -42,13 +52,21 @@ def run_in_time(
 class _Job(Generic[T]):
     """Shared by the hook and the thread. Whoever takes the lock first decides whether the end is late."""
 
-    def __init__(self, work: Callable[[], T], what: str, after_late_end: Callable[[T], None] | None) -> None:
+    def __init__(
+        self,
+        work: Callable[[], T],
+        what: str,
+        after_late_end: Callable[[T], None] | None,
+        heard_until: float,
+    ) -> None:
         self._work = work
         self._what = what
         self._after_late_end = after_late_end
+        self._heard_until = heard_until
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._given_up = False
+        self._is_heard = True
         self._results: list[T] = []
         self._error: BaseException | None = None
 
@@ -75,6 +93,7 @@ class _Job(Generic[T]):
         self._ended.wait(seconds)
         with self._lock:
             self._given_up = not self._ended.is_set()
+            self._is_heard = time.monotonic() < self._heard_until
         if self._given_up:
             raise KernelError(
                 f"still {self._what} after {seconds:.3g} s",
@@ -89,9 +108,17 @@ class _Job(Generic[T]):
     def _end_late(self) -> None:
         if self._error is None:
             log.warning("%s has ended, too late for the runtime", self._what)
-            if self._after_late_end is not None:
-                self._after_late_end(self._results[0])
+            if self._after_late_end is not None and self._is_heard:
+                self._clean_up(self._after_late_end)
         elif isinstance(self._error, DranetError):
             log.warning("%s has failed, too late for the runtime: %s", self._what, self._error)
         else:
             log.error("bug while %s", self._what, exc_info=self._error)
+
+    def _clean_up(self, after_late_end: Callable[[T], None]) -> None:
+        try:
+            after_late_end(self._results[0])
+        except DranetError as error:
+            log.warning("%s: what it left is not cleaned up: %s", self._what, error)
+        except Exception:
+            log.exception("bug in the clean-up after %s", self._what)

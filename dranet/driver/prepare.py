@@ -4,6 +4,9 @@ Slow work belongs here, so that the runtime's hook only replays a plan. DHCP ser
 waits for the node's devices; what they gave goes back when the claim is not prepared after all. The record is
 committed before the kubelet hears "prepared". One claim's error goes into that claim's answer and never fails
 the batch.
+
+During an update two instances of the driver may be asked for one claim. Whoever comes second waits for the
+first, finds its record, and answers the same.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +23,9 @@ from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import Leases, iter_leases
+from dranet.driver.metadata import DeviceMetadata
+from dranet.driver.work_locks import Work, WorkLocks
 from dranet.errors import DranetError, ProtocolError
-from dranet.kubelet.claim_locks import ClaimLocks
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
 from dranet.model.device import DeviceKind
@@ -54,7 +59,10 @@ class Preparer:
         runtime_ready: Callable[[], bool],
         announcer: Announcer,
         metrics: Metrics,
+        metadata: DeviceMetadata | None = None,
     ) -> None:
+        """``metadata`` tells containers of their devices; ``None``: nobody does."""
+        self._metadata = metadata
         self._driver_name = driver_name
         self._boot_id = boot_id
         self._sysfs_root = sysfs_root
@@ -63,8 +71,9 @@ class Preparer:
         self._store = store
         self._attachments = attachments
         self._leases = leases
-        self._devices = ClaimLocks()
-        """By device: two claims for one NIC would get one lease, and the loser would give it back."""
+        self._work = WorkLocks(store.folder)
+        """By claim; and by device: two claims for one NIC would get one lease, and the loser would give it
+        back."""
         self._cdi = cdi
         self._gate = gate
         self._runtime_ready = runtime_ready
@@ -86,14 +95,16 @@ class Preparer:
     async def _prepare_one(self, ref: ClaimRef) -> PrepareOutcome:
         claim: Claim | None = None
         try:
-            record = self._store.get(ref.uid)
-            if record is None or record.boot_id != self._boot_id:
-                claim = await self._fetch(ref)
-                record = await self._prepare_anew(claim)
-                self._announcer.prepared(record)
-                context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
-                log.info("prepared", extra={"context": context})
-            await asyncio.to_thread(self._write_cdi, record)
+            self._store.check_version()
+            async with self._work.hold(Work.CLAIM, [ref.uid]):
+                record = self._store.get(ref.uid)
+                if record is None or record.boot_id != self._boot_id:
+                    claim = await self._fetch(ref)
+                    record = await self._prepare_anew(claim)
+                    self._announcer.prepared(record)
+                    context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
+                    log.info("prepared", extra={"context": context})
+                await asyncio.to_thread(self._write_cdi, record)
         except DranetError as error:
             log.warning(
                 "prepare failed: %s", error, extra={"context": {"claim": ref, "reason": error.reason}}
@@ -107,13 +118,19 @@ class Preparer:
 
     async def _prepare_anew(self, claim: Claim) -> PreparedClaim:
         ours = (result.device for result in claim.results if result.driver == self._driver_name)
-        async with self._devices.hold(ours):
+        async with self._work.hold(Work.DEVICE, ours):
             decoded = await asyncio.to_thread(self._decode, claim)
             if decoded.dhcp:
                 self._check_runtime()
             leases = await self._leases.acquire(decoded.dhcp)
+            cancelled = threading.Event()
             try:
-                record = await asyncio.to_thread(self._plan_and_commit, decoded, leases)
+                record = await asyncio.to_thread(
+                    self._plan_and_commit, claim, decoded, leases, cancelled.is_set
+                )
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
             except Exception:
                 await self._leases.release_unused(decoded.dhcp, leases)
                 raise
@@ -126,8 +143,9 @@ class Preparer:
 
     async def _unprepare_one(self, ref: ClaimRef) -> str:
         try:
-            await self._give_back_leases(ref.uid)
-            report = await asyncio.to_thread(self._release_and_forget, ref.uid)
+            self._store.check_version()
+            async with self._work.hold(Work.CLAIM, [ref.uid]):
+                report = await self._give_back(ref.uid)
         except DranetError as error:
             log.warning(
                 "unprepare failed: %s", error, extra={"context": {"claim": ref, "reason": error.reason}}
@@ -143,28 +161,49 @@ class Preparer:
         log.info("unprepared", extra={"context": {"claim": ref}})
         return ""
 
-    async def _give_back_leases(self, claim_uid: str) -> None:
-        """From the host, so after the links are back and before somebody else can be given them."""
+    async def _give_back(self, claim_uid: str) -> ReleaseReport | None:
+        """Leases go back from the host: after the links are back, before somebody else can be given them."""
         record = self._store.get(claim_uid)
         if record is None or not any(iter_leases([record])):
-            return
+            return await asyncio.to_thread(self._release_and_forget, claim_uid)
         report = await asyncio.to_thread(self._attachments.release_claim, claim_uid)
         if report is not None:
             self._announcer.released(report)
-        await self._leases.release(record)
+        async with self._work.hold(Work.ENDING_LEASES, [claim_uid]):
+            await self._leases.release(record)
+            return await asyncio.to_thread(self._release_and_forget, claim_uid)
 
     def _release_and_forget(self, claim_uid: str) -> ReleaseReport | None:
         with self._attachments.locked():
             report = self._attachments.release_claim(claim_uid)
             self._gate.close(claim_uid)
             self._cdi.remove(claim_uid)
+            if self._metadata is not None:
+                self._metadata.remove(claim_uid)
             self._store.delete(claim_uid)
+        if self._metadata is not None:
+            self._metadata.devices_moved()
         return report
 
-    def _plan_and_commit(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> PreparedClaim:
-        """Blocking: reads links and writes the store, so it runs in a worker thread."""
+    def _plan_and_commit(
+        self,
+        claim: Claim,
+        decoded: DecodedClaim,
+        leases: Mapping[str, DhcpLease],
+        is_cancelled: Callable[[], bool],
+    ) -> PreparedClaim:
+        """Blocking: reads links and writes the store, so it runs in a worker thread.
+
+        That goes on when the call is cancelled, as at a stop, and then nothing holds the claim for us any
+        more: another instance may have prepared it, its pod may run or be gone. ``is_cancelled`` is looked at
+        where nobody can come between.
+        """
         with self._attachments.locked():
+            if is_cancelled():
+                raise ProtocolError("the driver is stopping", retryable=True)
             record = self._planner.plan(decoded, leases)
+            if self._metadata is not None:
+                record = self._metadata.plan(claim, record)
             if record.plans:
                 self._check_runtime()
             self._store.put(record)
@@ -194,10 +233,21 @@ class Preparer:
             )
 
     def _write_cdi(self, record: PreparedClaim) -> None:
-        """A claim may hold several shares of one device, which are one entry."""
-        devices = {d.device.name: self._cdi_device(record, d) for d in record.devices if d.cdi_ids}
+        """A claim may hold several shares of one device, which are one entry. What is mounted is there before
+        the file that says so."""
+        entries = {
+            d.device.name: self._cdi_device(record, d) for d in record.devices if self._has_id(record, d)
+        }
+        devices = [*entries.values()]
+        if self._metadata is not None:
+            self._metadata.prepare(record)
+            devices += self._metadata.cdi_devices(record)
         if devices:
-            self._cdi.write(record.claim.uid, [*devices.values()])
+            self._cdi.write(record.claim.uid, devices)
+
+    def _has_id(self, record: PreparedClaim, prepared: PreparedDevice) -> bool:
+        """Whether a container gets something of the device itself."""
+        return self._cdi.device_id(record.claim.uid, prepared.device.name) in prepared.cdi_ids
 
     def _cdi_device(self, record: PreparedClaim, prepared: PreparedDevice) -> CdiDevice:
         """GPU nodes go to the containers that name the claim; a device that moves brings the ready gate."""

@@ -17,7 +17,8 @@ from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import RuntimeSnapshot
-from dranet.errors import DranetError
+from dranet.driver.metadata import DeviceMetadata
+from dranet.errors import DranetError, Reason
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
 from dranet.runtime.cdi import CdiSpecs
@@ -51,6 +52,7 @@ class Reconciler:
         attachments: Attachments,
         gate: ReadyGate,
         cdi: CdiSpecs,
+        metadata: DeviceMetadata,
         announcer: Announcer,
         metrics: Metrics,
     ) -> None:
@@ -59,28 +61,55 @@ class Reconciler:
         self._attachments = attachments
         self._gate = gate
         self._cdi = cdi
+        self._metadata = metadata
         self._announcer = announcer
         self._metrics = metrics
 
     def forget_other_boots(self) -> None:
-        """After a reboot no namespace, gate or attach of a record is left; the kubelet prepares anew."""
-        for record in self._store.get_all():
-            if record.boot_id != self._boot_id:
-                self._gate.close(record.claim.uid)
-                self._cdi.remove(record.claim.uid)
-                self._store.delete(record.claim.uid)
-                self._count(Action.FORGOTTEN, record, "prepared before the last reboot")
+        """After a reboot no namespace, gate or attach of a record is left; the kubelet prepares anew.
+
+        Raises:
+            KernelError: another instance holds the node's devices for too long.
+            StoreError: the disk refused.
+        """
+        with self._attachments.locked():
+            for record in self._store.get_all():
+                if record.boot_id != self._boot_id:
+                    self._gate.close(record.claim.uid)
+                    self._cdi.remove(record.claim.uid)
+                    self._metadata.remove(record.claim.uid)
+                    self._store.delete(record.claim.uid)
+                    self._count(Action.FORGOTTEN, record, "prepared before the last reboot")
 
     def sweep_leftovers(self) -> None:
-        """Remove ready files and CDI specs that no record owns."""
-        known = {record.claim.uid for record in self._store.get_all()}
-        for claim_uid in self._gate.list_open() - known:
-            self._gate.close(claim_uid)
-        for claim_uid in self._cdi.list_claims() - known:
-            self._cdi.remove(claim_uid)
+        """Remove ready files, CDI specs and metadata files that no record owns.
+
+        Another instance may be preparing claims: its records come before its files, so files are listed
+        first, and no record comes or goes meanwhile.
+
+        Raises:
+            KernelError: that instance holds the node's devices for too long.
+            StoreError: the disk refused.
+        """
+        with self._attachments.locked():
+            opened, written, told = (
+                self._gate.list_open(),
+                self._cdi.list_claims(),
+                self._metadata.list_claims(),
+            )
+            known = {record.claim.uid for record in self._store.get_all()}
+            for claim_uid in opened - known:
+                self._gate.close(claim_uid)
+            for claim_uid in written - known:
+                self._cdi.remove(claim_uid)
+            for claim_uid in told - known:
+                self._metadata.remove(claim_uid)
 
     def reconcile(self, snapshot: RuntimeSnapshot) -> None:
-        """Blocking: runs in a worker thread. One pod's failure never stops the others."""
+        """Blocking: runs in a worker thread. One pod's failure never stops the others. Does nothing where the
+        records are a newer driver's by now: that one does."""
+        if self._store.is_newer:
+            return
         running = {pod.uid: pod for pod in snapshot.pods if pod.running}
         by_pod: dict[str, list[PreparedClaim]] = {}
         for record in snapshot.records:
@@ -92,32 +121,37 @@ class Reconciler:
             if pod is not None:
                 self._ensure_attached(pod, ordered)
             else:
-                self._release_orphans(ordered)
+                before = snapshot.placed_before
+                self._release_orphans([r for r in ordered if before.get(r.claim.uid) == r.sandbox_id])
 
     def _ensure_attached(self, pod: PodSandbox, records: Sequence[PreparedClaim]) -> None:
-        was_attached = all(self._attachments.is_attached(record, pod.id) for record in records)
         try:
             deadline = time.monotonic() + ATTACH_TIMEOUT_SECONDS
-            links = self._attachments.attach_pod(pod, deadline=deadline, expected=records)
+            report = self._attachments.attach_pod(pod, deadline=deadline, expected=records)
         except DranetError as error:
+            if error.reason is Reason.STORE_NEWER:
+                return  # since we looked: the newer driver does it
             for record in records:
                 self._count(Action.FAILED, record, str(error))
             self._announcer.attach_failed(records, error)
             return
-        if links is not None:
+        if report is not None:
             for record in records:
-                self._count(Action.ADOPTED if was_attached else Action.ATTACHED, record, "its pod runs")
-            self._announcer.attached(records, links)
+                self._count(Action.ATTACHED if report.is_news else Action.ADOPTED, record, "its pod runs")
+            self._announcer.attached(records, self._metadata.attached(records, report.links, pod.netns_path))
 
     def _release_orphans(self, records: Sequence[PreparedClaim]) -> None:
         for record in records:
             try:
                 report = self._attachments.release_claim(record.claim.uid, expected=record)
             except DranetError as error:
+                if error.reason is Reason.STORE_NEWER:
+                    return
                 self._count(Action.FAILED, record, str(error))
-                self._announcer.release_failed(record.claim, error)
+                self._announcer.release_failed(record.claim, error, record.devices)
                 continue
             if report is not None:
+                self._metadata.released(record.claim.uid)
                 self._count(Action.RELEASED, record, "its pod sandbox is gone")
                 self._announcer.released(report)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 
+from dranet.dataclass import dataclass
 from dranet.model.facts import CharDevice
 from dranet.model.record import Record
 
@@ -57,14 +58,16 @@ class Rlimit(Record):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Container(Record):
-    """A container about to be created in a pod. ``mounts`` include those of its CDI devices; ``rlimits`` are
-    those that its image or somebody before us set, not the ones that it inherits."""
+    """A container about to be created in a pod, with what plugins before us add to it. ``mounts`` include
+    those of its CDI devices; ``rlimits`` are those that its image or somebody before us set, not the ones
+    that it inherits, and of several of one type the last counts."""
 
     id: str
     name: str
     pod_sandbox_id: str
     mounts: tuple[Mount, ...] = ()
     rlimits: tuple[Rlimit, ...] = ()
+    devices: tuple[CharDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -75,3 +78,15 @@ class ContainerAdjustment(Record):
     env: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()
     rlimits: tuple[Rlimit, ...] = ()
+
+    def without(self, container: Container) -> ContainerAdjustment:
+        """What of it the container does not have yet. A runtime fails a container to which two plugins add
+        the same, be they two instances of one."""
+        nodes = {(node.path, node.major, node.minor) for node in container.devices}
+        targets = {(mount.source, mount.destination) for mount in container.mounts}
+        return replace(
+            self,
+            devices=tuple(n for n in self.devices if (n.path, n.major, n.minor) not in nodes),
+            mounts=tuple(m for m in self.mounts if (m.source, m.destination) not in targets),
+            rlimits=tuple(limit for limit in self.rlimits if limit not in container.rlimits),
+        )

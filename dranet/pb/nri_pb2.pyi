@@ -549,16 +549,22 @@ class LinuxContainer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMESPACES_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def namespaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinuxNamespace]: ...
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinuxDevice]:
+        """With those that plugins before us add."""
+
     def __init__(
         self,
         *,
         namespaces: _abc.Iterable[Global___LinuxNamespace] | None = ...,
+        devices: _abc.Iterable[Global___LinuxDevice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespaces", b"namespaces"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "namespaces", b"namespaces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

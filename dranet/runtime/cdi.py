@@ -12,10 +12,10 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError, SettingsError, StoreError
 from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Mount
@@ -151,8 +151,13 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def is_name(text: str) -> bool:
+    """Whether a text can be part of a device's name; such a one is safe as part of a path, too."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ProtocolError(f"{name!r} cannot be part of a CDI device name")
 
 

@@ -10,6 +10,9 @@ from dranet.pb import nri_pb2
 _NETWORK = "network"
 """The OCI runtime spec's name of the network namespace; absent for a pod on host networking."""
 
+_CHAR = "c"
+"""The type of a character device."""
+
 _RLIM_INFINITY = (1 << 64) - 1
 
 
@@ -53,6 +56,11 @@ def parse_container(message: nri_pb2.Container) -> Container:
             Rlimit(limit.type, _parse_amount(limit.soft), _parse_amount(limit.hard))
             for limit in message.rlimits
         ),
+        devices=tuple(
+            CharDevice(device.path, device.major, device.minor)
+            for device in message.linux.devices
+            if device.type == _CHAR
+        ),
     )
 
 
@@ -77,7 +85,7 @@ def _build_mount(mount: Mount) -> nri_pb2.Mount:
 
 
 def _build_device(device: CharDevice) -> nri_pb2.LinuxDevice:
-    message = nri_pb2.LinuxDevice(path=device.path, type="c", major=device.major, minor=device.minor)
+    message = nri_pb2.LinuxDevice(path=device.path, type=_CHAR, major=device.major, minor=device.minor)
     if device.file_mode is not None:
         message.file_mode.value = device.file_mode
     return message

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dranet.errors import ProtocolError
-from dranet.runtime.session import Observer, PluginIdentity, PluginSession, RuntimeHooks
+from dranet.model.sandbox import Mount
+from dranet.runtime.session import IsOurMount, Observer, PluginIdentity, PluginSession, RuntimeHooks
+from dranet.runtime.traits import RuntimeTraits
 from dranet.wire.mux import ConnectionLost, Mux
 
 __all__ = ["NriPlugin", "Observer", "RuntimeHooks", "Wait", "backoff_delays"]
@@ -44,6 +46,7 @@ class NriPlugin:
         index: two digits; the runtime calls plugins in ascending order.
         hooks: what to run. See :class:`~dranet.runtime.session.RuntimeHooks`.
         observe: told of every hook that was run.
+        is_our_mount: tells the mounts that our CDI devices bring, for :attr:`traits`.
         wait: how to wait between attempts.
     """
 
@@ -55,12 +58,14 @@ class NriPlugin:
         hooks: RuntimeHooks,
         *,
         observe: Observer | None = None,
+        is_our_mount: IsOurMount | None = None,
         wait: Wait = threading.Event.wait,
     ) -> None:
         self._socket_path = socket_path
         self._identity = PluginIdentity(name, index)
         self._hooks = hooks
         self._observe: Observer = _ignore if observe is None else observe
+        self._is_our_mount: IsOurMount = _is_of_others if is_our_mount is None else is_our_mount
         self._wait = wait
         self._stopping = threading.Event()
         self._ready = threading.Event()
@@ -68,6 +73,8 @@ class NriPlugin:
         self._mux: Mux | None = None
         self._thread = threading.Thread(target=self._run, name="nri", daemon=True)
         self._last_failure = ""
+        self._session: PluginSession | None = None
+        self._last_traits = RuntimeTraits()
 
     def __repr__(self) -> str:
         state = "ready" if self.is_ready else "stopped" if self._stopping.is_set() else "connecting"
@@ -82,6 +89,12 @@ class NriPlugin:
     def last_failure(self) -> str:
         """Why the latest connection, or attempt at one, ended; empty before the first."""
         return self._last_failure
+
+    @property
+    def traits(self) -> RuntimeTraits:
+        """What the runtime has shown on this connection or, while there is none, on the last one."""
+        session = self._session
+        return session.traits if session is not None and session.introduced else self._last_traits
 
     def wait_ready(self, timeout_seconds: float) -> bool:
         """Block until :attr:`is_ready`, for at most this long."""
@@ -120,7 +133,8 @@ class NriPlugin:
             mux = self._connect()
         except ConnectionLost as error:
             return _Ending(str(error))
-        session = PluginSession(mux, self._hooks, self._observe, self._ready.set)
+        session = PluginSession(mux, self._hooks, self._observe, self._ready.set, self._is_our_mount)
+        self._session = session
         try:
             session.run(self._identity)
         except ProtocolError as error:
@@ -129,6 +143,7 @@ class NriPlugin:
             # Our bug, outside any hook. The node needs the hooks more than it needs us to fall over here.
             log.exception("bug on the NRI connection")
             reason = f"internal error: {error!r}"
+        self._last_traits = self.traits
         ending = _Ending(reason, introduced=session.introduced, was_ready=self.is_ready)
         self._ready.clear()
         self._disconnect(mux)
@@ -196,6 +211,12 @@ def backoff_delays() -> Iterator[float]:
         base = _BACKOFF_SECONDS[min(attempt, len(_BACKOFF_SECONDS) - 1)]
         yield base * source.uniform(1 - _JITTER, 1 + _JITTER)
         attempt += 1
+
+
+def _is_of_others(mount: Mount) -> bool:
+    """Nobody knows ours."""
+    del mount
+    return False
 
 
 def _ignore(method: str, outcome: str, seconds: float) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Protocol, Self
 
 from google.protobuf.message import DecodeError, Message
 
-from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
+from dranet.dataclass import dataclass
+from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
 from dranet.pb import nri_pb2
 from dranet.runtime.messages import build_adjustment, parse_container, parse_pod
+from dranet.runtime.traits import EventForm, RuntimeTraits
 from dranet.telemetry import Outcome
 from dranet.wire.mux import Mux
 from dranet.wire.ttrpc import Code, TtrpcConnection, TtrpcError
@@ -91,15 +93,23 @@ SUBSCRIPTION = sum(1 << (event - 1) for event in (*_POD_EVENTS, nri_pb2.CREATE_C
 """The events we ask for: exactly those that we have hooks for."""
 
 PodHook = Callable[[PodSandbox], bool]
+IsOurMount = Callable[[Mount], bool]
+"""Whether a mount of a container is one that our CDI devices bring."""
 
 
 class PluginSession:
     """One connection. Build it, then :meth:`run` it until it raises."""
 
     def __init__(
-        self, mux: Mux, hooks: RuntimeHooks, observe: Observer, set_ready: Callable[[], None]
+        self,
+        mux: Mux,
+        hooks: RuntimeHooks,
+        observe: Observer,
+        set_ready: Callable[[], None],
+        is_our_mount: IsOurMount,
     ) -> None:
         self._hooks = hooks
+        self._is_our_mount = is_our_mount
         self._observe = observe
         self._set_ready = set_ready
         self._pod_hooks: Mapping[str, PodHook] = {
@@ -121,6 +131,8 @@ class PluginSession:
         self._synchronized = False
         self.introduced = False
         """``connected`` has been told."""
+        self.traits = RuntimeTraits()
+        """Replaced as a whole, so any thread may look."""
 
     def run(self, identity: PluginIdentity) -> None:
         """Register, then serve. Never returns.
@@ -152,6 +164,7 @@ class PluginSession:
             raise TtrpcError(Code.UNIMPLEMENTED, f"no service {service}")
         try:
             if method in self._pod_hooks:
+                self._note_event_form(EventForm.OWN_CALL)
                 request = nri_pb2.PodSandboxRequest.FromString(payload)
                 self._run_pod_hook(method, request.pod)
                 return b""
@@ -165,6 +178,7 @@ class PluginSession:
     def _configure(self, payload: bytes) -> Message:
         request = nri_pb2.ConfigureRequest.FromString(payload)
         timeout_seconds = request.request_timeout / 1000 if request.request_timeout > 0 else None
+        self.traits = RuntimeTraits(request.runtime_name, request.runtime_version, timeout_seconds)
         self._hooks.connected(request.runtime_name, request.runtime_version, timeout_seconds)
         self.introduced = True
         return nri_pb2.ConfigureResponse(events=SUBSCRIPTION)
@@ -182,6 +196,7 @@ class PluginSession:
         return nri_pb2.SynchronizeResponse()
 
     def _state_change(self, payload: bytes) -> Message:
+        self._note_event_form(EventForm.STATE_CHANGE)
         request = nri_pb2.StateChangeEvent.FromString(payload)
         method = _POD_EVENTS.get(request.event)
         if method is not None:  # an event that we did not subscribe to is none of our business
@@ -196,12 +211,20 @@ class PluginSession:
     def _create_container(self, payload: bytes) -> Message:
         request = nri_pb2.CreateContainerRequest.FromString(payload)
         with self._observed("CreateContainer") as observation:
-            adjustment = self._hooks.create_container(
-                parse_pod(request.pod), parse_container(request.container)
-            )
+            container = parse_container(request.container)
+            self._note_mounts(container)
+            adjustment = self._hooks.create_container(parse_pod(request.pod), container)
             if adjustment == ContainerAdjustment():
                 observation.outcome = Outcome.NOOP
         return nri_pb2.CreateContainerResponse(adjust=build_adjustment(adjustment))
+
+    def _note_event_form(self, form: EventForm) -> None:
+        if self.traits.event_form is not form:
+            self.traits = replace(self.traits, event_form=form)
+
+    def _note_mounts(self, container: Container) -> None:
+        if not self.traits.shows_our_mounts and any(map(self._is_our_mount, container.mounts)):
+            self.traits = replace(self.traits, shows_our_mounts=True)
 
     def _observed(self, method: str) -> _Observation:
         return _Observation(self._observe, method)

@@ -48,6 +48,9 @@ class Told(Announcer):
     def prepare_failed(self, ref: ClaimRef, claim: Claim | None, error: DranetError) -> None:
         self.failures.append((ref, claim, error))
 
+    def unprepare_failed(self, ref: ClaimRef, error: DranetError) -> None:
+        self.failures.append((ref, None, error))
+
 
 class Offered:
     """An inventory of fixed devices."""
@@ -237,14 +240,14 @@ async def test_admin_access_takes_nothing_from_the_owner(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("consumers", "complaint"),
     [
-        ((POD, Consumer("pods", "other", "uid-2")), "reserved for 2 pods (pod, other)"),
-        ((Consumer("podgroups", "gang", "uid-3", "scheduling.k8s.io"),), "reserved for podgroups gang"),
+        ((POD, Consumer("pods", "other", "uid-2")), "used by 2 pods (pod, other)"),
+        ((Consumer("jobs", "gang", "uid-3", "batch"),), "reserved for jobs.batch gang"),
     ],
 )
 async def test_a_claim_that_one_nic_cannot_serve_is_refused(
     tmp_path: Path, consumers: tuple[Consumer, ...], complaint: str
 ) -> None:
-    bench = Bench(tmp_path, claim := a_claim("uid", GPU.name, *consumers))
+    bench = Bench(tmp_path, claim := a_claim("uid", HCA.name, *consumers))
     outcome = await bench.prepare(claim)
     assert complaint in outcome.error
 

@@ -337,9 +337,9 @@ def test_from_prepare_to_unprepare_with_a_real_server(
         assert await bench.prepare(claim) == [""]
         wait_unchanged(before, node)
         attach = asyncio.to_thread(bench.attachments.attach_pod, sandbox, deadline=time.monotonic() + 30)
-        links = await attach
-        assert links is not None
-        assert links[0].addresses == (bench.lease().address,)
+        report = await attach
+        assert report is not None
+        assert report.links[0].addresses == (bench.lease().address,)
         routes = {route["dst"]: route.get("gateway") for route in pod.read("route", "show", "dev", "net1")}
         assert routes["10.99.0.0/16"] == "10.77.0.9"
         await make_due(bench)

@@ -34,8 +34,10 @@ ADDRESS = "10.64.0.1"
 VERBS = "/dev/infiniband/uverbs0"
 RUNTIME_GIVES_UP = 2.0
 """``plugin_request_timeout`` of containerd, in seconds."""
-OUT_OF_TIME = 1.4
+OUT_OF_TIME = 1.3
 """Longer than the driver lets an attach begin another step, shorter than the runtime waits."""
+TOO_LATE = ("out of time", "still attaching")
+"""The two answers of a hook that has none left: the attach gave up and is undone, or that still goes on."""
 SECONDS = 40
 
 RTMGRP_LINK, RTM_NEWLINK, RTM_DELLINK, IFF_UP = 1, 16, 17, 1
@@ -288,7 +290,7 @@ async def a_hook_that_is_held_up_answers_with_an_error_while_the_runtime_still_w
         os.kill(driver.pid, signal.SIGCONT)
         await until(lambda: bool(pod.failure), "the sandbox is refused")
     assert "FailedCreatePodSandBox" in str(await pod.testbed.fetch_events("worker"))
-    assert "out of time" in pod.failure
+    assert any(answer in pod.failure for answer in TOO_LATE), pod.failure
     await pod.wait_running()  # the kubelet's next try
     await pod.assert_whole()
     events = [event["message"] for event in await pod.testbed.fetch_events("worker")]

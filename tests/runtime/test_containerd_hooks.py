@@ -26,7 +26,13 @@ from dranet.runtime.nri import NriPlugin
 from dranet.runtime.session import RuntimeHooks
 from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain
 from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.runtime.contract import ContainerSpec, RunningSandbox, RuntimeFailure, SandboxSpec
+from dranet.testbed.runtime.contract import (
+    ContainerSpec,
+    RunningContainer,
+    RunningSandbox,
+    RuntimeFailure,
+    SandboxSpec,
+)
 from tests.driver.bench import POD_UID, Bench
 from tests.namespaces import Namespace
 from tests.runtime.private_node import in_private_node
@@ -37,6 +43,8 @@ SANDBOX = SandboxSpec("default", "pod", POD_UID)
 NULL = CharDevice("/dev/infiniband/uverbs7", 1, 3, 0o640)
 """A name no host has, with the numbers of the null device: it can be opened everywhere."""
 
+WRITE_LIMITS = ("sh", "-c", "cat /proc/self/limits > /limits; sleep infinity")
+
 
 class Wrapped:
     """The driver's hooks as they are; a test may stand in the way of one."""
@@ -44,7 +52,9 @@ class Wrapped:
     def __init__(self, hooks: RuntimeHooks) -> None:
         self._hooks = hooks
         self.misses_run = False
+        self.looks_at_others = True
         self.created: list[str] = []
+        self.shown: list[Container] = []
 
     def connected(
         self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
@@ -68,6 +78,9 @@ class Wrapped:
 
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
         self.created.append(container.name)
+        self.shown.append(container)
+        if not self.looks_at_others:
+            container = replace(container, devices=(), rlimits=())
         return self._hooks.create_container(pod, container)
 
 
@@ -119,6 +132,28 @@ async def runtime(toolchain: Toolchain, folder: Path, hooks: Wrapped) -> AsyncIt
         plugin.stop()
 
 
+@pytest.fixture
+def other(folder: Path, node: Namespace) -> Iterator[Bench]:
+    """Another instance of the driver over the same folders, as during an update."""
+    made = Bench(folder, node)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other_hooks(runtime: ContainerdRuntime, folder: Path, other: Bench) -> Iterator[Wrapped]:
+    """Those of the other instance, connected under the same name and index."""
+    assert runtime is not None
+    hooks = Wrapped(other.hooks)
+    plugin = NriPlugin(folder / "nri.sock", "dra.net", "10", hooks)
+    plugin.start()
+    try:
+        assert plugin.wait_ready(10), plugin.last_failure
+        yield hooks
+    finally:
+        plugin.stop()
+
+
 def take_home(sandbox: RunningSandbox, ifname: str) -> None:
     """Move a link out of the pod, into the namespace of the private tree's init."""
     inside = ("nsenter", f"--net={sandbox.netns_path}")
@@ -130,6 +165,13 @@ def container_of(bench: Bench, name: str = "main") -> ContainerSpec:
     gate = bench.gate.mount_for("claim-uid")
     bench.cdi.write("claim-uid", [CdiDevice("nic", mounts=(gate,))])
     return ContainerSpec(name, cdi_devices=(bench.cdi.device_id("claim-uid", "nic"),))
+
+
+async def read_memlock(runtime: ContainerdRuntime, container: RunningContainer) -> list[str]:
+    """Soft and hard, of a container that began with ``WRITE_LIMITS``."""
+    limits = await runtime.exec_in_container(container, ["cat", "/limits"])
+    (line,) = [line for line in limits.stdout.splitlines() if line.startswith("Max locked memory")]
+    return line.split()[3:5]
 
 
 @in_private_node
@@ -164,11 +206,9 @@ async def test_a_container_may_lock_as_much_memory_as_its_claim_says(
         PreparedDevice("hca", "node", device, plan=AttachPlan("mlx5_0"), rdma=RdmaAccess((NULL,), memlock))
     )
     sandbox = await runtime.run_sandbox(SANDBOX)
-    command = ("sh", "-c", "cat /proc/self/limits > /limits; sleep infinity")
-    container = await runtime.create_container(sandbox, replace(container_of(bench), command=command))
-    limits = await runtime.exec_in_container(container, ["cat", "/limits"])
-    (line,) = [line for line in limits.stdout.splitlines() if line.startswith("Max locked memory")]
-    assert line.split()[3:5] == [str(memlock)] * 2
+    spec = replace(container_of(bench), command=WRITE_LIMITS)
+    container = await runtime.create_container(sandbox, spec)
+    assert await read_memlock(runtime, container) == [str(memlock)] * 2
 
 
 @in_private_node
@@ -234,4 +274,76 @@ async def test_a_pod_whose_sandbox_ran_on_the_hosts_network_without_us_gets_no_c
     hooks.misses_run = True
     sandbox = await runtime.run_sandbox(SandboxSpec("default", "pod", POD_UID, host_network=True))
     with pytest.raises(RuntimeFailure, match="runs on the host's network"):
+        await runtime.create_container(sandbox, container_of(bench))
+
+
+# --- two instances, as during an update ------------------------------------------------------------------
+
+
+def prepare_with_memlock(bench: Bench) -> None:
+    """A NIC with an RDMA node, and a limit that every container may be given: less than it inherits."""
+    bench.prepare("rail0", "net1", rdma=RdmaAccess((NULL,), 1 << 20))
+
+
+@in_private_node
+async def test_two_instances_give_a_container_its_nic_node_and_limit_once_and_say_so_once(
+    runtime: ContainerdRuntime,
+    bench: Bench,
+    hooks: Wrapped,
+    other: Bench,
+    other_hooks: Wrapped,
+    node: Namespace,
+) -> None:
+    before = node.picture()
+    prepare_with_memlock(bench)
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    spec = replace(container_of(bench), command=WRITE_LIMITS)
+    container = await runtime.create_container(sandbox, spec)
+    shown = await runtime.exec_in_container(container, ["ip", "addr", "show", "dev", "net1"])
+    assert "inet 172.16.0.5/24" in shown.stdout
+    assert container.devices[NULL.path] == "1:3"
+    assert await read_memlock(runtime, container) == [str(1 << 20)] * 2
+    assert len(bench.told.attached_links + other.told.attached_links) == 1
+    assert len(bench.told.found_links + other.told.found_links) == 1
+    await runtime.remove_sandbox(sandbox.id)
+    assert node.picture() == before
+    assert len(bench.told.reports + other.told.reports) == 1
+    assert not bench.told.failures + other.told.failures
+    assert hooks.created == other_hooks.created == ["main"]
+
+
+@in_private_node
+async def test_the_runtime_shows_the_second_instance_what_the_first_one_adds(
+    runtime: ContainerdRuntime, bench: Bench, hooks: Wrapped, other_hooks: Wrapped
+) -> None:
+    prepare_with_memlock(bench)
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    await runtime.create_container(sandbox, container_of(bench))
+    (mine,), (others,) = hooks.shown, other_hooks.shown
+    first, second = sorted((mine, others), key=lambda container: len(container.devices))
+    assert NULL.path not in [node.path for node in first.devices]
+    assert [node for node in second.devices if node not in first.devices] == [replace(NULL, file_mode=None)]
+    assert len(second.rlimits) == len(first.rlimits) + 1
+
+
+@in_private_node
+async def test_a_container_to_which_both_instances_add_the_same_fails(
+    runtime: ContainerdRuntime, bench: Bench, hooks: Wrapped, other_hooks: Wrapped
+) -> None:
+    """Why an instance looks at what the container has already."""
+    hooks.looks_at_others = other_hooks.looks_at_others = False
+    bench.prepare("rail0", "net1", rdma=RdmaAccess((NULL,)))
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    with pytest.raises(RuntimeFailure, match="both tried to set"):
+        await runtime.create_container(sandbox, container_of(bench))
+
+
+@in_private_node
+async def test_a_container_to_which_both_instances_add_the_same_limit_fails(
+    runtime: ContainerdRuntime, bench: Bench, hooks: Wrapped, other_hooks: Wrapped
+) -> None:
+    hooks.looks_at_others = other_hooks.looks_at_others = False
+    bench.prepare("rail0", "net1", rdma=RdmaAccess((), 1 << 20))
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    with pytest.raises(RuntimeFailure, match="both tried to set"):
         await runtime.create_container(sandbox, container_of(bench))

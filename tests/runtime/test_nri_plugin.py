@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from dranet.model.facts import CharDevice
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
 from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.runtime.nri import NriPlugin, backoff_delays
+from dranet.runtime.traits import EventForm, RuntimeTraits
 from dranet.wire.mux import ConnectionLost, Mux, encode_message
 from dranet.wire.ttrpc import Code, FrameType, PendingCall, TtrpcConnection, TtrpcError, encode_frame
 
@@ -162,13 +164,14 @@ class Link:
     def state_change(self, event: nri_pb2.Event.ValueType, pod: nri_pb2.PodSandbox) -> None:
         self.call("StateChange", nri_pb2.StateChangeEvent(event=event, pod=pod))
 
-    def create_container(self) -> nri_pb2.ContainerAdjustment:
+    def create_container(self, *devices: nri_pb2.LinuxDevice) -> nri_pb2.ContainerAdjustment:
         container = nri_pb2.Container(
             id="c1",
             name="main",
             pod_sandbox_id="sandbox-web",
             mounts=[nri_pb2.Mount(source="/src", destination="/dst", type="bind", options=["ro", "bind"])],
             rlimits=[nri_pb2.POSIXRlimit(type="RLIMIT_NOFILE", soft=1024, hard=2**64 - 1)],
+            linux=nri_pb2.LinuxContainer(devices=devices),
         )
         request = nri_pb2.CreateContainerRequest(pod=pod_message(), container=container)
         return nri_pb2.CreateContainerResponse.FromString(self.call("CreateContainer", request)).adjust
@@ -248,6 +251,7 @@ def plugin(tmp_path: Path, hooks: RecordingHooks, observations: Observations) ->
         "10",
         hooks,
         observe=observations,
+        is_our_mount=lambda mount: mount.source == "/src",
         wait=lambda stopping, _seconds: stopping.wait(0.001),
     )
     plugin.start()
@@ -400,6 +404,38 @@ def test_an_adjustment_reaches_the_runtime_in_its_words(link: Link, hooks: Recor
             ),
         )
     ]
+
+
+def test_a_container_is_told_with_the_devices_that_plugins_before_us_add(
+    link: Link, hooks: RecordingHooks
+) -> None:
+    link.create_container(
+        nri_pb2.LinuxDevice(path="/dev/infiniband/uverbs0", type="c", major=231, minor=192),
+        nri_pb2.LinuxDevice(path="/dev/sda", type="b", major=8),
+    )
+    ((_, _, container),) = hooks.wait_for("create")
+    assert isinstance(container, Container)
+    assert container.devices == (CharDevice("/dev/infiniband/uverbs0", 231, 192),)
+
+
+def test_traits_are_what_the_runtime_has_shown(plugin: NriPlugin, listener: Socket) -> None:
+    assert plugin.traits == RuntimeTraits()
+    link = listener.admit()
+    introduced = RuntimeTraits("containerd", "2.1.9", 2.0)
+    assert plugin.traits == introduced
+    link.state_change(RUN, pod_message())
+    assert plugin.traits == replace(introduced, event_form=EventForm.STATE_CHANGE)
+    link.call("RunPodSandbox", nri_pb2.PodSandboxRequest(pod=pod_message()))
+    assert plugin.traits == replace(introduced, event_form=EventForm.OWN_CALL)
+    link.create_container()
+    assert plugin.traits == replace(introduced, event_form=EventForm.OWN_CALL, shows_our_mounts=True)
+    link.close()
+    later = listener.accept()
+    later.wait_registered()
+    assert plugin.traits.shows_our_mounts, "of the last connection until the next one has begun"
+    later.send_configure(request_timeout=0)
+    later.wait_configured()
+    assert plugin.traits == RuntimeTraits("containerd", "2.1.9", None)
 
 
 def test_an_adjustment_of_more_than_4096_bytes_arrives_whole(link: Link, hooks: RecordingHooks) -> None:

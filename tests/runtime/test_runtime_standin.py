@@ -241,7 +241,7 @@ async def test_two_plugins_that_set_the_same_item_fail_the_container(
     with connected_plugin(tmp_path, other, "other"):
         await runtime.wait_plugins(2)
         sandbox = await runtime.run_sandbox(WEB)
-        with pytest.raises(RuntimeFailure, match='both set env "A"'):
+        with pytest.raises(RuntimeFailure, match='both tried to set env "A"'):
             await runtime.create_container(sandbox, ContainerSpec("main"))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import DeviceError
+from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin
@@ -38,6 +39,8 @@ class Hooks:
         self.calls = calls
         self.pods: tuple[PodSandbox, ...] = ()
         self.stopped: PodSandbox | None = None
+        self.shown: list[Container] = []
+        self.devices: tuple[CharDevice, ...] = ()
         self.request_timeout_seconds: float | None = None
         self.fail_on = ""
         self.before: Callable[[str], None] = lambda _: None
@@ -72,7 +75,9 @@ class Hooks:
 
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
         self._note("create", pod)
-        return ContainerAdjustment(env=((f"FROM_{self.name.upper()}", container.name),))
+        self.shown.append(container)
+        env = ((f"FROM_{self.name.upper()}", container.name),)
+        return ContainerAdjustment(devices=self.devices, env=env)
 
 
 class Bench:
@@ -165,6 +170,17 @@ def test_plugins_are_called_in_the_order_of_their_index(bench: Bench) -> None:
         ("05-early", "FROM_EARLY"),
         ("90-late", "FROM_LATE"),
     ]
+
+
+def test_each_plugin_is_shown_what_those_before_it_add(bench: Bench) -> None:
+    """As containerd does, also where both have the same name."""
+    server = bench.start()
+    first, second = bench.join("dranet"), bench.join("dranet")
+    first.devices = (CharDevice("/dev/infiniband/uverbs0", 231, 192),)
+    server.run_pod_sandbox(pod())
+    server.create_container("web", CONTAINER)
+    assert [container.devices for container in (*first.shown, *second.shown)] == [(), first.devices]
+    assert not CONTAINER.linux.devices
 
 
 def test_the_same_plugin_twice_is_called_twice(bench: Bench) -> None:

@@ -1,0 +1,32 @@
+"""What the container runtime has shown of itself: asked and seen, never inferred from its version."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from dranet.dataclass import dataclass
+from dranet.model.record import Record
+
+
+class EventForm(StrEnum):
+    """How the runtime tells of pods."""
+
+    STATE_CHANGE = "StateChange"
+    """One call for all events (before NRI 0.12)."""
+    OWN_CALL = "a call for each event"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RuntimeTraits(Record):
+    """Of the runtime at the other end of the present connection, or of the last one."""
+
+    name: str = ""
+    """Empty until the first connection."""
+    version: str = ""
+    request_timeout_seconds: float | None = None
+    """How long it waits for a hook; ``None`` where it does not say (before NRI 0.7)."""
+    event_form: EventForm | None = None
+    """``None`` until it has told of a pod."""
+    shows_our_mounts: bool = False
+    """A container has come with a mount of one of our CDI devices: it reads our CDI specs, and plugins see
+    what they add. False may only mean that there was none yet."""

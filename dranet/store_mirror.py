@@ -1,0 +1,204 @@
+"""What the store's file says, in memory: the reading half of :mod:`dranet.store`.
+
+``PRAGMA data_version`` on a connection that never writes tells whether anybody else has committed since the
+last look. It compares a few bytes of shared memory, so that a look costs microseconds, and in WAL mode no
+writer keeps it waiting, not even one that waits for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from dranet.dataclass import dataclass
+from dranet.model.plan import RECORD_VERSION, PreparedClaim
+from dranet.model.record_json import RecordError, decode_record
+
+log = logging.getLogger(__name__)
+
+LOOK_BUSY_SECONDS = 0.2
+"""How long a look waits. SQLite keeps readers waiting only while it recovers a file after a crash."""
+
+Claims = Mapping[str, PreparedClaim]
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A row that is no record of ours."""
+
+    text: str
+    why: str
+
+
+class Mirror:
+    """The records as of the last look. One lock, which is not held while anybody writes to the disk."""
+
+    def __init__(self, path: Path, on_change: Callable[[], None]) -> None:
+        """``on_change`` is called after a refresh that found other records, with no lock held here."""
+        self._path = path
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        self._seen = -1
+        """``data_version`` at the last look."""
+        self._digests: dict[str, int] = {}
+        """Of the text of each row, by claim UID: what has changed is told without decoding it."""
+        self._complaint = ""
+        self.claims: Claims = {}
+        """Replaced as a whole, never changed."""
+        self.bad: Mapping[str, BadRecord] = {}
+        """Rows that could not be read at the last look that found changes."""
+        self.newer_version = 0
+        """That of the file, where a newer driver has written records into it; else 0. ``claims`` are then
+        what they were before."""
+
+    def open(self) -> None:
+        """Read the file, which is there, with its tables.
+
+        Raises:
+            sqlite3.DatabaseError: it cannot be read.
+        """
+        uri = f"{self._path.absolute().as_uri()}?mode=ro"
+        with self._lock:
+            self._db = sqlite3.connect(
+                uri, uri=True, timeout=LOOK_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._seen = -1  # of an earlier connection it means nothing
+            self._catch_up(self._db)
+
+    def close(self) -> None:
+        """Close the file; ``claims`` stay."""
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def refresh(self) -> Claims:
+        """The records as they are now. Where the disk fails, as they were, and the log says so once."""
+        try:
+            return self.look()
+        except sqlite3.Error as error:
+            self._complain(error)
+            return self.claims
+
+    def look(self) -> Claims:
+        """The records as they are now.
+
+        Raises:
+            sqlite3.Error: the disk fails.
+        """
+        with self._lock:
+            before = self.claims
+            if self._db is not None:
+                self._catch_up(self._db)
+                self._complaint = ""
+            after = self.claims
+        if after is not before:
+            self._on_change()
+        return after
+
+    def adopt(
+        self, before: Claims, after: Claims, texts: Mapping[str, str], is_alone: Callable[[], bool]
+    ) -> None:
+        """Take over what this process has just committed, without reading it back.
+
+        Args:
+            before: what the transaction began with.
+            after: what is in the file now, unless somebody else has committed, too.
+            texts: the rows written, by claim UID.
+            is_alone: whether nobody else has committed since the transaction began.
+        """
+        with self._lock:
+            try:
+                seen = self._seen if self._db is None else read_data_version(self._db)
+                is_known = self.claims is before and is_alone()
+            except sqlite3.Error as error:
+                self._complain(error)
+                seen, is_known = self._seen, True
+            if is_known:
+                kept = {uid: digest for uid, digest in self._digests.items() if uid not in before}
+                known = {uid: self._digests[uid] for uid in after if uid not in texts}
+                self._digests = kept | known | {uid: hash(text) for uid, text in texts.items()}
+                self.claims, self._seen = after, seen
+        if not is_known:
+            self.refresh()
+
+    def _catch_up(self, db: sqlite3.Connection) -> None:
+        if read_data_version(db) == self._seen:
+            return
+        with transaction(db, "DEFERRED"):
+            seen, version = read_data_version(db), read_user_version(db)
+            if version > RECORD_VERSION:
+                self._note_newer(version)
+            else:
+                self._read_changes(db)
+                self.newer_version = 0
+        self._seen = seen
+
+    def _read_changes(self, db: sqlite3.Connection) -> None:
+        claims: dict[str, PreparedClaim] = {}
+        digests: dict[str, int] = {}
+        bad: dict[str, BadRecord] = {}
+        for claim_uid, text in db.execute("SELECT claim_uid, record FROM prepared ORDER BY claim_uid"):
+            digests[claim_uid] = hash(text)
+            known = self.claims.get(claim_uid)
+            if known is not None and self._digests[claim_uid] == digests[claim_uid]:
+                claims[claim_uid] = known
+                continue
+            try:
+                claims[claim_uid] = decode_record(PreparedClaim, text)
+            except RecordError as error:
+                bad[claim_uid] = BadRecord(text, str(error))
+                if self._digests.get(claim_uid) != digests[claim_uid]:
+                    _log_bad(self._path, claim_uid, error)
+        if digests != self._digests:
+            self.claims = claims
+        self._digests, self.bad = digests, bad
+
+    def _note_newer(self, version: int) -> None:
+        if not self.newer_version:
+            log.warning(
+                "store %s: a newer driver has written records of version %d, this one knows %d; "
+                "the node's claims are left to it",
+                self._path,
+                version,
+                RECORD_VERSION,
+            )
+        self.newer_version = version
+
+    def _complain(self, error: sqlite3.Error) -> None:
+        if str(error) != self._complaint:
+            log.error("store %s: cannot be read, memory has to do: %s", self._path, error)
+        self._complaint = str(error)
+
+
+def read_data_version(db: sqlite3.Connection) -> int:
+    """A number that changes when another connection commits; it means nothing on any other connection."""
+    (version,) = db.execute("PRAGMA data_version").fetchone()
+    return int(version)
+
+
+def read_user_version(db: sqlite3.Connection) -> int:
+    """The version of the records in the file."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+    """Commit at the end, roll back after an error."""
+    db.execute(f"BEGIN {kind}")
+    try:
+        yield
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:  # SQLite has ended it by itself after some errors
+            db.execute("ROLLBACK")
+
+
+def _log_bad(path: Path, claim_uid: str, error: RecordError) -> None:
+    log.error("store %s: the record of claim %s cannot be read: %s", path, claim_uid, error)
