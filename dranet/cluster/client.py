@@ -11,18 +11,18 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from dranet.cluster.connections import Connection, ConnectionPool
 from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR, ClusterAccess, in_cluster_access
-from dranet.cluster.failures import failure_from_answer, failure_from_exception
+from dranet.cluster.failures import failure_from_answer, failure_from_exception, parse_retry_after
 from dranet.cluster.http import ResponseHead, iter_body, read_body
 from dranet.cluster.kubeconfig import read_kubeconfig
 from dranet.cluster.messages import (
     APPLY_PATCH,
     MERGE_PATCH,
+    USER_AGENT,
     EventType,
     JsonObject,
     Request,
@@ -31,6 +31,7 @@ from dranet.cluster.messages import (
     parse_event,
     parse_object,
 )
+from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, ProtocolError, Reason, SettingsError
 
 __all__ = ["ApiClient", "EventType", "JsonObject", "WatchEvent"]
@@ -43,8 +44,8 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _TRANSPORT_ERRORS = (OSError, EOFError, ProtocolError)
 _THROTTLED = {429, 503}
-_MAX_THROTTLED_TRIES = 5
-_MAX_RETRY_AFTER_SECONDS = 30.0
+_MAX_TRIES = 5
+"""Of one call to a server that asks for patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,15 @@ class ApiClient:
     Every method raises :class:`ClusterError` and nothing else for what the network or the server does.
     """
 
-    def __init__(self, access: ClusterAccess, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        access: ClusterAccess,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        user_agent: str = USER_AGENT,
+    ) -> None:
         self._access = access
+        self._user_agent = user_agent
         self._timeout_seconds = timeout_seconds
         self._pool = ConnectionPool(access)
 
@@ -83,7 +91,7 @@ class ApiClient:
         return cls(access)
 
     @classmethod
-    def from_kubeconfig(cls, path: Path | str, *, context: str = "") -> Self:
+    def from_kubeconfig(cls, path: Path | str, *, context: str = "", user_agent: str = USER_AGENT) -> Self:
         """With a kubeconfig file, by default its current context.
 
         Raises:
@@ -91,7 +99,7 @@ class ApiClient:
         """
         access = read_kubeconfig(Path(path), context)
         access.check()
-        return cls(access)
+        return cls(access, user_agent=user_agent)
 
     @property
     def url(self) -> str:
@@ -130,12 +138,13 @@ class ApiClient:
         }
         return await self._call(Request("GET", path, given(query)))
 
-    async def create(self, path: str, body: JsonObject) -> JsonObject:
+    async def create(self, path: str, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
         """POST to a collection (or to a subresource such as ``pods/binding``).
 
-        Not sent again when the connection broke after sending: the object may exist then.
+        Not sent again when the connection broke after sending: the object may exist then. With ``dry_run``
+        the server does everything but keep it: the answer shows what it would have kept.
         """
-        return await self._call(Request("POST", path, {}, body))
+        return await self._call(Request("POST", path, {"dryRun": "All"} if dry_run else {}, body))
 
     async def replace(self, path: str, body: JsonObject) -> JsonObject:
         """PUT one object. With ``metadata.resourceVersion`` a concurrent change is API_CONFLICT."""
@@ -228,17 +237,20 @@ class ApiClient:
         """Send until the answer is a success, has failed for good, or the tries are used up."""
         refused = False
         tries = 0
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._timeout_seconds
         while True:
             answer = await self._send(request)
             status = answer.head.status
             if 200 <= status < 300:
                 return answer
             body = await self._read(answer)
-            wait_seconds = _retry_after_seconds(answer.head)
+            throttled = status in _THROTTLED and tries < _MAX_TRIES
+            wait_seconds = parse_retry_after(answer.head) if throttled else None
             if status == 401 and not refused:
                 refused = True
                 self._access.token.forget()
-            elif status in _THROTTLED and wait_seconds is not None and tries < _MAX_THROTTLED_TRIES:
+            elif wait_seconds is not None and clock() + wait_seconds < deadline:
                 tries += 1
                 await asyncio.sleep(wait_seconds)
             else:
@@ -246,15 +258,17 @@ class ApiClient:
 
     async def _send(self, request: Request) -> _Answer:
         """Send once; a kept connection that the server had closed meanwhile is replaced."""
-        encoded = request.encode(self._access, self._get_token())
-        connection = self._pool.take_idle()
-        if connection is not None:
-            try:
-                return await _exchange(connection, encoded)
-            except (OSError, EOFError):
-                if not request.idempotent:
-                    raise
-        return await _exchange(await self._open_connection(), encoded)
+        encoded = request.encode(self._access, self._get_token(), self._user_agent)
+        with _credentials_must_work(self.url):
+            connection = self._pool.take_idle() or await self._pool.take()
+        try:
+            return await _exchange(connection, encoded)
+        except (OSError, EOFError):
+            if not (connection.reused and request.idempotent):
+                raise
+        with _credentials_must_work(self.url):
+            connection = await self._pool.open()
+        return await _exchange(connection, encoded)
 
     async def _read(self, answer: _Answer) -> bytes:
         """The body; the connection returns to the pool, or is dropped when it is of no more use."""
@@ -272,10 +286,6 @@ class ApiClient:
     def _get_token(self) -> str:
         with _credentials_must_work(self.url):
             return self._access.token.get_token()
-
-    async def _open_connection(self) -> Connection:
-        with _credentials_must_work(self.url):
-            return await self._pool.open()
 
 
 @contextlib.contextmanager
@@ -295,12 +305,6 @@ async def _exchange(connection: Connection, request: bytes) -> _Answer:
     except BaseException:
         connection.abort()
         raise
-
-
-def _retry_after_seconds(head: ResponseHead) -> float | None:
-    """``Retry-After`` in seconds (API servers never send the date form), capped."""
-    text = head.headers.get("retry-after", "")
-    return min(float(text), _MAX_RETRY_AFTER_SECONDS) if text.isascii() and text.isdigit() else None
 
 
 async def _iter_lines(answer: _Answer, silence_seconds: float) -> AsyncGenerator[bytes, None]:

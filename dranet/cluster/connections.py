@@ -11,6 +11,11 @@ from dranet.cluster.credentials import ClusterAccess
 from dranet.cluster.http import MAX_HEAD_BYTES, ResponseHead, read_head
 
 MAX_IDLE_CONNECTIONS = 4
+MAX_CROWD_CONNECTIONS = 16
+"""Idle ones while requests wait for a connection."""
+MAX_OPENING = 4
+"""TLS handshakes at a time. Each is milliseconds of computing on the event loop: hundreds at once, as when a
+node's pods all start, would hold up the kubelet's question who we are for longer than it waits."""
 IDLE_SECONDS = 55.0
 """Below the idle limit of common load balancers (60 s), so that they seldom close first."""
 
@@ -64,11 +69,12 @@ class Connection:
 
 
 class ConnectionPool:
-    """Opens connections and keeps a few idle ones. There is no upper limit of open connections: the
-    driver's few tasks each hold one at most."""
+    """Opens connections, a few at a time, and keeps a few idle ones. There is no upper limit of open ones: a
+    request waits for its own answer only, and not for the answers to others."""
 
     def __init__(self, access: ClusterAccess) -> None:
         self._access = access
+        self._opening = asyncio.Semaphore(MAX_OPENING)
         self._idle: list[Connection] = []
         self._context: ssl.SSLContext | None = None
         self._context_signature: tuple[tuple[int, ...], ...] = ()
@@ -85,8 +91,17 @@ class ConnectionPool:
             connection.abort()
         return None
 
+    async def take(self) -> Connection:
+        """An idle connection, or a new one in its turn; in a crowd most get one that others are done with.
+
+        Raises:
+            OSError, SettingsError: as :meth:`open`.
+        """
+        async with self._opening:
+            return self.take_idle() or await self.open()
+
     async def open(self) -> Connection:
-        """A new connection.
+        """A new connection, at once.
 
         Raises:
             OSError: refused, unreachable, or TLS failed (``ssl.SSLError`` is an ``OSError``).
@@ -107,10 +122,13 @@ class ConnectionPool:
     def give_back(self, connection: Connection) -> None:
         """Keep a connection whose last answer was read to its end."""
         connection.rest()
-        if len(self._idle) < MAX_IDLE_CONNECTIONS and connection.is_usable():
-            self._idle.append(connection)
-        else:
+        if not connection.is_usable():
             connection.abort()
+            return
+        self._idle.append(connection)
+        is_crowded = self._opening.locked()  # then somebody takes it in a moment
+        while len(self._idle) > (MAX_CROWD_CONNECTIONS if is_crowded else MAX_IDLE_CONNECTIONS):
+            self._idle.pop(0).abort()
 
     async def aclose(self) -> None:
         """Close the idle connections; those in use belong to their requests."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from dranet.cluster.http import ResponseHead
+from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, ProtocolError, Reason
 
 _REASONS = {
@@ -24,6 +24,7 @@ _REASONS = {
 }
 _RETRYABLE = {408, 409, 410, 429}
 _MAX_TEXT = 2000
+_MAX_RETRY_AFTER_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,15 @@ class RequestName:
 
 def failure_from_answer(request: RequestName, head: ResponseHead, body: bytes) -> ClusterError:
     """The error of an answer that is not 2xx (or not JSON of the API at all, as from a proxy)."""
-    return failure_from_status(request, head.status, _parse_status(body))
+    error = failure_from_status(request, head.status, _parse_status(body))
+    error.retry_after_seconds = parse_retry_after(head) or 0.0
+    return error
+
+
+def parse_retry_after(head: ResponseHead) -> float | None:
+    """``Retry-After`` in seconds (API servers never send the date form), capped."""
+    text = head.headers.get("retry-after", "")
+    return min(float(text), _MAX_RETRY_AFTER_SECONDS) if text.isascii() and text.isdigit() else None
 
 
 def failure_from_status(request: RequestName, code: int, status: Mapping[str, Any]) -> ClusterError:

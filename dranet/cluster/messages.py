@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +15,7 @@ import dranet
 from dranet.cluster.credentials import ClusterAccess
 from dranet.cluster.failures import RequestName, failure_from_status
 from dranet.cluster.http import encode_request
+from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError
 
 JsonObject = dict[str, Any]
@@ -24,6 +24,9 @@ _JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 """JSON is YAML; older servers know this type by no other name."""
+
+USER_AGENT = f"dranet/{dranet.__version__}"
+"""Of the driver, in the API server's audit log and metrics."""
 
 
 class EventType(StrEnum):
@@ -67,11 +70,11 @@ class Request:
         """Whether sending it twice does no harm: a POST may create a second object."""
         return self.method != "POST"
 
-    def encode(self, access: ClusterAccess, token: str) -> bytes:
+    def encode(self, access: ClusterAccess, token: str, user_agent: str) -> bytes:
         target = access.base_path + self.path
         if self.query:
             target += "?" + urlencode(self.query)
-        headers = {"Accept": _JSON, "User-Agent": f"dranet/{dranet.__version__}"}
+        headers = {"Accept": _JSON, "User-Agent": user_agent}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         if self.body is None:

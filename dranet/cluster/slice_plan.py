@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from dranet.cluster.client import JsonObject
-from dranet.model.device import AttributeValue, Device
+from dranet.cluster.messages import JsonObject
+from dranet.cluster.slice_content import is_same_page, keep_taint_times, read_page
+from dranet.cluster.slice_fields import Page
+from dranet.dataclass import dataclass
 
 API_VERSION = "resource.k8s.io/v1"
 _MIN_INDEX_DIGITS = 5
@@ -22,10 +23,8 @@ _MAX_GENERATE_NAME_LENGTH = 58
 """The API server cuts a longer ``generateName`` here before it adds five characters."""
 
 _INDEX = re.compile(r"([0-9a-f]{5,})-")
-
-DeviceJson = JsonObject
-Page = tuple[DeviceJson, ...]
-"""The devices of one slice."""
+_FOREIGN_FIELDS = ("nodeSelector", "allNodes", "perDeviceNodeSelection", "sharedCounters")
+"""Fields of a spec that we never set, and that change what the slice means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class UpdateSlice:
 
 @dataclass(frozen=True, slots=True)
 class CreateSlice:
-    """``body`` has no owner yet: that takes a look at the Node."""
+    """``body`` has an owner only if the plan was made with one."""
 
     index: int
     body: JsonObject
@@ -75,56 +74,41 @@ class SyncPlan:
     writes: tuple[Write, ...]
     generation: int
 
-
-def device_to_json(device: Device) -> DeviceJson:
-    """A device as ``resource.k8s.io/v1`` spells it."""
-    body: DeviceJson = {"name": device.name}
-    if device.attributes:
-        body["attributes"] = {
-            name: _attribute_to_json(value) for name, value in sorted(device.attributes.items())
-        }
-    if device.shared:
-        body["allowMultipleAllocations"] = True
-    return body
+    @property
+    def creates(self) -> bool:
+        return any(isinstance(write, CreateSlice) for write in self.writes)
 
 
-def _attribute_to_json(value: AttributeValue) -> JsonObject:
-    if isinstance(value, bool):  # before int: a bool is one
-        return {"bool": value}
-    if isinstance(value, tuple):
-        return {"ints": list(value)}
-    return {"int": value} if isinstance(value, int) else {"string": value}
+def build_owner(node: Mapping[str, Any]) -> JsonObject:
+    """The reference to a Node object by which its slices go when it goes."""
+    name, uid = node["metadata"]["name"], node["metadata"]["uid"]
+    return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid, "controller": True}
 
 
-def build_pages(pages: Sequence[Sequence[Device]]) -> tuple[Page, ...]:
-    """Devices to API JSON; no pages become one empty page.
+def plan_sync(
+    existing: Sequence[JsonObject], desired: DesiredPool, owner: JsonObject | None = None
+) -> SyncPlan:
+    """Compare this node's slices of this driver with the desired pool.
 
-    Raises:
-        ValueError: a device name is there twice, which would make the whole pool invalid.
+    With ``owner`` a slice that names another Node (one of the same name that is gone) is given to this one.
+    That alone is no change of the pool, so its generation stays.
     """
-    names = [device.name for page in pages for device in page]
-    if len(names) != len(set(names)):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"device names are not unique in the pool: {', '.join(twice)}")
-    return tuple(tuple(device_to_json(device) for device in page) for page in pages) or ((),)
-
-
-def plan_sync(existing: Sequence[JsonObject], desired: DesiredPool) -> SyncPlan:
-    """Compare this node's slices of this driver with the desired pool."""
     of_pool = [found for found in existing if _pool(found).get("name") == desired.pool]
     generation = max((_generation(found) for found in of_pool), default=0)
     matched = _match(of_pool, desired, generation)
     kept = {found["metadata"]["uid"] for found in matched.values()}
     obsolete = [found for found in existing if found["metadata"]["uid"] not in kept]
     missing = [index for index in range(len(desired.pages)) if index not in matched]
-    changed = [i for i, found in matched.items() if _differs(found, desired, i, generation)]
+    changed = {i for i, found in matched.items() if _differs(found, desired, i, generation)}
     if missing or len(changed) > 1:
         generation += 1
-        changed = list(matched)
+        changed = set(matched)
+    orphans = {i for i, found in matched.items() if owner and not _is_owned(found, owner)}
+    specs = _SpecBuilder(desired, generation, existing)
     writes: tuple[Write, ...] = (
         *(_delete(found) for found in obsolete),
-        *(_update(matched[index], desired, index, generation) for index in sorted(changed)),
-        *(_create(desired, index, generation) for index in missing),
+        *(_update(matched[index], index, specs, owner) for index in sorted(changed | orphans)),
+        *(_create(index, specs, owner) for index in missing),
     )
     return SyncPlan(writes, generation)
 
@@ -136,11 +120,21 @@ def name_prefix(desired: DesiredPool, index: int) -> str:
     return f"{index:0{digits}x}-{desired.driver}-{desired.node}-"
 
 
-def read_content(found: Mapping[str, Any]) -> Page:
-    """The devices of a slice as the API server has it, for comparing by value: what is empty counts as
-    absent, because servers differ in spelling that."""
-    devices = found.get("spec", {}).get("devices") or ()
-    return tuple({key: value for key, value in device.items() if value not in ({}, [])} for device in devices)
+def decode_index(name: str, desired: DesiredPool) -> int | None:
+    """Which page the slice of this name stands for; ``None`` for a name that we would not give."""
+    match = _INDEX.match(name)
+    index = int(match[1], 16) if match else len(desired.pages)
+    if index >= len(desired.pages):
+        return None
+    prefix = name_prefix(desired, index)[:_MAX_GENERATE_NAME_LENGTH]
+    return index if name.startswith(prefix) else None
+
+
+def iter_adopted(pages: Sequence[Page], adopted: Mapping[int, tuple[Page, Page]]) -> Iterator[Page]:
+    """``pages`` with what the server made of them: ``adopted`` maps an index to (sent, stored)."""
+    for index, page in enumerate(pages):
+        sent, stored = adopted.get(index, (page, page))
+        yield stored if sent == page else page
 
 
 def _match(of_pool: Sequence[JsonObject], desired: DesiredPool, generation: int) -> dict[int, JsonObject]:
@@ -148,7 +142,7 @@ def _match(of_pool: Sequence[JsonObject], desired: DesiredPool, generation: int)
     older one."""
     matched: dict[int, JsonObject] = {}
     for found in sorted(of_pool, key=_age):
-        index = _decode_index(found, desired)
+        index = decode_index(found["metadata"]["name"], desired)
         if index is not None and _generation(found) == generation:
             matched.setdefault(index, found)
     return matched
@@ -157,16 +151,6 @@ def _match(of_pool: Sequence[JsonObject], desired: DesiredPool, generation: int)
 def _age(found: JsonObject) -> tuple[str, str]:
     metadata = found["metadata"]
     return (str(metadata.get("creationTimestamp", "")), metadata["name"])
-
-
-def _decode_index(found: JsonObject, desired: DesiredPool) -> int | None:
-    name: str = found["metadata"]["name"]
-    match = _INDEX.match(name)
-    index = int(match[1], 16) if match else len(desired.pages)
-    if index >= len(desired.pages):
-        return None
-    prefix = name_prefix(desired, index)[:_MAX_GENERATE_NAME_LENGTH]
-    return index if name.startswith(prefix) else None
 
 
 def _pool(found: JsonObject) -> JsonObject:
@@ -179,14 +163,17 @@ def _generation(found: JsonObject) -> int:
 
 
 def _differs(found: JsonObject, desired: DesiredPool, index: int, generation: int) -> bool:
-    spec = found["spec"]
-    reach = {key for key in ("nodeSelector", "allNodes", "perDeviceNodeSelection") if spec.get(key)}
+    spec, pool = found["spec"], _pool(found)
     return (
-        bool(reach)
-        or bool(spec.get("sharedCounters"))
-        or _pool(found) != _build_pool(desired, generation)
-        or read_content(found) != desired.pages[index]
+        any(spec.get(field) for field in _FOREIGN_FIELDS)
+        or any(pool.get(key) != value for key, value in _build_pool(desired, generation).items())
+        or not is_same_page(read_page(found), desired.pages[index])
     )
+
+
+def _is_owned(found: JsonObject, owner: JsonObject) -> bool:
+    owners = found["metadata"].get("ownerReferences") or ()
+    return [one.get("uid") for one in owners if one.get("kind") == "Node"] == [owner["uid"]]
 
 
 def _build_pool(desired: DesiredPool, generation: int) -> JsonObject:
@@ -197,13 +184,21 @@ def _build_pool(desired: DesiredPool, generation: int) -> JsonObject:
     }
 
 
-def _build_spec(desired: DesiredPool, index: int, generation: int) -> JsonObject:
-    return {
-        "driver": desired.driver,
-        "nodeName": desired.node,
-        "pool": _build_pool(desired, generation),
-        "devices": list(desired.pages[index]),
-    }
+class _SpecBuilder:
+    """Specs of the pool as it is to be, with what is carried over from how it is."""
+
+    def __init__(self, desired: DesiredPool, generation: int, existing: Sequence[JsonObject]) -> None:
+        self.desired = desired
+        self._generation = generation
+        self._existing = existing
+
+    def build(self, index: int) -> JsonObject:
+        return {
+            "driver": self.desired.driver,
+            "nodeName": self.desired.node,
+            "pool": _build_pool(self.desired, self._generation),
+            "devices": list(keep_taint_times(self.desired.pages[index], self._existing)),
+        }
 
 
 def _delete(found: JsonObject) -> DeleteSlice:
@@ -211,24 +206,21 @@ def _delete(found: JsonObject) -> DeleteSlice:
     return DeleteSlice(metadata["name"], metadata["uid"], metadata["resourceVersion"])
 
 
-def _update(found: JsonObject, desired: DesiredPool, index: int, generation: int) -> UpdateSlice:
+def _update(found: JsonObject, index: int, specs: _SpecBuilder, owner: JsonObject | None) -> UpdateSlice:
     metadata = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
-    body = {**found, "metadata": metadata, "spec": _build_spec(desired, index, generation)}
+    if owner and not _is_owned(found, owner):
+        others = [one for one in metadata.get("ownerReferences") or () if one.get("kind") != "Node"]
+        metadata["ownerReferences"] = [*others, owner]
+    body = {**found, "metadata": metadata, "spec": specs.build(index)}
     return UpdateSlice(index, metadata["name"], body)
 
 
-def _create(desired: DesiredPool, index: int, generation: int) -> CreateSlice:
+def _create(index: int, specs: _SpecBuilder, owner: JsonObject | None) -> CreateSlice:
+    metadata: JsonObject = {"generateName": name_prefix(specs.desired, index)}
     body = {
         "apiVersion": API_VERSION,
         "kind": "ResourceSlice",
-        "metadata": {"generateName": name_prefix(desired, index)},
-        "spec": _build_spec(desired, index, generation),
+        "metadata": {**metadata, "ownerReferences": [owner]} if owner else metadata,
+        "spec": specs.build(index),
     }
     return CreateSlice(index, body)
-
-
-def iter_adopted(pages: Sequence[Page], adopted: Mapping[int, tuple[Page, Page]]) -> Iterator[Page]:
-    """``pages`` with what the server made of them: ``adopted`` maps an index to (sent, stored)."""
-    for index, page in enumerate(pages):
-        sent, stored = adopted.get(index, (page, page))
-        yield stored if sent == page else page

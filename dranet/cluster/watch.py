@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+import random
+from collections.abc import AsyncGenerator, Callable
 
 from dranet.cluster.backoff import Backoff
-from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
-from dranet.errors import DranetError, Reason
+from dranet.cluster.client import ApiClient, EventType, WatchEvent
+from dranet.cluster.lists import Snapshot, fetch_snapshot
+from dranet.errors import ClusterError, DranetError, Reason
+
+__all__ = ["Snapshot", "list_and_watch"]
 
 _log = logging.getLogger(__name__)
+_random = random.SystemRandom()
 
 _STEADY_SECONDS = 5.0
 """A watch that lasted this long was healthy: the next one starts without waiting."""
 
+_FULL_SHARE = 0.9
+"""A watch that ends before this share of its time was cut off: its server goes down, or what is between."""
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The whole collection at ``resource_version``: what is not in it does not exist."""
+_MAX_REFUSED_RESUMES = 3
+"""After so many refusals in a row the version itself may be what the server cannot serve: one that was
+restored from a backup waits for it to come, and answers 504."""
 
-    items: tuple[JsonObject, ...]
-    resource_version: str
+_NO_VERDICT = (0, 429, 503)
+"""Statuses that say nothing of the request: no answer at all, or none now."""
 
 
 async def list_and_watch(
@@ -35,28 +41,36 @@ async def list_and_watch(
     backoff: Backoff | None = None,
     watch_seconds: int = 300,
     silence_seconds: float = 150.0,
+    on_cut: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[Snapshot | WatchEvent, None]:
     """Yield a :class:`Snapshot`, then each change as a :class:`WatchEvent` (no bookmarks).
 
-    A broken watch resumes from the last version seen; where the server has forgotten it (API_GONE) a new
-    Snapshot comes. Never ends and raises no :class:`DranetError`: trouble is logged once, and tried
-    again with backoff. Leave it through ``contextlib.aclosing``.
+    A broken watch resumes from the last version seen; where the server has forgotten it (API_GONE), or keeps
+    refusing it, a new Snapshot comes. Never ends and raises no :class:`DranetError`: trouble is logged once,
+    and tried again with backoff. ``on_cut`` hears of each watch that ended before its time: who answers next
+    may be another server, or another version of it. Leave it through ``contextlib.aclosing``.
+
+    A watch lasts once to twice ``watch_seconds``, so that the nodes of a cluster do not renew theirs in step.
     """
     trouble = _Trouble(path, backoff or Backoff(0.2, 30.0))
+    clock = asyncio.get_running_loop().time
     version = ""
     while True:
-        started = asyncio.get_running_loop().time()
+        started, lasting = clock(), watch_seconds
         try:
             if not version:
-                snapshot = await _fetch_snapshot(client, path, field_selector, label_selector)
+                snapshot = await fetch_snapshot(
+                    client, path, field_selector=field_selector, label_selector=label_selector
+                )
                 version = snapshot.resource_version
                 yield snapshot
+            started, lasting = clock(), _random.randint(watch_seconds, 2 * watch_seconds)
             watch = client.watch(
                 path,
                 resource_version=version,
                 field_selector=field_selector,
                 label_selector=label_selector,
-                timeout_seconds=watch_seconds,
+                timeout_seconds=lasting,
                 silence_seconds=silence_seconds,
             )
             async with contextlib.aclosing(watch) as events:
@@ -66,24 +80,14 @@ async def list_and_watch(
                     if event.type is not EventType.BOOKMARK:
                         yield event
         except DranetError as error:  # a ProtocolError, too: a proxy's error page is an answer of a kind
-            version = "" if error.reason is Reason.API_GONE else version
             trouble.begin(error)
+            version = "" if trouble.is_version_lost else version
         else:
-            if asyncio.get_running_loop().time() - started >= _STEADY_SECONDS:
+            if clock() - started >= _STEADY_SECONDS:
                 trouble.end()
+        if version and clock() - started < lasting * _FULL_SHARE:
+            on_cut()
         await trouble.wait()
-
-
-async def _fetch_snapshot(client: ApiClient, path: str, field_selector: str, label_selector: str) -> Snapshot:
-    listed = await client.list(path, field_selector=field_selector, label_selector=label_selector)
-    items = tuple({**_type_of(listed), **item} for item in listed.get("items") or ())
-    return Snapshot(items, str(listed.get("metadata", {}).get("resourceVersion", "")))
-
-
-def _type_of(listed: JsonObject) -> JsonObject:
-    """Items of a list come without their type; give it back, as a watch and a GET do."""
-    kind = str(listed.get("kind", "")).removesuffix("List")
-    return {"apiVersion": listed.get("apiVersion", ""), "kind": kind}
 
 
 class _Trouble:
@@ -93,19 +97,35 @@ class _Trouble:
         self._path = path
         self._backoff = backoff
         self._logged = False
+        self._refusals = 0
+        self._was_gone = False
+        self._patience_seconds = 0.0
+        self.is_version_lost = False
+        """The last failure means that the version cannot be resumed from."""
 
     def begin(self, error: DranetError) -> None:
         # A forgotten version and a stream that the server ends are everyday life of a watch.
         everyday = error.reason is Reason.API_GONE
+        if everyday and not self._was_gone:
+            self._backoff.reset()  # it answers: what it is to be asked for now is the list
+        self._was_gone = everyday
         if not self._logged and not everyday:
             self._logged = True
             _log.warning("following %s stopped, trying again: %s", self._path, error)
+        status = error.status if isinstance(error, ClusterError) else 0
+        self._patience_seconds = error.retry_after_seconds if isinstance(error, ClusterError) else 0.0
+        self._refusals += status not in _NO_VERDICT
+        self.is_version_lost = everyday or self._refusals >= _MAX_REFUSED_RESUMES
 
     def end(self) -> None:
         self._backoff.reset()
+        self._refusals = 0
+        self._was_gone = False
         if self._logged:
             self._logged = False
             _log.info("following %s works again", self._path)
 
     async def wait(self) -> None:
-        await asyncio.sleep(self._backoff.next_seconds())
+        """As long as the backoff says, and as the server asked for."""
+        seconds, self._patience_seconds = self._patience_seconds, 0.0
+        await asyncio.sleep(max(seconds, self._backoff.next_seconds()))

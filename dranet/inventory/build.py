@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import TypeVar
 
+from dranet.dataclass import dataclass
 from dranet.inventory import describe, naming
 from dranet.inventory.infrastructure import infrastructure_reason
 from dranet.inventory.nearness import NearestGpus, near_numa_nodes

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dranet.dataclass import dataclass
 from dranet.model.device import Device
 
 

@@ -10,9 +10,10 @@ sees them, too. What a pod has keeps its place and its attributes as they were.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from dranet.dataclass import dataclass
 from dranet.errors import DranetError
 from dranet.inventory.build import bare_device, carrier
 from dranet.inventory.decision import Decision

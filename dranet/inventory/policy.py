@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from dranet.dataclass import dataclass
 from dranet.inventory.decision import Decision
 from dranet.model.attributes import DOMAIN, MAX_NAME_LENGTH, is_attribute_name, is_qualified_name
 from dranet.model.device import AttributeValue, Device
@@ -54,6 +55,8 @@ class Policy:
     """Kinds of software links that are offered although they are infrastructure by default (``veth`` ...)."""
     list_attributes: bool = False
     """Publish ``resource.kubernetes.io/numaNode`` as a list: own node, then the equally near ones."""
+    taints: bool = True
+    """Devices may be published with taints, now or later; slices are shorter then."""
     prefer_attributes: tuple[str, ...] = ()
     """Qualified names that go first when a device has more attributes than a slice can take."""
     filter: DeviceFilter | None = field(default=None)

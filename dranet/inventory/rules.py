@@ -12,10 +12,10 @@ device adds nothing to it, and says so: an attribute that is missing makes a cla
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 
 from dranet.cel import CelError, DeviceExpression
+from dranet.dataclass import dataclass
 from dranet.errors import Reason
 from dranet.inventory.policy import GUARANTEED_OWN_ATTRIBUTES, Given, qualified_name
 from dranet.model.attributes import CATALOGUE, MAX_VALUE_BYTES, cut_text

@@ -11,9 +11,10 @@ pages fall depends on the devices and the policy alone, so that nothing is rewri
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from dranet.dataclass import dataclass
 from dranet.inventory.naming import is_device_name
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.model.attributes import (
@@ -30,9 +31,9 @@ from dranet.model.attributes import (
 from dranet.model.device import AttributeValue, Device
 
 MAX_DEVICES_PER_SLICE = 128
-MAX_DEVICES_PER_SLICE_WITH_LISTS = 64
-"""``resource.k8s.io/v1`` since 1.36, for a slice with list attributes (or taints or counters, which we do not
-use)."""
+MAX_DEVICES_PER_SHORT_SLICE = 64
+"""``resource.k8s.io/v1``, for a slice with taints (since 1.35) or list attributes (since 1.36); or with
+counters, which we do not use."""
 
 NO_ROOM = "there is no room"
 _NO_LISTS = "is a list, and the setting list_attributes is off"
@@ -68,11 +69,11 @@ def build_slices(
 
 
 def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> SlicePlan:
-    """Pages of at most 128 devices, or 64 where the policy allows lists; for none one empty page, which tells
-    that the pool is complete.
+    """Pages of at most 128 devices, or 64 where the policy allows taints or lists; for none one empty page,
+    which tells that the pool is complete.
 
-    With lists every page is short, also one that has none: a page may get one at any time, and would then
-    push devices from page to page.
+    Where they are allowed every page is short, also one that has none, and also where the cluster keeps none:
+    a page may get one at any time, and would then push devices from page to page.
     """
     published: list[Device] = []
     losses: list[str] = []
@@ -181,6 +182,7 @@ def _describe_losses(device: Device, left_out: Mapping[str, str]) -> list[str]:
 
 
 def _paginate(devices: Sequence[Device], policy: Policy) -> Pages:
-    limit = MAX_DEVICES_PER_SLICE_WITH_LISTS if policy.list_attributes else MAX_DEVICES_PER_SLICE
+    is_short = policy.taints or policy.list_attributes
+    limit = MAX_DEVICES_PER_SHORT_SLICE if is_short else MAX_DEVICES_PER_SLICE
     starts = range(0, len(devices), limit)
     return tuple(tuple(devices[start : start + limit]) for start in starts) or ((),)

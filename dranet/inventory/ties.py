@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from dranet.dataclass import dataclass
 from dranet.inventory.build import carrier
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.model.uplinks import OPENVSWITCH, TUNNEL_KINDS, choose_uplinks, has_local_parent, is_hardware

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
+from dranet.dataclass import dataclass
 from dranet.model.device import Device, DeviceKind
 
 _Path = tuple[list[str], str]

@@ -8,16 +8,18 @@ import contextlib
 import json
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import MAX_BODY_BYTES, ApiClient, EventType, JsonObject
+from dranet.cluster.connections import MAX_OPENING, Connection, ConnectionPool
 from dranet.cluster.credentials import TokenFile, access_from_url
 from dranet.cluster.failures import RequestName, describe_rule
 from dranet.errors import ClusterError, Reason, SettingsError
+from dranet.testbed.apiserver.faults import Trouble
 from dranet.testbed.apiserver.server import ApiServer
 
 CLAIM_STATUS = "/apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c/status"
@@ -251,12 +253,21 @@ async def test_a_server_that_throttles_for_ever_is_unavailable(server: ApiServer
     assert len(server.requests) == 6
 
 
-async def test_a_long_retry_after_does_not_outlast_the_calls_own_time(server: ApiServer) -> None:
+async def test_a_long_retry_after_is_handed_to_the_caller_and_not_waited_for(server: ApiServer) -> None:
     server.fail_next("GET", MAPS, 503, 100, retry_after=3600)
     async with ApiClient(access_from_url(server.url), timeout_seconds=0.2) as client:
-        with pytest.raises(ClusterError, match="timed out") as caught:
+        with pytest.raises(ClusterError, match="503") as caught:
             await client.list(MAPS)
     assert caught.value.retryable
+    assert caught.value.retry_after_seconds == 30.0
+
+
+async def test_a_dry_run_answers_as_a_create_does_and_stores_nothing(
+    server: ApiServer, client: ApiClient
+) -> None:
+    answer = await client.create(MAPS, config_map("a"), dry_run=True)
+    assert answer["metadata"]["name"] == "a"
+    assert server.objects("configmaps") == []
 
 
 # Connections.
@@ -658,3 +669,39 @@ async def test_a_pod_reaches_its_api_server_with_its_service_account(
         environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}
         async with ApiClient.from_in_cluster(environment, tmp_path) as client:
             assert (await client.get(paths.namespace("default")))["metadata"]["name"] == "default"
+
+
+async def test_a_crowd_of_requests_opens_few_connections_and_few_at_a_time(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handshake costs milliseconds of the event loop, and all pods of a node may start together."""
+    opening, most, opened = 0, 0, 0
+    real_open = ConnectionPool.open
+
+    async def counting_open(pool: ConnectionPool) -> Connection:
+        nonlocal opening, most, opened
+        opening, opened = opening + 1, opened + 1
+        most = max(most, opening)
+        try:
+            return await real_open(pool)
+        finally:
+            opening -= 1
+
+    monkeypatch.setattr(ConnectionPool, "open", counting_open)
+    async with ApiClient(access_from_url(server.url)) as client:
+        answers = await asyncio.gather(*(client.get(paths.NAMESPACES) for _ in range(200)))
+    assert len(answers) == 200
+    assert most <= MAX_OPENING
+    assert opened < 100
+
+
+async def test_a_request_does_not_wait_for_the_answers_to_others(
+    server: ApiServer, client: ApiClient, wait_until: Callable[[Callable[[], bool]], Awaitable[None]]
+) -> None:
+    server.trouble_next("GET", paths.NODES, Trouble(stalls=True), count=20)
+    slow = [asyncio.create_task(client.get(paths.NODES)) for _ in range(20)]
+    await wait_until(lambda: sum(record.path == paths.NODES for record in server.requests) == 20)
+    await client.get(paths.NAMESPACES)
+    assert not any(task.done() for task in slow)
+    for task in slow:
+        task.cancel()

@@ -3,7 +3,6 @@ table that a node-local pool can meet, and our own."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -16,15 +15,15 @@ from dranet.cluster.slice_plan import (
     DeleteSlice,
     DesiredPool,
     UpdateSlice,
-    build_pages,
-    device_to_json,
+    build_owner,
+    decode_index,
     iter_adopted,
     name_prefix,
     plan_sync,
 )
-from dranet.model.device import Device, DeviceKind
 
 DRIVER, NODE, POOL = "dra.net", "node-a", "pool-a"
+OWNER = build_owner({"metadata": {"name": NODE, "uid": "n"}})
 
 
 def desired(*pages: Sequence[str], pool: str = POOL) -> DesiredPool:
@@ -52,7 +51,7 @@ def found(
             "resourceVersion": f"{100 + index}",
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "managedFields": [{"manager": "x"}],
-            "ownerReferences": [{"kind": "Node", "uid": "n"}],
+            "ownerReferences": [OWNER],
         },
         "spec": {
             "driver": DRIVER,
@@ -177,7 +176,7 @@ def test_an_update_keeps_the_objects_identity_and_owner_and_carries_its_version(
     assert isinstance(write, UpdateSlice)
     metadata = write.body["metadata"]
     assert metadata["resourceVersion"] == "100"
-    assert metadata["ownerReferences"] == [{"kind": "Node", "uid": "n"}]
+    assert metadata["ownerReferences"] == [OWNER]
     assert "managedFields" not in metadata
 
 
@@ -186,11 +185,85 @@ def test_a_delete_is_bound_to_what_was_judged() -> None:
     assert write == DeleteSlice(f"00003-{DRIVER}-{NODE}-abcde", f"uid-00003-{DRIVER}-{NODE}-abcde", "103")
 
 
-def test_what_a_server_spells_as_empty_is_no_difference() -> None:
+def test_what_a_server_spells_as_empty_or_knows_beyond_us_is_no_difference() -> None:
     existing = found(0, ["d0"])
     existing["spec"]["devices"][0] |= {"attributes": {}, "taints": []}
-    existing["spec"]["sharedCounters"] = []
+    existing["spec"] |= {"sharedCounters": [], "allNodes": False, "skipNodeOperations": []}
+    existing["spec"]["pool"]["newer"] = 1
     assert plan_sync([existing], desired(["d0"])).writes == ()
+
+
+def tainted(time: str = "") -> DesiredPool:
+    """Two devices, the second with a taint of this time, or without one."""
+    taint = {"key": "k", "effect": "NoSchedule"}
+    if time:
+        taint["timeAdded"] = time
+    return DesiredPool(DRIVER, NODE, POOL, (({"name": "d0"}, {"name": "d1", "taints": [taint]}),))
+
+
+def test_a_taint_that_stays_keeps_its_time_when_its_slice_is_written_for_another_reason() -> None:
+    existing = found(0, ["d0"])
+    existing["spec"]["devices"] = list(tainted("2026-01-01T00:00:00Z").pages[0])[1:]
+    (write,) = plan_sync([existing], tainted()).writes
+    assert isinstance(write, UpdateSlice)
+    assert write.body["spec"]["devices"] == list(tainted("2026-01-01T00:00:00Z").pages[0])
+
+
+def test_a_taint_keeps_its_time_also_when_its_slice_is_made_anew() -> None:
+    existing = found(0, ["d0"], name="a-random-name")
+    existing["spec"]["devices"] = list(tainted("2026-01-01T00:00:00Z").pages[0])
+    (create,) = [write for write in plan_sync([existing], tainted()).writes if isinstance(write, CreateSlice)]
+    assert create.body["spec"]["devices"][1]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
+
+
+def test_slices_of_a_node_object_that_is_gone_are_given_to_the_new_one_and_nothing_else_changes() -> None:
+    new = build_owner({"metadata": {"name": NODE, "uid": "n2"}})
+    other = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "x", "uid": "y"}
+    existing = [*TWO, found(2, ["d2"])]
+    existing = [
+        {**one, "metadata": {**one["metadata"], "ownerReferences": [other, OWNER]}} for one in existing
+    ]
+    plan = plan_sync(existing[:2], desired(["d0"], ["d1"]), new)
+    assert plan.generation == 1
+    assert [type(write) for write in plan.writes] == [UpdateSlice, UpdateSlice]
+    for write, before in zip(plan.writes, existing, strict=False):
+        assert isinstance(write, UpdateSlice)
+        assert write.body["metadata"]["ownerReferences"] == [other, new]
+        assert write.body["spec"] == before["spec"]
+
+
+def test_a_changed_slice_of_a_node_object_that_is_gone_takes_one_write() -> None:
+    new = build_owner({"metadata": {"name": NODE, "uid": "n2"}})
+    plan = plan_sync(TWO, desired(["x"], ["d1"]), new)
+    assert (plan.generation, len(plan.writes)) == (1, 2)
+    assert plan_sync(TWO, desired(["d0"], ["d1"]), OWNER).writes == ()
+
+
+def test_created_slices_have_the_owner() -> None:
+    (write,) = plan_sync([], desired(["d0"]), OWNER).writes
+    assert isinstance(write, CreateSlice)
+    assert write.body["metadata"]["ownerReferences"] == [OWNER]
+
+
+@given(count=st.integers(1, 3), others=st.text("0123456789abcdefxyz-.", max_size=70))
+def test_every_name_that_we_give_is_decoded_and_no_other_is(count: int, others: str) -> None:
+    wanted = desired(*[[] for _ in range(count)])
+    for index in range(count):
+        assert decode_index(name_prefix(wanted, index)[:58] + "abcde", wanted) == index
+    assert decode_index(name_prefix(desired(*[[] for _ in range(9)]), 8) + "abcde", wanted) is None
+    prefixes = tuple(name_prefix(wanted, index)[:58] for index in range(count))
+    assert (decode_index(others, wanted) is None) or others.startswith(prefixes)
+
+
+@pytest.mark.parametrize(("count", "digits"), [(1, 5), (0x100000, 5), (0x100001, 6)])
+def test_the_index_has_at_least_five_digits_and_as_many_as_the_last_one_takes(
+    count: int, digits: int
+) -> None:
+    wanted = DesiredPool(DRIVER, NODE, POOL, ((),) * count)
+    for index in (0, count - 1):
+        prefix = name_prefix(wanted, index)
+        assert prefix.index("-") == digits
+        assert decode_index(prefix + "abcde", wanted) == index
 
 
 def test_names_order_the_slices_and_carry_driver_and_node() -> None:
@@ -211,54 +284,6 @@ def test_a_name_that_the_server_cut_is_still_ours() -> None:
 def test_a_random_name_that_begins_like_an_index_is_not_taken_for_one() -> None:
     existing = found(0, ["d0"], name="00000-other-zzzzz")
     assert counts([existing], desired(["d0"])) == (1, 0, 1, 2)
-
-
-def test_attributes_are_typed_and_a_bool_is_not_an_int() -> None:
-    device = Device(
-        "eth0", DeviceKind.NIC, {"dra.net/mtu": 1500, "dra.net/rdma": True, "dra.net/ifName": "eth0"}
-    )
-    assert device_to_json(device) == {
-        "name": "eth0",
-        "attributes": {
-            "dra.net/ifName": {"string": "eth0"},
-            "dra.net/mtu": {"int": 1500},
-            "dra.net/rdma": {"bool": True},
-        },
-    }
-
-
-def test_a_list_attribute_keeps_its_order() -> None:
-    device = Device("eth0", DeviceKind.NIC, {"resource.kubernetes.io/numaNode": (1, 0)})
-    assert device_to_json(device)["attributes"] == {"resource.kubernetes.io/numaNode": {"ints": [1, 0]}}
-
-
-def test_a_shared_device_may_be_allocated_several_times() -> None:
-    assert device_to_json(Device("a", DeviceKind.NIC, shared=True)) == {
-        "name": "a",
-        "allowMultipleAllocations": True,
-    }
-
-
-def test_a_list_attribute_is_compared_by_value() -> None:
-    def numa(*nodes: int) -> Device:
-        return Device("eth0", DeviceKind.NIC, {"resource.kubernetes.io/numaNode": nodes})
-
-    wanted = DesiredPool(DRIVER, NODE, POOL, build_pages([[numa(1, 0)]]))
-    existing = found(0, [])
-    existing["spec"]["devices"] = [json.loads(json.dumps(device_to_json(numa(1, 0))))]
-    assert counts([existing], wanted) == (0, 0, 0, 1)
-    existing["spec"]["devices"] = [device_to_json(numa(0, 1))]
-    assert counts([existing], wanted) == (0, 1, 0, 1)
-
-
-def test_a_device_name_that_is_there_twice_is_refused() -> None:
-    twice = Device("eth0", DeviceKind.NIC)
-    with pytest.raises(ValueError, match="eth0"):
-        build_pages([[twice], [twice]])
-
-
-def test_no_pages_are_one_empty_page() -> None:
-    assert build_pages([]) == ((),)
 
 
 def test_an_adopted_page_counts_only_as_long_as_the_same_is_wanted() -> None:

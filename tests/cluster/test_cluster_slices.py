@@ -3,71 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
-from dranet.cluster.slices import SlicePublisher
+from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.errors import ProtocolError, Reason
-from dranet.model.device import Device, DeviceKind
+from dranet.testbed.apiserver.faults import Trouble
 from dranet.testbed.apiserver.server import ApiServer
-
-DRIVER, NODE = "dra.net", "node-a"
-WRITES = ("POST", "PUT", "PATCH", "DELETE")
-DEADLINE_SECONDS = 10.0
+from tests.cluster.publishing import (
+    DRIVER,
+    NODE,
+    CountingClient,
+    build_publisher,
+    device_names,
+    held,
+    pages,
+    publish,
+    running,
+)
 
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
-def device(name: str, mtu: int = 1500) -> Device:
-    return Device(name, DeviceKind.NIC, {"dra.net/mtu": mtu, "dra.net/rdma": False, "dra.net/ifName": name})
-
-
-def pages(*names: Sequence[str], mtu: int = 1500) -> list[list[Device]]:
-    return [[device(name, mtu) for name in page] for page in names]
-
-
-def build_publisher(client: ApiClient) -> SlicePublisher:
-    quick = Backoff(0.01, 0.05)
-    return SlicePublisher(client, DRIVER, NODE, repair_backoff=Backoff(0.01, 0.05), retry_backoff=quick)
+@pytest.fixture
+async def own(server: ApiServer) -> AsyncIterator[CountingClient]:
+    """The publisher's own client."""
+    async with CountingClient(server) as counting:
+        yield counting
 
 
 @pytest.fixture
-async def publisher(client: ApiClient, node: JsonObject) -> AsyncIterator[SlicePublisher]:
+async def publisher(
+    own: CountingClient, node: JsonObject, wait_until: WaitUntil
+) -> AsyncIterator[SlicePublisher]:
+    """One that runs, and has asked what the server keeps."""
     assert node["metadata"]["name"] == NODE
-    made = build_publisher(client)
-    task = asyncio.create_task(made.run())
-    yield made
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-
-
-async def publish(publisher: SlicePublisher, wanted: Sequence[Sequence[Device]]) -> None:
-    publisher.set_desired(wanted)
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        await publisher.wait_published()
-
-
-def held(server: ApiServer) -> list[JsonObject]:
-    return server.objects("resourceslices")
-
-
-def device_names(server: ApiServer) -> list[list[str]]:
-    return [[item["name"] for item in found["spec"].get("devices", ())] for found in held(server)]
-
-
-def count_writes(server: ApiServer) -> Counter[str]:
-    path = paths.RESOURCE_SLICES
-    return Counter(r.method for r in server.requests if r.method in WRITES and r.path.startswith(path))
+    async with running(build_publisher(own)) as made:
+        await wait_until(lambda: made.features is not None)
+        yield made
 
 
 async def test_a_first_publication_makes_slices_of_generation_one_owned_by_the_node(
@@ -86,12 +66,12 @@ async def test_a_first_publication_makes_slices_of_generation_one_owned_by_the_n
 
 
 async def test_nothing_is_written_before_the_first_desired_content(
-    server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
+    own: CountingClient, server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
 ) -> None:
     await wait_until(lambda: server.open_watches() == 1)
     assert not publisher.is_published
     assert publisher.last_error == "not written yet"
-    assert count_writes(server) == {}
+    assert own.writes == {}
     assert held(server) == []
 
 
@@ -110,31 +90,26 @@ async def test_three_hundred_devices_are_three_slices_of_one_generation(
     assert {found["spec"]["pool"]["generation"] for found in held(server)} == {1}
 
 
-async def test_equal_content_again_writes_nothing(server: ApiServer, publisher: SlicePublisher) -> None:
+async def test_equal_content_again_writes_nothing(own: CountingClient, publisher: SlicePublisher) -> None:
     await publish(publisher, pages(["eth0"]))
-    before = count_writes(server)
+    before = own.writes.copy()
     await publish(publisher, pages(["eth0"]))
     await publish(publisher, pages(["eth0", "eth1"]))
     await publish(publisher, pages(["eth0", "eth1"]))
-    assert count_writes(server) - before == {"PUT": 1}
+    assert own.writes - before == {"update": 1}
 
 
 async def test_a_restarted_driver_finds_its_slices_and_writes_nothing(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher
+    server: ApiServer, publisher: SlicePublisher
 ) -> None:
     await publish(publisher, pages(["eth0"], ["eth1"]))
-    before = count_writes(server)
-    second = build_publisher(client)
-    task = asyncio.create_task(second.run())
-    await publish(second, pages(["eth0"], ["eth1"]))
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert count_writes(server) == before
-    assert second.generation == 1
+    async with CountingClient(server) as other, running(build_publisher(other)) as second:
+        await publish(second, pages(["eth0"], ["eth1"]))
+        assert (other.writes, second.generation) == ({}, 1)
 
 
 async def test_one_changed_slice_is_updated_in_place_and_two_bump_the_generation(
-    server: ApiServer, publisher: SlicePublisher
+    own: CountingClient, server: ApiServer, publisher: SlicePublisher
 ) -> None:
     await publish(publisher, pages(["a"], ["b"], ["c"]))
     uids = [found["metadata"]["uid"] for found in held(server)]
@@ -144,18 +119,18 @@ async def test_one_changed_slice_is_updated_in_place_and_two_bump_the_generation
     assert publisher.generation == 2
     assert [found["metadata"]["uid"] for found in held(server)] == uids
     assert {found["spec"]["pool"]["generation"] for found in held(server)} == {2}
-    assert count_writes(server) == {"POST": 3, "PUT": 1 + 3}
+    assert own.writes == {"create": 3, "update": 1 + 3}
 
 
 async def test_fewer_pages_delete_the_redundant_slice(server: ApiServer, publisher: SlicePublisher) -> None:
     await publish(publisher, pages(["a"], ["b"]))
     await publish(publisher, pages(["a"]))
     assert device_names(server) == [["a"]]
-    assert (publisher.generation, publisher.counters.deletes) == (1, 1)
+    assert (publisher.generation, publisher.counters.writes["delete"]) == (1, 1)
 
 
 async def test_slices_of_other_nodes_and_drivers_are_not_touched(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher
+    own: CountingClient, server: ApiServer, client: ApiClient, publisher: SlicePublisher
 ) -> None:
     for driver, node in ((DRIVER, "node-b"), ("other.driver", NODE)):
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
@@ -163,7 +138,7 @@ async def test_slices_of_other_nodes_and_drivers_are_not_touched(
         await client.create(paths.RESOURCE_SLICES, {"metadata": {"generateName": "x-"}, "spec": spec})
     await publish(publisher, pages(["eth0"]))
     assert len(held(server)) == 3
-    assert count_writes(server) == {"POST": 3}
+    assert own.writes == {"create": 1}
 
 
 async def test_slices_that_others_wiped_come_back(
@@ -216,20 +191,34 @@ async def test_slices_of_a_replaced_node_object_get_the_new_owner(
 
 
 async def test_a_node_object_that_comes_late_is_waited_for(client: ApiClient, wait_until: WaitUntil) -> None:
-    publisher = build_publisher(client)
-    task = asyncio.create_task(publisher.run())
-    publisher.set_desired(pages(["a"]))
-    await wait_until(lambda: publisher.counters.failures[Reason.API_NOT_FOUND] > 0)
-    assert "nodes" in publisher.last_error
-    await client.create(paths.NODES, {"metadata": {"name": NODE}})
-    await wait_until(lambda: publisher.is_published)
-    assert publisher.last_error == ""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(build_publisher(client)) as publisher:
+        publisher.set_desired(pages(["a"]))
+        await wait_until(lambda: publisher.counters.failures[Reason.API_NOT_FOUND] > 0)
+        assert "nodes" in publisher.last_error
+        await client.create(paths.NODES, {"metadata": {"name": NODE}})
+        await wait_until(lambda: publisher.is_published and publisher.last_error == "")
+
+
+async def test_however_long_the_node_object_takes_it_is_looked_for_every_few_seconds(
+    own: CountingClient, client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = SlicePublisher(own, DRIVER, NODE, retry_backoff=Backoff(3600, 3600))
+    waits: list[float] = []
+    real = publisher._wait_for_desired
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        await client.create(paths.NODES, {"metadata": {"name": NODE}})
+        await real(0)
+
+    monkeypatch.setattr(publisher, "_wait_for_desired", wait)
+    async with running(publisher):
+        await publish(publisher, pages(["a"]))
+    assert waits == [5.0]
 
 
 async def test_a_watch_that_lags_behind_never_leads_to_duplicates(
-    server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
+    own: CountingClient, server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
 ) -> None:
     await wait_until(lambda: server.open_watches() == 1)
     server.hold_watches()
@@ -237,22 +226,22 @@ async def test_a_watch_that_lags_behind_never_leads_to_duplicates(
     await publish(publisher, pages(["a"], ["b"]))
     await publish(publisher, pages(["x"], ["y"]))
     await publish(publisher, pages(["x"]))
-    before = count_writes(server)
+    before = own.writes.copy()
     server.release_watches()
     await publish(publisher, pages(["x", "z"]))
     assert device_names(server) == [["x", "z"]]
-    assert count_writes(server) - before == {"PUT": 1}
+    assert own.writes - before == {"update": 1}
 
 
 async def test_a_create_whose_answer_was_lost_is_not_repeated(
-    server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
+    own: CountingClient, server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
 ) -> None:
     await wait_until(lambda: server.open_watches() == 1)
     server.hold_watches()
     server.fail_next("POST", paths.RESOURCE_SLICES, 0)
     await publish(publisher, pages(["a"]))
     assert device_names(server) == [["a"]]
-    assert count_writes(server) == {"POST": 1}
+    assert own.writes == {"create": 1}
     server.release_watches()
 
 
@@ -266,21 +255,22 @@ async def test_a_refused_write_is_tried_again(
     assert publisher.counters.failures.total() == 3
 
 
-async def test_failures_and_the_last_success_are_there_for_the_metrics(
-    server: ApiServer, client: ApiClient, node: JsonObject
+async def test_failures_writes_and_the_last_success_are_there_for_the_metrics(
+    server: ApiServer, client: ApiClient, node: JsonObject, wait_until: WaitUntil
 ) -> None:
     assert node
     failures: list[Reason] = []
-    publisher = SlicePublisher(
-        client, DRIVER, NODE, retry_backoff=Backoff(0.01, 0.01), on_failure=failures.append
-    )
-    assert publisher.last_published == 0
-    server.fail_next("POST", paths.RESOURCE_SLICES, 503)
-    task = asyncio.create_task(publisher.run())
-    await publish(publisher, pages(["a"]))
-    assert failures == [Reason.API_UNAVAILABLE]
-    assert time.time() - publisher.last_published < 60
-    task.cancel()
+    writes: list[str] = []
+    listeners = PublishListeners(failed=failures.append, wrote=writes.append)
+    async with running(build_publisher(client, listeners=listeners)) as publisher:
+        await wait_until(lambda: publisher.features is not None)
+        assert publisher.last_published == 0
+        server.fail_next("POST", paths.RESOURCE_SLICES, 503)
+        await publish(publisher, pages(["a"], ["b"]))
+        await publish(publisher, pages(["c"]))
+        assert failures == [Reason.API_UNAVAILABLE]
+        assert writes == ["create", "create", "delete", "update"]
+        assert time.time() - publisher.last_published < 60
 
 
 async def test_a_conflicting_update_is_tried_again_on_the_newest_version(
@@ -315,20 +305,18 @@ async def test_new_content_does_not_wait_for_the_retry_of_the_old(
     client: ApiClient, node: JsonObject, wait_until: WaitUntil
 ) -> None:
     assert node
-    publisher = SlicePublisher(client, DRIVER, NODE, retry_backoff=Backoff(3600, 3600))
-    task = asyncio.create_task(publisher.run())
-    publisher.set_desired(pages(["Bad_Name"]))
-    await wait_until(lambda: publisher.counters.failures[Reason.API_INVALID] == 1)
-    await publish(publisher, pages(["good"]))
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    patient = SlicePublisher(client, DRIVER, NODE, retry_backoff=Backoff(3600, 3600))
+    async with running(patient) as publisher:
+        publisher.set_desired(pages(["Bad_Name"]))
+        await wait_until(lambda: publisher.counters.failures[Reason.API_INVALID] == 1)
+        await publish(publisher, pages(["good"]))
 
 
-class ForgetfulClient(ApiClient):
+class ForgetfulClient(CountingClient):
     """Talks to a server that is older than one of our fields and drops it."""
 
-    async def create(self, path: str, body: JsonObject) -> JsonObject:
-        return await super().create(path, _without_mtu(body))
+    async def create(self, path: str, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
+        return await super().create(path, body if dry_run else _without_mtu(body), dry_run=dry_run)
 
     async def replace(self, path: str, body: JsonObject) -> JsonObject:
         return await super().replace(path, _without_mtu(body))
@@ -346,49 +334,257 @@ async def test_a_field_that_the_server_drops_is_reported_once_and_does_not_loop(
     server: ApiServer, node: JsonObject, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert node
-    async with ForgetfulClient(access_from_url(server.url)) as client:
-        publisher = build_publisher(client)
-        task = asyncio.create_task(publisher.run())
+    async with ForgetfulClient(server) as forgetful, running(build_publisher(forgetful)) as publisher:
         await publish(publisher, pages(["a"]))
         await publish(publisher, pages(["a"], ["b"]))
         await publish(publisher, pages(["a"]))
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
     messages = [record.message for record in caplog.records if "stored slice" in record.message]
     assert [text.split(" of pool")[0] for text in messages] == [
         "the API server stored slice 0",
         "the API server stored slice 1",
     ]
-    assert count_writes(server) == {"POST": 2, "PUT": 2, "DELETE": 1}
+    assert forgetful.writes == {"create": 2, "update": 2, "delete": 1}
 
 
 async def test_two_drivers_that_disagree_do_not_write_at_full_speed(
-    server: ApiServer, client: ApiClient, node: JsonObject
+    server: ApiServer, node: JsonObject
 ) -> None:
-    """While two versions of a driver run on one node (a rolling update), each undoes the other."""
+    """Two of one name on one node, as when somebody ran a second one by hand: each undoes the other."""
     assert node
-    publishers = [SlicePublisher(client, DRIVER, NODE, repair_backoff=Backoff(0.2, 1.0)) for _ in range(2)]
-    tasks = [asyncio.create_task(publisher.run()) for publisher in publishers]
-    for publisher, mtu in zip(publishers, (1500, 9000), strict=True):
-        await publish(publisher, pages(["a"], mtu=mtu))
-    await asyncio.wait(tasks, timeout=1.0)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert count_writes(server).total() <= 20
+    async with CountingClient(server) as shared:
+        publishers = [
+            SlicePublisher(shared, DRIVER, NODE, repair_backoff=Backoff(0.2, 1.0)) for _ in range(2)
+        ]
+        tasks = [asyncio.create_task(publisher.run()) for publisher in publishers]
+        for publisher, mtu in zip(publishers, (1500, 9000), strict=True):
+            await publish(publisher, pages(["a"], mtu=mtu))
+        await asyncio.wait(tasks, timeout=1.0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert shared.writes.total() <= 20
 
 
 async def test_an_answer_that_is_no_api_object_is_tried_again(
-    server: ApiServer, client: ApiClient, publisher: SlicePublisher, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, own: CountingClient, publisher: SlicePublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, pages_of_a_proxy = client.create, [ProtocolError("the answer is not a JSON object")]
+    real = own.create
+    answers: list[Exception | JsonObject] = [{"kind": "Status"}, ProtocolError("not a JSON object")]
 
-    async def create(path: str, body: JsonObject) -> JsonObject:
-        if pages_of_a_proxy:
-            raise pages_of_a_proxy.pop()
-        return await real(path, body)
+    async def create(path: str, body: JsonObject, **options: Any) -> JsonObject:
+        if not answers:
+            return await real(path, body, **options)
+        if isinstance(answer := answers.pop(), Exception):
+            raise answer
+        return answer
 
-    monkeypatch.setattr(client, "create", create)
+    monkeypatch.setattr(own, "create", create)
     await publish(publisher, pages(["a"]))
     assert device_names(server) == [["a"]]
-    assert publisher.counters.failures == {Reason.PROTOCOL_ERROR: 1}
+    assert publisher.counters.failures == {Reason.PROTOCOL_ERROR: 2}
+
+
+# One instance after the other, and after itself.
+
+
+async def test_a_publisher_that_does_not_run_has_published_nothing(
+    own: CountingClient, node: JsonObject
+) -> None:
+    assert node
+    publisher = build_publisher(own)
+    publisher.set_desired(pages(["a"]))
+    assert (publisher.is_published, publisher.last_error) == (False, "not publishing")
+    async with running(publisher):
+        await publish(publisher, pages(["a"]))
+    assert (publisher.is_published, publisher.last_error) == (False, "not publishing")
+
+
+async def test_a_publisher_that_ends_leaves_its_slices_and_starts_again_without_a_write(
+    server: ApiServer, own: CountingClient, node: JsonObject
+) -> None:
+    assert node
+    publisher = build_publisher(own)
+    for _ in range(3):
+        async with running(publisher):
+            await publish(publisher, pages(["a"], ["b"]))
+    assert device_names(server) == [["a"], ["b"]]
+    assert own.writes == {"create": 2}
+    assert publisher.generation == 1
+
+
+async def test_it_finds_what_another_instance_wrote_between_two_runs_and_makes_no_duplicate(
+    server: ApiServer, client: ApiClient, own: CountingClient, node: JsonObject
+) -> None:
+    assert node
+    publisher, other = build_publisher(own), build_publisher(client)
+    async with running(publisher):
+        await publish(publisher, pages(["a"], ["b"]))
+    async with running(other):
+        await publish(other, pages(["x"]))
+        await publish(other, pages(["x"], ["y"], ["z"]))
+    async with running(publisher):
+        await publish(publisher, pages(["a"], ["b"]))
+        assert device_names(server) == [["a"], ["b"]]
+    assert len({found["spec"]["pool"]["generation"] for found in held(server)}) == 1
+
+
+async def test_what_is_desired_while_it_does_not_run_is_published_when_it_does(
+    server: ApiServer, own: CountingClient, node: JsonObject, wait_until: WaitUntil
+) -> None:
+    assert node
+    publisher = build_publisher(own)
+    async with running(publisher):
+        await publish(publisher, pages(["a"]))
+    publisher.set_desired(pages(["b"]))
+    async with running(publisher):
+        await wait_until(lambda: publisher.is_published)
+        assert device_names(server) == [["b"]]
+
+
+async def test_a_write_that_was_under_way_at_the_hand_over_is_repaired_by_the_successor(
+    server: ApiServer, own: CountingClient, client: ApiClient, node: JsonObject, wait_until: WaitUntil
+) -> None:
+    """The request is out when the old one is stopped, and the server carries it out when the new one has
+    published already."""
+    assert node
+    old, new = build_publisher(own), build_publisher(client)
+    async with running(old):
+        await wait_until(lambda: old.features is not None)
+        server.trouble_next("POST", paths.RESOURCE_SLICES, Trouble(stalls=True))
+        old.set_desired(pages(["a"]))
+        await wait_until(lambda: own.writes["create"] == 1)
+    async with running(new):
+        await publish(new, pages(["a"]))
+        (stored,) = held(server)
+        await client.create(paths.RESOURCE_SLICES, _as_new(stored))
+        await wait_until(lambda: new.counters.writes["delete"] == 1)
+        await wait_until(lambda: new.is_published)
+        assert device_names(server) == [["a"]]
+
+
+def _as_new(stored: JsonObject) -> JsonObject:
+    metadata = {"generateName": stored["metadata"]["name"][:-5]}
+    return {"metadata": metadata, "spec": stored["spec"]}
+
+
+async def test_it_does_not_run_twice_at_once(publisher: SlicePublisher) -> None:
+    with pytest.raises(RuntimeError, match="runs already"):
+        await publisher.run()
+
+
+# The Node.
+
+
+async def test_slices_of_another_uid_are_given_to_the_node_at_start_in_one_write_each(
+    server: ApiServer, own: CountingClient, client: ApiClient, node: JsonObject, wait_until: WaitUntil
+) -> None:
+    assert node
+    async with running(build_publisher(own)) as publisher:
+        await publish(publisher, pages(["a"], ["b"]))
+    await client.delete(paths.node(NODE))
+    replaced = await client.create(paths.NODES, {"metadata": {"name": NODE}})
+    own.writes.clear()
+    async with running(publisher):
+        await publish(publisher, pages(["a"], ["b"]))
+        uid = replaced["metadata"]["uid"]
+        await wait_until(lambda: all(owner_uid(found) == uid for found in held(server)))
+    assert own.writes == {"update": 2}
+    assert publisher.generation == 1
+
+
+async def test_what_the_garbage_collector_has_left_over_gets_the_new_owner_with_what_it_took(
+    server: ApiServer,
+    client: ApiClient,
+    own: CountingClient,
+    publisher: SlicePublisher,
+    wait_until: WaitUntil,
+) -> None:
+    await publish(publisher, pages(["a"], ["b"], ["c"]))
+    await client.delete(paths.node(NODE))
+    replaced = await client.create(paths.NODES, {"metadata": {"name": NODE}})
+    await client.delete(paths.resource_slice(held(server)[1]["metadata"]["name"]))
+    uid = replaced["metadata"]["uid"]
+    await wait_until(lambda: [owner_uid(found) for found in held(server)] == [uid] * 3)
+    await wait_until(lambda: publisher.is_published)
+    assert device_names(server) == [["a"], ["b"], ["c"]]
+    assert {found["spec"]["pool"]["generation"] for found in held(server)} == {2}
+    assert own.writes == {"create": 3 + 1, "update": 2}
+
+
+async def test_a_node_that_was_replaced_while_the_watch_was_broken_gets_its_slices(
+    server: ApiServer, client: ApiClient, publisher: SlicePublisher, wait_until: WaitUntil
+) -> None:
+    await publish(publisher, pages(["a"]))
+    await wait_until(lambda: server.open_watches() == 1)
+    await client.delete(paths.node(NODE))
+    replaced = await client.create(paths.NODES, {"metadata": {"name": NODE}})
+    server.compact()
+    server.drop_watches()
+    await wait_until(lambda: owner_uid(held(server)[0]) == replaced["metadata"]["uid"])
+
+
+async def test_a_node_that_was_replaced_while_the_watch_was_cut_gets_its_slices_with_the_next_change(
+    server: ApiServer, client: ApiClient, publisher: SlicePublisher, wait_until: WaitUntil
+) -> None:
+    """No list is needed then: the watch goes on where it was."""
+    await publish(publisher, pages(["a"]))
+    await wait_until(lambda: server.open_watches() == 1)
+    await client.delete(paths.node(NODE))
+    replaced = await client.create(paths.NODES, {"metadata": {"name": NODE}})
+    server.drop_watches()
+    await wait_until(lambda: server.open_watches() == 1)
+    await publish(publisher, pages(["b"]))
+    await wait_until(lambda: owner_uid(held(server)[0]) == replaced["metadata"]["uid"])
+
+
+async def test_a_node_that_cannot_be_read_keeps_no_change_from_being_published(
+    server: ApiServer, own: CountingClient, node: JsonObject, wait_until: WaitUntil
+) -> None:
+    assert node
+    async with running(build_publisher(own)) as publisher:
+        await publish(publisher, pages(["a"]))
+    server.fail_next("GET", paths.node(NODE), 403, count=3)
+    async with running(publisher):
+        publisher.set_desired(pages(["b"]))
+        await wait_until(lambda: publisher.counters.failures[Reason.API_FORBIDDEN] == 3)
+        assert device_names(server) == [["b"]]
+        await wait_until(lambda: publisher.is_published and publisher.last_error == "")
+
+
+def owner_uid(found: JsonObject) -> str:
+    (owner,) = found["metadata"]["ownerReferences"]
+    return str(owner["uid"])
+
+
+# What the traffic costs.
+
+
+async def test_one_watch_of_only_this_nodes_slices_and_at_idle_not_one_request(
+    server: ApiServer, publisher: SlicePublisher, wait_until: WaitUntil
+) -> None:
+    await publish(publisher, pages(["a"]))
+    await wait_until(lambda: server.open_watches() == 1)
+    before = len(server.requests)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await asyncio.Event().wait()
+    assert len(server.requests) == before
+    watched = [record.path for record in server.requests if record.method == "WATCH"]
+    assert watched == [paths.RESOURCE_SLICES]
+
+
+async def test_a_server_that_asks_for_patience_is_not_written_to_before_its_time(
+    server: ApiServer, own: CountingClient, publisher: SlicePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    real = publisher._wait_for_desired
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr(publisher, "_wait_for_desired", wait)
+    monkeypatch.setattr(own, "_timeout_seconds", 0.5)
+    server.fail_next("POST", paths.RESOURCE_SLICES, 429, retry_after=7)
+    await publish(publisher, pages(["a"]))
+    assert waits == [7.0]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from dranet.cluster import paths, watch
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
 from dranet.cluster.credentials import access_from_url
-from dranet.cluster.watch import Snapshot, list_and_watch
+from dranet.cluster.lists import Snapshot, fetch_snapshot
+from dranet.cluster.watch import list_and_watch
 from dranet.errors import ProtocolError
 from dranet.testbed.apiserver.server import ApiServer
 
@@ -158,10 +160,158 @@ async def test_an_answer_that_is_no_api_object_is_trouble_like_any_other(
 ) -> None:
     real, pages = client.list, [ProtocolError("the answer is not a JSON object")]  # a proxy's error page
 
-    async def list_items(path: str, *, field_selector: str, label_selector: str) -> JsonObject:
+    async def list_items(path: str, **query: Any) -> JsonObject:
         if pages:
             raise pages.pop()
-        return await real(path, field_selector=field_selector, label_selector=label_selector)
+        return await real(path, **query)
 
     monkeypatch.setattr(client, "list", list_items)
     assert await next_snapshot(news) == set()
+
+
+async def test_a_long_collection_comes_in_pages_and_is_one_snapshot(
+    server: ApiServer, client: ApiClient
+) -> None:
+    for number in range(5):
+        await client.create(MAPS, config_map(f"m{number}"))
+    before = len(server.requests)
+    snapshot = await fetch_snapshot(client, MAPS, page_size=2)
+    assert [item["metadata"]["name"] for item in snapshot.items] == [f"m{number}" for number in range(5)]
+    assert {item["kind"] for item in snapshot.items} == {"ConfigMap"}
+    assert len(server.requests) - before == 3
+
+
+async def test_a_page_token_that_expires_starts_the_list_over_and_nothing_is_there_twice(
+    server: ApiServer, client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        await client.create(MAPS, config_map(f"m{number}"))
+    real, asked = client.list, []
+
+    async def list_items(path: str, **query: Any) -> JsonObject:
+        asked.append(query.get("continue_token", ""))
+        if len(asked) == 2:
+            server.compact()
+        return await real(path, **query)
+
+    monkeypatch.setattr(client, "list", list_items)
+    snapshot = await fetch_snapshot(client, MAPS, page_size=2)
+    assert [item["metadata"]["name"] for item in snapshot.items] == [f"m{number}" for number in range(5)]
+    assert [bool(token) for token in asked] == [False, True, False]
+
+
+async def test_a_version_that_the_server_keeps_refusing_is_given_up_for_a_new_snapshot(
+    server: ApiServer, client: ApiClient, news: News
+) -> None:
+    """As after a restore from a backup: the version is of the future, and the answer to it is a 504."""
+    assert await next_snapshot(news) == set()
+    await client.create(MAPS, config_map("a"))
+    server.fail_next("WATCH", MAPS, 504, count=3)
+    assert await next_snapshot(news) == {"a"}
+
+
+async def test_a_server_that_is_away_for_long_is_not_asked_for_everything_again(
+    server: ApiServer, client: ApiClient, news: News
+) -> None:
+    assert await next_snapshot(news) == set()
+    server.fail_next("WATCH", MAPS, 503, count=6)
+    await client.create(MAPS, config_map("a"))
+    assert await next_event(news) == (EventType.ADDED, "a")
+
+
+async def test_a_server_that_asks_for_patience_gets_it(server: ApiServer) -> None:
+    async with ApiClient(access_from_url(server.url), timeout_seconds=0.1) as hasty:
+        server.fail_next("GET", MAPS, 429, retry_after=1)
+        started = asyncio.get_running_loop().time()
+        following = list_and_watch(hasty, MAPS, backoff=Backoff(0.01, 0.05))
+        async with contextlib.aclosing(following) as patient:
+            await next_snapshot(patient)
+    assert asyncio.get_running_loop().time() - started >= 1
+
+
+async def test_a_watch_that_is_cut_off_is_told_and_one_that_ends_in_time_is_not(
+    server: ApiServer, client: ApiClient
+) -> None:
+    cuts: list[None] = []
+    following = list_and_watch(client, MAPS, backoff=Backoff(0.01, 0.05), on_cut=lambda: cuts.append(None))
+    async with contextlib.aclosing(following) as news:
+        assert await next_snapshot(news) == set()
+        waiting = asyncio.create_task(next_event(news))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not server.open_watches():
+                await asyncio.wait([waiting], timeout=0.01)
+        server.drop_watches()
+        await client.create(MAPS, config_map("a"))
+        assert await waiting == (EventType.ADDED, "a")
+    assert len(cuts) == 1
+
+    cuts.clear()
+    brief = list_and_watch(
+        client, MAPS, backoff=Backoff(0.01, 0.05), watch_seconds=1, on_cut=lambda: cuts.append(None)
+    )
+    async with contextlib.aclosing(brief) as news:
+        assert await next_snapshot(news) == {"a"}
+        waiting = asyncio.create_task(next_event(news))
+        watches = sum(record.method == "WATCH" for record in server.requests)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while sum(record.method == "WATCH" for record in server.requests) < watches + 2:
+                await asyncio.wait([waiting], timeout=0.01)
+        await client.create(MAPS, config_map("b"))
+        assert await waiting == (EventType.ADDED, "b")
+    assert cuts == []
+
+
+async def test_without_the_right_to_watch_the_collection_is_listed_again_and_again(
+    server: ApiServer, client: ApiClient, news: News
+) -> None:
+    server.fail_next("WATCH", MAPS, 403, count=1000)
+    assert await next_snapshot(news) == set()
+    await client.create(MAPS, config_map("a"))
+    assert await next_snapshot(news) == {"a"}
+
+
+class RecordedBackoff(Backoff):
+    """Says how long it would have waited, and waits next to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0, 64.0)
+        self.waits: list[float] = []
+
+    def next_seconds(self) -> float:
+        self.waits.append(super().next_seconds())
+        return 0.001
+
+
+async def test_a_server_that_answers_410_after_its_absence_is_listed_without_further_delay(
+    server: ApiServer, client: ApiClient
+) -> None:
+    """What is gone meanwhile shows in the list alone, and is missing until then."""
+    backoff = RecordedBackoff()
+    async with contextlib.aclosing(list_and_watch(client, MAPS, backoff=backoff)) as news:
+        assert await next_snapshot(news) == set()
+        server.fail_next("WATCH", MAPS, 503, count=4)
+        server.fail_next("WATCH", MAPS, 410, count=2)
+        server.drop_watches()
+        assert await next_snapshot(news) == set()
+        assert await next_snapshot(news) == set()
+    *_, away, first, second = backoff.waits
+    assert away > 2.0
+    assert first <= 1.0
+    assert 1.0 <= second <= 2.0  # one who forgets at once again is not listed at full speed
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"status": "ok"}, {"items": []}, {"metadata": {"resourceVersion": "1"}, "items": {}}],
+)
+async def test_an_object_that_is_no_list_is_not_an_empty_one(
+    client: ApiClient, monkeypatch: pytest.MonkeyPatch, answer: JsonObject
+) -> None:
+    """As of a proxy: whoever took it for one would make everything a second time."""
+
+    async def odd(_: str, **__: object) -> JsonObject:
+        return answer
+
+    monkeypatch.setattr(client, "list", odd)
+    with pytest.raises(ProtocolError):
+        await fetch_snapshot(client, MAPS)

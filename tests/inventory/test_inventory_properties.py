@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dranet.cluster.client import JsonObject
-from dranet.cluster.slice_plan import CreateSlice, DesiredPool, build_pages, plan_sync
+from dranet.cluster.slice_content import build_pages
+from dranet.cluster.slice_plan import CreateSlice, DesiredPool, plan_sync
 from dranet.inventory.build import build_devices
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Given, Policy

@@ -191,11 +191,13 @@ def test_an_odd_name_or_one_that_is_taken_hides_that_device_alone() -> None:
 
 
 @settings(deadline=None)
-@given(count=st.integers(0, 600), lists=st.booleans())
-def test_pages_keep_every_device_in_order_and_within_the_limit(count: int, *, lists: bool) -> None:
+@given(count=st.integers(0, 600), lists=st.booleans(), taints=st.booleans())
+def test_pages_keep_every_device_in_order_and_within_the_limit(
+    count: int, *, lists: bool, taints: bool
+) -> None:
     devices = [Device(f"d{i}", DeviceKind.NIC) for i in range(count)]
-    limit = 64 if lists else 128
-    pages = build_slices(devices, Policy(list_attributes=lists))
+    limit = 64 if lists or taints else 128
+    pages = build_slices(devices, Policy(list_attributes=lists, taints=taints))
 
     assert [device for page in pages for device in page] == devices
     assert max(map(len, pages)) <= limit

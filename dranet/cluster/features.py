@@ -1,0 +1,180 @@
+"""Which optional fields of a slice the API server keeps: asked of it, never inferred from a version.
+
+A gate may be off in any version, and several servers behind one address may differ. So a slice with the field
+is created as a dry run: the server does everything but store it, and its answer shows what it would have
+stored. Why, and what follows from the answer: ``docs/decisions/025-what-the-api-server-keeps.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import field
+from enum import StrEnum
+
+from dranet.cluster import paths
+from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.slice_content import read_page
+from dranet.cluster.slice_fields import Feature, find_features
+from dranet.dataclass import dataclass
+from dranet.errors import ClusterError, Reason
+from dranet.model.record import Record
+from dranet.model.taint import TaintEffect
+
+__all__ = [
+    "UNPROCESSABLE",
+    "ApiFeatures",
+    "Feature",
+    "FieldSupport",
+    "Support",
+    "ask_features",
+    "build_probe",
+]
+
+
+UNPROCESSABLE = 422
+"""The status of an answer that judges the object."""
+
+FORBIDDEN = 403
+
+
+class Support(StrEnum):
+    """What becomes of an optional field."""
+
+    KEPT = "kept"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+    """The whole slice is, with the field in it."""
+    UNKNOWN = "unknown"
+    """The server answers no dry run; a real write will tell."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FieldSupport(Record):
+    """One finding."""
+
+    feature: Feature
+    support: Support
+
+    @property
+    def gate(self) -> str:
+        """The feature gate to name to people."""
+        return self.feature.gate
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether to send it: also where only a write can tell."""
+        return self.support in (Support.KEPT, Support.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ApiFeatures(Record):
+    """What one asking has found. Iterates over all features, in the order of :class:`Feature`."""
+
+    found: Mapping[Feature, Support] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[FieldSupport]:
+        return (FieldSupport(feature, self[feature]) for feature in Feature)
+
+    def __getitem__(self, feature: Feature) -> Support:
+        return self.found.get(feature, Support.UNKNOWN)
+
+    @property
+    def unusable(self) -> frozenset[Feature]:
+        """What not to send."""
+        return frozenset(finding.feature for finding in self if not finding.is_usable)
+
+    def or_else(self, earlier: ApiFeatures) -> ApiFeatures:
+        """With an earlier finding where this one says nothing."""
+        return ApiFeatures(
+            {**earlier.found, **{f: s for f, s in self.found.items() if s is not Support.UNKNOWN}}
+        )
+
+    def but(self, support: Support, features: Collection[Feature]) -> ApiFeatures:
+        """With another finding for these features."""
+        return ApiFeatures({**self.found, **dict.fromkeys(features, support)})
+
+
+_SAMPLES: Mapping[Feature, JsonObject] = {
+    Feature.TAINTS: {"taints": [{"key": "dra.net/probe", "effect": TaintEffect.NO_SCHEDULE.value}]},
+    Feature.OBSERVED_TAINTS: {"taints": [{"key": "dra.net/probe", "effect": TaintEffect.NONE.value}]},
+    Feature.SHARED_DEVICES: {"allowMultipleAllocations": True},
+    Feature.LIST_ATTRIBUTES: {"attributes": {"dra.net/probe": {"ints": [0, 1]}}},
+}
+
+_QUESTIONS = (
+    (Feature.TAINTS, Feature.SHARED_DEVICES),
+    (Feature.OBSERVED_TAINTS,),
+    (Feature.LIST_ATTRIBUTES,),
+)
+"""Asked together is what a server can drop and be left with a valid device. A list that is dropped leaves
+an attribute without a value, and an effect that is not known is an invalid one: both cost the slice, and
+are asked alone."""
+
+
+_MANY = 1000
+"""More slices than probes are ever stored at a time by a server that takes dry runs for real."""
+
+
+async def ask_features(client: ApiClient, driver: str, node: str) -> ApiFeatures:
+    """Ask the API server, with three requests or little more. Nothing is stored.
+
+    Raises:
+        ClusterError: no answer for now, or none to us, whom the server does not know (401).
+        ProtocolError: an answer that is no object of the API.
+    """
+    found: dict[Feature, Support] = {}
+    for question in _QUESTIONS:
+        answer = await _ask(client, driver, node, question)
+        if Support.REFUSED in answer.values() and len(question) > 1:
+            for feature in question:
+                answer |= await _ask(client, driver, node, (feature,))
+        found |= answer
+    if set(found.values()) == {Support.REFUSED} and await _refuses_all(client, driver, node):
+        return ApiFeatures()
+    return ApiFeatures(found)
+
+
+def build_probe(driver: str, node: str, features: Collection[Feature]) -> JsonObject:
+    """A slice of one device with these fields. Were it ever stored, it would be of no use to the scheduler
+    (its pool is never complete, and older than any), and the publisher would delete it for its name."""
+    device: JsonObject = {"name": "probe"}
+    for feature in features:
+        device |= _SAMPLES[feature]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"generateName": f"probe-{driver}-{node}-"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 0, "resourceSliceCount": _MANY},
+            "devices": [device],
+        },
+    }
+
+
+async def _ask(
+    client: ApiClient, driver: str, node: str, features: Collection[Feature]
+) -> dict[Feature, Support]:
+    """What becomes of ``features`` in one slice together."""
+    probe = build_probe(driver, node, features)
+    try:
+        answer = await client.create(paths.RESOURCE_SLICES, probe, dry_run=True)
+    except ClusterError as error:
+        if error.reason is not Reason.API_INVALID and error.status != FORBIDDEN:
+            raise
+        # 422 is a verdict on the slice; another 4xx may be one on dry runs as such, of a webhook that knows
+        # none, or on this one alone, of a policy. Without any right to create slices a write says so.
+        return dict.fromkeys(features, Support.REFUSED if error.status == UNPROCESSABLE else Support.UNKNOWN)
+    kept = find_features(read_page(answer))
+    return {feature: Support.KEPT if feature in kept else Support.DROPPED for feature in features}
+
+
+async def _refuses_all(client: ApiClient, driver: str, node: str) -> bool:
+    """Whether a slice without any optional field is refused as well: by a policy of the cluster, then, and
+    nothing is said about the fields."""
+    try:
+        await client.create(paths.RESOURCE_SLICES, build_probe(driver, node, ()), dry_run=True)
+    except ClusterError as error:
+        return error.status == UNPROCESSABLE
+    return False

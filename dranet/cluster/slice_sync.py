@@ -1,0 +1,206 @@
+"""One run of publishing: what is known of the slices, and the step that makes them the desired ones.
+
+Everything in here is of one run. The next begins with nothing, because another instance of the driver may
+have written meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from dranet.cluster import paths
+from dranet.cluster.client import ApiClient, JsonObject, WatchEvent
+from dranet.cluster.feature_follower import FeatureFollower
+from dranet.cluster.features import FORBIDDEN, UNPROCESSABLE, Feature, Support
+from dranet.cluster.lists import Snapshot, fetch_snapshot
+from dranet.cluster.slice_content import is_same_page, read_page
+from dranet.cluster.slice_fields import Page, find_features, find_lost, withhold
+from dranet.cluster.slice_plan import (
+    DeleteSlice,
+    DesiredPool,
+    SyncPlan,
+    build_owner,
+    iter_adopted,
+    plan_sync,
+)
+from dranet.cluster.slice_view import SliceView
+from dranet.cluster.slice_writer import SliceWriter
+from dranet.dataclass import dataclass
+from dranet.errors import ClusterError
+
+_log = logging.getLogger(__name__)
+
+_DENIALS = (400, FORBIDDEN, UNPROCESSABLE)
+"""Statuses of a slice that is refused for what is in it: by the API server, a policy, or a webhook, whose
+denial is a 400 where it gives no code."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncListeners:
+    """Who hears of the writes of one step."""
+
+    begins: Callable[[], None]
+    """The slices are not the desired ones, and are about to be written."""
+    wrote: Callable[[str], None]
+    """The API server accepted a write: ``create``, ``update`` or ``delete``."""
+
+
+class SliceSync:
+    """Knows the slices of one driver on one node, and brings them to a desired content."""
+
+    def __init__(
+        self, client: ApiClient, node: str, selector: str, follower: FeatureFollower, listeners: SyncListeners
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._selector = selector
+        self._follower = follower
+        self._listeners = listeners
+        self._view = SliceView()
+        self._writer = SliceWriter(client, self._view, listeners.wrote)
+        self._adopted: dict[int, tuple[Page, Page]] = {}
+        self._refused: DesiredPool | None = None
+        """Refused with its optional fields and without: they are not to blame."""
+        self._owner: JsonObject | None = None
+        self._owner_in_doubt = True
+        self._uncertain = False
+        self.generation = 0
+        """Of the pool, as last written or found; 0 before that."""
+        self.is_listed = False
+        """The slices on the server are known."""
+
+    def take_snapshot(self, snapshot: Snapshot) -> None:
+        """All slices. A second one comes after a gap, in which Node and server may have been replaced."""
+        if self.is_listed:
+            self.doubt_owner()
+            self._follower.doubt()
+        self._view.reset(snapshot)
+        self.is_listed = True
+
+    def take_event(self, event: WatchEvent) -> bool:
+        """One change; whether somebody else made it."""
+        return self._view.observe(event, asyncio.get_running_loop().time())
+
+    def doubt_writes(self) -> None:
+        """A step failed half-way: nobody knows which of its writes took effect."""
+        self._uncertain = True
+
+    def doubt_owner(self) -> None:
+        """There was a gap in which the Node may have been replaced: look at the next :meth:`check_owner`."""
+        self._owner_in_doubt = True
+
+    def forgive(self) -> None:
+        """The server may be another one: what it refused may be taken now."""
+        self._refused = None
+
+    async def sync(self, desired: DesiredPool) -> None:
+        """Bring the slices to the desired content, as far as the server keeps it.
+
+        Raises:
+            DranetError: it did not work, or not to the end.
+        """
+        if self._uncertain:
+            await self._relist()
+        try:
+            await self._write_pool(desired, self._find_unusable())
+        except ClusterError as error:
+            if error.status not in _DENIALS:
+                raise
+            await self._write_bare(desired, error)
+
+    async def check_owner(self, desired: DesiredPool) -> None:
+        """At start and after a gap: give the slices to the Node object of today. One
+        that was replaced has another uid, and the slices of the old one are garbage.
+
+        Raises:
+            DranetError: it did not work; what is published stays so for now.
+        """
+        if self._owner_in_doubt:
+            await self._fetch_owner()
+            await self.sync(desired)
+
+    def _find_unusable(self) -> frozenset[Feature]:
+        """Which optional fields not to send. While the server has not answered, what it has stored speaks
+        for it: a restart must not take back what is there."""
+        if self._follower.features is not None:
+            return self._follower.features.unusable
+        return frozenset(Feature) - find_features(
+            device for found in self._view.get_slices() for device in read_page(found)
+        )
+
+    async def _write_pool(self, desired: DesiredPool, unusable: frozenset[Feature]) -> None:
+        """Write what differs, without the ``unusable`` fields."""
+        pages = tuple(withhold(page, unusable) for page in desired.pages)
+        pool = replace(desired, pages=tuple(iter_adopted(pages, self._adopted)))
+        plan = plan_sync(self._view.get_slices(), pool, self._owner)
+        if plan.creates:  # seldom, so the Node is asked for each time
+            await self._fetch_owner()
+            plan = plan_sync(self._view.get_slices(), pool, self._owner)
+        if plan.writes:
+            self._listeners.begins()
+            await self._carry_out(plan, pool)
+        self.generation = plan.generation
+
+    async def _write_bare(self, desired: DesiredPool, error: ClusterError) -> None:
+        """The server refused a slice. An optional field must never cost it: once more, without any of them.
+
+        Raises:
+            ClusterError: there is nothing to leave out, or the server refuses it all the same.
+        """
+        suspects = find_wanted(desired) - self._find_unusable()
+        if not suspects or self._refused == desired:
+            raise error
+        self._refused = desired
+        await self._write_pool(desired, frozenset(Feature))
+        _log.warning("a slice was refused with optional fields, and taken without: %s", error.message)
+        self._follower.note_lost(suspects, Support.REFUSED)
+
+    async def _fetch_owner(self) -> None:
+        self._owner = build_owner(await self._client.get(paths.node(self._node)))
+        self._owner_in_doubt = False
+
+    async def _relist(self) -> None:
+        """After a failed write nobody knows whether it took effect: look, before writing again."""
+        self._view.reset(
+            await fetch_snapshot(self._client, paths.RESOURCE_SLICES, field_selector=self._selector)
+        )
+        self._uncertain = False
+
+    async def _carry_out(self, plan: SyncPlan, pool: DesiredPool) -> None:
+        for write in plan.writes:
+            stored = await self._writer.write(write)
+            if not isinstance(write, DeleteSlice):
+                self._judge_answer(write.index, read_page(write.body), read_page(stored), pool)
+        devices = sum(len(page) for page in pool.pages)
+        _log.info(
+            "published %d devices in %d slices of pool %s, generation %d",
+            devices,
+            len(pool.pages),
+            pool.pool,
+            plan.generation,
+        )
+
+    def _judge_answer(self, index: int, sent: Page, stored: Page, pool: DesiredPool) -> None:
+        """What the server made of a write. If it is something else its version counts as the desired one,
+        or we would write for ever. Fields that are known to be optional are not sent any more, in no
+        slice."""
+        if is_same_page(stored, pool.pages[index]):
+            return
+        if lost := find_lost(sent, stored):
+            self._follower.note_lost(lost, Support.DROPPED)
+            return
+        self._adopted[index] = (pool.pages[index], stored)
+        _log.warning(
+            "the API server stored slice %d of pool %s differently from what was sent: a field is newer "
+            "than the server, or behind a feature gate that is off",
+            index,
+            pool.pool,
+        )
+
+
+def find_wanted(desired: DesiredPool) -> frozenset[Feature]:
+    """The optional fields of what is desired."""
+    return find_features(device for page in desired.pages for device in page)

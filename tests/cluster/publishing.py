@@ -1,0 +1,117 @@
+"""What tests of the slice publisher share: a client that counts, and a publisher that does not dawdle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from dranet.cluster.backoff import Backoff
+from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.credentials import access_from_url
+from dranet.cluster.slices import PublishListeners, SlicePublisher
+from dranet.model.device import AttributeValue, Device, DeviceKind
+from dranet.model.taint import Taint
+from dranet.testbed.apiserver.server import ApiServer
+
+DRIVER, NODE = "dra.net", "node-a"
+DEADLINE_SECONDS = 10.0
+
+
+class CountingClient(ApiClient):
+    """Counts the writes that it was asked for, whatever became of them, and apart from them the dry runs."""
+
+    def __init__(self, server: ApiServer) -> None:
+        super().__init__(access_from_url(server.url))
+        self.writes: Counter[str] = Counter()
+        self.dry_runs = 0
+
+    async def create(self, path: str, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
+        if dry_run:
+            self.dry_runs += 1
+        else:
+            self.writes["create"] += 1
+        return await super().create(path, body, dry_run=dry_run)
+
+    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+        self.writes["update"] += 1
+        return await super().replace(path, body)
+
+    async def delete(
+        self,
+        path: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period_seconds: int | None = None,
+    ) -> JsonObject:
+        self.writes["delete"] += 1
+        return await super().delete(
+            path, uid=uid, resource_version=resource_version, grace_period_seconds=grace_period_seconds
+        )
+
+
+def device(name: str, mtu: int = 1500, *, numa: tuple[int, ...] = (), shared: bool = False) -> Device:
+    attributes: dict[str, AttributeValue] = {
+        "dra.net/mtu": mtu,
+        "dra.net/rdma": False,
+        "dra.net/ifName": name,
+    }
+    if numa:
+        attributes["resource.kubernetes.io/numaNode"] = numa
+    return Device(name, DeviceKind.NIC, attributes, shared=shared)
+
+
+def pages(*names: Sequence[str], mtu: int = 1500) -> list[list[Device]]:
+    return [[device(name, mtu) for name in page] for page in names]
+
+
+def build_publisher(
+    client: ApiClient,
+    *,
+    listeners: PublishListeners | None = None,
+    patience_seconds: float = DEADLINE_SECONDS,
+) -> SlicePublisher:
+    return SlicePublisher(
+        client,
+        DRIVER,
+        NODE,
+        repair_backoff=Backoff(0.01, 0.05),
+        retry_backoff=Backoff(0.01, 0.05),
+        listeners=listeners,
+        patience_seconds=patience_seconds,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(publisher: SlicePublisher) -> AsyncIterator[SlicePublisher]:
+    task = asyncio.create_task(publisher.run())
+    try:
+        yield publisher
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def publish(
+    publisher: SlicePublisher,
+    wanted: Sequence[Sequence[Device]],
+    taints: Mapping[str, Sequence[Taint]] | None = None,
+) -> None:
+    publisher.set_desired(wanted, taints)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await publisher.wait_published()
+
+
+def held(server: ApiServer) -> list[JsonObject]:
+    return server.objects("resourceslices")
+
+
+def held_devices(server: ApiServer) -> list[JsonObject]:
+    return [device for found in held(server) for device in found["spec"].get("devices", ())]
+
+
+def device_names(server: ApiServer) -> list[list[str]]:
+    return [[item["name"] for item in found["spec"].get("devices", ())] for found in held(server)]
