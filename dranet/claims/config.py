@@ -10,14 +10,14 @@ merged whole, and what the claim sets by the policy of the DeviceClass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 
 from dranet.claims.merge import merge
 from dranet.claims.policy import ClassPolicy, compile_policy, find_breaches
 from dranet.claims.problems import Problem, decode
 from dranet.claims.select import Selection
+from dranet.dataclass import dataclass
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
@@ -25,6 +25,8 @@ from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Path, join_path
 from dranet.model.network_policy import Envelope, split_envelope
 from dranet.model.record import Record
+
+_GPU = DeviceKind.GPU
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -49,13 +51,15 @@ class _Config(Record):
 def decode_configs(selections: Sequence[tuple[Selection, DeviceKind]]) -> tuple[NetworkConfig, ...]:
     """One config for each selected result of a claim, in order, with the problems of all in one error.
 
-    A config without ``requests`` is checked for a GPU and not applied to it: it is meant for the network
-    devices of the claim.
+    Configs are checked for a GPU and not applied to it where they are meant for network devices: those of a
+    DeviceClass, and those of a claim that cover one of its network devices, too. Whether such a config names
+    the GPU's request does not count, because the scheduler empties ``requests`` that are all of the claim's.
 
     Raises:
         ClaimError: InvalidConfig, with every problem of every config, each named once.
     """
-    decoded = [_decode(selection, kind) for selection, kind in selections]
+    for_links = {i for selection, kind in selections if kind is not _GPU for i in _indexes(selection)}
+    decoded = [_decode(selection, kind is _GPU, for_links) for selection, kind in selections]
     _refuse(problem for _, problems in decoded for problem in problems)
     return tuple(config for config, _ in decoded)
 
@@ -66,14 +70,22 @@ def _refuse(problems: Iterable[str]) -> None:
         raise ClaimError("; ".join(unique), reason=Reason.INVALID_CONFIG)
 
 
-def _decode(selection: Selection, kind: DeviceKind) -> tuple[NetworkConfig, list[str]]:
-    """The merged config, and the problems; it counts only if there are none."""
-    indexes = selection.config_indexes or range(len(selection.configs))
-    read = [_read(i, c, selection.device_class) for i, c in zip(indexes, selection.configs, strict=True)]
+def _indexes(selection: Selection) -> Sequence[int]:
+    return selection.config_indexes or range(len(selection.configs))
+
+
+def _decode(
+    selection: Selection, is_gpu: bool, for_links: Collection[int]
+) -> tuple[NetworkConfig, list[str]]:
+    """The merged config, and the problems; it counts only if there are none. ``for_links`` are the indexes of
+    configs that cover network devices."""
+    numbered = zip(_indexes(selection), selection.configs, strict=True)
+    by_index = {i: _read(i, config, selection.device_class) for i, config in numbered}
+    read = [*by_index.values()]
     applied = [
         config
-        for config, opaque in zip(read, selection.configs, strict=True)
-        if opaque.requests or kind is not DeviceKind.GPU
+        for i, config in by_index.items()
+        if not is_gpu or (config.source is ConfigSource.CLAIM and i not in for_links)
     ]
     applied.sort(key=lambda config: config.source is ConfigSource.CLAIM)
     effective, found = _judge(applied, selection.namespace)

@@ -1,18 +1,22 @@
 """What became of a device -> its entry in ``ResourceClaim.status.devices``.
 
 Condition types and the reasons of success are DraNet's; a failure carries the reason of its error. An entry
-replaces the one before (server-side apply owns the whole of it), so each holds all that is known by then.
+replaces the one before (server-side apply owns the whole of it), so each holds all that is known by then, and
+what has not happened yet is Unknown. :mod:`dranet.model.condition_table` has every condition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from dranet.claims.alignment import judge
+from dranet.claims.report_data import build_data
 from dranet.errors import DranetError
 from dranet.model.claim import AllocationResult
-from dranet.model.device import DeviceKind
+from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import MoveRdma, PreparedDevice
-from dranet.model.status import AttachedLink, Condition, ConditionType, DeviceStatus
+from dranet.model.status import AttachedLink, Condition, ConditionReason, ConditionType, DeviceStatus
 
 MAX_IPS = 16
 """``networkData.ips`` of ``resource.k8s.io/v1``; one more and the whole update is refused."""
@@ -20,17 +24,20 @@ _MAX_MESSAGE = 32768
 """``metav1.Condition.message``."""
 
 _READY_REASONS = {
-    DeviceKind.NIC: "NetworkDeviceReady",
-    DeviceKind.RDMA: "RDMAOnlyDeviceReady",
-    DeviceKind.GPU: "DeviceReady",
+    DeviceKind.NIC: ConditionReason.NETWORK_DEVICE_READY,
+    DeviceKind.RDMA: ConditionReason.RDMA_ONLY_DEVICE_READY,
+    DeviceKind.GPU: ConditionReason.DEVICE_READY,
 }
-_PREPARED = Condition(ConditionType.PREPARED, True, "DevicePrepared")
+_PREPARED = Condition(ConditionType.PREPARED, True, ConditionReason.DEVICE_PREPARED)
+_BY_THE_LEASE = (ConditionType.CONFIGURED, ConditionType.NETWORK_READY, ConditionType.READY)
 
 
 def report_prepared(driver: str, prepared: PreparedDevice) -> DeviceStatus:
     """Prepared. A device that has nothing to attach (a GPU, admin access) is ready with that."""
-    ready = () if prepared.plan is not None else _ready(prepared)
-    return _status(driver, prepared, (_PREPARED, *ready))
+    if prepared.plan is None:
+        return _status(driver, prepared, _ready(prepared))
+    waiting = (Condition(c.type, None, ConditionReason.WAITING_FOR_POD) for c in _ready(prepared))
+    return _status(driver, prepared, waiting)
 
 
 def report_prepare_failed(result: AllocationResult, error: DranetError) -> DeviceStatus:
@@ -55,38 +62,75 @@ def find_attached(prepared: PreparedDevice, links: Iterable[AttachedLink]) -> At
     return next((link for link in links if (link.device, link.pod_ifname) == wanted), None)
 
 
-def report_attached(driver: str, prepared: PreparedDevice, link: AttachedLink | None) -> DeviceStatus:
-    """The device is in the pod; ``link`` is as read back there, ``None`` for a device without one."""
-    conditions = (_PREPARED, *_ready(prepared))
+def report_attached(
+    driver: str, prepared: PreparedDevice, link: AttachedLink | None, gpus: Sequence[Device] = ()
+) -> DeviceStatus:
+    """The device is in the pod; ``link`` is as read back there, ``None`` for a device without one.
+
+    ``gpus`` are those that the pod has from this driver.
+    """
+    if prepared.plan is None:
+        return report_prepared(driver, prepared)
+    verdict = judge(prepared.device, gpus)
+    status = _status(driver, prepared, (*_ready(prepared), *((verdict,) if verdict else ())))
+    status = replace(status, data=build_data(prepared, link))
     if link is None:
-        return _status(driver, prepared, conditions)
-    return DeviceStatus(
-        driver=driver,
-        pool=prepared.pool,
-        device=prepared.device.name,
-        share_id=prepared.share_id,
-        conditions=conditions,
+        return status
+    return replace(
+        status,
         interface_name=link.pod_ifname,
         hardware_address=link.mac,
         ips=tuple(dict.fromkeys(link.addresses))[:MAX_IPS],
     )
 
 
+def report_lease_lost(status: DeviceStatus, error: DranetError) -> DeviceStatus:
+    """An attached device whose DHCP lease has ended: its address is gone, or never got there."""
+    conditions = (_failed(c.type, error) if c.type in _BY_THE_LEASE else c for c in status.conditions)
+    return replace(status, conditions=tuple(conditions))
+
+
 def report_attach_failed(driver: str, prepared: PreparedDevice, error: DranetError) -> DeviceStatus:
     """The attach failed and was undone: every condition that success would set is False."""
-    failed = tuple(_failed(condition.type, error) for condition in _ready(prepared))
-    return _status(driver, prepared, (_PREPARED, *failed))
+    if prepared.plan is None:
+        return report_prepared(driver, prepared)
+    return _status(driver, prepared, (_failed(condition.type, error) for condition in _ready(prepared)))
+
+
+def report_released(driver: str, prepared: PreparedDevice, problems: Sequence[str]) -> DeviceStatus:
+    """The pod's sandbox has ended, and the node has the device back.
+
+    ``problems`` are what the node did not get back as it was: of this device, or (where a claim has several)
+    of any that does not say whose it is.
+    """
+    if prepared.plan is None:
+        return report_prepared(driver, prepared)
+    over = [Condition(c.type, False, ConditionReason.DEVICE_RELEASED) for c in _ready(prepared)]
+    reason = ConditionReason.HOST_STATE_NOT_RESTORED if problems else ConditionReason.DEVICE_RELEASED
+    released = Condition(ConditionType.RELEASED, not problems, reason, "; ".join(problems)[:_MAX_MESSAGE])
+    return _status(driver, prepared, (*over, released))
+
+
+def report_release_failed(driver: str, prepared: PreparedDevice, error: DranetError) -> DeviceStatus:
+    """The pod's sandbox has ended, and the device may still be in its namespace."""
+    status = report_released(driver, prepared, ())
+    failed = (_failed(c.type, error) if c.type is ConditionType.RELEASED else c for c in status.conditions)
+    return replace(status, conditions=tuple(failed))
 
 
 def _ready(prepared: PreparedDevice) -> tuple[Condition, ...]:
-    kind = prepared.device.kind
-    has_network = kind is not DeviceKind.GPU and not prepared.admin_access
-    reason = _READY_REASONS[kind if has_network else DeviceKind.GPU]
-    conditions = [Condition(ConditionType.READY, True, reason)]
-    if has_network:
-        conditions.append(Condition(ConditionType.NETWORK_READY, True, reason))
+    """What a device that is in its pod has beside Prepared; Ready, which sums it up, comes last."""
+    if prepared.plan is None:
+        return (Condition(ConditionType.READY, True, ConditionReason.DEVICE_READY),)
+    reason = _READY_REASONS[prepared.device.kind]
+    conditions = [
+        Condition(ConditionType.ATTACHED, True, ConditionReason.DEVICE_ATTACHED),
+        Condition(ConditionType.CONFIGURED, True, ConditionReason.DEVICE_CONFIGURED),
+    ]
     if _moves_rdma(prepared):
-        conditions.append(Condition(ConditionType.RDMA_LINK_READY, True, "RDMALinkReady"))
+        conditions.append(Condition(ConditionType.RDMA_LINK_READY, True, ConditionReason.RDMA_LINK_READY))
+    conditions.append(Condition(ConditionType.NETWORK_READY, True, reason))
+    conditions.append(Condition(ConditionType.READY, True, reason))
     return tuple(conditions)
 
 
@@ -99,11 +143,11 @@ def _failed(condition_type: ConditionType, error: DranetError) -> Condition:
     return Condition.failed(condition_type, error.reason, str(error)[:_MAX_MESSAGE])
 
 
-def _status(driver: str, prepared: PreparedDevice, conditions: tuple[Condition, ...]) -> DeviceStatus:
+def _status(driver: str, prepared: PreparedDevice, conditions: Iterable[Condition]) -> DeviceStatus:
     return DeviceStatus(
         driver=driver,
         pool=prepared.pool,
         device=prepared.device.name,
         share_id=prepared.share_id,
-        conditions=conditions,
+        conditions=(_PREPARED, *conditions),
     )

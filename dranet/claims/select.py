@@ -6,8 +6,7 @@ A claim may hold devices of several drivers, and configs for all of them. Both l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dranet.dataclass import dataclass
 from dranet.model.claim import AllocationResult, Claim, OpaqueConfig
 
 

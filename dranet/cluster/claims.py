@@ -7,13 +7,14 @@ of one status entry is built in :mod:`dranet.cluster.claim_status`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
 
 from dranet.cluster import paths
-from dranet.cluster.claim_status import build_entries, same_entries
+from dranet.cluster.claim_status import build_entries, explain_forbidden, key_of, same_entries
 from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.shapes import get_field, get_items, get_object, get_text, get_texts
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import (
     AllocationResult,
@@ -27,7 +28,12 @@ from dranet.model.status import DeviceStatus
 
 API_VERSION = "resource.k8s.io/v1"
 
-_T = TypeVar("_T")
+FIELD_MANAGER_MAX_CHARACTERS = 128
+"""The API server's limit."""
+_DIGEST_CHARACTERS = 16
+
+Complete = Callable[[Claim, Sequence[DeviceStatus]], Sequence[DeviceStatus]]
+"""Adds to statuses what only the claim tells."""
 
 
 def _utc_now() -> datetime:
@@ -67,27 +73,45 @@ def parse_claim(body: JsonObject) -> Claim:
     Raises:
         ProtocolError: a field that we read has another shape than ``resource.k8s.io/v1`` gives it.
     """
-    metadata = _object(body, "metadata")
+    metadata = get_object(body, "metadata")
     ref = ClaimRef(
-        namespace=_text(metadata, "namespace"),
-        name=_text(metadata, "name"),
-        uid=_text(metadata, "uid"),
+        namespace=get_text(metadata, "namespace"),
+        name=get_text(metadata, "name"),
+        uid=get_text(metadata, "uid"),
     )
-    spec_devices = _object(_object(body, "spec"), "devices")
-    status = _object(body, "status")
-    allocation = _field(status, "allocation", dict)
-    devices = _object(allocation or {}, "devices")
+    spec_devices = get_object(get_object(body, "spec"), "devices")
+    status = get_object(body, "status")
+    allocation = get_field(status, "allocation", dict)
+    devices = get_object(allocation or {}, "devices")
     return Claim(
         ref=ref,
         allocated=allocation is not None,
-        results=tuple(_parse_result(item) for item in _items(devices, "results")),
-        configs=tuple(_parse_config(item) for item in _items(devices, "config") if "opaque" in item),
-        reserved_for=tuple(_parse_consumer(item) for item in _items(status, "reservedFor")),
-        annotations=_object(metadata, "annotations"),
+        results=tuple(_parse_result(item) for item in get_items(devices, "results")),
+        configs=tuple(_parse_config(item) for item in get_items(devices, "config") if "opaque" in item),
+        reserved_for=tuple(_parse_consumer(item) for item in get_items(status, "reservedFor")),
+        annotations=_parse_annotations(metadata),
         request_classes=dict(
-            named for item in _items(spec_devices, "requests") for named in _parse_request(item)
+            named for item in get_items(spec_devices, "requests") for named in _parse_request(item)
         ),
+        node_name=_parse_node_name(get_object(allocation or {}, "nodeSelector")),
     )
+
+
+def build_field_manager(driver_name: str, node_name: str) -> str:
+    """Who owns the status entries of this driver on this node, the same for all its instances.
+
+    One that is too long for the API keeps its beginning and ends in a digest of the whole, so that two nodes
+    never own each other's entries.
+    """
+    manager = f"{driver_name}-{node_name}"
+    if len(manager) <= FIELD_MANAGER_MAX_CHARACTERS:
+        return manager
+    digest = hashlib.sha256(manager.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{manager[: FIELD_MANAGER_MAX_CHARACTERS - _DIGEST_CHARACTERS - 1]}-{digest}"
+
+
+def _as_they_are(_: Claim, statuses: Sequence[DeviceStatus]) -> Sequence[DeviceStatus]:
+    return statuses
 
 
 async def apply_device_statuses(
@@ -96,23 +120,26 @@ async def apply_device_statuses(
     field_manager: str,
     statuses: Sequence[DeviceStatus],
     *,
+    complete: Complete = _as_they_are,
     now: Callable[[], datetime] = _utc_now,
 ) -> bool:
     """Report all our devices of a claim in one apply: entries of this ``field_manager`` that are left out
     are removed. Nothing is written when the claim says so already.
 
     Returns:
-        Whether the claim is there to hold it; false: gone or replaced meanwhile, nothing to report to.
+        Whether the claim is there to hold it; false: gone, replaced or given other devices meanwhile, so
+        there is nothing to report to.
 
     Raises:
-        ClusterError: API_INVALID when a device is not allocated to the claim (any more), and whatever
-            else the server refuses.
+        ClusterError: API_FORBIDDEN, also for the finer rule of servers that ask for it, named in the hint;
+            and whatever else the server refuses.
+        ProtocolError: the claim is not what the API promises.
     """
-    body = await _get_if_same(client, claim)
+    body = await _get_if_held(client, claim, statuses)
     if body is None:
         return False
-    existing = _items(_object(body, "status"), "devices")
-    entries = build_entries(statuses, existing, now())
+    existing = get_items(get_object(body, "status"), "devices")
+    entries = build_entries(complete(parse_claim(body), statuses), existing, now())
     if same_entries(entries, existing):
         return True
     applied = {
@@ -125,89 +152,92 @@ async def apply_device_statuses(
     try:
         await client.apply(path, applied, field_manager)
     except ClusterError as error:
-        if error.reason not in (Reason.API_NOT_FOUND, Reason.API_CONFLICT):
-            raise
-        # With force there is no conflict about fields: either another claim has the name by now, or the
-        # server lost too many races and the same call may be tried again.
-        if await _get_if_same(client, claim) is None:
+        if (forbidden := explain_forbidden(error, statuses)) is not None:
+            raise forbidden from error
+        # With force there is no conflict about fields: either the claim is another one by now, or has other
+        # devices, or the server lost too many races and the same call may be tried again.
+        outdated = error.reason in (Reason.API_NOT_FOUND, Reason.API_CONFLICT, Reason.API_INVALID)
+        if outdated and await _get_if_held(client, claim, statuses) is None:
             return False
         raise
     return True
 
 
-async def _get_if_same(client: ApiClient, claim: ClaimRef) -> JsonObject | None:
+async def _get_if_held(
+    client: ApiClient, claim: ClaimRef, statuses: Sequence[DeviceStatus]
+) -> JsonObject | None:
+    """The claim, if it is still this one and all these devices are allocated to it."""
     try:
         body = await client.get(paths.resource_claim(claim.namespace, claim.name))
     except ClusterError as error:
         if error.reason is Reason.API_NOT_FOUND:
             return None
         raise
-    return body if _text(_object(body, "metadata"), "uid") == claim.uid else None
+    if get_text(get_object(body, "metadata"), "uid") != claim.uid:
+        return None
+    allocation = get_object(get_object(body, "status"), "allocation")
+    allocated = {key_of(result) for result in get_items(get_object(allocation, "devices"), "results")}
+    reported = {(status.driver, status.pool, status.device, status.share_id or "") for status in statuses}
+    return body if reported <= allocated else None
 
 
 def _parse_request(item: JsonObject) -> Iterator[tuple[str, str]]:
     """Each name by which a result may call the request, with the DeviceClass behind it."""
-    name = _text(item, "name")
-    exactly = _object(item, "exactly")
+    name = get_text(item, "name")
+    exactly = get_object(item, "exactly")
     if exactly:
-        yield name, _text(exactly, "deviceClassName")
-    for alternative in _items(item, "firstAvailable"):
-        yield f"{name}/{_text(alternative, 'name')}", _text(alternative, "deviceClassName")
+        yield name, get_text(exactly, "deviceClassName")
+    for alternative in get_items(item, "firstAvailable"):
+        yield f"{name}/{get_text(alternative, 'name')}", get_text(alternative, "deviceClassName")
 
 
 def _parse_result(item: JsonObject) -> AllocationResult:
     return AllocationResult(
-        request=_text(item, "request"),
-        driver=_text(item, "driver"),
-        pool=_text(item, "pool"),
-        device=_text(item, "device"),
-        admin_access=_field(item, "adminAccess", bool) or False,
-        share_id=_text(item, "shareID") or None,
+        request=get_text(item, "request"),
+        driver=get_text(item, "driver"),
+        pool=get_text(item, "pool"),
+        device=get_text(item, "device"),
+        admin_access=get_field(item, "adminAccess", bool) or False,
+        share_id=get_text(item, "shareID") or None,
     )
 
 
 def _parse_config(item: JsonObject) -> OpaqueConfig:
-    opaque = _object(item, "opaque")
-    source = _text(item, "source")
+    opaque = get_object(item, "opaque")
+    source = get_text(item, "source")
     if source not in tuple(ConfigSource):
         raise ProtocolError(f"claim: allocation config of unknown source {source!r}")
-    requests = _field(item, "requests", list) or ()
     return OpaqueConfig(
         source=ConfigSource(source),
-        driver=_text(opaque, "driver"),
-        parameters=_object(opaque, "parameters"),
-        requests=tuple(str(request) for request in requests),
+        driver=get_text(opaque, "driver"),
+        parameters=get_object(opaque, "parameters"),
+        requests=get_texts(item, "requests"),
     )
 
 
 def _parse_consumer(item: JsonObject) -> Consumer:
     return Consumer(
-        resource=_text(item, "resource"),
-        name=_text(item, "name"),
-        uid=_text(item, "uid"),
-        api_group=_text(item, "apiGroup"),
+        resource=get_text(item, "resource"),
+        name=get_text(item, "name"),
+        uid=get_text(item, "uid"),
+        api_group=get_text(item, "apiGroup"),
     )
 
 
-def _field(parent: JsonObject, key: str, kind: type[_T]) -> _T | None:
-    """A field of a known JSON type; ``None`` where it is absent or null."""
-    value = parent.get(key)
-    if value is None or isinstance(value, kind):
-        return value
-    raise ProtocolError(f"claim: field {key!r} is a {type(value).__name__}, not a {kind.__name__}")
+def _parse_annotations(metadata: JsonObject) -> dict[str, str]:
+    annotations = get_object(metadata, "annotations")
+    return {key: get_text(annotations, key) for key in annotations}
 
 
-def _object(parent: JsonObject, key: str) -> JsonObject:
-    return _field(parent, key, dict) or {}
-
-
-def _text(parent: JsonObject, key: str) -> str:
-    return _field(parent, key, str) or ""
-
-
-def _items(parent: JsonObject, key: str) -> list[JsonObject]:
-    items: list[Any] = _field(parent, key, list) or []
-    for item in items:
-        if not isinstance(item, dict):
-            raise ProtocolError(f"claim: an entry of {key!r} is a {type(item).__name__}, not an object")
-    return items
+def _parse_node_name(selector: JsonObject) -> str:
+    """Of the one form that the scheduler gives to an allocation of node-local devices; empty for others."""
+    terms = get_items(selector, "nodeSelectorTerms")
+    if len(terms) != 1 or get_items(terms[0], "matchExpressions"):
+        return ""
+    fields = get_items(terms[0], "matchFields")
+    values = get_texts(fields[0], "values") if len(fields) == 1 else ()
+    is_name = len(values) == 1 and (fields[0].get("key"), fields[0].get("operator")) == (
+        "metadata.name",
+        "In",
+    )
+    return values[0] if is_name else ""

@@ -1,21 +1,23 @@
 """Kubernetes Events about pods, claims and the node: what ``kubectl describe`` shows.
 
-Best effort by nature: an Event that cannot be written is logged once and never fails what it is about.
-The same Event again within a window only counts up, so that a retry loop does not flood the cluster.
+Best effort by nature: an Event that cannot be written never fails what it is about. The same Event again
+within a window only counts up, and an object gets no more than so many, so that a retry loop does not flood
+the cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.errors import ClusterError, DranetError, Reason
+from dranet.dataclass import dataclass
+from dranet.errors import ClusterError, Reason
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +27,10 @@ WARNING = "Warning"
 WINDOW = timedelta(minutes=10)
 MAX_SERIES = 512
 """Series remembered for counting; the least recently used goes first."""
+
+BURST = 25
+REFILL = timedelta(minutes=5)
+"""Of the bucket of each object; what client-go's spam filter allows."""
 
 _MAX_NOTE_BYTES = 1024
 _MAX_REASON_CHARACTERS = 128
@@ -41,10 +47,30 @@ class ObjectRef:
     namespace: str
     uid: str
 
+    @classmethod
+    def of_node(cls, name: str) -> ObjectRef:
+        """A Node, by the UID under which kubelets write their Events: its name."""
+        return cls(api_version="v1", kind="Node", name=name, namespace="", uid=name)
+
     @property
     def event_namespace(self) -> str:
         """Events of cluster-wide objects live in ``default``."""
         return self.namespace or "default"
+
+
+@dataclass(frozen=True, slots=True)
+class EventNote:
+    """What happened, ``count`` times. ``type`` is NORMAL or WARNING, ``reason`` CamelCase from a closed list,
+    ``note`` a sentence for people."""
+
+    regarding: ObjectRef
+    type: str
+    reason: str
+    note: str
+    count: int = 1
+    first: datetime | None = None
+    """When; ``None`` is when it is written."""
+    last: datetime | None = None
 
 
 _SeriesKey = tuple[str, str, str, str]
@@ -80,61 +106,71 @@ class EventRecorder:
         self._now = now
         self._series: OrderedDict[_SeriesKey, _Series] = OrderedDict()
         self._turn = asyncio.Lock()
-        self._failing = False
-        self._written = 0
+        self._shares = _Shares()
 
-    async def record(self, regarding: ObjectRef, event_type: str, reason: str, note: str) -> None:
-        """Write one Event, or count up the one that says the same.
+    async def record(self, event: EventNote) -> None:
+        """Write one Event, or count up the one that says the same; nothing when the object has had its share.
 
-        ``event_type`` is NORMAL or WARNING, ``reason`` CamelCase from a closed list, ``note`` a sentence
-        for people. API trouble is logged once and goes no further.
+        Raises:
+            ClusterError: no answer, or a refusal.
+            ProtocolError: the answer is no API object.
         """
-        note = _cut(note)
-        key = (regarding.uid, event_type, reason, note)
+        note = _cut(event.note)
+        key = (event.regarding.uid, event.type, event.reason, note)
         async with self._turn:
-            try:
-                await self._record(key, regarding)
-            except DranetError as error:
-                self._complain(error)
-            else:
-                self._failing = False
+            share = self._shares.get(event.regarding.uid, self._now())
+            if share.left >= 1:
+                await self._record(key, event)
+                share.left -= 1
+                share.is_told = False
+            elif not share.is_told:
+                share.is_told = True
+                _log.warning("too many Events about %s; some are left out", event.regarding.name)
 
-    async def _record(self, key: _SeriesKey, regarding: ObjectRef) -> None:
+    async def _record(self, key: _SeriesKey, event: EventNote) -> None:
         now = self._now()
         series = self._series.get(key)
         recent = series is not None and now - series.last <= WINDOW
-        if series is not None and recent and await self._count_up(series, regarding, now):
-            series = replace(series, count=series.count + 1, last=now)
+        if series is not None and recent and await self._count_up(series, event):
+            series = _Series(series.name, series.count + event.count, now)
         else:
-            series = await self._create(key, regarding, now)
+            series = _Series(await self._create(key, event), event.count, now)
         self._series[key] = series
         self._series.move_to_end(key)
         if len(self._series) > MAX_SERIES:
             self._series.popitem(last=False)
 
-    async def _count_up(self, series: _Series, regarding: ObjectRef, now: datetime) -> bool:
+    async def _count_up(self, series: _Series, event: EventNote) -> bool:
         """Whether the Event object was still there; the cluster forgets them after an hour."""
-        path = paths.event(regarding.event_namespace, series.name)
+        path = paths.event(event.regarding.event_namespace, series.name)
+        count = series.count + event.count
         try:
-            await self._client.patch(path, {"count": series.count + 1, "lastTimestamp": _time(now)})
+            await self._client.patch(
+                path, {"count": count, "lastTimestamp": _time(event.last or self._now())}
+            )
         except ClusterError as error:
             if error.reason is Reason.API_NOT_FOUND:
                 return False
             raise
         return True
 
-    async def _create(self, key: _SeriesKey, regarding: ObjectRef, now: datetime) -> _Series:
-        body = self._build_event(key, regarding, now)
-        await self._client.create(paths.events(regarding.event_namespace), body)
-        return _Series(body["metadata"]["name"], 1, now)
+    async def _create(self, key: _SeriesKey, event: EventNote) -> str:
+        """The name of the object."""
+        body = self._build_event(key, event)
+        try:
+            await self._client.create(paths.events(event.regarding.event_namespace), body)
+        except ClusterError as error:
+            if error.reason is not Reason.API_CONFLICT:
+                raise  # else an earlier try got through, and its answer did not
+        return str(body["metadata"]["name"])
 
-    def _build_event(self, key: _SeriesKey, regarding: ObjectRef, now: datetime) -> JsonObject:
+    def _build_event(self, key: _SeriesKey, event: EventNote) -> JsonObject:
         _, event_type, reason, note = key
-        # Named by what it is about and when, as other components do it; the number keeps two apart.
-        self._written += 1
-        when = int(now.timestamp() * 1_000_000)
+        regarding, now = event.regarding, self._now()
+        # Named by what it is about, when and what it says, so that a second try makes no second object.
+        when = int((event.first or now).timestamp() * 1_000_000)
         stem = regarding.name[:_MAX_NAME_CHARACTERS].rstrip("-.")
-        name = f"{stem}.{when:x}.{self._written:x}"
+        name = f"{stem}.{when:x}.{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}"
         involved = {
             "apiVersion": regarding.api_version,
             "kind": regarding.kind,
@@ -151,18 +187,40 @@ class EventRecorder:
             "type": event_type,
             "reason": reason[:_MAX_REASON_CHARACTERS],
             "message": note,
-            "firstTimestamp": _time(now),
-            "lastTimestamp": _time(now),
-            "count": 1,
+            "firstTimestamp": _time(event.first or now),
+            "lastTimestamp": _time(event.last or now),
+            "count": event.count,
             "source": {"component": self._component, "host": self._host},
             "reportingComponent": self._component,
             "reportingInstance": self._host,
         }
 
-    def _complain(self, error: DranetError) -> None:
-        if not self._failing:
-            self._failing = True
-            _log.warning("Events cannot be written (said once until it works again): %s", error)
+
+@dataclass(slots=True)
+class _Share:
+    """How many Events an object may still have."""
+
+    left: float
+    at: datetime
+    is_told: bool = False
+    """That some are left out."""
+
+
+class _Shares:
+    """A bucket for each object: :data:`BURST` Events at once, one more each :data:`REFILL`."""
+
+    def __init__(self) -> None:
+        self._objects: OrderedDict[str, _Share] = OrderedDict()
+
+    def get(self, uid: str, now: datetime) -> _Share:
+        """As it is now; a whole one is needed for an Event."""
+        share = self._objects.setdefault(uid, _Share(BURST, now))
+        self._objects.move_to_end(uid)
+        if len(self._objects) > MAX_SERIES:
+            self._objects.popitem(last=False)
+        share.left = min(BURST, share.left + max(now - share.at, timedelta()) / REFILL)
+        share.at = now
+        return share
 
 
 def _time(moment: datetime) -> str:
@@ -170,7 +228,7 @@ def _time(moment: datetime) -> str:
 
 
 def _cut(note: str) -> str:
-    encoded = note.encode()
+    encoded = note.encode(errors="replace")  # names of files and links need not be UTF-8
     if len(encoded) <= _MAX_NOTE_BYTES:
-        return note
+        return encoded.decode()
     return encoded[: _MAX_NOTE_BYTES - 3].decode(errors="ignore") + "..."

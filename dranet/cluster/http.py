@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 
+from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError
 
 MAX_HEAD_BYTES = 64 * 1024

@@ -8,16 +8,18 @@ changes anything. The caller holds the node's devices still during the second.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from dranet.claims.config import decode_configs
+from dranet.claims.consumers import choose_pod
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.link import make_mac
 from dranet.claims.plan.parents import check_parents
 from dranet.claims.plan.pod import check_pod
 from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.claims.select import select_results
+from dranet.dataclass import dataclass
 from dranet.driver.node_reader import NodeReader
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
@@ -71,6 +73,11 @@ class DecodedDevice:
         return f"{self.device.name}/{share}" if share else self.device.name
 
     @property
+    def moves(self) -> bool:
+        """One pod alone gets something of it; a GPU, and admin access, are the runtime's to give to all."""
+        return self.device.kind is not DeviceKind.GPU and not self.result.admin_access
+
+    @property
     def is_link(self) -> bool:
         """The pod gets a link of it."""
         return self.device.kind is DeviceKind.NIC and not self.result.admin_access
@@ -117,7 +124,6 @@ class Planner:
             ClaimError: the claim asks for something invalid or unsupported; every bad field at once.
             DeviceError: a device is gone, busy or held back.
         """
-        pod = _consumer(claim)
         selections = select_results(claim, self._driver_name)
         offered = [self._inventory.get_offered(selection.result.device) for selection in selections]
         configs = decode_configs(
@@ -127,6 +133,7 @@ class Planner:
             DecodedDevice(selection.result, device, config)
             for selection, device, config in zip(selections, offered, configs, strict=True)
         )
+        pod = choose_pod(claim, moves=any(decoded.moves for decoded in devices))
         _check_shares(devices)
         self._check_free(claim.ref, devices)
         return DecodedClaim(claim.ref, pod, devices, tuple(self._lease_requests(claim.ref, devices)))
@@ -284,19 +291,23 @@ def _is_share(held: PreparedDevice) -> bool:
 
 def _check_shares(devices: Sequence[DecodedDevice]) -> None:
     """A share of a device is a link on top of it: what moves can be in one pod only."""
-    seen: dict[str, DecodedDevice] = {}
+    taken: dict[str, set[str]] = {}
     for decoded in devices:
         if decoded.result.admin_access:
             continue
-        name = decoded.device.name
-        if decoded.result.share_id and not decoded.is_on_top:
+        name, share = decoded.device.name, decoded.result.share_id or ""
+        # Also without a share: the cluster may have ceased to know them while others still have theirs.
+        is_shared = bool(share) or (decoded.device.shared and decoded.is_link)
+        if is_shared and not decoded.is_on_top:
             raise _not_shareable(decoded.device)
-        first = seen.setdefault(name, decoded)
-        if first is not decoded and not (first.result.share_id and decoded.result.share_id):
+        shares = taken.setdefault(name, set())
+        if shares and ("" in (*shares, share) or share in shares):
             raise DeviceError(
-                f"device {name} is allocated twice to this claim, and not as shares",
+                f"device {name} is allocated twice to this claim, and not as two shares",
+                hint="the allocation is not one that the scheduler makes; delete the claim",
                 reason=Reason.DEVICE_BUSY,
             )
+        shares.add(share)
 
 
 def _not_shareable(device: Device) -> ClaimError:
@@ -328,30 +339,3 @@ def _join(errors: Sequence[ClaimError]) -> ClaimError:
     hints = dict.fromkeys(error.hint for error in errors if error.hint)
     messages = dict.fromkeys(error.message for error in errors)
     return ClaimError("; ".join(messages), hint="; ".join(hints), reason=errors[0].reason)
-
-
-def _consumer(claim: Claim) -> PodRef:
-    """The one pod that the claim is reserved for."""
-    pods = [c for c in claim.reserved_for if c.resource == "pods" and not c.api_group]
-    others = [c for c in claim.reserved_for if c not in pods]
-    if others:
-        raise ClaimError(
-            f"claim {claim.ref} is reserved for {others[0].resource} {others[0].name}",
-            hint="only pods are supported as consumers",
-            reason=Reason.UNSUPPORTED_CLAIM,
-        )
-    if not pods:
-        raise ClaimError(
-            f"claim {claim.ref} is not reserved for any pod",
-            hint="the scheduler reserves it; was the pod bound by hand?",
-            reason=Reason.CLAIM_NOT_RESERVED,
-            retryable=True,
-        )
-    if len(pods) > 1:
-        names = ", ".join(pod.name for pod in pods)
-        raise ClaimError(
-            f"claim {claim.ref} is reserved for {len(pods)} pods ({names}); a NIC can be in one pod only",
-            hint="use a ResourceClaimTemplate, so that each pod gets a claim of its own",
-            reason=Reason.UNSUPPORTED_CLAIM,
-        )
-    return PodRef(namespace=claim.ref.namespace, name=pods[0].name, uid=pods[0].uid)

@@ -1,126 +1,276 @@
-"""One queue, one writer: claim status and Events, coalesced and retried.
+"""Claim status and Events: queued, coalesced, retried, and written behind the walks' backs.
 
-Anybody in the driver, on any thread, says what happened; the writer tells the API server. The newest word
-on a claim replaces an older one that was not written yet. Writing is best effort for the pod (the kubelet
-does not wait for it), so an unreachable API server delays a status and breaks nothing.
+Anybody in the driver, on any thread, says what happened; the tasks of :meth:`Reporter.run` tell the API
+server. The newest word on a claim replaces an older one that was not written yet. Writing is best effort for
+the pod (the kubelet does not wait for it), so an unreachable API server delays a status and breaks nothing.
+Each claim waits for itself alone: what the server does not take for one holds up no other, nor any Event.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import field, replace
+from datetime import UTC, datetime
 from typing import Protocol
 
-from dranet.cluster.events import ObjectRef
-from dranet.errors import DranetError
+from dranet.cluster.backoff import Backoff
+from dranet.cluster.events import WARNING, EventNote, ObjectRef
+from dranet.dataclass import dataclass
+from dranet.errors import ClusterError, DranetError, Reason
 from dranet.model.claim import ClaimRef
+from dranet.model.event_reason import EventReason
 from dranet.model.status import DeviceStatus
 from dranet.telemetry import Metrics
 
+__all__ = ["EventNote", "Reporter", "Writer"]
+
 log = logging.getLogger(__name__)
 
-MAX_QUEUED_EVENTS = 1000
-"""More than that while the API server is away says nothing new."""
-RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+MAX_WAITING_CLAIMS = 1000
+"""A node has a few hundred at most, so the oldest words are of pods that have ended; they go first."""
+MAX_WAITING_EVENTS = 1000
+"""More than that while the API server is away says nothing new; the oldest go first."""
+MAX_EVENT_TRIES = 8
+"""Of an Event that the server answers and does not take. Without an answer it waits."""
+WRITERS = 3
+"""Statuses that are written at once: a request that hangs holds up no other claim."""
 
-
-@dataclass(frozen=True, slots=True)
-class EventNote:
-    """One Event to record. ``type`` is ``Normal`` or ``Warning``."""
-
-    regarding: ObjectRef
-    type: str
-    reason: str
-    note: str
+RETRY_SECONDS = (0.2, 60.0)
+"""First and longest wait before a claim's status, or an Event, is tried again."""
+REFUSED_SECONDS = (60.0, 3600.0)
+"""The same while a permission is missing: somebody has to grant it first."""
 
 
 class Writer(Protocol):
-    """Who speaks to the API server. ``write_statuses`` raises ClusterError, or ProtocolError for a claim that
-    cannot be read; ``write_event`` raises neither."""
+    """Who speaks to the API server. Both raise ClusterError for what it does not take or does not answer, and
+    ProtocolError for what cannot be read."""
 
     async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None: ...
 
     async def write_event(self, event: EventNote) -> None: ...
 
 
-class Reporter:
-    """Thread-safe front (:meth:`set_statuses`, :meth:`add_event`), one task behind (:meth:`run`)."""
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """The newest word on a claim."""
 
-    def __init__(self, writer: Writer, metrics: Metrics) -> None:
+    claim: ClaimRef
+    statuses: Sequence[DeviceStatus]
+    due: float = 0.0
+    """By the loop's clock."""
+    in_hand: bool = False
+    refused: bool = False
+    """A permission is missing."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_SECONDS))
+
+
+class Reporter:
+    """Thread-safe front (:meth:`set_statuses`, :meth:`add_event`), a few tasks behind (:meth:`run`)."""
+
+    def __init__(self, writer: Writer, metrics: Metrics, node: ObjectRef | None = None) -> None:
+        """``node`` is where a missing permission is told, beside the log."""
         self._writer = writer
         self._metrics = metrics
+        self._node = node
         self._loop = asyncio.get_running_loop()
-        self._statuses: OrderedDict[str, tuple[ClaimRef, Sequence[DeviceStatus]]] = OrderedDict()
-        self._events: deque[EventNote] = deque(maxlen=MAX_QUEUED_EVENTS)
-        self._work = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        """By claim UID, the oldest word first."""
+        self._events: OrderedDict[EventNote, EventNote] = OrderedDict()
+        """By what they say (:func:`_sense`); the same again counts up."""
+        self._events_due = 0.0
+        self._event_tries = 0
+        self._events_fail = False
+        self._refused_namespaces: set[str] = set()
+        self._news = asyncio.Event()
+        """Set, and replaced, whenever there is something to look at."""
 
     def set_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
         """Make these the claim's device statuses (all of ours at once)."""
         self._loop.call_soon_threadsafe(self._enqueue_statuses, claim, statuses)
 
+    def supersede_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
+        """Make these the claim's device statuses, if others wait to be written: another instance of the
+        driver has written these, and an older word of ours must not come after its."""
+        self._loop.call_soon_threadsafe(self._supersede_statuses, claim, statuses)
+
     def add_event(self, event: EventNote) -> None:
         """Record an Event."""
-        self._loop.call_soon_threadsafe(self._enqueue_event, event)
+        self._loop.call_soon_threadsafe(self._enqueue_event, event, datetime.now(UTC))
 
     async def run(self) -> None:
-        """Write what comes, for ever. A refused write is logged and dropped, a failed one retried."""
-        failures = 0
-        while True:
-            await self._work.wait()
-            if await self._write_next():
-                failures = 0
-            else:
-                await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
-                failures += 1
+        """Write what comes, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write_events(), name="report: Events")
+            for number in range(WRITERS):
+                tasks.create_task(self._write_statuses(), name=f"report: statuses {number}")
 
     async def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything is written; whether it was in time."""
+        """Wait until everything is written; whether it was in time. What waits to be tried again is tried at
+        once; what a missing permission holds up is not waited for."""
         await asyncio.sleep(0)  # let submissions that are already on the loop's queue arrive
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
+        self._events_due = 0.0
+        for waiting in self._waiting.values():
+            waiting.due = waiting.due if waiting.refused else 0.0
+        self._wake()
+        deadline = self._loop.time() + timeout_seconds
+        while self._events or any(not waiting.refused for waiting in self._waiting.values()):
+            if self._loop.time() >= deadline:
+                return False
+            await self._wait_news(deadline)
         return True
-
-    def _enqueue_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
-        self._statuses.pop(claim.uid, None)
-        self._statuses[claim.uid] = (claim, statuses)
-        self._wake()
-
-    def _enqueue_event(self, event: EventNote) -> None:
-        self._events.append(event)
-        self._wake()
 
     def _wake(self) -> None:
-        self._idle.clear()
-        self._work.set()
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
-    async def _write_next(self) -> bool:
-        """Write one entry; false when it has to be tried again later."""
-        if self._statuses:
-            return await self._write_next_statuses()
-        if self._events:
-            await self._writer.write_event(self._events.popleft())
-            return True
-        self._work.clear()
-        self._idle.set()
-        return True
-
-    async def _write_next_statuses(self) -> bool:
-        uid, (claim, statuses) = next(iter(self._statuses.items()))
-        del self._statuses[uid]
+    async def _wait_news(self, deadline: float | None) -> None:
+        """Until something is new, or the deadline."""
         try:
-            await self._writer.write_statuses(claim, statuses)
+            async with asyncio.timeout_at(deadline):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    # --- claim status -----------------------------------------------------------------------------------
+
+    def _enqueue_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
+        waiting = self._waiting.setdefault(claim.uid, _Waiting(claim, statuses))
+        waiting.statuses = statuses
+        self._waiting.move_to_end(claim.uid)
+        if len(self._waiting) > MAX_WAITING_CLAIMS:
+            self._waiting.popitem(last=False)
+            self._metrics.reports.dropped.labels("status").inc()
+        self._wake()
+
+    def _supersede_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
+        if claim.uid in self._waiting:
+            self._enqueue_statuses(claim, statuses)
+
+    async def _write_statuses(self) -> None:
+        while True:
+            waiting = self._find_due()
+            if waiting is None:
+                free = [other.due for other in self._waiting.values() if not other.in_hand]
+                await self._wait_news(min(free, default=None))
+            else:
+                await self._write_one(waiting)
+
+    def _find_due(self) -> _Waiting | None:
+        now = self._loop.time()
+        return next((w for w in self._waiting.values() if not w.in_hand and w.due <= now), None)
+
+    async def _write_one(self, waiting: _Waiting) -> None:
+        statuses = waiting.statuses
+        waiting.in_hand = True
+        try:
+            await self._writer.write_statuses(waiting.claim, statuses)
+        except DranetError as error:
+            is_settled = self._note_failure(waiting, error)
+        except Exception:  # a status is not worth the NICs of a node
+            log.exception("bug in a claim's status", extra={"context": {"claim": waiting.claim}})
+            self._metrics.reports.dropped.labels("status").inc()
+            is_settled = True
+        else:
+            is_settled = True
+            self._note_success(waiting)
+        finally:
+            waiting.in_hand = False
+        has_newer = waiting.statuses is not statuses
+        if is_settled and not has_newer and self._waiting.get(waiting.claim.uid) is waiting:
+            del self._waiting[waiting.claim.uid]
+        self._wake()
+
+    def _note_failure(self, waiting: _Waiting, error: DranetError) -> bool:
+        """Whether that was the last try."""
+        self._metrics.api_errors.labels(error.reason).inc()
+        if error.reason is Reason.API_FORBIDDEN:
+            self._note_refusal(waiting, error)
+        elif not error.retryable:
+            log.error("claim status refused: %s", error, extra={"context": {"claim": waiting.claim}})
+            self._metrics.reports.dropped.labels("status").inc()
+            return True
+        asked = error.retry_after_seconds if isinstance(error, ClusterError) else 0.0
+        waiting.due = self._loop.time() + max(waiting.backoff.next_seconds(), asked)
+        return False
+
+    def _note_refusal(self, waiting: _Waiting, error: DranetError) -> None:
+        """Tell once for each namespace, and try again now and then: the permission may come."""
+        if not waiting.refused:
+            waiting.refused, waiting.backoff = True, Backoff(*REFUSED_SECONDS)
+        if waiting.claim.namespace in self._refused_namespaces:
+            return
+        self._refused_namespaces.add(waiting.claim.namespace)
+        told = f"the status of claims in {waiting.claim.namespace} cannot be written: {error}"
+        log.error("%s", told)
+        if self._node is not None:
+            self.add_event(EventNote(self._node, WARNING, EventReason.CLAIM_STATUS_REFUSED, told))
+
+    def _note_success(self, waiting: _Waiting) -> None:
+        waiting.due, waiting.backoff = 0.0, Backoff(*RETRY_SECONDS)
+        if waiting.claim.namespace in self._refused_namespaces:
+            self._refused_namespaces.discard(waiting.claim.namespace)
+            for other in self._waiting.values():
+                if other.refused and other.claim.namespace == waiting.claim.namespace:
+                    other.refused, other.due, other.backoff = False, 0.0, Backoff(*RETRY_SECONDS)
+
+    # --- Events -----------------------------------------------------------------------------------------
+
+    def _enqueue_event(self, event: EventNote, now: datetime) -> None:
+        sense = _sense(event)
+        earlier = self._events.get(sense, replace(sense, count=0, first=now))
+        count = earlier.count + event.count
+        self._events[sense] = replace(earlier, count=count, last=now)
+        if len(self._events) > MAX_WAITING_EVENTS:
+            self._events.popitem(last=False)
+            self._metrics.reports.dropped.labels("event").inc()
+        self._wake()
+
+    async def _write_events(self) -> None:
+        backoff = Backoff(*RETRY_SECONDS)
+        while True:
+            if not self._events:
+                await self._wait_news(None)
+            elif self._loop.time() < self._events_due:
+                await self._wait_news(self._events_due)
+            elif await self._write_event():
+                backoff.reset()
+                self._wake()
+            else:
+                self._events_due = self._loop.time() + backoff.next_seconds()
+
+    async def _write_event(self) -> bool:
+        """The oldest one; whether the next one may follow at once."""
+        sense, event = next(iter(self._events.items()))
+        try:
+            await self._writer.write_event(event)
         except DranetError as error:
             self._metrics.api_errors.labels(error.reason).inc()
-            if error.retryable:
-                self._statuses.setdefault(uid, (claim, statuses))
+            if not self._events_fail:
+                self._events_fail = True
+                log.warning("Events cannot be written (said once until it works again): %s", error)
+            self._event_tries += isinstance(error, ClusterError) and error.status != 0
+            if error.retryable and self._event_tries < MAX_EVENT_TRIES:
                 return False
-            log.error("claim status refused: %s", error, extra={"context": {"claim": claim}})
+            self._metrics.reports.dropped.labels("event").inc()
+        except Exception:
+            log.exception("bug in an Event about %s", event.regarding.name)
+            self._metrics.reports.dropped.labels("event").inc()
+        else:
+            self._events_fail = False
+        self._event_tries = 0
+        self._take_off(sense, event)
         return True
+
+    def _take_off(self, sense: EventNote, event: EventNote) -> None:
+        """What has happened since stays."""
+        newest = self._events.pop(sense, event)
+        if newest.count > event.count:
+            self._events[sense] = replace(newest, count=newest.count - event.count, first=event.last)
+
+
+def _sense(event: EventNote) -> EventNote:
+    """The same for Events that say the same."""
+    return replace(event, count=1, first=None, last=None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from dranet.dataclass import dataclass
 from dranet.model.record import Record
 
 
@@ -77,6 +78,15 @@ class Consumer(Record):
     uid: str
     api_group: str = ""
 
+    @property
+    def is_pod(self) -> bool:
+        return self.resource == "pods" and not self.api_group
+
+    @property
+    def is_pod_group(self) -> bool:
+        """A PodGroup, in whose name all its pods use the claim (KEP-5729)."""
+        return self.resource == "podgroups" and self.api_group == "scheduling.k8s.io"
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Claim(Record):
@@ -90,3 +100,5 @@ class Claim(Record):
     annotations: Mapping[str, str] = field(default_factory=dict)
     request_classes: Mapping[str, str] = field(default_factory=dict)
     """DeviceClass by request, or by ``request/alternative`` (KEP-4816), as ``results`` call it."""
+    node_name: str = ""
+    """The one node of which the allocation is; empty where its node selector has another form."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from dranet.dataclass import dataclass
 from dranet.errors import Reason
 from dranet.model.record import Record
 
@@ -27,6 +28,26 @@ class ConditionType(StrEnum):
     """How near the pod's GPUs are; unknown where another driver gave them."""
     RELEASED = "Released"
     """Given back to the node: True as it was, False with what could not be restored."""
+
+
+class ConditionReason(StrEnum):
+    """Reasons of conditions that no error explains. The first two are DraNet's."""
+
+    NETWORK_DEVICE_READY = "NetworkDeviceReady"
+    RDMA_ONLY_DEVICE_READY = "RDMAOnlyDeviceReady"
+    DEVICE_READY = "DeviceReady"
+    RDMA_LINK_READY = "RDMALinkReady"
+    DEVICE_PREPARED = "DevicePrepared"
+    DEVICE_ATTACHED = "DeviceAttached"
+    DEVICE_CONFIGURED = "DeviceConfigured"
+    WAITING_FOR_POD = "WaitingForPod"
+    SAME_PCIE_ROOT = "SamePCIeRoot"
+    SAME_NUMA_NODE = "SameNUMANode"
+    FAR_FROM_GPUS = "FarFromGPUs"
+    PLACE_UNKNOWN = "PlaceUnknown"
+    OTHER_DRIVERS_DEVICES = "DevicesOfAnotherDriver"
+    DEVICE_RELEASED = "DeviceReleased"
+    HOST_STATE_NOT_RESTORED = "HostStateNotRestored"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

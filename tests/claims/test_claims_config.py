@@ -275,14 +275,27 @@ def test_wrong_shapes_are_told_in_plain_words(parameters: dict[str, Any], text: 
     assert text in complaint(of_claim(parameters), of_claim(parameters))
 
 
-def test_a_gpu_takes_no_part_in_a_config_meant_for_the_whole_claim() -> None:
-    everywhere = of_claim({"interface": {"mtu": 9000}})
-    aimed = of_claim({"interface": {"mtu": 9000}}, "nic")
+@pytest.mark.parametrize("requests", [(), ("nic", "gpu")], ids=["emptied by the scheduler", "as written"])
+def test_a_gpu_takes_no_part_in_a_config_that_covers_network_devices(requests: tuple[str, ...]) -> None:
+    both = select(of_claim({"interface": {"mtu": 9000}}, *requests))
+    gpu, nic = decode_configs([(both, DeviceKind.GPU), (both, DeviceKind.NIC)])
 
-    assert decode(everywhere, kind=DeviceKind.GPU).is_empty
-    assert not decode(aimed, kind=DeviceKind.GPU).is_empty
+    assert gpu.is_empty
+    assert nic.interface.mtu == 9000
+
+
+def test_a_gpu_takes_no_part_in_what_its_class_says_of_network_devices() -> None:
+    assert decode(of_class({"interface": {"mtu": 9000}}), kind=DeviceKind.GPU).is_empty
+
+
+@pytest.mark.parametrize("requests", [(), ("nic",)], ids=["emptied by the scheduler", "as written"])
+def test_what_a_claim_says_of_gpus_alone_is_theirs_to_refuse(requests: tuple[str, ...]) -> None:
+    assert not decode(of_claim({"interface": {"mtu": 9000}}, *requests), kind=DeviceKind.GPU).is_empty
+
+
+def test_a_config_that_is_not_for_a_gpu_is_checked_all_the_same() -> None:
     with pytest.raises(ClaimError):
-        decode(of_claim({"interface": {"mtu": 1}}), kind=DeviceKind.GPU)
+        decode(of_class({"interface": {"mtu": 1}}), kind=DeviceKind.GPU)
 
 
 def test_a_whole_claim_is_decoded_at_once_and_names_each_mistake_once() -> None:

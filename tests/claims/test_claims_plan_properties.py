@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.rdma import plan_rdma_access
@@ -28,6 +27,7 @@ from dranet.model.plan import (
     PreparedClaim,
     PreparedDevice,
 )
+from dranet.model.record_json import decode_record, encode_record
 from tests.claims.configs import valid_configs
 
 NIC = Device("pci-0000-1a-00-0", DeviceKind.NIC, ifname="eth1", rdma_device="mlx5_0")
@@ -176,9 +176,7 @@ def test_what_is_prepared_survives_the_store(pair: tuple[LinkState, NetworkConfi
         rdma=plan_rdma_access(NIC, pair[1], nodes, exclusive=exclusive),
     )
     record = PreparedClaim(ClaimRef("ns", "c", "u"), PodRef("ns", "p", "v"), (device,), boot_id="boot")
-    adapter = TypeAdapter(PreparedClaim)
-
-    assert adapter.validate_json(adapter.dump_json(record)) == record
+    assert decode_record(PreparedClaim, encode_record(record)) == record
 
 
 @anything

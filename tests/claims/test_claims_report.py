@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from dranet.claims.alignment import judge_by_claim
 from dranet.claims.report import (
     find_attached,
     report_attach_failed,
     report_attached,
+    report_lease_lost,
     report_prepare_failed,
     report_prepared,
+    report_release_failed,
+    report_released,
 )
+from dranet.claims.report_data import DATA_KEYS
 from dranet.errors import KernelError, Reason
-from dranet.model.claim import AllocationResult
+from dranet.model.claim import AllocationResult, Claim, ClaimRef
+from dranet.model.condition_table import CONDITIONS, OF_THE_ERROR
 from dranet.model.device import Device, DeviceKind
-from dranet.model.plan import AttachPlan, MoveRdma, PreparedDevice
-from dranet.model.status import AttachedLink, DeviceStatus
+from dranet.model.event_reason import EventReason
+from dranet.model.facts import CharDevice, Route
+from dranet.model.plan import (
+    AddRoute,
+    AttachPlan,
+    CreateLink,
+    DhcpLease,
+    JoinVrf,
+    LinkState,
+    MoveLink,
+    MoveRdma,
+    NextHop,
+    PreparedDevice,
+    RdmaAccess,
+)
+from dranet.model.status import AttachedLink, ConditionType, DeviceStatus
+
+PAGE = Path(__file__).parents[2] / "docs" / "user" / "status.md"
 
 NIC = PreparedDevice(
     "nic", "node-1", Device("eth1", DeviceKind.NIC), plan=AttachPlan("eth1"), share_id="share"
@@ -31,8 +56,14 @@ def conditions(status: DeviceStatus) -> list[tuple[str, bool | None, str]]:
     return [(str(c.type), c.status, c.reason) for c in status.conditions]
 
 
-def test_a_prepared_nic_is_not_ready_yet() -> None:
-    assert conditions(report_prepared("dra.net", NIC)) == [("Prepared", True, "DevicePrepared")]
+def test_a_prepared_nic_waits_for_its_pod_and_is_neither_ready_nor_not() -> None:
+    assert conditions(report_prepared("dra.net", NIC)) == [
+        ("Prepared", True, "DevicePrepared"),
+        ("Attached", None, "WaitingForPod"),
+        ("Configured", None, "WaitingForPod"),
+        ("NetworkReady", None, "WaitingForPod"),
+        ("Ready", None, "WaitingForPod"),
+    ]
 
 
 def test_a_gpu_is_ready_once_prepared_and_says_nothing_of_a_network() -> None:
@@ -62,8 +93,10 @@ def test_an_attached_nic_reports_what_was_read_back_in_the_pod() -> None:
     assert status.ips == ("10.0.0.5/24",)
     assert conditions(status) == [
         ("Prepared", True, "DevicePrepared"),
-        ("Ready", True, "NetworkDeviceReady"),
+        ("Attached", True, "DeviceAttached"),
+        ("Configured", True, "DeviceConfigured"),
         ("NetworkReady", True, "NetworkDeviceReady"),
+        ("Ready", True, "NetworkDeviceReady"),
     ]
 
 
@@ -78,10 +111,10 @@ def test_links_on_top_of_one_device_are_told_apart_by_their_names_in_the_pod() -
 
 
 def test_a_moved_rdma_link_has_a_condition_of_its_own() -> None:
-    assert conditions(report_attached("dra.net", RDMA, None))[1:] == [
-        ("Ready", True, "RDMAOnlyDeviceReady"),
-        ("NetworkReady", True, "RDMAOnlyDeviceReady"),
+    assert conditions(report_attached("dra.net", RDMA, None))[3:] == [
         ("RDMALinkReady", True, "RDMALinkReady"),
+        ("NetworkReady", True, "RDMAOnlyDeviceReady"),
+        ("Ready", True, "RDMAOnlyDeviceReady"),
     ]
 
 
@@ -97,9 +130,11 @@ def test_a_failed_attach_turns_every_condition_of_success_false() -> None:
 
     assert conditions(status) == [
         ("Prepared", True, "DevicePrepared"),
-        ("Ready", False, "AttachFailed"),
-        ("NetworkReady", False, "AttachFailed"),
+        ("Attached", False, "AttachFailed"),
+        ("Configured", False, "AttachFailed"),
         ("RDMALinkReady", False, "AttachFailed"),
+        ("NetworkReady", False, "AttachFailed"),
+        ("Ready", False, "AttachFailed"),
     ]
     assert status.conditions[1].message == "no such luck"
 
@@ -110,3 +145,192 @@ def test_a_failed_prepare_is_reported_for_the_result_it_was_asked_for() -> None:
 
     assert (status.device, status.share_id) == ("eth1", "share")
     assert conditions(status) == [("Prepared", False, "AttachFailed"), ("Ready", False, "AttachFailed")]
+
+
+def test_a_gpu_of_a_claim_whose_nic_failed_is_ready_all_the_same() -> None:
+    assert conditions(report_attach_failed("dra.net", GPU, ERROR))[1:] == [("Ready", True, "DeviceReady")]
+    assert conditions(report_released("dra.net", GPU, ["dev-eth1: mtu"]))[1:] == [
+        ("Ready", True, "DeviceReady")
+    ]
+
+
+def test_a_lease_that_has_ended_is_no_attach_that_failed() -> None:
+    ended = KernelError("the lease of 10.7.0.9 has ended", reason=Reason.DHCP_LEASE_EXPIRED)
+    attached = report_attached("dra.net", NIC, AttachedLink("eth1", "net0", "", 1500))
+
+    assert conditions(report_lease_lost(attached, ended)) == [
+        ("Prepared", True, "DevicePrepared"),
+        ("Attached", True, "DeviceAttached"),
+        ("Configured", False, "DHCPLeaseExpired"),
+        ("NetworkReady", False, "DHCPLeaseExpired"),
+        ("Ready", False, "DHCPLeaseExpired"),
+    ]
+
+
+def test_a_device_that_came_back_whole_is_released() -> None:
+    assert conditions(report_released("dra.net", NIC, ())) == [
+        ("Prepared", True, "DevicePrepared"),
+        ("Attached", False, "DeviceReleased"),
+        ("Configured", False, "DeviceReleased"),
+        ("NetworkReady", False, "DeviceReleased"),
+        ("Ready", False, "DeviceReleased"),
+        ("Released", True, "DeviceReleased"),
+    ]
+
+
+def test_a_device_that_did_not_come_back_whole_says_what_differs() -> None:
+    status = report_released("dra.net", NIC, ["eth1: mtu: wanted 1500, found 9000", "eth1: alias"])
+    assert conditions(status)[-1] == ("Released", False, "HostStateNotRestored")
+    assert status.conditions[-1].message == "eth1: mtu: wanted 1500, found 9000; eth1: alias"
+
+
+def test_a_device_that_is_stuck_is_not_released() -> None:
+    stuck = KernelError("eth1 is busy", reason=Reason.DETACH_FAILED)
+    assert conditions(report_release_failed("dra.net", NIC, stuck))[-2:] == [
+        ("Ready", False, "DeviceReleased"),
+        ("Released", False, "DetachFailed"),
+    ]
+
+
+# --- what the pod got ----------------------------------------------------------------------------------
+
+PLACED = Device(
+    "eth1",
+    DeviceKind.NIC,
+    pci_address="0000:23:00.0",
+    pcie_root="pci0000:20",
+    numa_node=0,
+    rdma_device="mlx5_0",
+)
+LINK = AttachedLink("eth1", "net0", "02:00:00:00:00:01", 9000, ("10.0.0.5/24", "fd00::5/64"))
+
+
+def test_data_says_what_the_pod_got_and_from_where() -> None:
+    steps = (
+        MoveLink("net0"),
+        JoinVrf("rail", 1100),
+        AddRoute(Route("10.1.0.0/16", gateway="10.0.0.1")),
+        AddRoute(Route("10.2.0.0/16"), (NextHop("10.0.0.1"), NextHop("10.0.0.2"))),
+        AddRoute(Route("10.3.0.0/16", scope=253)),
+    )
+    lease = DhcpLease("10.0.0.5/24", "10.0.0.1", "02:00:00:00:00:99", LINK.mac, 1.7e9, 600, 300, 525)
+    plan = AttachPlan("eth1", steps, "net0", LinkState(7, "enp35s0np0", LINK.mac, 1500, True), lease)
+    rdma = RdmaAccess((CharDevice("/dev/infiniband/uverbs0", 231, 192),))
+    prepared = PreparedDevice("nic", "node-1", PLACED, plan=plan, rdma=rdma)
+    gids = ("fe80:0000:0000:0000:0000:00ff:fe00:0001",)
+
+    assert report_attached("dra.net", prepared, replace(LINK, gids=gids)).data == {
+        "interfaceName": "net0",
+        "hostInterfaceName": "enp35s0np0",
+        "type": "passthrough",
+        "hardwareAddress": "02:00:00:00:00:01",
+        "mtu": 9000,
+        "rdmaDevice": "mlx5_0",
+        "pciAddress": "0000:23:00.0",
+        "pcieRoot": "pci0000:20",
+        "numaNode": 0,
+        "vrf": "rail",
+        "dhcp": {"server": "10.0.0.1", "leaseSeconds": 600},
+        "routeCount": 3,
+        "addresses": ["10.0.0.5/24", "fd00::5/64"],
+        "gids": list(gids),
+        "routes": [
+            {"destination": "10.1.0.0/16", "gateway": "10.0.0.1"},
+            {"destination": "10.2.0.0/16", "gateway": "10.0.0.1, 10.0.0.2"},
+            {"destination": "10.3.0.0/16"},
+        ],
+    }
+
+
+def test_data_of_a_link_on_top_names_the_device_below_and_no_rdma_device_that_the_pod_lacks() -> None:
+    step = CreateLink("net0", "macvlan", 7, "enp35s0np0", "02:00:00:00:00:07")
+    prepared = PreparedDevice("nic", "node-1", PLACED, plan=AttachPlan("eth1", (step,), "net0"))
+    data = report_attached("dra.net", prepared, LINK).data
+
+    assert (data["type"], data["hostInterfaceName"]) == ("macvlan", "enp35s0np0")
+    assert "rdmaDevice" not in data
+
+
+def test_the_name_of_the_rdma_device_in_the_pod_counts() -> None:
+    named = replace(LINK, rdma_device="mlx5_7")
+    assert report_attached("dra.net", replace(NIC, device=PLACED), named).data["rdmaDevice"] == "mlx5_7"
+
+
+def test_what_is_empty_is_not_in_the_data() -> None:
+    assert report_attached("dra.net", RDMA, None).data == {}
+    assert report_prepared("dra.net", NIC).data == {}
+
+
+def test_the_data_is_in_the_declared_order() -> None:
+    data = report_attached("dra.net", replace(NIC, device=PLACED), LINK).data
+    assert list(data) == [key for key in DATA_KEYS if key in data]
+
+
+# --- the page ------------------------------------------------------------------------------------------
+
+
+def every_status() -> Iterator[DeviceStatus]:
+    """Each kind of device in each phase of its life."""
+    gpus = [
+        Device("gpu", DeviceKind.GPU, pcie_root=root, numa_node=numa)
+        for root, numa in (("pci0000:20", 0), ("pci0000:30", 0), ("pci0000:80", 1), ("", None))
+    ]
+    others = Claim(ClaimRef("n", "c", "u"), True, (AllocationResult("g", "gpu.example", "p", "d"),))
+    for kind in (NIC, RDMA, GPU):
+        prepared = replace(kind, device=replace(kind.device, pcie_root="pci0000:20", numa_node=0))
+        yield report_prepared("dra.net", prepared)
+        yield report_attach_failed("dra.net", prepared, ERROR)
+        yield report_released("dra.net", prepared, ())
+        yield report_released("dra.net", prepared, ["mtu"])
+        yield report_release_failed("dra.net", prepared, ERROR)
+        for gpu in gpus:
+            attached = report_attached("dra.net", prepared, None, [gpu])
+            yield from (attached, report_lease_lost(attached, ERROR))
+        yield from judge_by_claim(others, [report_attached("dra.net", prepared, None)])
+    yield report_prepare_failed(AllocationResult("nic", "dra.net", "p", "d"), ERROR)
+
+
+def test_the_table_has_every_condition_that_is_written_and_no_other() -> None:
+    written = {
+        (c.type, c.status, OF_THE_ERROR if c.reason == ERROR.reason else c.reason)
+        for status in every_status()
+        for c in status.conditions
+    }
+    assert written == {(row.type, row.status, row.reason) for row in CONDITIONS}
+
+
+def test_no_device_has_more_conditions_than_the_api_takes_nor_one_twice() -> None:
+    for status in every_status():
+        types = [condition.type for condition in status.conditions]
+        assert len(types) == len(set(types)) <= 8
+
+
+def rows_below(heading: str) -> list[tuple[str, ...]]:
+    """Cells of the table below a heading of the page, without its head."""
+    section = PAGE.read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
+
+
+def test_the_page_lists_every_condition_with_its_meaning() -> None:
+    texts = {True: "True", False: "False", None: "Unknown"}
+    assert rows_below("Conditions") == [
+        (
+            f"`{row.type}`",
+            texts[row.status],
+            f"`{row.reason}`" if row.reason else "the error's",
+            row.meaning,
+        )
+        for row in CONDITIONS
+    ]
+    assert {row.type for row in CONDITIONS} == set(ConditionType)
+
+
+def test_the_page_lists_every_key_of_the_data_in_the_order_of_their_worth() -> None:
+    assert rows_below("Data") == [(f"`{key}`", meaning) for key, meaning in DATA_KEYS.items()]
+
+
+def test_the_page_lists_every_reason_of_an_event_that_is_not_an_errors() -> None:
+    listed = {reason for cells in rows_below("Events") for reason in re.findall(r"`(\w+)`", cells[0])}
+    assert set(EventReason) <= listed
+    assert listed <= {*EventReason, *Reason}

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dranet.cluster import paths
 from dranet.cluster.claim_status import build_entries
-from dranet.cluster.claims import apply_device_statuses, fetch_claim, parse_claim
+from dranet.cluster.claims import apply_device_statuses, build_field_manager, fetch_claim, parse_claim
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
+from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.messages import parse_object
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
-from dranet.model.claim import AllocationResult, ClaimRef, ConfigSource, Consumer, OpaqueConfig
+from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.status import Condition, ConditionType, DeviceStatus
+from dranet.testbed.apiserver.identity import User, service_account
 from dranet.testbed.apiserver.server import ApiServer
 
 DRIVER, POOL = "dra.net", "node-a"
@@ -24,6 +30,7 @@ CLAIMS = paths.resource_claims("default")
 CLAIM = paths.resource_claim("default", "c")
 STATUS = paths.resource_claim_status("default", "c")
 MANAGER = "dra.net-node-a"
+CONFIG = {"source": "FromClass", "opaque": {"driver": DRIVER, "parameters": {}}}
 NOON = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
 LATER = datetime(2026, 5, 1, 13, 0, 0, tzinfo=UTC)
 
@@ -44,6 +51,11 @@ async def create_claim(client: ApiClient, *results: JsonObject) -> ClaimRef:
 def status(device: str, ready: bool = True, **fields: Any) -> DeviceStatus:
     condition = Condition(ConditionType.READY, ready, "Attached" if ready else "AttachFailed", "text")
     return DeviceStatus(DRIVER, POOL, device, (condition,), **fields)
+
+
+def writes(server: ApiServer) -> int:
+    """Changes of the status so far, without the one that allocated the claim."""
+    return sum(request.method == "PATCH" for request in server.requests) - 1
 
 
 async def held_devices(client: ApiClient) -> list[JsonObject]:
@@ -167,11 +179,91 @@ def test_an_empty_allocation_is_an_allocation() -> None:
         {"status": {"allocation": {"devices": {"results": [{"adminAccess": "yes"}]}}}},
         {"status": {"allocation": {"devices": {"config": [{"source": "FromAfar", "opaque": {}}]}}}},
         {"status": {"allocation": {"devices": {"config": [{"source": "FromClass", "opaque": []}]}}}},
+        {"status": {"allocation": {"devices": {"config": [{**CONFIG, "requests": [5]}]}}}},
+        {"status": {"allocation": {"nodeSelector": {"nodeSelectorTerms": ["node-a"]}}}},
+        {"status": {"reservedFor": [{"resource": "pods", "name": ["p"]}]}},
+        {"metadata": {"annotations": {"a": 5}}},
     ],
 )
 def test_a_claim_of_another_shape_is_a_protocol_error(body: JsonObject) -> None:
     with pytest.raises(ProtocolError):
         parse_claim(body)
+
+
+def selector(*terms: JsonObject) -> JsonObject:
+    return {"status": {"allocation": {"nodeSelector": {"nodeSelectorTerms": list(terms)}}}}
+
+
+def name_is(*values: str, operator: str = "In") -> JsonObject:
+    return {"key": "metadata.name", "operator": operator, "values": list(values)}
+
+
+@pytest.mark.parametrize(
+    ("body", "node"),
+    [
+        (selector({"matchFields": [name_is("node-a")]}), "node-a"),
+        (selector({"matchFields": [name_is("node-a", "node-b")]}), ""),
+        (selector({"matchFields": [name_is("node-a", operator="NotIn")]}), ""),
+        (selector({"matchFields": [name_is("node-a")]}, {"matchFields": [name_is("node-b")]}), ""),
+        (selector({"matchFields": [name_is("node-a")], "matchExpressions": [{"key": "x"}]}), ""),
+        (selector(), ""),
+        ({"status": {"allocation": {}}}, ""),
+    ],
+)
+def test_the_node_of_an_allocation_is_known_where_it_is_one(body: JsonObject, node: str) -> None:
+    assert parse_claim(body).node_name == node
+
+
+def test_a_pod_group_among_the_consumers_is_told_from_a_pod() -> None:
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "gu"}
+    consumers = [group, {"resource": "pods", "name": "p", "uid": "pu"}, {**group, "apiGroup": "example.com"}]
+    parsed = parse_claim({"status": {"reservedFor": consumers}}).reserved_for
+    assert [(one.is_pod, one.is_pod_group) for one in parsed] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
+
+
+FIELDS = (
+    *("metadata", "name", "namespace", "uid", "annotations", "spec", "devices", "requests", "exactly"),
+    *("firstAvailable", "deviceClassName", "status", "allocation", "results", "request", "driver", "pool"),
+    *("device", "adminAccess", "shareID", "config", "source", "opaque", "parameters", "reservedFor"),
+    *("resource", "apiGroup", "nodeSelector", "nodeSelectorTerms", "matchFields", "matchExpressions"),
+    *("key", "operator", "values"),
+)
+
+
+def near_claims() -> st.SearchStrategy[Any]:
+    """JSON in which the names of the fields that we read come up in all the wrong places."""
+    names = st.sampled_from(FIELDS)
+    leaves = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.just("FromClass") | names
+    return st.recursive(
+        leaves,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=6),
+        max_leaves=40,
+    )
+
+
+@given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), near_claims()))
+def test_whatever_a_server_says_is_a_claim_or_a_protocol_error(body: JsonObject) -> None:
+    with contextlib.suppress(ProtocolError):
+        assert isinstance(parse_claim(body), Claim)
+
+
+def claim_around(devices: Any, requests: Any, reserved: Any, terms: Any) -> JsonObject:
+    allocation = {"devices": devices, "nodeSelector": {"nodeSelectorTerms": terms}}
+    return {
+        "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": requests}},
+        "status": {"allocation": allocation, "reservedFor": reserved},
+    }
+
+
+@given(st.builds(claim_around, *[near_claims() | st.lists(near_claims(), max_size=3)] * 4))
+def test_so_is_whatever_it_says_in_the_right_places(body: JsonObject) -> None:
+    with contextlib.suppress(ProtocolError):
+        assert isinstance(parse_claim(body), Claim)
 
 
 # Status.
@@ -286,14 +378,165 @@ async def test_a_conflict_on_the_same_claim_is_an_error_to_try_again(
     assert caught.value.retryable
 
 
-async def test_a_device_that_is_not_allocated_is_refused_by_the_server(client: ApiClient) -> None:
+async def test_a_claim_that_has_other_devices_by_now_has_nothing_to_hold(
+    server: ApiServer, client: ApiClient
+) -> None:
     ref = await create_claim(client, result("eth0"))
-    with pytest.raises(ClusterError, match="allocated device") as caught:
-        await apply_device_statuses(client, ref, MANAGER, [status("eth9")])
-    assert caught.value.reason is Reason.API_INVALID
+    assert not await apply_device_statuses(client, ref, MANAGER, [status("eth9")])
+    assert not await apply_device_statuses(client, ref, MANAGER, [status("eth0"), status("eth9")])
+    assert not await apply_device_statuses(client, ref, MANAGER, [status("eth0", share_id="s-1")])
+    assert writes(server) == 0
+
+
+class ReallocatingClient(ApiClient):
+    """Between our look and our write the claim loses its devices and gets another one."""
+
+    async def apply(self, path: str, body: JsonObject, field_manager: str, force: bool = True) -> JsonObject:
+        await self.patch(STATUS, {"status": {"allocation": None, "devices": None}})
+        await self.patch(STATUS, {"status": {"allocation": {"devices": {"results": [result("eth1")]}}}})
+        return await super().apply(path, body, field_manager, force)
+
+
+async def test_a_claim_that_gets_other_devices_under_our_hands_gets_nothing(server: ApiServer) -> None:
+    async with ReallocatingClient(access_from_url(server.url)) as client:
+        ref = await create_claim(client, result("eth0"))
+        assert not await apply_device_statuses(client, ref, MANAGER, [status("eth0")])
+
+
+async def test_what_the_server_finds_invalid_of_our_own_device_is_an_error(
+    server: ApiServer, client: ApiClient
+) -> None:
+    ref = await create_claim(client, result("eth0"))
+    server.fail_next("PATCH", STATUS, 422)
+    with pytest.raises(ClusterError) as caught:
+        await apply_device_statuses(client, ref, MANAGER, [status("eth0")])
+    assert (caught.value.reason, caught.value.retryable) == (Reason.API_INVALID, False)
+
+
+async def test_what_only_the_claim_tells_is_added_before_the_comparison(
+    server: ApiServer, client: ApiClient
+) -> None:
+    ref = await create_claim(client, result("eth0"), result("gpu0", "gpu.example"))
+
+    def complete(claim: Claim, statuses: Sequence[DeviceStatus]) -> Sequence[DeviceStatus]:
+        return [replace(one, data={"with": claim.results[1].device}) for one in statuses]
+
+    for _ in range(2):
+        assert await apply_device_statuses(client, ref, MANAGER, [status("eth0")], complete=complete)
+    (entry,) = await held_devices(client)
+    assert entry["data"] == {"with": "gpu0"}
+    assert writes(server) == 1
+
+
+# Who may write.
+
+
+def test_a_field_manager_is_of_this_driver_on_this_node() -> None:
+    assert build_field_manager("dra.net", "node-a") == "dra.net-node-a"
+    longest = build_field_manager("d" * 63, "n" * 64)
+    assert longest == f"{'d' * 63}-{'n' * 64}"
+    assert len(longest) == 128
+
+
+@given(st.sampled_from(["dra.net", "x" * 63]), *[st.integers(60, 253)] * 2)
+def test_a_field_manager_that_is_cut_stays_unique_and_the_same(driver: str, one: int, other: int) -> None:
+    names = ["n" * one, "n" * other]
+    managers = [build_field_manager(driver, name) for name in names]
+    assert (managers[0] == managers[1]) is (names[0] == names[1])
+    assert all(len(manager) <= 128 and manager.startswith(driver) for manager in managers)
+
+
+def role(*rules: JsonObject) -> list[JsonObject]:
+    """A ClusterRole with these rules for the driver's service account."""
+    subject = {"kind": "ServiceAccount", "name": "driver", "namespace": "kube-system"}
+    api = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": f"{api}/v1", "kind": "ClusterRole", "metadata": {"name": "r"}, "rules": list(rules)},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "r"},
+            "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": "r"},
+            "subjects": [subject],
+        },
+    ]
+
+
+def rule(resource: str, *verbs: str, **names: list[str]) -> JsonObject:
+    return {"apiGroups": ["resource.k8s.io"], "resources": [resource], "verbs": list(verbs), **names}
+
+
+BASE = (rule("resourceclaims", "get"), rule("resourceclaims/status", "patch"))
+FINER = rule("resourceclaims/driver", "associated-node:patch", resourceNames=[DRIVER])
+
+
+async def write_as(user: User, *rules: JsonObject) -> list[JsonObject]:
+    """Report on a claim of node-a as this user; what the claim holds then."""
+    server = ApiServer(tokens={"admin"}, users={"driver": user}, manifests=role(*rules))
+    async with server, client_of(server, "admin") as admin, client_of(server, "driver") as client:
+        ref = await create_claim(admin, result("eth0"))
+        field = {"key": "metadata.name", "operator": "In", "values": [POOL]}
+        selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+        allocation = {"devices": {"results": [result("eth0")]}, "nodeSelector": selector}
+        await admin.patch(STATUS, {"status": {"allocation": None}})
+        await admin.patch(STATUS, {"status": {"allocation": allocation}})
+        await apply_device_statuses(client, ref, MANAGER, [status("eth0")])
+        return await held_devices(admin)
+
+
+def client_of(server: ApiServer, token: str) -> ApiClient:
+    return ApiClient(access_from_url(server.url, token=FixedToken(token)))
+
+
+async def test_the_two_rules_of_the_role_are_all_that_it_takes() -> None:
+    bound = service_account("kube-system", "driver", node=POOL)
+    assert len(await write_as(bound, *BASE, FINER)) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "rules", "hint"),
+    [
+        (POOL, BASE[:1], "patch resourceclaims/status in resource.k8s.io"),
+        (POOL, BASE, "associated-node:patch resourceclaims/driver in resource.k8s.io, for dra.net"),
+        ("", (*BASE, FINER), "must be one that the kubelet of the allocation's node gave"),
+        ("node-b", (*BASE, FINER), "or the rule be arbitrary-node:patch"),
+    ],
+    ids=["status", "driver", "token of no node", "token of another node"],
+)
+async def test_a_refusal_names_the_rule_that_is_missing(
+    node: str, rules: tuple[JsonObject, ...], hint: str
+) -> None:
+    with pytest.raises(ClusterError) as caught:
+        await write_as(service_account("kube-system", "driver", node=node), *rules)
+    assert caught.value.reason is Reason.API_FORBIDDEN
+    assert hint in caught.value.hint
 
 
 # Limits.
+
+
+@given(
+    st.dictionaries(st.text(max_size=10), st.text(max_size=3000) | st.lists(st.integers()), max_size=20),
+)
+def test_data_gives_way_by_whole_keys_from_the_end(data: dict[str, Any]) -> None:
+    kept = dict(entry_of(DeviceStatus(DRIVER, POOL, "eth0", (), data=data)).get("data", {}))
+    omitted = kept.pop("omitted", []) if "omitted" not in data else []
+    assert [*kept, *omitted] == [*data]
+    assert all(kept[key] == data[key] for key in kept)
+    escaped = json.dumps(kept).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    assert len(escaped.replace(" ", "")) <= 10 * 1024
+
+
+def test_data_is_cut_by_what_the_server_makes_of_it() -> None:
+    """It escapes some characters to six bytes."""
+    entry = entry_of(DeviceStatus(DRIVER, POOL, "eth0", (), data={"a": 1, "b": "<" * 2000}))
+    assert entry["data"] == {"a": 1, "omitted": ["b"]}
+
+
+@pytest.mark.parametrize(("given_status", "written"), [(True, "True"), (False, "False"), (None, "Unknown")])
+def test_a_condition_may_be_true_false_or_unknown(given_status: bool | None, written: str) -> None:
+    entry = entry_of(DeviceStatus(DRIVER, POOL, "eth0", (Condition(ConditionType.READY, given_status, "X"),)))
+    assert entry["conditions"][0]["status"] == written
 
 
 def entry_of(device: DeviceStatus, existing: Sequence[JsonObject] = ()) -> JsonObject:
@@ -313,13 +556,13 @@ async def test_what_is_too_long_is_cut_and_still_accepted(client: ApiClient) -> 
         interface_name="i" * 300,
         hardware_address="h" * 200,
         ips=ips,
-        data={"x": "y" * 11_000},
+        data={"first": 1, "x": "y" * 11_000, "last": 2},
     )
     assert await apply_device_statuses(client, ref, MANAGER, [oversized])
     (entry,) = await held_devices(client)
     assert len(entry["conditions"][0]["message"].encode()) <= 32768
     assert entry["networkData"]["ips"] == list(ips[:16])
-    assert entry["data"] == {"omitted": "11008 bytes of data, 10240 fit"}
+    assert entry["data"] == {"first": 1, "omitted": ["x", "last"]}
 
 
 def test_nine_conditions_are_a_fault_of_the_caller() -> None:
@@ -334,9 +577,24 @@ def test_addresses_are_canonical_and_unique_and_keep_their_host_bits() -> None:
     assert entry["networkData"]["ips"] == ["10.0.0.5/24", "fe80::1/64", "192.0.2.1/32"]
 
 
-def test_an_address_that_is_none_is_a_fault_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="nonsense"):
-        entry_of(DeviceStatus(DRIVER, POOL, "eth0", (), ips=("nonsense",)))
+async def test_an_address_that_the_server_would_refuse_is_left_out_and_costs_no_status(
+    client: ApiClient,
+) -> None:
+    ref = await create_claim(client, result("eth0"))
+    ips = ("nonsense", "fe80::1%eth0/64", "::ffff:10.0.0.1/120", "10.0.0.5/24", "")
+    assert await apply_device_statuses(client, ref, MANAGER, [status("eth0", ips=ips)])
+    (entry,) = await held_devices(client)
+    assert entry["networkData"] == {"ips": ["10.0.0.5/24"]}
+
+
+async def test_a_message_that_is_no_unicode_is_written_as_far_as_it_is(client: ApiClient) -> None:
+    """Names that the kernel tells are bytes."""
+    ref = await create_claim(client, result("eth0"))
+    odd = Condition(ConditionType.READY, False, "AttachFailed", "link \udcff: refused")
+    device = DeviceStatus(DRIVER, POOL, "eth0", (odd,), interface_name="\udcfe")
+    assert await apply_device_statuses(client, ref, MANAGER, [device])
+    (entry,) = await held_devices(client)
+    assert entry["conditions"][0]["message"] == "link ?: refused"
 
 
 def test_shares_of_one_device_are_entries_of_their_own() -> None:

@@ -35,7 +35,8 @@ VF = Device("vf-0", DeviceKind.NIC, ifname="vf0", physical_function="0000:1a:00.
 AWAY = Device("away", DeviceKind.NIC)
 HCA = Device("hca-0", DeviceKind.RDMA, rdma_device="mlx5_1", char_devices=(UVERBS,))
 GPU = Device("gpu-0", DeviceKind.GPU, char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
-DEVICES = {device.name: device for device in (RAIL, ETH, VF, AWAY, HCA, GPU)}
+PARENT = Device("parent-0", DeviceKind.NIC, ifname="parent0", shared=True)
+DEVICES = {device.name: device for device in (RAIL, ETH, VF, AWAY, HCA, GPU, PARENT)}
 POD = Consumer("pods", "pod", "pod-uid")
 
 Given = dict[str, Any]
@@ -297,6 +298,13 @@ def test_a_share_cannot_move(bench: Bench) -> None:
     assert error.reason is Reason.UNSUPPORTED_CLAIM
     assert "set interface.type" in error.hint
     assert bench.refusal(share("b", device="hca-0")).reason is Reason.UNSUPPORTED_CLAIM
+
+
+def test_a_shared_device_does_not_move_where_the_cluster_knows_no_shares(bench: Bench) -> None:
+    """The API server dropped ``allowMultipleAllocations``; others may have links on top all the same."""
+    error = bench.refusal(a_claim("a", result("parent-0")))
+    assert error.reason is Reason.UNSUPPORTED_CLAIM
+    assert bench.plan(a_claim("b", result("parent-0"), interface={"type": "macvlan"})).plans
 
 
 def test_a_device_twice_in_a_claim_must_be_two_shares(bench: Bench) -> None:

@@ -1,0 +1,99 @@
+"""What a pod got with its device, beyond what ``networkData`` has a field for: ``status.devices[].data``.
+
+A JSON object for people and controllers. Where the API has no room for all of it, whole keys give way from
+the end (``cluster.claim_status``), so they stand in the order of their worth. Nothing in it changes while the
+pod runs; the time at which a lease ends would, with every renewal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dranet.model.plan import AddRoute, AttachPlan, CreateLink, DhcpLease, JoinVrf, MoveLink, PreparedDevice
+from dranet.model.status import AttachedLink
+
+JsonObject = dict[str, Any]
+
+DATA_KEYS = {
+    "interfaceName": "the interface in the pod",
+    "hostInterfaceName": "the interface on the node: the one that moved, or the one below",
+    "type": "`passthrough` (the device itself moved), or `macvlan`, `ipvlan`, `vlan` on top of it",
+    "hardwareAddress": "of the interface in the pod",
+    "mtu": "of the interface in the pod, in bytes",
+    "rdmaDevice": "the RDMA device that belongs to it",
+    "pciAddress": "of the PCI function",
+    "pcieRoot": "the PCIe root above it",
+    "numaNode": "the NUMA node that it is on",
+    "vrf": "the VRF that it joined",
+    "dhcp": "`server` and `leaseSeconds` of the lease that the address is from",
+    "routeCount": "routes through it that the driver set in the pod",
+    "addresses": "all its addresses in CIDR form; `networkData.ips` holds 16",
+    "gids": "GIDs of its RDMA ports as they were after the attach",
+    "routes": "`destination`, and where there is one `gateway`, of each of those routes",
+}
+"""Every key with its meaning; ``docs/user/status.md`` lists them. The last give way first."""
+
+
+def build_data(prepared: PreparedDevice, link: AttachedLink | None) -> JsonObject:
+    """What is known of an attached device, without what is empty."""
+    known = {**_of_device(prepared), **_of_plan(prepared.plan), **_of_link(link)}
+    return {key: known[key] for key in DATA_KEYS if known.get(key) not in (None, "", [], {})}
+
+
+def _of_device(prepared: PreparedDevice) -> JsonObject:
+    device = prepared.device
+    return {
+        "rdmaDevice": device.rdma_device if prepared.rdma.nodes else "",
+        "pciAddress": device.pci_address,
+        "pcieRoot": device.pcie_root,
+        "numaNode": device.numa_node,
+    }
+
+
+def _of_plan(plan: AttachPlan | None) -> JsonObject:
+    if plan is None:
+        return {}
+    routes = [_describe_route(step) for step in plan.steps if isinstance(step, AddRoute)]
+    return {
+        **_of_origin(plan),
+        "vrf": next((step.name for step in plan.steps if isinstance(step, JoinVrf)), ""),
+        "dhcp": _describe_lease(plan.lease),
+        "routeCount": len(routes) or None,
+        "routes": routes,
+    }
+
+
+def _of_origin(plan: AttachPlan) -> JsonObject:
+    for step in plan.steps:
+        if isinstance(step, CreateLink):
+            return {"type": step.kind, "hostInterfaceName": step.parent_ifname}
+        if isinstance(step, MoveLink):
+            return {"type": "passthrough", "hostInterfaceName": plan.host.ifname if plan.host else ""}
+    return {}
+
+
+def _of_link(link: AttachedLink | None) -> JsonObject:
+    if link is None:
+        return {}
+    known: JsonObject = {
+        "interfaceName": link.pod_ifname,
+        "hardwareAddress": link.mac,
+        "mtu": link.mtu,
+        "addresses": list(link.addresses),
+        "gids": list(link.gids),
+    }
+    return {**known, "rdmaDevice": link.rdma_device} if link.rdma_device else known
+
+
+def _describe_route(step: AddRoute) -> JsonObject:
+    gateways = [step.route.gateway, *(hop.gateway for hop in step.next_hops)]
+    return dict(_given(destination=step.route.destination, gateway=", ".join(filter(None, gateways))))
+
+
+def _describe_lease(lease: DhcpLease | None) -> JsonObject:
+    return {} if lease is None else {"server": lease.server, "leaseSeconds": lease.lease_seconds}
+
+
+def _given(**texts: str) -> Iterator[tuple[str, str]]:
+    return ((key, text) for key, text in texts.items() if text)

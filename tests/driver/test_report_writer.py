@@ -1,0 +1,188 @@
+"""The reporter with the API server stand-in behind it: what a claim holds after trouble, and what it cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from dranet.cluster import paths
+from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.credentials import access_from_url
+from dranet.cluster.events import ObjectRef
+from dranet.driver import report
+from dranet.driver.announce import Announcer
+from dranet.driver.attachments import ReleaseReport
+from dranet.driver.report import Reporter
+from dranet.driver.report_writer import ApiWriter
+from dranet.errors import KernelError, Reason
+from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.device import Device, DeviceKind
+from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
+from dranet.model.status import AttachedLink
+from dranet.telemetry import Metrics
+from dranet.testbed.apiserver.server import ApiServer
+
+DRIVER, NODE = "dra.net", "node-a"
+CLAIMS = paths.resource_claims("default")
+DEADLINE_SECONDS = 15.0
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RETRY_SECONDS", (0.001, 0.05))
+
+
+class Node:
+    """The telling part of a driver."""
+
+    def __init__(self, server: ApiServer, client: ApiClient) -> None:
+        self.server = server
+        self.client = client
+        writer = ApiWriter(client, DRIVER, NODE)
+        self.reporter = Reporter(writer, Metrics(), ObjectRef.of_node(NODE))
+        self.announcer = Announcer(DRIVER, NODE, self.reporter, Metrics())
+
+    async def make(self, name: str, *other_drivers: str) -> PreparedClaim:
+        """An allocated claim for one NIC, as Prepare leaves it."""
+        spec = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "x"}}]}}
+        created = await self.client.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
+        drivers = (DRIVER, *other_drivers)
+        results = [{"request": "nic", "driver": d, "pool": NODE, "device": f"of-{name}"} for d in drivers]
+        status = {"status": {"allocation": {"devices": {"results": results}}}}
+        await self.client.patch(paths.resource_claim_status("default", name), status)
+        device = Device(f"of-{name}", DeviceKind.NIC)
+        prepared = PreparedDevice("nic", NODE, device, plan=AttachPlan(device.name, pod_ifname="net1"))
+        ref = ClaimRef("default", name, created["metadata"]["uid"])
+        return PreparedClaim(ref, PodRef("default", f"pod-{name}", f"uid-{name}"), (prepared,), "boot")
+
+    def attach(self, record: PreparedClaim) -> None:
+        device = record.devices[0].device.name
+        link = AttachedLink(device, "net1", "02:00:00:00:00:01", 1500, ("10.0.0.5/24", "2001:DB8::5/64"))
+        self.announcer.attached([record], [link])
+
+    async def entry(self, name: str) -> JsonObject:
+        claim = await self.client.get(paths.resource_claim("default", name))
+        (entry,) = [e for e in claim["status"].get("devices", []) if e["driver"] == DRIVER]
+        return dict(entry)
+
+    async def settled(self) -> None:
+        assert await self.reporter.flush(DEADLINE_SECONDS)
+
+    def applies(self, name: str) -> int:
+        path = paths.resource_claim_status("default", name)
+        return sum(r.method == "PATCH" and r.path == path for r in self.server.requests) - 1
+
+
+@asynccontextmanager
+async def node_of(server: ApiServer) -> AsyncIterator[Node]:
+    async with ApiClient(access_from_url(server.url)) as client:
+        node = Node(server, client)
+        task = asyncio.create_task(node.reporter.run())
+        yield node
+        task.cancel()
+
+
+@pytest.fixture
+async def node(server: ApiServer) -> AsyncIterator[Node]:
+    async with node_of(server) as running:
+        yield running
+
+
+def ready(entry: JsonObject) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in entry["conditions"]}
+
+
+async def test_the_whole_life_of_a_device_is_valid_for_the_server(node: Node) -> None:
+    record = await node.make("c", "gpu.example.com")
+    node.announcer.prepared(record)
+    await node.settled()
+    assert ready(await node.entry("c"))["Ready"] == "Unknown"
+
+    node.announcer.attach_failed([record], KernelError("no carrier", reason=Reason.ATTACH_FAILED))
+    await node.settled()
+    assert ready(await node.entry("c"))["Ready"] == "False"
+
+    node.attach(record)
+    await node.settled()
+    entry = await node.entry("c")
+    assert ready(entry) == {
+        "Prepared": "True",
+        "Attached": "True",
+        "Configured": "True",
+        "NetworkReady": "True",
+        "Ready": "True",
+        "TopologyAligned": "Unknown",
+    }
+    assert entry["networkData"] == {
+        "interfaceName": "net1",
+        "hardwareAddress": "02:00:00:00:00:01",
+        "ips": ["10.0.0.5/24", "2001:db8::5/64"],
+    }
+
+    node.announcer.released(ReleaseReport(record.claim, devices=record.devices))
+    await node.settled()
+    entry = await node.entry("c")
+    assert ready(entry)["Released"] == "True"
+    assert "networkData" not in entry
+    (event,) = node.server.objects("events")
+    assert event["reason"] == "NetworkDeviceAttachFailed"
+
+
+async def test_nothing_is_written_that_is_there_already(node: Node) -> None:
+    record = await node.make("c")
+    for _ in range(3):
+        node.attach(record)
+        await node.settled()
+    assert node.applies("c") == 1
+
+
+async def test_another_instance_of_the_driver_says_the_same_and_writes_nothing(
+    server: ApiServer, node: Node
+) -> None:
+    record = await node.make("c")
+    node.attach(record)
+    await node.settled()
+    async with node_of(server) as successor:
+        successor.attach(record)
+        await successor.settled()
+        assert successor.applies("c") == 1
+        successor.announcer.released(ReleaseReport(record.claim, devices=record.devices))
+        await successor.settled()
+    assert "networkData" not in await node.entry("c"), "it owns what its predecessor wrote"
+
+
+async def test_after_trouble_of_all_kinds_every_claim_says_what_is(server: ApiServer, node: Node) -> None:
+    records = [await node.make(f"c{number}") for number in range(4)]
+    for code in (500, 429, 503, 409, 0):
+        server.fail_next("PATCH", paths.resource_claim_status("default", "c0"), code, 2)
+        server.fail_next("GET", paths.resource_claim("default", "c1"), code or 504, 2)
+    for record in records:
+        node.announcer.prepared(record)
+    for record in records:
+        node.attach(record)
+    await node.settled()
+    for number in range(4):
+        assert ready(await node.entry(f"c{number}"))["Ready"] == "True"
+    assert node.applies("c2") <= 2
+
+
+async def test_claims_that_are_gone_are_dropped_without_a_word(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = await node.make("c")
+    await node.client.delete(paths.resource_claim("default", "c"))
+    again = await node.make("c")
+    assert again.claim.uid != record.claim.uid
+    node.announcer.released(ReleaseReport(record.claim, devices=record.devices))
+    await node.settled()
+    assert node.applies("c") == 1, "only what allocated the second claim"
+    assert caplog.records == []
