@@ -1,49 +1,287 @@
-"""The health of each published device, for the kubelet's ``NodeWatchResources`` stream.
+"""Signs -> judgement in time -> the kubelet, the slices, Events and metrics.
 
-From the last scan alone: an RDMA port that is not active, or a link that is up without a carrier, is
-unhealthy. What the scan cannot see (a link inside a pod, without an RDMA port) is unknown, never guessed.
+:class:`HealthMonitor` looks after each scan and whenever a link in a pod has changed, and in between only
+while something is pending: a fault that must last, or be gone, for some time. Nothing wakes up while all is
+steady. Every instance of the driver judges; telling the kubelet, Events and the file are the business of the
+one that is on duty, as the slices with their taints are. Two that differ by a second in when a fault began
+would make the kubelet write the pod's status anew with each word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from dranet.driver.publish import Inventory, View
+from dranet.dataclass import dataclass
+from dranet.driver.health_file import HealthFile
+from dranet.driver.health_signs import NOBODY, Holder, SignSource
+from dranet.driver.publish import Inventory
+from dranet.errors import SettingsError
 from dranet.kubelet.health import DeviceHealthFact
-from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Link, RdmaDevice
+from dranet.model.claim import PodRef
+from dranet.model.device import DeviceKind
+from dranet.model.health import FaultKind
+from dranet.model.health_damping import Damping
+from dranet.model.health_taints import build_taints
+from dranet.model.health_tracker import PATIENCE, DeviceMemory, DeviceTracker, Patience, Verdict
+from dranet.model.taint import Taint, TaintEffect
+from dranet.settings import HealthTaints, Settings
+from dranet.telemetry import HealthMetrics
+
+log = logging.getLogger(__name__)
+
+LEAST_WAIT_SECONDS = 0.05
+"""Timers are a little early at times; this keeps us from looking again and again until it is time."""
+
+RESCANS_OF_A_WINDOW = 5
+
+MOST_GONE = 512
+"""Devices that are not there (any more) and may come back: a card does for a moment when its firmware is
+changed. Names of software links must not fill the memory."""
+
+_STATES = {True: "healthy", False: "unhealthy", None: "unknown"}
 
 
-class InventoryHealth:
-    """Implements ``kubelet.health.HealthSource``."""
+class HealthNews(Protocol):
+    """Who tells users (``driver.announce.Announcer``)."""
 
-    def __init__(self, inventory: Inventory, pool: str) -> None:
+    def health_changed(self, device: str, pods: Sequence[PodRef], *, healthy: bool, message: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """What the operator decided."""
+
+    patience: Patience
+    hardest: TaintEffect | None
+    """Effect of the taint of a device that carries nothing; ``None``: no taints at all."""
+
+
+def build_rules(settings: Settings) -> HealthRules:
+    """What the settings say; counters are compared over several rescans.
+
+    Raises:
+        SettingsError: ``health_ignore`` names a fault that there is none of.
+    """
+    known = {str(kind) for kind in FaultKind}
+    if unknown := sorted(set(settings.health_ignore) - known):
+        raise SettingsError(
+            f"--health-ignore: {', '.join(unknown)}: no such fault; known are {', '.join(FaultKind)}"
+        )
+    patience = Patience(
+        Damping(settings.health_raise_seconds, settings.health_clear_seconds),
+        settings.health_training_seconds,
+        window_seconds=max(PATIENCE.window_seconds, RESCANS_OF_A_WINDOW * settings.rescan_seconds),
+        ignored=frozenset(FaultKind(name) for name in settings.health_ignore),
+    )
+    is_off = settings.health_taints is HealthTaints.OFF
+    return HealthRules(patience, None if is_off else TaintEffect(settings.health_taints))
+
+
+def do_nothing() -> None:
+    """Nobody listens."""
+
+
+def always() -> bool:
+    """The only instance is on duty."""
+    return True
+
+
+class HealthMonitor:
+    """Implements ``kubelet.health.HealthSource`` and ``driver.publish.HealthWatch``. For the event loop."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        source: SignSource,
+        pool: str,
+        rules: HealthRules,
+        file: HealthFile,
+        news: HealthNews,
+        metrics: HealthMetrics,
+        *,
+        is_on_duty: Callable[[], bool] = always,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._inventory = inventory
+        self._source = source
         self._pool = pool
+        self._rules = rules
+        self._file = file
+        self._news = news
+        self._metrics = metrics
+        self._is_on_duty = is_on_duty
+        self._clock, self._wall = clock, wall
+        self._trackers: dict[str, DeviceTracker] = {}
+        self._memories: dict[str, DeviceMemory] = {}
+        """Of devices that are not there, the latest last."""
+        self._written: Mapping[str, DeviceMemory] = {}
+        self._facts: Sequence[DeviceHealthFact] = ()
+        self._wake = asyncio.Event()
+        self._changed_pods: set[str] = set()
+        self.on_change: Callable[[], None] = do_nothing
+        """Called when a device's health reads differently."""
+        self.on_taints: Callable[[], None] = do_nothing
+        """Called when taints change between two scans."""
+        self.taints: Mapping[str, Sequence[Taint]] = {}
+        """By device; devices without any are left out."""
 
     def snapshot(self) -> Sequence[DeviceHealthFact]:
-        """One fact for each published device."""
-        view = self._inventory.view
-        return [self._fact(device, view) for device in view.offered.values()]
+        """One fact for each published device, and for each that is gone while a pod has it; nothing while
+        another instance speaks. The kubelet keeps what it was told for longer than the hand-over takes."""
+        return self._facts if self._is_on_duty() else ()
 
-    def _fact(self, device: Device, view: View) -> DeviceHealthFact:
-        healthy, message = judge_health(
-            device, view.links.get(device.ifname), view.rdma_devices.get(device.rdma_device)
+    def recall(self) -> None:
+        """Take over what an earlier process of this boot knew; before the first look. Blocking."""
+        now = self._clock()
+        self._memories = {name: memory.without_future(now) for name, memory in self._file.read().items()}
+        self._written = dict(self._memories)
+
+    async def scanned(self, *, is_full: bool) -> None:
+        """The inventory is fresh; counters are read with each full scan."""
+        self._source.scanned(is_full=is_full)
+        if is_full:
+            await self._source.read_all()
+        self.look()
+        await self._save()
+        self._wake.set()
+
+    def pod_changed(self, pod_uid: str) -> None:
+        """A link in that pod reads differently."""
+        self._changed_pods.add(pod_uid)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Look when something is due or was told, for ever."""
+        while True:
+            await self._wait_due()
+            self._wake.clear()
+            await self._source.read_ports(self._find_devices_to_read())
+            taints = self.taints
+            self.look()
+            if self.taints != taints:
+                self.on_taints()
+            await self._save()
+
+    async def _wait_due(self) -> None:
+        dues = [due for tracker in self._trackers.values() if (due := tracker.due) is not None]
+        if not dues:
+            await self._wake.wait()
+            return
+        try:
+            async with asyncio.timeout(max(min(dues) - self._clock(), LEAST_WAIT_SECONDS)):
+                await self._wake.wait()
+        except TimeoutError:
+            log.debug("a fault is due")
+
+    def _find_devices_to_read(self) -> set[str]:
+        """Devices in pods that changed, and those whose port may be well again by now: nobody tells of it."""
+        pods, self._changed_pods = self._changed_pods, set()
+        held = {name for name, holder in self._source.find_holders().items() if holder.mover in pods}
+        down = {
+            name for name, tracker in self._trackers.items() if tracker.is_pending(FaultKind.RDMA_PORT_DOWN)
+        }
+        return held | down
+
+    def look(self) -> None:
+        """Judge every device by what is known now, and tell what is new."""
+        holders = self._source.find_holders()
+        now, wall = self._clock(), self._wall()
+        seen: dict[str, DeviceTracker] = {}
+        for device, signs in self._source.collect(holders):
+            tracker = seen[device.name] = self._trackers.get(device.name) or self._new_tracker(device.name)
+            if tracker.is_news(signs, now):
+                before = tracker.verdict
+                self._metrics.carrier_losses.inc(tracker.observe(signs, now, wall))
+                self._tell(device.name, before, tracker.verdict, holders.get(device.name, NOBODY))
+        for name in self._trackers.keys() - seen.keys():
+            self._memories[name] = self._trackers[name].memory
+        for name in list(self._memories)[: max(0, len(self._memories) - MOST_GONE)]:
+            del self._memories[name]
+        self._trackers = seen
+        self._conclude(holders)
+
+    def _new_tracker(self, name: str) -> DeviceTracker:
+        memory = self._memories.pop(name, None) or DeviceMemory()
+        return DeviceTracker(self._rules.patience, memory)
+
+    def _tell(self, name: str, before: Verdict, verdict: Verdict, holder: Holder) -> None:
+        """A device that becomes unhealthy, or is so no more."""
+        is_bad = verdict.healthy is False
+        if is_bad == (before.healthy is False):
+            return
+        message = verdict.message if is_bad else verdict.message or "all faults are gone"
+        log.log(
+            logging.WARNING if is_bad else logging.INFO,
+            "device %s is %s: %s",
+            name,
+            "unhealthy" if is_bad else "not unhealthy any more",
+            message,
         )
-        return DeviceHealthFact(pool=self._pool, device=device.name, healthy=healthy, message=message)
+        if self._is_on_duty():
+            self._news.health_changed(name, holder.pods, healthy=not is_bad, message=message)
+
+    def _conclude(self, holders: Mapping[str, Holder]) -> None:
+        facts = [*self._build_facts(), *self._build_facts_of_gone(holders)]
+        hardest = self._rules.hardest
+        tainted = {name: build_taints(t.verdict.faults, hardest) for name, t in self._trackers.items()}
+        self.taints = {name: taints for name, taints in tainted.items() if taints}
+        if facts != self._facts:
+            self._facts = facts
+            self._count(facts)
+            self.on_change()
+
+    def _build_facts(self) -> list[DeviceHealthFact]:
+        facts = []
+        for device in self._inventory.view.offered.values():
+            tracker = self._trackers.get(device.name)
+            verdict = tracker.verdict if tracker is not None else _UNWATCHED[device.kind is DeviceKind.GPU]
+            facts.append(DeviceHealthFact(self._pool, device.name, verdict.healthy, verdict.message))
+        return facts
+
+    def _build_facts_of_gone(self, holders: Mapping[str, Holder]) -> list[DeviceHealthFact]:
+        """Unplugged, or off the bus, while a pod has it: not published any more, but its pod wants to
+        know."""
+        held_back = self._inventory.view.held_back
+        return [
+            DeviceHealthFact(self._pool, name, False, f"{name} {held_back[name].reason}")
+            for name, holder in holders.items()
+            if holder.mover and name in held_back
+        ]
+
+    def _count(self, facts: Sequence[DeviceHealthFact]) -> None:
+        states = Counter(_STATES[fact.healthy] for fact in facts)
+        for state in _STATES.values():
+            self._metrics.devices.labels(state).set(states[state])
+        faults = Counter(kind for tracker in self._trackers.values() for kind in tracker.verdict.faults)
+        for kind in FaultKind:
+            self._metrics.faults.labels(kind).set(faults[kind])
+
+    async def _save(self) -> None:
+        """Write down what counts. Small changes (a fault that shows again while it counts) can wait."""
+        if not self._is_on_duty():
+            return
+        memories = {**self._memories, **{name: tracker.memory for name, tracker in self._trackers.items()}}
+        if _outline(memories) != _outline(self._written):
+            self._written = memories
+            await asyncio.to_thread(self._file.write, memories)
 
 
-def judge_health(device: Device, link: Link | None, rdma: RdmaDevice | None) -> tuple[bool | None, str]:
-    """Healthy, unhealthy or unknown (``None``), and why."""
-    if device.kind is DeviceKind.GPU:
-        return None, "GPU health is not monitored by this driver"
-    if rdma is not None and rdma.ports:
-        down = [port for port in rdma.ports if port.state != "ACTIVE"]
-        if down:
-            return False, f"{rdma.name} port {down[0].number} is {down[0].state or 'in an unknown state'}"
-        return True, ""
-    if link is None:
-        return None, "the link is in a pod's network namespace"
-    if not link.is_up:
-        return None, f"{link.ifname} is administratively down"
-    return (True, "") if link.carrier else (False, f"{link.ifname} has no carrier")
+_UNWATCHED = {
+    True: Verdict(None, "GPU health is not monitored by this driver"),
+    False: Verdict(None, "not looked at yet"),
+}
+
+
+def _outline(memories: Mapping[str, DeviceMemory]) -> Mapping[str, object]:
+    """What makes the file worth writing."""
+    return {
+        name: ({kind: known.state.raised for kind, known in memory.faults.items()}, memory.versions)
+        for name, memory in memories.items()
+        if memory.faults or memory.versions
+    }

@@ -11,9 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.inventory.decision import Decision
 from dranet.inventory.filter import uplink_names
@@ -25,6 +26,7 @@ from dranet.kernel.discovery.watch import ChangeWatch
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, RdmaDevice
+from dranet.model.taint import Taint
 from dranet.store import ClaimStore
 from dranet.telemetry import Metrics, ScanKind
 
@@ -107,8 +109,15 @@ class Inventory:
         self._metrics = metrics
         self._scan_lock = threading.Lock()
         self._warned: frozenset[str] = frozenset()
+        self._out_of_sight: Mapping[str, Device] = {}
+        """What pods had at the last scan."""
         self.view = View()
         """Replaced as a whole by each scan."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the facts are of this node as it is now."""
+        return self._reader.is_live
 
     def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
         """What the next scans look for; any thread may call this."""
@@ -124,9 +133,11 @@ class Inventory:
         with self._scan_lock:
             start = time.perf_counter()
             held_before = self._held()  # one that is released during the scan is in no facts and not held
-            facts = self._reader.read(changes)
+            facts = self._reader.read(changes | self._find_returned(held_before))
             policy = self._policy()
-            decisions = take_inventory(facts, {**held_before, **self._held()}, policy)
+            held = {**held_before, **self._held()}
+            decisions = take_inventory(facts, held, policy)
+            self._out_of_sight = held
             self.view = View.of(facts, decisions, policy)
             self._metrics.inventory.scan_seconds.observe(time.perf_counter() - start)
             self._metrics.inventory.scans.labels(
@@ -160,6 +171,13 @@ class Inventory:
             )
         return view.offered[name]
 
+    def _find_returned(self, held: Mapping[str, Device]) -> Changes:
+        """What is to be read of devices that pods have not any more. The kernel's own word of it may come
+        after this scan, which would find them neither on the host nor with a pod."""
+        returned = [device for name, device in self._out_of_sight.items() if name not in held]
+        parts = (part for device in returned for part in (device.pci_address, device.rdma_device) if part)
+        return Changes(all_links=bool(returned), hardware=frozenset(parts))
+
     def _held(self) -> Mapping[str, Device]:
         """Devices whose facts are out of sight, because they are in a pod's namespace. One with a pod's link
         on top of it is not."""
@@ -190,7 +208,20 @@ def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> f
 class Publisher(Protocol):
     """Where the pages of devices go (``cluster.slices.SlicePublisher``)."""
 
-    def set_desired(self, pages: Sequence[Sequence[Device]]) -> None: ...
+    def set_desired(
+        self, pages: Sequence[Sequence[Device]], taints: Mapping[str, Sequence[Taint]] = ..., /
+    ) -> None: ...
+
+
+class HealthWatch(Protocol):
+    """Who judges the devices' health after each scan (``driver.health.HealthMonitor``)."""
+
+    @property
+    def taints(self) -> Mapping[str, Sequence[Taint]]:
+        """By device; devices without any are left out."""
+        ...
+
+    async def scanned(self, *, is_full: bool) -> None: ...
 
 
 class PublishLoop:
@@ -203,12 +234,16 @@ class PublishLoop:
         metrics: Metrics,
         rescan_seconds: float,
         on_scan: Callable[[], None],
+        health: HealthWatch | None = None,
     ) -> None:
         self._inventory = inventory
         self._publisher = publisher
         self._metrics = metrics
         self._rescan_seconds = rescan_seconds
         self._on_scan = on_scan
+        self._health = health
+        self._pages: Sequence[Sequence[Device]] | None = None
+        """As of the last scan; ``None`` before the first."""
         self._watch = ChangeWatch()
         self._running = False
         self._lost: frozenset[str] = frozenset()
@@ -268,8 +303,17 @@ class PublishLoop:
         devices = tuple(view.offered.values())
         plan = plan_slices(devices, view.policy)
         self._lost = warn_once("publish", plan.losses, self._lost)
-        self._publisher.set_desired(plan.pages)
+        if self._health is not None:
+            await self._health.scanned(is_full=changes.everything)
+        self._pages = plan.pages
+        self.publish()
         self._metrics.published_devices.labels("total").set(len(devices))
         self._metrics.published_devices.labels("rdma").set(sum(1 for d in devices if d.rdma_device))
         self._on_scan()
         return True
+
+    def publish(self) -> None:
+        """Say again what is to be published, with the taints as they are now; nothing before the first
+        scan."""
+        if self._pages is not None:
+            self._publisher.set_desired(self._pages, self._health.taints if self._health is not None else {})

@@ -13,8 +13,8 @@ import errno as errno_numbers
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel.netlink import kernel_error
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import errno as errno_numbers
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel.ethtool_messages import (
     CHANNELS,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel.genl import GENL_HEADER_BYTES, genl_body
 from dranet.kernel.netlink import (

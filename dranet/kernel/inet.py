@@ -9,9 +9,9 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
 
+from dranet.dataclass import dataclass
 from dranet.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,

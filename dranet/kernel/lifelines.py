@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel.inet import dump_addresses_request, find_route_request, parse_address, parse_route
 from dranet.kernel.netlink import NetlinkSocket

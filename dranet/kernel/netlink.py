@@ -12,10 +12,10 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 
 # linux/netlink.h

@@ -10,9 +10,10 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel.netlink import (
     NLM_F_CREATE,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from dranet.dataclass import dataclass
 from dranet.kernel.netlink import (
     NLA_F_NESTED,
     NLM_F_CREATE,

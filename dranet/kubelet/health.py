@@ -9,13 +9,15 @@ subscription, on a change, and again every :data:`HEALTH_RESEND_SECONDS`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
 
+from dranet.dataclass import dataclass
+from dranet.kubelet.peer import KubeletPeer
 from dranet.pb import health_v1_pb2 as pb
 
 HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
@@ -23,7 +25,7 @@ HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 HEALTH_RESEND_SECONDS = 10.0
 HEALTH_TIMEOUT_SECONDS = 30
-MESSAGE_MAX_CHARACTERS = 1024
+MESSAGE_MAX_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,9 @@ class HealthService:
         *,
         clock: Callable[[], float] = time.time,
         wait: Callable[[asyncio.Event, float], Awaitable[None]] = wait_or_pass,
+        peer: KubeletPeer | None = None,
     ) -> None:
+        self._peer = peer or KubeletPeer()
         self._source = source
         self._clock = clock
         self._wait = wait
@@ -77,15 +81,7 @@ class HealthService:
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         """Both versions of the service. The v1 messages are byte for byte those of v1alpha1."""
-        method = grpc.unary_stream_rpc_method_handler(
-            self._watch,
-            pb.NodeWatchResourcesRequest.FromString,
-            pb.NodeWatchResourcesResponse.SerializeToString,
-        )
-        return [
-            grpc.method_handlers_generic_handler(service, {"NodeWatchResources": method})
-            for service in HEALTH_SERVICES
-        ]
+        return [self._service(service) for service in HEALTH_SERVICES]
 
     def notify(self) -> None:
         """Something changed: every stream sends a snapshot now."""
@@ -97,16 +93,28 @@ class HealthService:
         self._closed = True
         self.notify()
 
+    def _service(self, name: str) -> grpc.GenericRpcHandler:
+        method = grpc.unary_stream_rpc_method_handler(
+            functools.partial(self._watch, service=name),
+            pb.NodeWatchResourcesRequest.FromString,
+            pb.NodeWatchResourcesResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(name, {"NodeWatchResources": method})
+
     async def _watch(
-        self, _request: pb.NodeWatchResourcesRequest, _context: object
+        self,
+        _request: pb.NodeWatchResourcesRequest,
+        _context: object,
+        service: str = HEALTH_SERVICES[0],
     ) -> AsyncIterator[pb.NodeWatchResourcesResponse]:
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:
-            while not self._closed:
-                changed.clear()
-                yield self._response()
-                await self._wait(changed, HEALTH_RESEND_SECONDS)
+            with self._peer.watches_health(service):
+                while not self._closed:
+                    changed.clear()
+                    yield self._response()
+                    await self._wait(changed, HEALTH_RESEND_SECONDS)
         finally:
             self._watchers.discard(changed)
 
@@ -131,7 +139,9 @@ _STATUS = {None: pb.UNKNOWN, True: pb.HEALTHY, False: pb.UNHEALTHY}
 
 
 def cut_message(text: str) -> str:
-    """At most 1024 characters; what is longer ends in three dots, as the kubelet itself would cut it."""
-    if len(text) <= MESSAGE_MAX_CHARACTERS:
-        return text
-    return text[: MESSAGE_MAX_CHARACTERS - 3] + "..."
+    """At most 1024 bytes of UTF-8, whole characters, so that it fits whether bytes or characters are counted;
+    what is longer ends in three dots, as the kubelet itself would cut it."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= MESSAGE_MAX_BYTES:
+        return encoded.decode()
+    return encoded[: MESSAGE_MAX_BYTES - 3].decode(errors="ignore") + "..."

@@ -7,8 +7,9 @@ and ``rtnetlink(7)``. A fact that the kernel does not give is ``None`` (or empty
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dranet.dataclass import dataclass
 from dranet.model.record import Record
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from dranet.dataclass import dataclass
 from dranet.model.record import Record
 
 

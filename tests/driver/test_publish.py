@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from dranet.kernel.lifelines import LifelineTarget
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, Link, NodeFacts, Route
+from dranet.model.taint import Taint
 from dranet.store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.namespaces import Namespace
@@ -29,6 +30,9 @@ from tests.namespaces import Namespace
 UPLINK = Link(2, "eth0", flags=1, carrier=True, addresses=(Address("192.0.2.2/24"),))
 NIC = Link(3, "eth1", flags=1, carrier=True)
 FACTS = NodeFacts(links=(UPLINK, NIC), default_routes=(Route("0.0.0.0/0", ifindex=2),))
+
+
+NO_TAINTS: Mapping[str, Sequence[Taint]] = {}
 
 
 def do_nothing() -> None:
@@ -61,8 +65,12 @@ class Reader:
 class Slices:
     def __init__(self) -> None:
         self.pages: list[list[list[str]]] = []
+        self.taints: Mapping[str, Sequence[Taint]] = {}
 
-    def set_desired(self, pages: Sequence[Sequence[Device]]) -> None:
+    def set_desired(
+        self, pages: Sequence[Sequence[Device]], taints: Mapping[str, Sequence[Taint]] = NO_TAINTS
+    ) -> None:
+        self.taints = taints
         self.pages.append([[device.name for device in page] for page in pages])
 
 

@@ -465,3 +465,19 @@ async def test_a_wait_that_is_cancelled_while_it_gathers_leaves_the_change_for_t
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(watch.wait_changed(), 0.05)
         assert 77 in (await asyncio.wait_for(watch.wait_changed(), 5)).links
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_wait_that_is_cancelled_while_something_arrives_is_cancelled(turns: int) -> None:
+    """Else whoever ends the driver waits for ever."""
+    watch = ChangeWatch()
+    watch.note(Changes(routes=True))
+    waiting = asyncio.create_task(watch.wait_changed())
+    for _ in range(5):  # until it gathers
+        await asyncio.sleep(0)
+    watch.note(Changes(links=frozenset({1})))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -11,12 +11,12 @@ import errno
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_interface
 from itertools import groupby
 from typing import TypeVar
 
+from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.kernel.attachment.detach import give_back_link, give_back_rdma
 from dranet.kernel.attachment.lacks import find_lack

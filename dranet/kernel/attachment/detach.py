@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 
+from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_link
 from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_side, open_pod_side

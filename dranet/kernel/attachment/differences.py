@@ -10,9 +10,10 @@ is no difference either: a move takes all of that off, so somebody on the host a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
+from dranet.dataclass import dataclass
 from dranet.kernel.attachment.linkdetails import LinkDetails
 from dranet.kernel.inet import IFA_F_MANAGETEMPADDR, IFA_F_MCAUTOJOIN, IFA_F_NODAD, IFA_F_NOPREFIXROUTE
 from dranet.kernel.tc import format_handle

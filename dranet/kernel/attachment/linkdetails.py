@@ -6,9 +6,9 @@ Layouts and numbers are those of ``linux/if_link.h``; no I/O.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import IPv6Address
 
+from dranet.dataclass import dataclass
 from dranet.kernel.netlink import parse_attributes
 from dranet.kernel.rtnl import (
     IFF_ALLMULTI,

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
+from dranet.dataclass import dataclass
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.genl import NETLINK_GENERIC
 from dranet.kernel.netlink import NetlinkSocket

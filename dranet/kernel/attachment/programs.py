@@ -9,8 +9,8 @@ links (below ``/sys/fs/bpf``): what they name stays loaded, but is on no hook of
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError, Reason
 from dranet.kernel import bpf
 from dranet.kernel.attachment.locate import Side

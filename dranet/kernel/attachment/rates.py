@@ -18,10 +18,10 @@ import hashlib
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.locate import Side
 from dranet.kernel.netlink import (

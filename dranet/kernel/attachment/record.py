@@ -6,8 +6,7 @@ programs. Everything is read through one :class:`~dranet.kernel.attachment.locat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.linkdetails import LinkDetails, parse_link_details
 from dranet.kernel.attachment.linkstate import (

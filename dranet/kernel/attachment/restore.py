@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel import ethtool
 from dranet.kernel.attachment.differences import Difference, find_differences
@@ -28,7 +29,7 @@ from dranet.kernel.attachment.wishes import (
 from dranet.kernel.rtnl import ipv6_token_attribute, set_link_request
 from dranet.kernel.sysctl import link_sysctl_path, write_sysctl
 from dranet.model.facts import Link
-from dranet.model.plan import RECORD_VERSION, LinkState
+from dranet.model.plan import WHOLE_STATE_VERSION, LinkState
 
 _ROUNDS = 2
 
@@ -75,7 +76,7 @@ class _Restoring:
 
     def run(self) -> list[str]:
         found = present = self._read()
-        if self.state.version < RECORD_VERSION:
+        if self.state.version < WHOLE_STATE_VERSION:
             self.state = _fill_in(self.state, present.state)
         strays = self._remove_strays(present)
         for _ in range(_ROUNDS):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side

@@ -8,9 +8,9 @@ stands on. Links are looked up one by one: a node has a thousand, and the runtim
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, Reason
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.discovery.rdma import RDMA_CLASS

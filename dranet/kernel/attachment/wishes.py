@@ -7,8 +7,9 @@ difference it mends (``differences``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dranet.dataclass import dataclass
 from dranet.kernel.attachment.differences import address_what, neighbour_what, route_what, traffic_what
 from dranet.kernel.attachment.linkdetails import (
     ETHERNET_BROADCAST,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
+from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError
 from dranet.kernel.dhcp.lifetime import leased_ip
 from dranet.model.plan import DhcpLease

@@ -6,7 +6,7 @@ doubled or out of order does no harm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dranet.dataclass import dataclass
 
 MANY_LINKS = 200
 """From here on one dump of all links costs less than asking for each; their names need not be kept then."""

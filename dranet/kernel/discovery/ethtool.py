@@ -12,9 +12,9 @@ import errno
 import fcntl
 import struct
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel.ethtool_messages import (
     ETHTOOL_FAMILY,

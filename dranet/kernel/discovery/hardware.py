@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from dranet.dataclass import dataclass
 from dranet.kernel.discovery.gpu import GpuReader, is_gpu
 from dranet.kernel.discovery.host import read_host, read_numa_nodes
 from dranet.kernel.discovery.pci import PCI_DEVICES, PciReader, list_pci_functions, name_pci_functions

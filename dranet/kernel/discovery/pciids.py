@@ -17,9 +17,9 @@ import stat
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
+from dranet.dataclass import dataclass
 from dranet.kernel.sysfs import printable
 
 _PATH_VARIABLE = "PCIDB_PATH"

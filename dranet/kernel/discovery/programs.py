@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel import bpf
 from dranet.kernel.netlink import NetlinkSocket, parse_attributes

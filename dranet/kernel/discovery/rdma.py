@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
@@ -45,6 +46,8 @@ _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 _GUID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}")
 _NO_GUID = "0000:0000:0000:0000"
 """Nobody has given one yet: a virtual function on InfiniBand."""
+_NO_GID = ":".join(["0000"] * 8)
+"""In an empty slot; some kernels fail with EINVAL instead."""
 
 
 def read_rdma_devices(sysfs: PseudoFiles) -> list[RdmaDevice]:
@@ -128,6 +131,28 @@ def _read_port(sysfs: PseudoFiles, port: str, number: int, parent: str) -> RdmaP
         gid_types=tuple(sorted(gid_types)),
         pkeys=tuple(_read_pkeys(sysfs, f"{port}/pkeys")),
     )
+
+
+def read_gids(sysfs: PseudoFiles, rdma_device: str) -> tuple[str, ...]:
+    """The GIDs in the tables of a device's ports, as the kernel writes them, in the order of the tables.
+
+    Empty slots are left out, and tables are not listed but read up to a long gap: some have a thousand
+    slots. With RoCE the kernel fills them in its own time, some milliseconds after an address was set.
+    ``sysfs`` must be one that shows the device (:func:`~dranet.kernel.netns_sysfs.open_sysfs`).
+    """
+    ports = f"{RDMA_CLASS}/{rdma_device}/ports"
+    gids: list[str] = []
+    for number in sysfs.numbered(ports):
+        gids += _read_slots(list(range(_MOST_SLOTS)), partial(_read_gid, sysfs, f"{ports}/{number}/gids"))
+    return tuple(gids)
+
+
+def _read_gid(sysfs: PseudoFiles, folder: str, slot: int) -> str:
+    gid = sysfs.text(f"{folder}/{slot}").lower()
+    if gid and not _GID.fullmatch(gid):
+        sysfs.warn(f"{folder}/{slot}", f"not a GID: {gid[:40]!r}")
+        return ""
+    return "" if gid == _NO_GID else gid
 
 
 def _read_gids(sysfs: PseudoFiles, folder: str, is_infiniband: bool) -> tuple[set[str], set[str]]:

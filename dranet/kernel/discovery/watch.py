@@ -14,11 +14,12 @@ import math
 import os
 import socket
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.inet import RT_TABLE_MAIN, is_default_route, parse_address, parse_route, route_contains
@@ -238,7 +239,8 @@ class ChangeWatch:
     async def _wait_arrived(self, seconds: float | None) -> bool:
         """Whether something came within ``seconds``."""
         try:
-            await asyncio.wait_for(self._arrived.wait(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may lose a cancellation
+                await self._arrived.wait()
         except TimeoutError:
             return False
         if self._failure is not None:

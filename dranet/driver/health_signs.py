@@ -1,0 +1,225 @@
+"""What is known of each offered device's health: scan, pods' links and readings, brought together.
+
+A device that a pod has is out of the scan's sight. Its link is told from inside the pod
+(``kernel.podlinks``), its RDMA ports by sysfs in shared mode and by the pod's namespace in exclusive mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from dranet.dataclass import dataclass
+from dranet.driver.publish import Inventory, View
+from dranet.errors import KernelError
+from dranet.kernel.discovery.vitals import VitalsTarget, read_rdma_ports, read_vitals
+from dranet.kernel.link_counters import SeenLink
+from dranet.kernel.rdma_ports import read_ports_here
+from dranet.model.claim import PodRef
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import Link, PciFunction, RdmaPort
+from dranet.model.health import Signs, Vitals
+from dranet.model.plan import PreparedClaim
+from dranet.store import ClaimStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class LinksOfPods(Protocol):
+    """Who sees the links inside pods (``kernel.podlinks.PodLinks``)."""
+
+    def get_links(self, pod_uid: str) -> Sequence[SeenLink]: ...
+
+    def ask_again(self) -> None: ...
+
+    async def visit(self, pod_uid: str, function: Callable[[], T]) -> T | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Which pods have a device, and in which one it is."""
+
+    pods: tuple[PodRef, ...] = ()
+    mover: str = ""
+    """UID of the pod that the device itself was moved into; empty while the node has it."""
+    pod_ifname: str = ""
+
+
+NOBODY = Holder()
+
+
+def find_holders(records: Iterable[PreparedClaim]) -> dict[str, Holder]:
+    """Who has which device, by its name; a shared one stays on the node, whoever has a link on top of it."""
+    holders: dict[str, Holder] = {}
+    for record in records:
+        for prepared in record.devices:
+            known = holders.get(prepared.device.name, NOBODY)
+            known = replace(known, pods=(*known.pods, record.pod))
+            if record.netns_path and prepared.plan is not None and not prepared.plan.is_on_top:
+                known = replace(known, mover=record.pod.uid, pod_ifname=prepared.plan.pod_ifname)
+            holders[prepared.device.name] = known
+    return holders
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The last vitals of one device, and who had it then: with another owner they mean nothing."""
+
+    mover: str
+    vitals: Vitals = field(default=Vitals())
+    scanned_ports: tuple[RdmaPort, ...] = ()
+    """What the scan said of the ports when they were read in between."""
+
+
+class SignSource:
+    """Reads and brings together. For the event loop; what blocks runs in worker threads."""
+
+    def __init__(
+        self, inventory: Inventory, store: ClaimStore, pod_links: LinksOfPods, sysfs_root: Path
+    ) -> None:
+        self._inventory = inventory
+        self._store = store
+        self._pod_links = pod_links
+        self._sysfs_root = sysfs_root
+        self._readings: dict[str, _Reading] = {}
+        self._functions: Mapping[str, PciFunction] = {}
+        self._view: View | None = None
+
+    def find_holders(self) -> Mapping[str, Holder]:
+        return find_holders(self._store.get_all())
+
+    def collect(self, holders: Mapping[str, Holder]) -> Iterator[tuple[Device, Signs]]:
+        """Each offered device that can be watched, with what is known of it."""
+        view = self._inventory.view
+        if view is not self._view:
+            self._view = view
+            self._functions = {function.address: function for function in view.facts.pci_functions}
+        for device in view.offered.values():
+            if device.kind is not DeviceKind.GPU:
+                yield device, self._collect_of(device, holders.get(device.name, NOBODY), view)
+
+    def _collect_of(self, device: Device, holder: Holder, view: View) -> Signs:
+        seen = self._find_link(device, holder, view)
+        vitals = self._vitals(device.name, holder)
+        rdma = view.rdma_devices.get(device.rdma_device)
+        ports = vitals.ports if vitals.ports is not None else rdma.ports if rdma is not None else ()
+        link = seen.link if seen is not None else None
+        return Signs(
+            link=link,
+            has_link=device.kind is DeviceKind.NIC,
+            holder=holder.mover,
+            rdma_device=device.rdma_device,
+            ports=ports,
+            counters={**vitals.counters, **(seen.counters if seen is not None else {})},
+            pcie=vitals.pcie,
+            versions=_versions(
+                self._functions.get(device.pci_address),
+                None if holder.mover else link,
+                rdma.firmware if rdma is not None else "",
+            ),
+        )
+
+    def _find_link(self, device: Device, holder: Holder, view: View) -> SeenLink | None:
+        """By its PCI function, which a pod cannot change; where the kernel does not tell that, by its
+        name."""
+        if not holder.mover:
+            link = view.links.get(device.ifname)
+            return SeenLink(link) if link is not None else None
+        links = self._pod_links.get_links(holder.mover)
+        mine = [seen for seen in links if device.pci_address and seen.link.pci_address == device.pci_address]
+        named = [seen for seen in mine or links if seen.link.ifname == holder.pod_ifname]
+        return next(iter((*named, *mine)), None)
+
+    def _vitals(self, name: str, holder: Holder) -> Vitals:
+        reading = self._readings.get(name)
+        return reading.vitals if reading is not None and reading.mover == holder.mover else Vitals()
+
+    async def read_all(self) -> None:
+        """Read the vitals of every offered device, and have the links of pods told again."""
+        if not self._inventory.is_live:
+            return
+        holders, view = self.find_holders(), self._inventory.view
+        devices = [device for device in view.offered.values() if device.kind is not DeviceKind.GPU]
+        targets = [_target(device, holders.get(device.name, NOBODY), view) for device in devices]
+        try:
+            vitals = await asyncio.to_thread(read_vitals, self._sysfs_root, targets)
+        except KernelError as error:
+            log.debug("counters were not read: %s", error)
+            return
+        self._readings = {
+            name: _Reading(holders.get(name, NOBODY).mover, found) for name, found in vitals.items()
+        }
+        self._pod_links.ask_again()
+        if view.facts.rdma_netns_exclusive:
+            await self.read_ports({d.name for d in devices if holders.get(d.name, NOBODY).mover})
+
+    async def read_ports(self, names: Collection[str]) -> None:
+        """Read the RDMA ports of these devices again: no notification tells of them."""
+        if not names or not self._inventory.is_live:
+            return
+        holders, view = self.find_holders(), self._inventory.view
+        for name in sorted(names):
+            device, holder = view.offered.get(name), holders.get(name, NOBODY)
+            if device is None or not device.rdma_device:
+                continue
+            ports = await self._read_ports_of(device.rdma_device, holder, view.facts.rdma_netns_exclusive)
+            if ports is not None:
+                vitals = replace(self._vitals(name, holder), ports=ports)
+                self._readings[name] = _Reading(holder.mover, vitals, _scanned_ports(device, view))
+
+    async def _read_ports_of(
+        self, rdma_device: str, holder: Holder, is_exclusive: bool
+    ) -> tuple[RdmaPort, ...] | None:
+        if not (holder.mover and is_exclusive):
+            return await asyncio.to_thread(read_rdma_ports, self._sysfs_root, rdma_device)
+        try:
+            return await self._pod_links.visit(holder.mover, partial(read_ports_here, rdma_device))
+        except (KernelError, OSError) as error:
+            log.debug("ports of %s were not read in its pod: %s", rdma_device, error)
+            return None
+
+    def scanned(self, *, is_full: bool) -> None:
+        """A scan is newer than ports that were read in between, where it has read them: a partial one repeats
+        what an earlier one said of most devices. In exclusive mode it does not see those in pods."""
+        view = self._inventory.view
+        if view.facts.rdma_netns_exclusive:
+            return
+        for name, reading in self._readings.items():
+            device = view.offered.get(name)
+            if is_full or device is None or _scanned_ports(device, view) != reading.scanned_ports:
+                reading.vitals = replace(reading.vitals, ports=None)
+
+
+def _scanned_ports(device: Device, view: View) -> tuple[RdmaPort, ...]:
+    rdma = view.rdma_devices.get(device.rdma_device)
+    return rdma.ports if rdma is not None else ()
+
+
+def _target(device: Device, holder: Holder, view: View) -> VitalsTarget:
+    link = None if holder.mover else view.links.get(device.ifname)
+    is_function = bool(device.pci_address) and not device.physical_function  # a VF has no link of its own
+    return VitalsTarget(
+        device=device.name,
+        ifindex=link.ifindex if link is not None else 0,
+        rdma_device=device.rdma_device if device.rdma_device in view.rdma_devices else "",
+        pci_address=device.pci_address if is_function else "",
+        port_address=device.pci_path[-2] if is_function and len(device.pci_path) > 1 else "",
+    )
+
+
+def _versions(function: PciFunction | None, link: Link | None, rdma_firmware: str) -> dict[str, str]:
+    """Of firmware and drivers, what is told. A link in a pod is not asked for its driver."""
+    told = {
+        "driver": function.driver if function is not None else "",
+        "driver version": link.driver_version if link is not None else "",
+        "firmware": link.firmware if link is not None else "",
+        "RDMA firmware": rdma_firmware,
+    }
+    return {what: version for what, version in told.items() if version}

@@ -1,0 +1,60 @@
+"""sysfs as a pod sees it: a mount of our own that nobody else can find.
+
+sysfs shows the network and RDMA devices of the namespace in which it was mounted, whoever reads it. So for a
+device that is in a pod one is mounted there, on a file descriptor and nowhere in the tree of mounts
+(``fsopen(2)``, ``fsmount(2)``, Linux 5.2), and read through that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dranet.errors import KernelError
+from dranet.kernel.netns import NetworkNamespace
+
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+"""The same on every architecture since these numbers are given out together."""
+_FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
+_FSCONFIG_CMD_CREATE = 6
+_READ_ONLY = 0x1 | 0x2 | 0x4 | 0x8
+"""``MOUNT_ATTR_RDONLY``, ``NOSUID``, ``NODEV``, ``NOEXEC``."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def open_sysfs(netns: NetworkNamespace) -> Iterator[Path]:
+    """The root of a sysfs that shows what ``netns`` has, for as long as the context lasts.
+
+    Raises:
+        KernelError: the namespace could not be entered, or the kernel refused the mount.
+    """
+    fd = netns.run(_mount_sysfs)
+    try:
+        yield Path(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
+def _mount_sysfs() -> int:
+    """In the calling thread's network namespace; returns a descriptor of the root."""
+    context = _call(_FSOPEN, b"sysfs", _FSOPEN_CLOEXEC)
+    try:
+        _call(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
+        return _call(_FSMOUNT, context, _FSMOUNT_CLOEXEC, _READ_ONLY)
+    finally:
+        os.close(context)
+
+
+def _call(number: int, *arguments: bytes | int | None) -> int:
+    result: int = _libc.syscall(number, *arguments)
+    if result < 0:
+        error = ctypes.get_errno()
+        raise KernelError(
+            f"mount sysfs in a pod's namespace: {os.strerror(error)}", errno=error, operation="mount sysfs"
+        )
+    return result

@@ -1,0 +1,339 @@
+"""One device's health in the course of time: signs in, a verdict out.
+
+Pure: the clocks are passed in. ``now`` orders and measures (``time.monotonic``); ``wall`` (unix seconds) is
+only written into messages, so that a step of the node's clock changes no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from datetime import UTC, datetime
+
+from dranet.dataclass import dataclass
+from dranet.model.health import (
+    CARRIER_LOSSES,
+    FIRMWARE_SOURCES,
+    FaultKind,
+    Severity,
+    Signs,
+    find_present,
+    find_unknown,
+    is_on_infiniband,
+)
+from dranet.model.health_counters import Counters
+from dranet.model.health_damping import NO_FAULT, Damping, FaultState, is_of_interest, next_due, step
+from dranet.model.health_pcie import PcieJudge
+from dranet.model.record import Record
+
+FLAPS = 3
+"""Losses of the carrier within the window that make a link a flapping one."""
+
+LINK_DOWNED = "link_downed"
+"""The same of an RDMA port (``sysfs-class-infiniband``)."""
+
+ERRORS = 10
+"""Errors within the window that count, if they came in two readings at least: one burst while a link trains
+is none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Patience(Record):
+    """How long things are watched."""
+
+    damping: Damping = field(default=Damping())
+    training_seconds: float = 60.0
+    """A link that was switched on, or moved, may take so long until it works for the first time."""
+    blind_seconds: float = 60.0
+    """A fault goes on for so long while nobody sees the link: the driver was restarted, or a pod gets it."""
+    window_seconds: float = 300.0
+    """Over which counters are compared."""
+    ignored: frozenset[FaultKind] = frozenset()
+    """What the operator does not want to hear of."""
+
+
+PATIENCE = Patience()
+
+_FAULTS_OF_A_LINK = (FaultKind.LINK_DOWN, FaultKind.RDMA_PORT_DOWN)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KnownFault(Record):
+    """One fault of one device: where it stands, what was seen when it began, and when that was."""
+
+    state: FaultState = NO_FAULT
+    text: str = ""
+    since: float = 0.0
+    """Unix seconds; for people."""
+
+    def is_past(self, now: float) -> bool:
+        """Whether all of it was before ``now``."""
+        return max(self.state.changed_at, self.state.cleared_at or 0.0) <= now
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Verdict(Record):
+    """What is said of a device. ``healthy`` is ``None`` where it is not known."""
+
+    healthy: bool | None = None
+    message: str = ""
+    faults: tuple[FaultKind, ...] = ()
+    """Those that count, in the order of their declaration."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceMemory(Record):
+    """What outlives a restart of the driver, as long as the node runs."""
+
+    faults: Mapping[FaultKind, KnownFault] = field(default_factory=dict)
+    """Those that count, or that would be held longer if they came back."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """As first seen."""
+
+    def without_future(self, now: float) -> DeviceMemory:
+        """Without faults that began later than now: their clock is not ours, and they would never end."""
+        return replace(
+            self, faults={kind: known for kind, known in self.faults.items() if known.is_past(now)}
+        )
+
+
+NOTHING = DeviceMemory()
+
+
+class DeviceTracker:
+    """Judges one device again and again."""
+
+    def __init__(self, patience: Patience = PATIENCE, memory: DeviceMemory = NOTHING) -> None:
+        self._patience = patience
+        self._faults: dict[FaultKind, KnownFault] = dict(memory.faults)
+        self._versions: dict[str, str] = dict(memory.versions)
+        self._counters = Counters(patience.window_seconds)
+        self._pcie = PcieJudge()
+        self._holder = ""
+        self._losses: int | None = None
+        self._on_since: float | None = None
+        """When the link was switched on, or came into these hands."""
+        self._has_worked = False
+        """Since then."""
+        self._was_good = False
+        """The same, as far as it was said."""
+        self._blind_since: float | None = None
+        """When the link went out of sight."""
+        self._lasts_unseen = False
+        """A fault goes on because of that alone."""
+        self._looked_at = 0.0
+        self._pcie_problem = ""
+        self._signs: Signs | None = None
+        self.verdict = self._first_verdict()
+        """As of the last look."""
+
+    def _first_verdict(self) -> Verdict:
+        """Who remembers a fault does not hear of it as of something new."""
+        remembered = [kind for kind, known in self._faults.items() if known.state.raised]
+        is_bad = any(kind.severity is not Severity.NOTICE for kind in remembered)
+        return Verdict(False if is_bad else None, "not looked at yet")
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """What to keep for the next start of the driver."""
+        return DeviceMemory(
+            {kind: known for kind, known in self._faults.items() if _is_worth_keeping(known.state)},
+            dict(self._versions),
+        )
+
+    @property
+    def due(self) -> float | None:
+        """When to look again although nothing was told; ``None``: everything is steady."""
+        damping = self._patience.damping
+        dues = [next_due(known.state, damping) for known in self._faults.values()]
+        if any(self._shows(kind) for kind in (FaultKind.LINK_FLAPPING, FaultKind.LINK_ERRORS)):
+            dues.append(self._counters.next_due())
+        if self._on_since is not None and not self._has_worked:
+            dues.append(self._on_since + self._patience.training_seconds)
+        if self._blind_since is not None and self._lasts_unseen:
+            dues.append(self._blind_since + self._patience.blind_seconds)
+        goings = [self._gone_at(known) for known in self._faults.values()]
+        dues += [going for going in goings if going is not None and going > self._looked_at]
+        return min((due for due in dues if due is not None), default=None)
+
+    def is_pending(self, kind: FaultKind) -> bool:
+        """Whether the fault shows, and does not count yet."""
+        return self._shows(kind) and not self._faults[kind].state.raised
+
+    def is_news(self, signs: Signs, now: float) -> bool:
+        """Whether looking at these signs can change anything."""
+        due = self.due
+        return signs != self._signs or (due is not None and due <= now)
+
+    def observe(self, signs: Signs, now: float, wall: float) -> int:
+        """Take in what is seen now. Returns how often the carrier was lost since the last time."""
+        self._signs, self._looked_at = signs, now
+        if self._has_new_start(signs):
+            self._start_again(signs, now)
+        losses = self._note_counters(signs, now)
+        shown = find_present(signs)
+        present = {
+            **self._find_unseen(signs, now),
+            **self._without_training(shown, signs, now),
+            **self._find_in_time(signs, now),
+        }
+        damping = self._patience.damping
+        for kind in sorted(self._faults.keys() | present.keys()):
+            text = "" if kind in self._patience.ignored else present.get(kind, "")
+            if text or kind in self._faults:
+                self._faults[kind] = self._step(kind, text, now, wall, damping)
+        self._faults = {
+            k: known for k, known in self._faults.items() if is_of_interest(known.state, now, damping)
+        }
+        self.verdict = self._judge(signs, shown)
+        return losses
+
+    def _has_new_start(self, signs: Signs) -> bool:
+        return self._on_since is None or _is_off(signs) or signs.holder != self._holder
+
+    def _start_again(self, signs: Signs, now: float) -> None:
+        """A link that is moved, or switched off and on, loses its carrier by that: such losses do not count,
+        and it needs time until it works."""
+        self._holder, self._losses = signs.holder, None
+        self._has_worked = self._was_good = False
+        self._on_since = None if _is_off(signs) else now
+        self._counters.restart()
+
+    def _note_counters(self, signs: Signs, now: float) -> int:
+        """How often the carrier was lost since the last look. While a link may train, it may lose the carrier
+        and count errors as well."""
+        if self._on_since is None:
+            return 0
+        if now - self._on_since < self._patience.training_seconds:
+            self._counters.restart()
+        if signs.counters:
+            self._counters.add(signs.counters, now)
+        before, self._losses = self._losses, signs.counters.get(CARRIER_LOSSES, self._losses)
+        return max(0, self._losses - before) if self._losses is not None and before is not None else 0
+
+    def _find_unseen(self, signs: Signs, now: float) -> dict[FaultKind, str]:
+        """What counted when the link went out of sight a moment ago: not to be seen is not to be mended."""
+        self._lasts_unseen = False
+        if not signs.has_link or signs.link is not None:
+            self._blind_since = None
+            return {}
+        if self._blind_since is None:
+            self._blind_since = now
+        if now - self._blind_since >= self._patience.blind_seconds:
+            return {}
+        counting = self._raised()
+        unseen = {
+            kind: self._faults[kind].text
+            for kind in _FAULTS_OF_A_LINK
+            if kind in counting and self._shows(kind)
+        }
+        self._lasts_unseen = bool(unseen)
+        return unseen
+
+    def _without_training(
+        self, shown: dict[FaultKind, str], signs: Signs, now: float
+    ) -> dict[FaultKind, str]:
+        """What shows, but for what a link shows that has just been switched on; a fault that counts already
+        goes on."""
+        self._has_worked = self._has_worked or not (shown or find_unknown(signs))
+        if self._has_worked or (
+            self._on_since is not None and now - self._on_since >= self._patience.training_seconds
+        ):
+            self._has_worked = True  # time is over: from now on it is judged as any other
+            return shown
+        return {kind: text for kind, text in shown.items() if kind in self._raised()}
+
+    def _find_in_time(self, signs: Signs, now: float) -> dict[FaultKind, str]:
+        if signs.pcie is not None:
+            self._pcie_problem = self._pcie.judge(signs.pcie)
+        is_steady = self._counters.next_due() is None
+        found = {
+            FaultKind.LINK_FLAPPING: "" if is_steady else self._find_flaps(now),
+            FaultKind.LINK_ERRORS: "" if is_steady else self._find_errors(now),
+            FaultKind.PCIE_DEGRADED: self._pcie_problem,
+            **self._find_changes(signs.versions),
+        }
+        return {kind: text for kind, text in found.items() if text}
+
+    def _find_flaps(self, now: float) -> str:
+        flaps = max(self._counters.growth(name, now)[0] for name in (CARRIER_LOSSES, LINK_DOWNED))
+        return f"the carrier was lost {flaps} times within {self._minutes}" if flaps >= FLAPS else ""
+
+    def _find_errors(self, now: float) -> str:
+        grown = {name: self._counters.growth(name, now) for name in sorted(self._counters.names())}
+        rising = [
+            f"{name} by {amount}"
+            for name, (amount, readings) in grown.items()
+            if amount >= ERRORS and readings >= 2 and name not in (CARRIER_LOSSES, LINK_DOWNED)
+        ]
+        return f"rose within {self._minutes}: {', '.join(rising)}" if rising else ""
+
+    @property
+    def _minutes(self) -> str:
+        return f"{self._patience.window_seconds / 60:g} min"
+
+    def _find_changes(self, versions: Mapping[str, str]) -> dict[FaultKind, str]:
+        changes: dict[FaultKind, list[str]] = {}
+        for what, version in versions.items():
+            first = self._versions.setdefault(what, version)
+            if version != first:
+                is_firmware = what in FIRMWARE_SOURCES
+                kind = FaultKind.FIRMWARE_CHANGED if is_firmware else FaultKind.DRIVER_CHANGED
+                changes.setdefault(kind, []).append(f"{what} was {first} and is {version}")
+        return {kind: "; ".join(texts) for kind, texts in changes.items()}
+
+    def _step(self, kind: FaultKind, text: str, now: float, wall: float, damping: Damping) -> KnownFault:
+        """What was seen when the fault began stays its text: a message that changes with each look is
+        noise."""
+        known = self._faults.get(kind, KnownFault())
+        begins = bool(text) and not known.state.present and not known.state.raised
+        if begins:
+            known = replace(known, text=text, since=wall)
+        return replace(known, state=step(known.state, bool(text), now, damping))
+
+    def _shows(self, kind: FaultKind) -> bool:
+        return kind in self._faults and self._faults[kind].state.present
+
+    def _raised(self) -> set[FaultKind]:
+        return {kind for kind, known in self._faults.items() if known.state.raised}
+
+    def _judge(self, signs: Signs, shown: Mapping[FaultKind, str]) -> Verdict:
+        counting = self._raised()
+        raised = tuple(kind for kind in FaultKind if kind in counting) if counting else ()
+        message = "; ".join(self._tell(kind) for kind in raised)
+        if any(kind.severity is not Severity.NOTICE for kind in raised):
+            return Verdict(False, message, raised)
+        unknown = find_unknown(signs)
+        early = [text for kind, text in shown.items() if kind not in self._patience.ignored]
+        if early and not self._was_good:
+            unknown = f"{early[0]} yet"
+        if unknown:
+            return Verdict(None, "; ".join(filter(None, (unknown, message))), raised)
+        self._was_good = True
+        return Verdict(True, message, raised)
+
+    def _tell(self, kind: FaultKind) -> str:
+        """With a link that flaps the words stay: the kubelet writes each new text to the API server."""
+        known = self._faults[kind]
+        since = datetime.fromtimestamp(known.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        going = self._gone_at(known)
+        is_gone = going is not None and going <= self._looked_at
+        return f"{kind}: {known.text}, since {since}" + (
+            "; it has gone, and is watched for a while" if is_gone else ""
+        )
+
+    def _gone_at(self, known: KnownFault) -> float | None:
+        """When a fault that counts is said to have gone, if it does not show again: halfway to where it is
+        cleared, so that this, too, is said less often of one that comes back."""
+        if not known.state.raised or known.state.present:
+            return None
+        return known.state.changed_at + self._patience.damping.hold_seconds(known.state.relapses) / 2
+
+
+def _is_off(signs: Signs) -> bool:
+    """Its link is switched off, or out of sight: nothing can be said of it."""
+    return signs.has_link and (signs.link is None or not signs.link.is_up) and not is_on_infiniband(signs)
+
+
+def _is_worth_keeping(state: FaultState) -> bool:
+    return state.raised or state.cleared_at is not None
