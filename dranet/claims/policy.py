@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from dranet.cel import CelError, ValueExpression
 from dranet.claims.problems import Problem
+from dranet.dataclass import dataclass
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import walk_values
 from dranet.model.network_policy import NetworkPolicy, PolicyRule

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from dranet.dataclass import dataclass
 from dranet.model.network_part import CONFLICT, Part, Path, fields_of
 from dranet.model.record import Record
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from dranet.dataclass import dataclass
 from dranet.model.device import AttributeValue
 
 DOMAIN = "dra.net"

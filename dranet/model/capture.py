@@ -12,10 +12,11 @@ import re
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from dranet.dataclass import dataclass
 from dranet.errors import SettingsError
 from dranet.model.facts import NodeFacts
 

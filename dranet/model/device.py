@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from dranet.dataclass import dataclass
 from dranet.model.facts import CharDevice
 from dranet.model.record import Record
 

@@ -9,16 +9,21 @@ needs a default, so that the records of an earlier version can still be read, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
+from dranet.dataclass import dataclass
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
 from dranet.model.record import Record
 
-RECORD_VERSION = 2
-"""Of what this driver writes. 1 had neither this number nor what a :class:`LinkState` has below it."""
+RECORD_VERSION = 3
+"""Of what this driver writes. 1 had neither this number nor what a :class:`LinkState` has below it; 2 did not
+say which alternative of a request won, nor anything of the files that tell containers about their devices."""
+
+WHOLE_STATE_VERSION = 2
+"""The first that recorded the whole host state of a link."""
 
 # --- what the host gets back ---------------------------------------------------------------------------
 
@@ -76,7 +81,8 @@ class LinkState(Record):
     parent_device: str = ""
     """``IFLA_PARENT_DEV_NAME``, the PCI address of a NIC; empty for software links and on old kernels."""
     version: int = 1
-    """:data:`RECORD_VERSION` of who recorded it. Of what is below, a record of version 1 knows nothing."""
+    """:data:`RECORD_VERSION` of who recorded it. Before :data:`WHOLE_STATE_VERSION` nobody recorded what is
+    below."""
     altnames: tuple[str, ...] = ()
     promiscuous: bool = False
     """``IFF_PROMISC`` as an administrator set it."""
@@ -371,6 +377,24 @@ class PreparedDevice(Record):
     share_id: str | None = None
     admin_access: bool = False
     rdma: RdmaAccess = field(default=RdmaAccess())
+    alternative: str = ""
+    """The sub-request that won (KEP-4816); empty where the request has none."""
+
+    @property
+    def request_reference(self) -> str:
+        """The request as the allocation names it: ``request`` or ``request/alternative``."""
+        return f"{self.request}/{self.alternative}" if self.alternative else self.request
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RequestMetadata(Record):
+    """That the containers of one request get a file about its devices (KEP-5304), decided at Prepare."""
+
+    request: str
+    """Main request name."""
+    whole_folder: bool = True
+    """The file is mounted with its folder, so that running containers see it replaced. Alone where other
+    drivers have devices of the request: their files belong into a folder of that name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -381,7 +405,9 @@ class PreparedClaim(Record):
     namespace and emptied after the give-back, so that a restart knows where to look; a pod may get a second
     sandbox.
     ``netns_id`` tells the namespace from a later one at the same path; records of earlier versions have none.
-    ``boot_id`` tells a record of an earlier boot, whose kernel state is gone.
+    ``boot_id`` tells a record of an earlier boot, whose kernel state is gone. ``pod_claim_name`` is what the
+    pod's spec calls a claim that was made from a template, else empty. ``metadata`` is empty where no files
+    are wanted, and in records of earlier versions.
     """
 
     claim: ClaimRef
@@ -391,6 +417,8 @@ class PreparedClaim(Record):
     sandbox_id: str = ""
     netns_path: str = ""
     netns_id: str = ""
+    pod_claim_name: str = ""
+    metadata: tuple[RequestMetadata, ...] = ()
 
     @property
     def plans(self) -> tuple[AttachPlan, ...]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from ipaddress import ip_address, ip_network
 from itertools import count
 from typing import Any
 
+from dranet.dataclass import dataclass
 from dranet.model.facts import NodeFacts
 from dranet.model.redact_ip import IpAddress, IpNetwork, replace_addresses
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dranet.dataclass import dataclass
 from dranet.model.record import Record
 
 IFNAME = "IFNAME"

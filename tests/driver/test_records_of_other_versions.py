@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from pydantic import TypeAdapter
 
 from dranet.errors import Reason, StoreError
+from dranet.kernel.attachment.record import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.facts import CharDevice
-from dranet.model.plan import RECORD_VERSION, PreparedClaim
+from dranet.model.plan import RECORD_VERSION, LinkState, PreparedClaim
 from dranet.store import ClaimStore
-from tests.driver.bench import Bench, names
+from tests.driver.bench import UVERBS, Bench, names, sandbox
 from tests.namespaces import Namespace
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
@@ -67,7 +69,7 @@ def test_a_record_of_version_1_is_read_whole(tmp_path: Path) -> None:
     assert [step.step for step in device.plan.steps] == ["move-link", "add-address", "set-up", "add-route"]
     assert device.plan.host.routes[0].gateway == "10.9.0.254"
     assert device.plan.host.version == 1
-    assert read_version(tmp_path / "claims.db") == RECORD_VERSION
+    assert read_version(tmp_path / "claims.db") == 1, "nothing is in it that an earlier driver cannot read"
 
 
 @pytest.mark.kernel
@@ -101,6 +103,87 @@ def test_a_nic_that_an_earlier_driver_gave_to_a_pod_comes_home_as_it_was(
     assert (report.missing, report.problems) == ((), ())
 
 
+def test_a_record_of_version_2_is_read_whole_and_asks_for_no_files(tmp_path: Path) -> None:
+    write_file(tmp_path / "claims.db", (RECORDS / "version-2.json").read_text(), 2)
+    with closing(ClaimStore(tmp_path / "claims.db")) as store:
+        store.open()
+        assert store.quarantined == ()
+        record = store.get("claim-uid")
+    assert record is not None
+    (device,) = record.devices
+    assert (record.pod_claim_name, record.metadata, device.alternative) == ("", (), "")
+    assert device.cdi_ids == ("dra.net/claim=claim-uid-dev-eth1",)  # the kubelet has been told so
+    assert device.rdma.memlock_bytes == -1
+    assert device.plan is not None
+    assert device.plan.host is not None
+    assert device.plan.host.version == 2
+    assert (device.plan.host.altnames, device.plan.host.promiscuous) == (("enp1s0f0",), True)
+    assert read_version(tmp_path / "claims.db") == 2, "nothing is in it that an earlier driver cannot read"
+
+
+@pytest.mark.kernel
+def test_what_version_2_recorded_and_version_1_did_not_is_given_back(
+    start: Callable[..., Bench], tmp_path: Path, node: Namespace, pod: Namespace
+) -> None:
+    """A version between the first and ours: its record is whole, so nothing in it is left alone."""
+    node.ip("link", "set", "eth1", "promisc", "on")
+    before = node.picture()
+    host = json.loads(TypeAdapter(LinkState).dump_json(node.run(lambda: read_link_state("eth1"))))
+    node.ip("link", "set", "eth1", "netns", pod.name, "name", "net1")
+    pod.ip("link", "set", "net1", "promisc", "off")
+    record = json.loads((RECORDS / "version-2.json").read_text())
+    record["devices"][0]["plan"]["host"] = {**host, "version": 2}
+    record |= {"netns_path": str(pod.path), "netns_id": ""}
+    write_file(tmp_path / "claims.db", json.dumps(record), 2)
+    bench = start()
+    bench.reconcile()  # its pod is gone
+    assert node.picture()["links"] == before["links"]
+    (report,) = bench.told.reports
+    assert (report.missing, report.problems) == ((), ())
+
+
+@pytest.mark.kernel
+def test_a_pod_that_runs_on_a_record_of_version_2_goes_on_and_its_nic_comes_home(
+    start: Callable[..., Bench], tmp_path: Path, node: Namespace, pod: Namespace
+) -> None:
+    """The driver is replaced under it: its containers come and go, then it ends."""
+    node.ip_lines("link set eth1 promisc on\nlink property add dev eth1 altname enp1s0f0\n")
+    before = node.picture()
+    old = start()
+    record = old.prepare("eth1", "net1")
+    assert old.run_sandbox(sandbox(pod))
+    old.close()
+    with closing(sqlite3.connect(tmp_path / "claims.db")) as db, db:
+        (text,) = db.execute("SELECT record FROM prepared").fetchone()
+        db.execute("UPDATE prepared SET record = ?", (as_version_2(text),))
+        db.execute("PRAGMA user_version=2")
+    bench = start()
+    assert bench.store.quarantined == ()
+    bench.reconcile(sandbox(pod))
+    assert bench.create_container(sandbox(pod)).devices == (UVERBS,)
+    assert read_version(tmp_path / "claims.db") == 2, "nothing had to be written"
+    placed = bench.store.get(record.claim.uid)
+    assert placed is not None
+    assert (placed.metadata, placed.pod_claim_name) == ((), "")
+    assert bench.stop_sandbox(sandbox(pod))
+    assert node.picture() == before
+    assert bench.run_sandbox(sandbox(pod, 2)), "a second sandbox of the pod"
+    assert node.run(lambda: bench.attachments.release_claim(record.claim.uid)) is not None
+    assert node.picture() == before
+    assert [report.problems for report in bench.told.reports] == [()]
+
+
+def as_version_2(text: str) -> str:
+    """The record as the driver of that version would have written it."""
+    record = json.loads(text)
+    for name in ("pod_claim_name", "metadata"):
+        del record[name]
+    for device in record["devices"]:
+        del device["alternative"]
+        device["plan"]["host"]["version"] = 2
+    return json.dumps(record)
+
+
 # --- a later one ----------------------------------------------------------------------------------------
 
 
@@ -110,7 +193,7 @@ def test_a_file_of_a_later_driver_is_refused_and_not_touched(tmp_path: Path) -> 
     store = ClaimStore(path)
     with pytest.raises(StoreError, match="newer driver") as caught:
         store.open()
-    assert caught.value.reason is Reason.STORE_CORRUPT
+    assert caught.value.reason is Reason.STORE_NEWER
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT record FROM prepared").fetchall() == [('{"step": "unheard of"}',)]
     assert read_version(path) == RECORD_VERSION + 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dranet.dataclass import dataclass
 from dranet.model.device import Device
 from dranet.model.network import IPV6_MTU_MIN, TABLE_MAIN, NetworkConfig
 from dranet.model.plan import DhcpLease, LinkState

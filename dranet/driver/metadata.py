@@ -1,0 +1,299 @@
+"""What containers are told of their devices: written at Prepare, completed once the pod has them (KEP-5304).
+
+A file that cannot be written at Prepare fails the claim, because its containers would lack the source of a
+mount. Later a failure is a warning and an Event: the file of before is still there, and so is the pod's NIC.
+
+A claim with admin access gets facts and counters, and nothing moves for it. Whether another pod has the
+device in its namespace changes while the claim lives, so that is looked at after every attach and release.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from dranet.claims.metadata import (
+    LINK_IN_POD,
+    READ_ONLY,
+    Attributes,
+    DeviceFacts,
+    JsonObject,
+    build_document,
+    mount_file,
+    plan_metadata,
+    pod_attributes,
+    pod_rdma_device,
+    select_gids,
+)
+from dranet.claims.report import find_attached
+from dranet.cluster.events import WARNING, ObjectRef
+from dranet.dataclass import dataclass
+from dranet.driver.metadata_files import MetadataFiles
+from dranet.driver.pod_gids import Gids, read_pod_gids
+from dranet.driver.report import EventNote
+from dranet.errors import DranetError
+from dranet.inventory.policy import Policy
+from dranet.inventory.slices import fit_attributes
+from dranet.kernel.counter_folders import find_counter_folders
+from dranet.model.attributes import ESSENTIAL_NAMES, MAX_ATTRIBUTES_PER_DEVICE
+from dranet.model.claim import Claim, PodRef
+from dranet.model.device import DeviceKind
+from dranet.model.plan import PreparedClaim, PreparedDevice, RequestMetadata
+from dranet.model.sandbox import Mount
+from dranet.model.status import AttachedLink
+from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.store import ClaimStore
+from dranet.telemetry import Metrics
+
+log = logging.getLogger(__name__)
+
+COUNTERS_FOLDER = "/var/run/dranet/counters"
+"""Where a container with admin access finds ``<device>/net`` and ``<device>/infiniband``."""
+
+
+class EventSink(Protocol):
+    """Where Events go: ``driver.report.Reporter``."""
+
+    def add_event(self, event: EventNote, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _InPod:
+    """What was read of a claim's devices in their pod."""
+
+    links: Sequence[AttachedLink] = ()
+    gids: Mapping[str, tuple[str, ...]] | None = None
+
+
+_NOT_THERE = _InPod()
+
+
+class DeviceMetadata:
+    """The files of every prepared claim, and what containers get of them. Safe to call from any thread."""
+
+    def __init__(
+        self,
+        *,
+        driver_name: str,
+        sysfs_root: Path,
+        store: ClaimStore,
+        files: MetadataFiles,
+        cdi: CdiSpecs,
+        policy: Callable[[], Policy],
+        events: EventSink,
+        metrics: Metrics,
+        enabled: bool = True,
+    ) -> None:
+        """``sysfs_root`` is where the host has its sysfs, too: containers get folders of it. ``enabled`` says
+        whether claims that are prepared from now on get files."""
+        self._driver = driver_name
+        self._sysfs_root = sysfs_root
+        self._store = store
+        self._files = files
+        self._cdi = cdi
+        self._policy = policy
+        self._events = events
+        self._metrics = metrics
+        self._enabled = enabled
+        self._in_pods: dict[str, _InPod] = {}
+        """By claim uid. Lost with the process; the reconcile after its start reads it again."""
+
+    # --- Prepare and Unprepare ---------------------------------------------------------------------------
+
+    def plan(self, claim: Claim, record: PreparedClaim) -> PreparedClaim:
+        """The record with what the files need of the claim, before it is committed."""
+        name = partial(self._cdi_name, claim.ref.uid) if self._enabled else None
+        return plan_metadata(claim, record, self._driver, name)
+
+    def prepare(self, record: PreparedClaim) -> None:
+        """Make sure that each request has its file. That of a claim whose pod runs stays, as its containers
+        may be reading it.
+
+        Raises:
+            StoreError: one could not be written.
+        """
+        for wanted in record.metadata:
+            if not record.netns_path or self._files.read(record.claim.uid, wanted.request) is None:
+                self._write(record, wanted)
+
+    def cdi_devices(self, record: PreparedClaim) -> tuple[CdiDevice, ...]:
+        """One for the file of each request."""
+        return tuple(
+            CdiDevice(_cdi_device(wanted.request), mounts=tuple(self._mounts(record, wanted)))
+            for wanted in record.metadata
+        )
+
+    def _cdi_name(self, claim_uid: str, request: str) -> str:
+        return self._cdi.device_id(claim_uid, _cdi_device(request))
+
+    def _mounts(self, record: PreparedClaim, wanted: RequestMetadata) -> Iterator[Mount]:
+        folder = self._files.folder_of(record.claim.uid, wanted.request)
+        yield mount_file(record, wanted, str(folder), self._driver)
+        for prepared in record.devices:
+            if prepared.request == wanted.request and prepared.admin_access:
+                yield from self._counter_mounts(prepared)
+
+    def _counter_mounts(self, prepared: PreparedDevice) -> Iterator[Mount]:
+        folders = find_counter_folders(self._sysfs_root, prepared.device.pci_address)
+        is_network = prepared.device.kind is not DeviceKind.GPU
+        for kind, folder in folders.items() if is_network else ():
+            inside = f"{COUNTERS_FOLDER}/{prepared.device.name}/{kind}"
+            yield Mount(str(folder), inside, options=READ_ONLY)
+
+    def remove(self, claim_uid: str) -> None:
+        """The claim is unprepared: its files go; nothing there is fine.
+
+        What cannot be removed holds up no pod's end: it harms nobody, and the next start tries again.
+        """
+        self._in_pods.pop(claim_uid, None)
+        try:
+            self._files.remove(claim_uid)
+        except DranetError as error:
+            log.warning("left behind: %s", error)
+
+    def list_claims(self) -> frozenset[str]:
+        """Uids of all claims that have files, for the sweep at start; none where nobody can tell."""
+        try:
+            return self._files.list_claims()
+        except DranetError as error:
+            log.warning("not swept: %s", error)
+            return frozenset()
+
+    # --- when devices move --------------------------------------------------------------------------------
+
+    def attached(
+        self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink], netns_path: str
+    ) -> tuple[AttachedLink, ...]:
+        """The pod has its devices: say so in its files. Returns the links with their RDMA devices and GIDs.
+
+        Called before the runtime's hook answers, so before a container starts; never raises.
+        """
+        gids = read_pod_gids(self._sysfs_root, records, netns_path)
+        complete, _ = self._note_attached(records, links, gids)
+        self.devices_moved()
+        return complete
+
+    def _note_attached(
+        self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink], gids: Gids
+    ) -> tuple[tuple[AttachedLink, ...], bool]:
+        """The links with what belongs to them, and whether that is news."""
+        complete = tuple(_with_rdma(link, records, gids) for link in links)
+        is_news = False
+        for record in records:
+            self._in_pods[record.claim.uid] = _InPod(complete, gids)
+            is_news |= self._update(record) or not record.metadata  # without a file nobody can tell
+        return complete, is_news
+
+    def refreshed(self, records: Sequence[PreparedClaim], netns_path: str) -> tuple[AttachedLink, ...] | None:
+        """Before another container of a pod with RDMA devices: the kernel fills their GID tables in its own
+        time. Returns the links if GIDs have changed since :meth:`attached`, and no other instance of the
+        driver has said so in the files."""
+        seen = next((self._in_pods.get(record.claim.uid, _NOT_THERE) for record in records), _NOT_THERE)
+        if not seen.gids:
+            return None
+        # A namespace that could not be entered just now says nothing of what was seen in it.
+        gids = {**seen.gids, **read_pod_gids(self._sysfs_root, records, netns_path)}
+        if gids == seen.gids:
+            return None
+        links, is_news = self._note_attached(records, seen.links, gids)
+        return links if is_news else None
+
+    def released(self, claim_uid: str) -> None:
+        """The claim's devices are back on the node."""
+        self._in_pods.pop(claim_uid, None)
+        self.devices_moved()
+
+    def devices_moved(self) -> None:
+        """Bring the files of claims with admin access up to date; never raises."""
+        records = self._store.get_all()
+        self._forget_returned(records)
+        for record in records:
+            if any(device.admin_access for device in record.devices):
+                self._update(record)
+
+    def _forget_returned(self, records: Iterable[PreparedClaim]) -> None:
+        """Another instance may have given devices back, or unprepared the claim."""
+        placed = {record.claim.uid for record in records if record.netns_path}
+        for claim_uid in tuple(self._in_pods):
+            if claim_uid not in placed:
+                self._in_pods.pop(claim_uid, None)
+
+    def _update(self, record: PreparedClaim) -> bool:
+        """Whether a file says something new."""
+        is_news = False
+        for wanted in record.metadata:
+            try:
+                is_news |= self._write(record, wanted)
+            except DranetError as error:
+                self._tell(record, error)
+        return is_news
+
+    def _tell(self, record: PreparedClaim, error: DranetError) -> None:
+        log.warning(
+            "device metadata is not up to date: %s", error, extra={"context": {"claim": record.claim}}
+        )
+        self._metrics.claim_errors.labels("metadata", error.reason).inc()
+        note = f"the file about the devices of claim {record.claim} is not up to date: {error}"
+        self._events.add_event(EventNote(_pod_object(record.pod), WARNING, str(error.reason), note))
+
+    # --- what a file says ---------------------------------------------------------------------------------
+
+    def _write(self, record: PreparedClaim, wanted: RequestMetadata) -> bool:
+        return self._files.write(record.claim.uid, wanted.request, self._document(record, wanted))
+
+    def _document(self, record: PreparedClaim, wanted: RequestMetadata) -> JsonObject:
+        in_pod = self._in_pods.get(record.claim.uid, _NOT_THERE)
+        return build_document(record, wanted, self._driver, partial(self._describe, in_pod))
+
+    def _describe(self, in_pod: _InPod, prepared: PreparedDevice) -> DeviceFacts:
+        if prepared.admin_access:
+            return DeviceFacts(self._choose(prepared, {LINK_IN_POD: self._is_in_pod(prepared.device.name)}))
+        link = find_attached(prepared, in_pod.links)
+        gids = link.gids if link is not None else _gids_of(prepared, in_pod.gids or {})
+        return DeviceFacts(self._choose(prepared, pod_attributes(prepared, gids)), link)
+
+    def _choose(self, prepared: PreparedDevice, first: Attributes) -> Attributes:
+        """What a slice takes of the device's attributes when those that are known here alone come first; a
+        file takes no more."""
+        places = {**prepared.device.attributes, **dict.fromkeys(first, True)}
+        kept = fit_attributes(replace(prepared.device, attributes=places), self._policy()).kept
+        chosen = {**kept, **first}
+        surplus = len(chosen) - MAX_ATTRIBUTES_PER_DEVICE  # one of the first had no place of its own
+        spare = [name for name in chosen if name not in first and name not in ESSENTIAL_NAMES]
+        dropped = spare[-surplus:] if surplus > 0 else ()
+        return {name: value for name, value in chosen.items() if name not in dropped}
+
+    def _is_in_pod(self, name: str) -> bool:
+        holders = (
+            device for record in self._store.get_all() if record.netns_path for device in record.devices
+        )
+        return any(
+            held.device.name == name and held.plan is not None and not held.plan.is_on_top for held in holders
+        )
+
+
+def _cdi_device(request: str) -> str:
+    """Told apart from devices, whose names are DNS labels, by the underscore."""
+    return f"metadata_{request}"
+
+
+def _with_rdma(link: AttachedLink, records: Iterable[PreparedClaim], gids: Gids) -> AttachedLink:
+    prepared = next(
+        (d for record in records for d in record.devices if find_attached(d, (link,)) is not None), None
+    )
+    if prepared is None or not (name := pod_rdma_device(prepared)):
+        return link
+    return replace(link, rdma_device=name, gids=select_gids(prepared, link.addresses, gids.get(name, ())))
+
+
+def _gids_of(prepared: PreparedDevice, gids: Gids) -> tuple[str, ...]:
+    """Of a device without a link."""
+    return select_gids(prepared, (), gids.get(pod_rdma_device(prepared), ()))
+
+
+def _pod_object(ref: PodRef) -> ObjectRef:
+    return ObjectRef(api_version="v1", kind="Pod", name=ref.name, namespace=ref.namespace, uid=ref.uid)

@@ -1,0 +1,56 @@
+"""The GIDs of a pod's RDMA devices, read where they are: on the host, or in the pod's namespace."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from dranet.claims.metadata import pod_rdma_device
+from dranet.errors import KernelError
+from dranet.kernel.discovery.rdma import read_gids
+from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netns_sysfs import open_sysfs
+from dranet.kernel.sysfs import PseudoFiles
+from dranet.model.plan import MoveRdma, PreparedClaim
+
+log = logging.getLogger(__name__)
+
+Gids = Mapping[str, tuple[str, ...]]
+"""By RDMA device."""
+
+
+def read_pod_gids(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str) -> Gids:
+    """The GIDs of every RDMA device that the pod's containers can use; nothing is entered without one.
+
+    A device that moved shows them in the pod's namespace only. What cannot be read has none.
+    """
+    here, moved = _list_devices(records)
+    gids = _read_all(sysfs_root, here)
+    if moved:
+        try:
+            with NetworkNamespace.open(netns_path) as netns, open_sysfs(netns) as root:
+                gids |= _read_all(root, moved)
+        except KernelError as error:
+            log.warning("the GIDs of %s are not known: %s", ", ".join(sorted(moved)), error)
+    return gids
+
+
+def _list_devices(records: Iterable[PreparedClaim]) -> tuple[set[str], set[str]]:
+    """Names of the devices that the host shows, and of those that moved."""
+    here: set[str] = set()
+    moved: set[str] = set()
+    for record in records:
+        for prepared in record.devices:
+            if name := pod_rdma_device(prepared):
+                steps = prepared.plan.steps if prepared.plan is not None else ()
+                (moved if any(isinstance(step, MoveRdma) for step in steps) else here).add(name)
+    return here, moved
+
+
+def _read_all(root: Path, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    warnings: list[str] = []
+    found = {name: read_gids(PseudoFiles(root, warnings), name) for name in names}
+    for warning in warnings:
+        log.debug("%s", warning)
+    return found
