@@ -15,7 +15,7 @@ from benchmarks.measure import HEADER
 from dranet.cli.screen import format_table
 from dranet.testbed.isolation import run_isolated
 
-NAMES = ("scan", "hook", "rates", "driver")
+NAMES = ("scan", "hook", "rates", "driver", "rolling_update")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -12,19 +12,22 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from dranet import socket_names
+from dranet.dataclass import dataclass
 from dranet.errors import SettingsError
-
-UNIX_PATH_MAX_BYTES = 107
-"""``sockaddr_un`` holds 108 bytes including the terminating zero."""
+from dranet.socket_names import UNIX_PATH_MAX_BYTES
 
 _DRIVER_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A DNS subdomain that begins with a letter: it is the vendor of our CDI devices, too."""
+
+_POD_UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,127}")
+"""A UUID; of a static pod it is a hash without hyphens."""
 
 _LINK_KIND = re.compile(r"[a-z0-9][a-z0-9_-]{0,14}")
 
@@ -44,6 +47,15 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class HealthTaints(StrEnum):
+    """What the taint of a device that carries nothing does; ``off`` is no taints at all."""
+
+    OFF = "off"
+    NONE = "None"
+    NO_SCHEDULE = "NoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
 Accept = Callable[[object], Any]
 """Turns a value (text, or what a file holds) into a setting's own type; ValueError says what it must be."""
 
@@ -57,6 +69,12 @@ def _text(value: object) -> str:
 def _driver_name(value: object) -> str:
     if not isinstance(value, str) or len(value) > 63 or not _DRIVER_NAME.fullmatch(value):
         raise ValueError("must be a lower-case DNS name of at most 63 characters, letter first, e.g. dra.net")
+    return value
+
+
+def _pod_uid(value: object) -> str:
+    if not isinstance(value, str) or (value and not _POD_UID.fullmatch(value)):
+        raise ValueError("must be a pod's UID, or empty, e.g. 6e4b6f5d-0f4c-4b8e-9a39-3c1c5d2f7a10")
     return value
 
 
@@ -131,10 +149,10 @@ def _seconds(lowest: float, highest: float = 86400.0) -> Accept:
 
 def _one_of(choices: type[StrEnum]) -> Accept:
     def accept(value: object) -> StrEnum:
-        try:
-            return choices(str(value))
-        except ValueError:
-            raise ValueError(f"must be one of {', '.join(choices)}") from None
+        text = "off" if value is False else value  # a bare `off` is false in YAML
+        if not isinstance(text, str) or text not in list(choices):
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return choices(text)
 
     return accept
 
@@ -152,6 +170,12 @@ class Settings:
     )
     node_name: str = _setting(
         "", _text, "name of this Node object; from the downward API (default: the host name)"
+    )
+    pod_uid: str = _setting(
+        "",
+        _pod_uid,
+        "UID of the driver's own pod; from the downward API (metadata.uid). With it two instances may "
+        "overlap on a node, as in a rolling update; without it an instance is alone or refuses to start",
     )
     kubeconfig: str = _setting(
         "", _text, "kubeconfig file; empty means the pod's service account (in-cluster)"
@@ -181,6 +205,12 @@ class Settings:
         "without us",
     )
     bind_address: str = _setting(":9177", _address, "HOST:PORT of /metrics, /healthz and /readyz")
+    ready_file: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "a file in a volume of this pod alone that exists while the driver is ready, for a readiness probe "
+        "(exec: test -e) that an overlapping instance cannot answer; empty is none",
+    )
     sysfs_root: Path = _setting(Path("/sys"), _absolute_path, "where sysfs is mounted")
     procfs_root: Path = _setting(Path("/proc"), _absolute_path, "where procfs is mounted")
     pci_ids: Path | None = _setting(
@@ -246,8 +276,39 @@ class Settings:
         _boolean,
         "publish GPUs as devices of this driver; turn it off where a vendor's driver does",
     )
+    device_metadata: bool = _setting(
+        True,
+        _boolean,
+        "give containers files about their devices (KEP-5304) and, with admin access, counters; false is for "
+        "claims prepared from then on",
+    )
     rescan_seconds: float = _setting(
         60.0, _seconds(1), "rescan the node at least this often; changes trigger a scan at once"
+    )
+    health_taints: HealthTaints = _setting(
+        HealthTaints.NO_SCHEDULE,
+        _one_of(HealthTaints),
+        "effect of the taint on a device whose link or RDMA port is down: off, None (only shown; for trying "
+        "out), NoSchedule, or NoExecute, which also ends the pod that has it; lesser faults are only shown",
+    )
+    health_raise_seconds: float = _setting(
+        10.0, _seconds(0, 3600), "a fault of a device counts when it has lasted for so long"
+    )
+    health_training_seconds: float = _setting(
+        60.0,
+        _seconds(0, 3600),
+        "a link that was switched on, or moved into a pod or out of it, may take so long until it works",
+    )
+    health_clear_seconds: float = _setting(
+        60.0,
+        _seconds(1, 3600),
+        "a fault is cleared when it has been gone for so long; up to sixteen times longer if it comes back",
+    )
+    health_ignore: tuple[str, ...] = _setting(
+        (),
+        _words,
+        "faults not to judge: link-down, rdma-port-down, link-flapping, link-errors, pcie-degraded, "
+        "firmware-changed, driver-changed",
     )
     drain_seconds: float = _setting(
         10.0, _seconds(0), "on SIGTERM wait this long for prepared pods whose sandbox has not run yet"
@@ -262,11 +323,21 @@ class Settings:
 
     @property
     def dra_socket(self) -> Path:
-        return self.plugin_dir / "dra.sock"
+        """Of this instance, where the kubelet calls it."""
+        return self.sockets_of(self.pod_uid)[0]
 
     @property
     def registration_socket(self) -> Path:
-        return self.kubelet_root / "plugins_registry" / f"{self.driver_name}-reg.sock"
+        """Of this instance, where the kubelet finds it."""
+        return self.sockets_of(self.pod_uid)[1]
+
+    def sockets_of(self, pod_uid: str) -> tuple[Path, Path]:
+        """DRA and registration socket of the instance in that pod, with these settings."""
+        registry = self.kubelet_root / "plugins_registry"
+        return (
+            socket_names.dra_socket(self.plugin_dir, pod_uid),
+            socket_names.registration_socket(registry, self.driver_name, pod_uid),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +400,7 @@ def _build(given: Mapping[str, tuple[str, object]]) -> Settings:
     for name, (spelling, value) in given.items():
         declaration = DECLARATIONS.get(name)
         if declaration is None:
-            problems.append(f"{spelling}: unknown setting; known are {', '.join(DECLARATIONS)}")
+            problems.append(f"{spelling}: unknown setting; {_suggest(name)}")
             continue
         try:
             accepted[name] = declaration.accept(value)
@@ -338,6 +409,14 @@ def _build(given: Mapping[str, tuple[str, object]]) -> Settings:
     if problems:
         raise SettingsError("; ".join(problems))
     return Settings(**accepted)
+
+
+def _suggest(name: str) -> str:
+    """What was meant, where that is clear; else every name."""
+    from difflib import get_close_matches  # only who is about to end pays for it
+
+    near = get_close_matches(name.removeprefix("DRANET_").lower(), DECLARATIONS, n=1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(DECLARATIONS)}"
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:
@@ -382,8 +461,8 @@ def _check_socket_paths(settings: Settings) -> None:
         ("kubelet_root", settings.registration_socket),
         ("nri_socket", settings.nri_socket),
     ):
-        size = len(os.fsencode(path))
-        if size > UNIX_PATH_MAX_BYTES:
+        if not socket_names.fits(path):
+            size = len(os.fsencode(path))
             problems.append(
                 f"{flag_name(name)}: socket path {path} has {size} bytes, a UNIX socket takes "
                 f"{UNIX_PATH_MAX_BYTES}"

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from pathlib import Path
 
 from dranet.errors import SettingsError
 from dranet.kubelet.health import HealthService, HealthSource
-from dranet.kubelet.plugin import ClaimHandler, DraPluginServer
+from dranet.kubelet.peer import KubeletPeer, KubeletTraits
+from dranet.kubelet.plugin import ANSWER_SECONDS, ClaimHandler, DraPluginServer
 from dranet.kubelet.registration import RegistrationServer, StatusCallback
 from dranet.kubelet.sockets import PLUGIN_DIR_MODE, OwnerLock, check_socket_path
+
+log = logging.getLogger(__name__)
+
+REGISTRATION_PATIENCE_SECONDS = 30.0
+"""The kubelet finds a socket within a second; when it retries, its pauses grow from half a second."""
 
 
 class KubeletPlugin:
@@ -28,14 +37,26 @@ class KubeletPlugin:
         *,
         health: HealthSource | None = None,
         on_registration: StatusCallback | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        shared: bool = False,
     ) -> None:
+        """``shared``: other instances of the driver may be on the node, with sockets of their own."""
+        self._peer = KubeletPeer()
+        self._serving_since = time.monotonic()
         self._plugin_dir = dra_socket.parent
         self._paths = (dra_socket, registration_socket)
-        self._lock = OwnerLock(self._plugin_dir / f"{driver_name}.lock")
-        self._health = HealthService(health) if health is not None else None
-        self._dra = DraPluginServer(dra_socket, handler, self._health)
+        self._lock = OwnerLock(self._plugin_dir / f"{driver_name}.lock", shared=shared)
+        self._health = HealthService(health, peer=self._peer) if health is not None else None
+        self._dra = DraPluginServer(
+            dra_socket, handler, self._health, peer=self._peer, answer_seconds=answer_seconds
+        )
         self._registration = RegistrationServer(
-            registration_socket, driver_name, dra_socket, self._dra.supported_versions, on_registration
+            registration_socket,
+            driver_name,
+            dra_socket,
+            self._dra.supported_versions,
+            on_registration,
+            self._peer,
         )
 
     @property
@@ -49,15 +70,20 @@ class KubeletPlugin:
         return self._registration.error
 
     @property
+    def traits(self) -> KubeletTraits:
+        """What the kubelet has shown that it can do."""
+        return self._peer.traits
+
+    @property
     def in_flight(self) -> int:
         """Prepare and Unprepare calls being worked on."""
         return self._dra.in_flight
 
     def take_ownership(self) -> None:
-        """Become the one instance of this driver on the node, before anything shared is touched; repeatable.
+        """Become a driver of this name on the node, before anything shared is touched; repeatable.
 
         Raises:
-            SettingsError: another instance runs, a path is too long, or a folder cannot be used.
+            SettingsError: another instance keeps us away, a path is too long, or a folder cannot be used.
         """
         for path in self._paths:
             check_socket_path(path)
@@ -78,6 +104,42 @@ class KubeletPlugin:
         except SettingsError:
             await self.stop()
             raise
+        self._serving_since = time.monotonic()
+
+    async def watch(self) -> None:
+        """Until we are stopped; says once when the kubelet leaves us alone for long.
+
+        Raises:
+            RuntimeError: a server has ended by itself.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            patience = tasks.create_task(self._complain_unless_registered())
+            servers = [tasks.create_task(served.wait_ended()) for served in (self._dra, self._registration)]
+            await asyncio.wait(servers)
+            patience.cancel()
+
+    async def _complain_unless_registered(self) -> None:
+        await asyncio.sleep(REGISTRATION_PATIENCE_SECONDS)
+        if not self.registered:
+            log.warning("%s", self.describe_registration())
+
+    def describe_registration(self) -> str:
+        """Why the kubelet has not registered us; empty if it has."""
+        traits, waited = self._peer.traits, time.monotonic() - self._serving_since
+        if traits.registered:
+            return ""
+        if traits.registered is False:
+            return f"the kubelet refuses to register the driver: {traits.registration_error}"
+        if waited < REGISTRATION_PATIENCE_SECONDS:
+            return "the kubelet has not registered the driver yet"
+        told = f"the kubelet has not registered the driver for {waited:.0f} s"
+        if traits.asked_at is None:
+            return f"{told} and never asked: does it watch {self._paths[1].parent}?"
+        return f"{told}, though it asked who we are: its log says why"
+
+    async def deregister(self) -> None:
+        """Leave the registry: the kubelet's next calls go to another instance. Those that come are served."""
+        await self._registration.stop()
 
     def health_changed(self) -> None:
         """Tell the kubelet now instead of at the next beat."""

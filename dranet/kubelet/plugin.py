@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 
+from dranet.dataclass import dataclass
 from dranet.errors import DranetError
 from dranet.kubelet.claim_locks import ClaimLocks
 from dranet.kubelet.health import HEALTH_SERVICES, HealthService
+from dranet.kubelet.peer import KubeletPeer
 from dranet.kubelet.server import UnixServer
 from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2 as pb
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 KUBELET_TIMEOUT_SECONDS = 45.0
 """The kubelet's patience with one call (``pkg/kubelet/cm/dra``)."""
+ANSWER_SECONDS = 30.0
+"""We answer before that, also for a claim whose work is not done: a named reason is better than a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +96,19 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class DraPluginServer:
     """Serves every version of DRAPlugin, and the health stream if there is one, on one socket."""
 
-    def __init__(self, socket: Path, handler: ClaimHandler, health: HealthService | None = None) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        handler: ClaimHandler,
+        health: HealthService | None = None,
+        *,
+        peer: KubeletPeer | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
         self._handler = handler
         self._health = health
+        self._peer = peer or KubeletPeer()
+        self._answer_seconds = answer_seconds
         self._locks = ClaimLocks()
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._refusal = ""
@@ -137,6 +150,10 @@ class DraPluginServer:
             return False
         return True
 
+    async def wait_ended(self) -> None:
+        """As :meth:`dranet.kubelet.server.UnixServer.wait_ended`."""
+        await self._server.wait_ended()
+
     async def stop(self) -> None:
         """End the health streams, cancel what was not drained, remove our socket. Repeatable."""
         if self._health is not None:
@@ -150,7 +167,16 @@ class DraPluginServer:
         async def prepare(
             request: pb.NodePrepareResourcesRequest, context: _Context
         ) -> pb.NodePrepareResourcesResponse:
+            if request.claims:
+                self._peer.prepares(version.advertised)
             return await self._prepare(request, context, has_share_id=version.has_share_id)
+
+        async def unprepare(
+            request: pb.NodeUnprepareResourcesRequest, context: _Context
+        ) -> pb.NodeUnprepareResourcesResponse:
+            if request.claims:
+                self._peer.unprepares(version.advertised)
+            return await self._unprepare(request, context)
 
         return grpc.method_handlers_generic_handler(
             version.service,
@@ -161,7 +187,7 @@ class DraPluginServer:
                     pb.NodePrepareResourcesResponse.SerializeToString,
                 ),
                 "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
-                    self._unprepare,
+                    unprepare,
                     pb.NodeUnprepareResourcesRequest.FromString,
                     pb.NodeUnprepareResourcesResponse.SerializeToString,
                 ),
@@ -196,7 +222,7 @@ class DraPluginServer:
         failed: Callable[[str], _Outcome],
         context: _Context,
     ) -> dict[str, _Outcome]:
-        """Run the handler in a task of its own, which goes on when the caller gives up."""
+        """Run the handler in a task of its own, which goes on when the caller gives up or time is over."""
         if not refs:
             return {}  # a liveness probe
         started = asyncio.Event()
@@ -204,11 +230,13 @@ class DraPluginServer:
         self._in_flight.add(task)
         task.add_done_callback(self._finish)
         try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
+            done, _ = await asyncio.wait({task}, timeout=self._answer_seconds)
+        finally:
+            # Given up, by the caller or by us: what has not begun would only pile up behind what has.
             if not started.is_set():
                 task.cancel()
-            raise
+        if not done:
+            return {ref.uid: failed(_not_done(self._answer_seconds)) for ref in refs}
         return await _read_result(task, refs, failed, context)
 
     async def _call_in_turn(
@@ -265,6 +293,10 @@ async def _parse_refs(claims: Sequence[pb.Claim], context: _Context) -> list[Cla
     if not all(claim.uid for claim in claims):
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a claim without uid")
     return [ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
+
+
+def _not_done(seconds: float) -> str:
+    return f"not done after {seconds:g} s; the work goes on, and the kubelet's next call finds what it made"
 
 
 def _failed(error: str) -> PrepareOutcome:

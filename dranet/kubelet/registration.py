@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from dranet.kubelet.peer import KubeletPeer
 from dranet.kubelet.server import UnixServer
 from dranet.pb import registration_pb2 as pb
 
@@ -43,7 +44,9 @@ class RegistrationServer:
         endpoint: Path,
         supported_versions: Sequence[str],
         on_status: StatusCallback | None = None,
+        peer: KubeletPeer | None = None,
     ) -> None:
+        self._peer = peer or KubeletPeer()
         self._driver_name = driver_name
         self._info = pb.PluginInfo(
             type=PLUGIN_TYPE,
@@ -53,10 +56,17 @@ class RegistrationServer:
         )
         self._on_status = on_status
         self._server = UnixServer(
-            socket, [self._handler()], grace_seconds=_GRACE_SECONDS, on_served_again=self._forget_status
+            socket, [self._handler()], grace_seconds=_GRACE_SECONDS, on_served_again=self._peer.forgot
         )
-        self.registered: bool | None = None
-        self.error = ""
+
+    @property
+    def registered(self) -> bool | None:
+        return self._peer.traits.registered
+
+    @property
+    def error(self) -> str:
+        """Why the kubelet refused us; empty if it did not."""
+        return self._peer.traits.registration_error
 
     async def start(self) -> None:
         """Appear in the registry folder.
@@ -65,6 +75,10 @@ class RegistrationServer:
             SettingsError: as :meth:`dranet.kubelet.server.UnixServer.start`.
         """
         await self._server.start()
+
+    async def wait_ended(self) -> None:
+        """As :meth:`dranet.kubelet.server.UnixServer.wait_ended`."""
+        await self._server.wait_ended()
 
     async def stop(self) -> None:
         """Leave the registry folder; the kubelet then deregisters us. Repeatable."""
@@ -86,12 +100,13 @@ class RegistrationServer:
         )
 
     async def _get_info(self, _request: pb.InfoRequest, _context: object) -> pb.PluginInfo:
+        self._peer.asked()
         return self._info
 
     async def _notify_status(
         self, request: pb.RegistrationStatus, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.RegistrationStatusResponse:
-        self.registered, self.error = request.plugin_registered, request.error
+        self._peer.told(registered=request.plugin_registered, error=request.error)
         if request.plugin_registered:
             log.info("registered with the kubelet as %s", self._driver_name)
         else:
@@ -102,6 +117,3 @@ class RegistrationServer:
             # As the helper of the Kubernetes project answers: the kubelet writes it to its log.
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"registration failed: {request.error}")
         return pb.RegistrationStatusResponse()
-
-    def _forget_status(self) -> None:
-        self.registered, self.error = None, ""

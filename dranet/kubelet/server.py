@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 import grpc
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.1
 LONGEST_RETRY_SECONDS = 10.0
+_FOR_EVER_SECONDS = 1e9
 
 
 class UnixServer:
@@ -57,6 +58,17 @@ class UnixServer:
         await self._serve()
         self._keeper = asyncio.create_task(self._keep_served(), name=f"keep {self.path.name}")
 
+    async def wait_ended(self) -> None:
+        """Return when it was stopped.
+
+        Raises:
+            RuntimeError: it has ended by itself, and nobody can reach us any more.
+        """
+        if self._keeper is not None:
+            await asyncio.wait({self._keeper})
+            if not self._keeper.cancelled():
+                self._keeper.result()
+
     async def stop(self, grace_seconds: float = 0.0) -> None:
         """Withdraw the path if it is still ours, then end what is still served; repeatable."""
         if self._keeper is not None:
@@ -91,9 +103,24 @@ class UnixServer:
     async def _keep_served(self) -> None:
         while True:
             with FolderWatch(self.path.parent) as watch:
-                await self._wait_missing(watch)
+                await self._while_served(self._wait_missing(watch))
             log.warning("socket %s vanished: serving it again", self.path)
             await self._serve_again()
+
+    async def _while_served(self, waiting: Coroutine[None, None, None]) -> None:
+        """Wait for something, unless the server behind the socket ends by itself."""
+        assert self._server is not None
+        awaited = asyncio.create_task(waiting)
+        # Without a time limit, to cancel it would break the server's own stop: grpc.aio awaits a bare future.
+        ended = asyncio.create_task(self._server.wait_for_termination(_FOR_EVER_SECONDS))
+        try:
+            await asyncio.wait({awaited, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not awaited.done():
+                raise RuntimeError(f"the gRPC server of {self.path} has ended by itself")
+            awaited.result()
+        finally:
+            awaited.cancel()
+            ended.cancel()
 
     async def _wait_missing(self, watch: FolderWatch) -> None:
         foreign = False

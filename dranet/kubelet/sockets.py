@@ -1,20 +1,22 @@
-"""The files of UNIX sockets: path limits, one owner per folder, and nobody else's file removed.
+"""The files of UNIX sockets: path limits, who may use a folder, and nobody else's file removed.
 
 A gRPC server that binds over a live socket unlinks it without an error, and at its end unlinks whatever
-lies at the path by then, perhaps its successor's. Two rules keep both from happening here: one process
-holds a lock for its whole life, and gRPC never learns the public path (see :class:`PublishedSocket`).
+lies at the path by then, perhaps its successor's. Three rules keep both from happening here: instances that
+overlap have names of their own (``dranet.socket_names``), every process holds a lock for its whole life, and
+gRPC never learns the public path (see :class:`PublishedSocket`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import socket
 import stat
 from pathlib import Path
 
-from dranet.errors import SettingsError
-from dranet.settings import UNIX_PATH_MAX_BYTES
+from dranet.errors import SettingsError, StoreError
+from dranet.filelock import FileLock
+from dranet.socket_names import UNIX_PATH_MAX_BYTES
 
 PLUGIN_DIR_MODE = 0o750
 
@@ -34,51 +36,69 @@ def check_socket_path(path: Path) -> None:
 
 
 class OwnerLock:
-    """An ``flock(2)`` held for the life of the process, so that two drivers never share one folder.
+    """Who may be a driver of one name on this node: one that is alone, or several that know of each other.
 
-    The kernel drops it when the process ends, however it ends. The file stays: removing it would let a
-    third process lock a new file of the same name while a second one waits on the old.
+    Held for the life of the process, and dropped by the kernel however that ends. ``shared`` instances have
+    sockets of their own and share all else; one that is not shared keeps every other away.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
         self.path = path
-        self._fd: int | None = None
+        self._shared = shared
+        self._lock = FileLock(path)
 
     def acquire(self) -> None:
-        """Take the lock and write our process id into it; repeatable.
+        """Take the lock; who is alone writes its process id into it. Repeatable.
 
         Raises:
-            SettingsError: another process holds it, or the file cannot be opened.
+            SettingsError: another process keeps us away, or the file cannot be opened.
         """
-        if self._fd is not None:
-            return
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise SettingsError(f"cannot open lock file {self.path}: {error.strerror}") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _read_holder(fd)
-            os.close(fd)
-            raise SettingsError(
-                f"another driver{holder} holds {self.path}",
-                hint="run one instance of a driver name per node, or wait until the other has ended",
-            ) from error
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        self._fd = fd
+            taken = self._lock.try_acquire(shared=self._shared)
+            if taken and self._shared:
+                os.truncate(self.path, 0)  # whoever was alone before is gone
+        except (StoreError, OSError) as error:
+            raise SettingsError(f"cannot use lock file {self.path}: {error}") from error
+        if not taken:
+            raise self._refusal()
+
+    def _refusal(self) -> SettingsError:
+        pid = self._lock.read_holder()
+        self._lock.close()
+        return SettingsError(
+            f"another driver{f' (pid {pid})' if pid else ''} holds {self.path}",
+            hint=_WAIT_FOR_THE_LONE_ONE if self._shared else _ONE_OR_WITH_UID,
+        )
 
     def release(self) -> None:
         """Let the lock go; repeatable."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        self._lock.close()
 
 
-def _read_holder(fd: int) -> str:
-    text = os.pread(fd, 32, 0).strip()
-    return f" (pid {int(text)})" if text.isdigit() else ""
+_WAIT_FOR_THE_LONE_ONE = (
+    "it was started without pod_uid and so is alone on the node: wait until it has ended, and update to this "
+    "version without surge"
+)
+_ONE_OR_WITH_UID = (
+    "run one instance of a driver name per node or give each its pod_uid, or wait until the other has ended"
+)
+
+
+def remove_dead_socket(path: Path) -> bool:
+    """Remove a socket that nobody listens on; whether it did. For who knows that its owner is gone: in the
+    moment between bind and listen a live one refuses, too."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.setblocking(False)
+            caller.connect(str(path))
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+        return True
+    except OSError:  # it is gone, or a listener is so busy that it cannot answer now
+        return False
+    return False
 
 
 class PublishedSocket:

@@ -8,20 +8,25 @@ signals. It must run inside the private tree of ``isolation``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import secrets
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dranet.cluster import paths
+from dranet.cluster import paths, permissions
+from dranet.cluster.admission_policy import build_policies
 from dranet.cluster.client import ApiClient
 from dranet.errors import DranetError
 from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.scan import read_node_facts
+from dranet.testbed.apiserver.identity import service_account
 from dranet.testbed.apiserver.server import ApiServer
-from dranet.testbed.driver_process import DriverProcess
+from dranet.testbed.driver_process import DriverExit, DriverProcess
 from dranet.testbed.kubelet.kubelet import TestbedKubelet
 from dranet.testbed.node.hardware import Hardware
 from dranet.testbed.node.node import Node
@@ -33,7 +38,21 @@ JsonObject = dict[str, Any]
 
 NODE_NAME = "testbed-node"
 NAMESPACE = "default"
-DRIVER_NAME = "dra.net"
+DRIVER_NAME = permissions.DRIVER_NAME
+
+USER_AGENT = "testbed"
+"""Of all parts of the cluster but the driver."""
+
+
+def build_api_server(driver_token: str, driver: str = DRIVER_NAME) -> ApiServer:
+    """An API server that lets ``driver`` do what ``deploy/rbac.yaml`` and ``deploy/admission-policy.yaml``
+    let its service account do, with a token that is bound to a pod on this node. Everybody else is an
+    administrator."""
+    user = service_account(
+        permissions.NAMESPACE, permissions.SERVICE_ACCOUNT, node=NODE_NAME, pod="dranet-testbed"
+    )
+    manifests = [*permissions.build_rbac(driver), *build_policies(driver)]
+    return ApiServer(users={driver_token: user}, manifests=manifests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +82,28 @@ class Places:
         return self.work_dir / "kubeconfig"
 
     @property
+    def driver_kubeconfig(self) -> Path:
+        """The driver's own: it may do what its role lets it, on this node."""
+        return self.work_dir / "driver-kubeconfig"
+
+    @property
     def driver_log(self) -> Path:
         return self.work_dir / "driver.log"
 
     def make(self) -> None:
         for folder in (self.kubelet_root, self.nri_socket.parent, self.cdi_dir, self.netns_dir):
             folder.mkdir(parents=True, exist_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """An update of the driver: how the old one ended, and how long it took."""
+
+    old: DriverExit
+    ready_seconds: float
+    """From the start of the new one until it is ready, the duties in its hands."""
+    stop_seconds: float
+    """From SIGTERM until the old one has ended."""
 
 
 class PodNotApplied(DranetError):
@@ -98,6 +133,7 @@ class Testbed:
         self.node = Node(hardware, work_dir)
         self.runtime = make_runtime(self.places, self.node)
         self._driver_settings = dict(driver_settings or {})
+        self._drivers: list[DriverProcess] = []
         self._closing = AsyncExitStack()
         self._pod_uids: dict[str, str] = {}
 
@@ -120,8 +156,10 @@ class Testbed:
         await self._closing.aclose()
 
     async def _start_control_plane(self, stack: AsyncExitStack) -> None:
-        server = await stack.enter_async_context(ApiServer())
+        token, driver = secrets.token_urlsafe(), self._settings()["driver_name"]
+        server = self.server = await stack.enter_async_context(build_api_server(token, driver))
         server.write_kubeconfig(self.places.kubeconfig)
+        server.write_kubeconfig(self.places.driver_kubeconfig, token=token)
         self.api = await self._open_client(stack)
         await stack.enter_async_context(Controllers(await self._open_client(stack)))
         await stack.enter_async_context(Scheduler(await self._open_client(stack)))
@@ -133,25 +171,51 @@ class Testbed:
         self.kubelet = await stack.enter_async_context(
             TestbedKubelet(client, self.runtime, self.places.kubelet_root, NODE_NAME)
         )
-        self.driver = await stack.enter_async_context(self._driver_process())
+        stack.push_async_callback(self._kill_drivers)
+        self.driver = self._add_driver({}, self.places.driver_log)
 
     async def _open_client(self, stack: AsyncExitStack) -> ApiClient:
         """A client with connections of its own, as each part of a cluster has."""
-        return await stack.enter_async_context(ApiClient.from_kubeconfig(self.places.kubeconfig))
+        client = ApiClient.from_kubeconfig(self.places.kubeconfig, user_agent=USER_AGENT)
+        return await stack.enter_async_context(client)
 
-    @asynccontextmanager
-    async def _driver_process(self) -> AsyncIterator[DriverProcess]:
-        driver = DriverProcess(self._settings(), self.places.driver_log)
-        yield driver
-        if driver.is_running:
-            await driver.kill()
+    def add_instance(self) -> DriverProcess:
+        """One more driver for this node, with the same settings and a pod UID of its own; not started."""
+        log_file = self.places.driver_log.with_name(f"driver-{len(self._drivers) + 1}.log")
+        return self._add_driver({"pod_uid": str(uuid.uuid4())}, log_file)
+
+    async def roll_driver(self, timeout_seconds: float = 30.0) -> Roll:
+        """Update the driver as a DaemonSet with surge does: start a successor, wait until it is ready, stop
+        the old one. :attr:`driver` is the new one from then on.
+
+        Raises:
+            DriverFailed: one of them did not do its part in time.
+        """
+        old, new = self.driver, self.add_instance()
+        begin = time.monotonic()
+        await new.start()
+        await new.wait_ready(timeout_seconds)
+        ready = time.monotonic()
+        self.driver = new
+        ended = await old.stop(timeout_seconds)
+        return Roll(ended, ready - begin, time.monotonic() - ready)
+
+    def _add_driver(self, settings: Mapping[str, str], log_file: Path) -> DriverProcess:
+        driver = DriverProcess({**self._settings(), **settings}, log_file)
+        self._drivers.append(driver)
+        return driver
+
+    async def _kill_drivers(self) -> None:
+        for driver in self._drivers:
+            if driver.is_running:
+                await driver.kill()
 
     def _settings(self) -> dict[str, str]:
         places = self.places
         return {
             "driver_name": DRIVER_NAME,
             "node_name": NODE_NAME,
-            "kubeconfig": str(places.kubeconfig),
+            "kubeconfig": str(places.driver_kubeconfig),
             "sysfs_root": str(self.node.sysfs_root),
             "procfs_root": str(self.node.procfs_root),
             "state_dir": str(places.work_dir / "state"),
@@ -186,8 +250,13 @@ class Testbed:
             {"request": request, "driver": DRIVER_NAME, "pool": NODE_NAME, "device": device}
             for request, device in devices.items()
         ]
+        here = {"key": "metadata.name", "operator": "In", "values": [NODE_NAME]}
+        allocation = {
+            "devices": {"results": results},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
+        }
         path = paths.resource_claim_status(NAMESPACE, claim)
-        await self.api.patch(path, {"status": {"allocation": {"devices": {"results": results}}}})
+        await self.api.patch(path, {"status": {"allocation": allocation}})
 
     async def delete_pod(self, name: str) -> None:
         """Ask for deletion; see ``kubelet.wait_gone``."""

@@ -35,11 +35,14 @@ class DriverProcess:
     """Starts, kills and stops ``dranet run``, over and over, with the same settings and one log file.
 
     ``settings`` are names and values of ``dranet.settings.Settings``; ``bind_address`` must be among them.
+    With a ``pod_uid`` there may be several at once, which answer probes at one address: this one is ready
+    when it says so itself.
     """
 
     def __init__(self, settings: Mapping[str, str], log_file: Path) -> None:
-        self._arguments = [part for name, value in settings.items() for part in (flag_name(name), value)]
+        self._settings = dict(settings)
         self._probe_address = settings["bind_address"]
+        self._pod_uid = ""
         self._process: asyncio.subprocess.Process | None = None
         self.log_file = log_file
 
@@ -60,15 +63,15 @@ class DriverProcess:
         """
         if self.is_running:
             raise DriverFailed("the driver runs already")
-        further = [part for name, value in (settings or {}).items() for part in (flag_name(name), value)]
+        all_settings = {**self._settings, **(settings or {})}
+        self._pod_uid = all_settings.get("pod_uid", "")
         with self.log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "dranet",
                 "run",
-                *self._arguments,
-                *further,
+                *(part for name, value in all_settings.items() for part in (flag_name(name), value)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -86,7 +89,11 @@ class DriverProcess:
                 "the driver ended by itself" if self._process else "the driver was not started"
             )
         ready, answer = await _fetch_readiness(self._probe_address)
-        return "" if ready else f"the driver is not ready: {answer}"
+        if not ready:
+            return f"the driver is not ready: {answer}"
+        if self._pod_uid and f"pod {self._pod_uid} is on-duty" not in answer:
+            return f"another instance answers: {answer}"
+        return ""
 
     async def wait_ready(self, timeout_seconds: float) -> None:
         """Wait until ``/readyz`` says so.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
+from dranet.driver.handover import InstanceState
 from dranet.driver.policy import PolicySource
+from dranet.driver.probes import PartState
 from dranet.errors import KernelError, SettingsError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
@@ -80,3 +84,49 @@ async def test_a_part_that_fails_ends_the_driver_with_its_own_error(
     monkeypatch.setattr(app, "_api_client", lambda _: client)
     with pytest.raises(KernelError, match="I/O error"):
         await app.run_driver(settings(tmp_path))
+
+
+async def test_an_instance_leaves_the_duties_to_a_newer_driver_whose_records_it_cannot_read(
+    tmp_path: Path, client: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = replace(settings(tmp_path), pod_uid="old")
+    driver = app.Driver(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
+    driver._handover.join()
+    driver._store.open()
+    driver._look_at_store()
+    before = driver._handover.state
+    with contextlib.closing(sqlite3.connect(tmp_path / "claims.db", isolation_level=None)) as newer:
+        newer.execute("PRAGMA user_version=99")
+        newer.execute("INSERT INTO prepared VALUES ('uid', 'a record of the future')")
+    driver._look_at_store()
+    assert (before, driver._handover.state) == (InstanceState.ON_DUTY, InstanceState.ASIDE)
+    state = driver._readiness.read()["instance"]
+    assert (state.ready, state.detail) == (False, "pod old is aside")
+    assert caplog.text.count("stepping aside: a newer driver") == 1
+    with contextlib.closing(sqlite3.connect(tmp_path / "claims.db", isolation_level=None)) as newer:
+        newer.execute("DELETE FROM prepared")
+        newer.execute("PRAGMA user_version=1")  # drained and rolled back
+    driver._look_at_store()
+    assert driver._handover.state is InstanceState.WAITING
+    driver._store.close()
+    driver._handover.leave()
+
+
+async def test_readiness_tells_of_a_newcomer_and_stays_ready_beside_it(
+    tmp_path: Path, client: ApiClient
+) -> None:
+    def instance(uid: str) -> app.Driver:
+        own = replace(settings(tmp_path), pod_uid=uid)
+        return app.Driver(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
+
+    old, new = instance("old"), instance("new")
+    old._handover.join()
+    assert old._readiness.read()["instance"] == PartState(True, "pod old is on-duty")
+    new._handover.join()
+    assert new._readiness.read()["instance"] == PartState(False, "pod new is waiting")
+    assert new._readiness.read()["slices"] == PartState(True, "published by another instance")
+    await old._handover.relieve(0)
+    told = "pod old is on-duty; new not ready to take over yet"
+    assert old._readiness.read()["instance"] == PartState(True, told)
+    for driver in (old, new):
+        driver._handover.leave()

@@ -91,3 +91,74 @@ async def test_a_taken_port_is_a_named_error() -> None:
         other = ProbeServer(f"127.0.0.1:{server.port}", Metrics(), dict)
         with pytest.raises(SettingsError, match="--bind-address"):
             await other.start()
+
+
+async def eventually_get(server: ProbeServer, path: str) -> tuple[int, str]:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await get(server, path)
+            except (ConnectionError, AssertionError):  # not bound yet
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def waiting_for(port: int, others: list[str]) -> AsyncIterator[tuple[ProbeServer, asyncio.Task[None]]]:
+    """A newcomer that wants a port while ``others`` live."""
+    server = ProbeServer(f"127.0.0.1:{port}", Metrics(), dict, may_wait=lambda: bool(others))
+    await server.start()
+    task = asyncio.create_task(server.run())
+    try:
+        yield server, task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, SettingsError):
+            await task
+        await server.stop()
+
+
+async def test_a_newcomer_gets_the_port_when_its_predecessor_lets_it_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "dranet.driver.probes")
+    async with (
+        serving({"old": PartState(True)}) as old,
+        waiting_for(port := old.port, ["old"]) as (new, _),
+    ):
+        assert await get(old, "/readyz") == (200, "[+] old\n")
+        old.release_port()
+        assert await eventually_get(new, "/readyz") == (200, "")
+        assert new.port == port
+    assert [record.getMessage() for record in caplog.records] == [
+        f"port {port} is another instance's still; serving probes when it is free"
+    ]
+
+
+async def test_a_port_that_is_held_when_the_last_other_instance_has_gone_ends_the_driver() -> None:
+    others = ["old"]
+    async with serving({}) as stranger, waiting_for(stranger.port, others) as (_, task):
+        others.clear()
+        with pytest.raises(SettingsError, match="--bind-address: cannot listen"):
+            await asyncio.wait_for(task, 10)
+
+
+async def test_a_port_that_was_let_go_can_be_had_again() -> None:
+    async with waiting_for(0, []) as (server, _):
+        server.want_port()  # it has it: nothing to do
+        first = server.port
+        server.release_port()
+        server.release_port()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", first)
+        server.want_port()
+        assert (await eventually_get(server, "/healthz"))[0] == 200
+
+
+async def test_who_does_not_want_the_port_any_more_does_not_get_it() -> None:
+    async with serving({}) as old, waiting_for(old.port, ["old"]) as (new, task):
+        new.release_port()
+        old.release_port()
+        free = ProbeServer(f"127.0.0.1:{new._port}", Metrics(), dict)
+        await free.start()
+        assert not task.done()
+        await free.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -171,6 +172,41 @@ async def test_a_change_while_a_snapshot_is_being_sent_is_not_lost() -> None:
         await anext(stream)
 
 
+async def test_a_subscriber_that_does_not_read_holds_up_no_other(kubelet_root: Path) -> None:
+    source = Devices(
+        *(DeviceHealthFact("node-1", f"nic-{n}", healthy=True, message="x" * 1000) for n in range(300))
+    )
+    health = HealthService(source)
+    async with (
+        serving(kubelet_root / "dra.sock", health) as channel,
+        grpc.aio.insecure_channel(f"unix:{kubelet_root / 'dra.sock'}") as other,
+        watching(other) as slow,
+        watching(channel) as quick,
+    ):
+        await anext(slow)
+        await anext(quick)
+        for number in range(40):  # 12 MB in all: more than a stream's window and the socket hold
+            source.facts = (DeviceHealthFact("node-1", f"round-{number}", healthy=True), *source.facts[-300:])
+            health.notify()
+            assert (await anext(quick)).devices[0].device.device_name == f"round-{number}"
+        source.facts = (DOWN,)
+        health.notify()
+        async with asyncio.timeout(DEADLINE):
+            while len((await anext(slow)).devices) > 1:
+                pass  # what was on its way; then the state of now, and nothing of what it missed in between
+        assert health.watchers == 2
+
+
+async def test_two_instances_say_the_same_of_the_same_devices(kubelet_root: Path) -> None:
+    source = Devices(UP, replace(DOWN, device="nic-2"))
+    seen = []
+    for name in ("one", "two"):
+        health = HealthService(source, clock=lambda: 1234.0)
+        async with serving(kubelet_root / f"{name}.sock", health) as channel, watching(channel) as stream:
+            seen.append(await anext(stream))
+    assert seen[0] == seen[1]
+
+
 async def test_a_subscriber_that_left_is_forgotten(kubelet_root: Path) -> None:
     health = HealthService(Devices(UP))
     async with serving(kubelet_root / "dra.sock", health) as channel:
@@ -200,8 +236,17 @@ async def test_the_wait_ends_at_a_change_or_with_time() -> None:
     await asyncio.wait_for(wait_or_pass(changed, 3600), DEADLINE)
 
 
-@given(st.text(max_size=3000))
-def test_a_message_is_cut_to_1024_characters_with_dots_at_the_end(text: str) -> None:
+@given(st.text(max_size=3000) | st.text(st.characters(min_codepoint=0x700), min_size=200, max_size=2000))
+def test_a_message_is_cut_to_1024_bytes_with_dots_at_the_end(text: str) -> None:
     cut = cut_message(text)
-    assert len(cut) <= 1024
-    assert cut == text if len(text) <= 1024 else cut == text[:1021] + "..."
+    assert len(cut.encode()) <= 1024
+    if len(text.encode(errors="replace")) <= 1024:
+        assert cut == text.encode(errors="replace").decode()
+    else:
+        assert len(cut.encode()) > 1024 - 4
+        assert cut.endswith("...")
+        assert text.encode(errors="replace").decode().startswith(cut[:-3])
+
+
+def test_a_message_that_is_no_text_can_be_sent() -> None:
+    assert cut_message("driver \udcff") == "driver ?"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import SettingsError
-from dranet.kubelet.sockets import OwnerLock, PublishedSocket, check_socket_path
+from dranet.kubelet.sockets import OwnerLock, PublishedSocket, check_socket_path, remove_dead_socket
 
 HOLD_LOCK = """
 import sys
@@ -103,7 +103,7 @@ def test_the_lock_excludes_a_second_holder_in_the_same_process_and_is_free_after
 
 
 def test_a_lock_in_a_missing_folder_names_the_file(kubelet_root: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot open lock file"):
+    with pytest.raises(SettingsError, match=r"cannot use lock file .*missing/dra.net.lock"):
         OwnerLock(kubelet_root / "missing" / "dra.net.lock").acquire()
 
 
@@ -165,3 +165,68 @@ def test_withdraw_removes_our_own_socket_and_may_be_repeated(kubelet_root: Path)
 def test_a_path_below_a_file_counts_as_missing(kubelet_root: Path) -> None:
     (kubelet_root / "file").write_text("")
     assert PublishedSocket(kubelet_root / "file" / "dra.sock").is_missing()
+
+
+def test_shared_holders_live_side_by_side_and_keep_a_lone_one_away(kubelet_root: Path) -> None:
+    path = kubelet_root / "dra.net.lock"
+    first, second = (OwnerLock(path, shared=True) for _ in range(2))
+    first.acquire()
+    second.acquire()
+    with pytest.raises(SettingsError, match=r"another driver holds .*give each its pod_uid"):
+        OwnerLock(path).acquire()
+    first.release()
+    with pytest.raises(SettingsError, match="another driver holds"):
+        OwnerLock(path).acquire()
+    second.release()
+    lone = OwnerLock(path)
+    lone.acquire()
+    lone.release()
+
+
+def test_a_lone_holder_keeps_a_shared_one_away_and_says_how_to_update(kubelet_root: Path) -> None:
+    path = kubelet_root / "dra.net.lock"
+    with other_process_holding(path) as other, pytest.raises(SettingsError) as refused:
+        OwnerLock(path, shared=True).acquire()
+    assert f"another driver (pid {other.pid}) holds {path}" in str(refused.value)
+    assert "without pod_uid" in refused.value.hint
+    assert "without surge" in refused.value.hint
+
+
+def test_who_shares_the_lock_is_not_told_to_be_the_lone_one_before(kubelet_root: Path) -> None:
+    path = kubelet_root / "dra.net.lock"
+    with other_process_holding(path) as other:
+        other.kill()
+        other.wait()
+    shared = OwnerLock(path, shared=True)
+    shared.acquire()
+    with pytest.raises(SettingsError, match=r"another driver holds"):  # no process id: it would be a dead one
+        OwnerLock(path).acquire()
+    shared.release()
+
+
+def test_a_socket_that_nobody_listens_on_is_removed_and_a_live_one_is_not(kubelet_root: Path) -> None:
+    dead, live, file = (kubelet_root / name for name in ("dead.sock", "live.sock", "file.sock"))
+    with listening(dead):
+        pass
+    file.touch()
+    with listening(live):
+        assert [remove_dead_socket(path) for path in (dead, live, file, kubelet_root / "none")] == [
+            True,
+            False,
+            False,
+            False,
+        ]
+        dial(live)
+    assert not dead.exists()
+    assert file.exists()
+
+
+def test_a_listener_that_is_too_busy_to_answer_is_not_taken_for_dead(kubelet_root: Path) -> None:
+    path = kubelet_root / "busy.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        with socket.socket(socket.AF_UNIX) as waiting:
+            waiting.connect(str(path))  # fills the backlog
+            assert not remove_dead_socket(path)
+    assert path.exists()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -18,11 +19,13 @@ import pytest
 from google.protobuf.message import Message
 
 from dranet.errors import SettingsError
+from dranet.kubelet import kubelet_plugin
 from dranet.kubelet.health import DeviceHealthFact
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.plugin import PrepareOutcome
 from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2, registration_pb2
+from dranet.settings import Settings
 
 DEADLINE = 10.0
 PREPARE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
@@ -137,6 +140,21 @@ async def get_info(root: Path, seconds: float = DEADLINE) -> registration_pb2.Pl
 async def prepare(root: Path, uid: str) -> dra_v1_pb2.NodePrepareResourcesResponse:
     request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[dra_v1_pb2.Claim(uid=uid)])
     return await ask(dra_socket(root), PREPARE, request, dra_v1_pb2.NodePrepareResourcesResponse)
+
+
+async def notify(root: Path, *, registered: bool, error: str = "") -> None:
+    method = "/pluginregistration.Registration/NotifyRegistrationStatus"
+    status = registration_pb2.RegistrationStatus(plugin_registered=registered, error=error)
+    with contextlib.suppress(grpc.aio.AioRpcError):  # how a refusal is acknowledged
+        await ask(registration_socket(root), method, status, registration_pb2.RegistrationStatusResponse)
+
+
+async def eventually(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            if look():
+                return
+            await asyncio.sleep(0.01)
 
 
 def sockets(root: Path) -> list[Path]:
@@ -255,3 +273,71 @@ async def test_a_health_change_needs_no_watcher(kubelet_root: Path) -> None:
 async def test_a_fork_beside_a_running_server_prints_nothing(kubelet_root: Path) -> None:
     finished = await run_script(FORKS, kubelet_root / "dra.sock")
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
+
+
+async def test_instances_that_share_have_sockets_of_their_own_and_each_removes_its_own(
+    kubelet_root: Path,
+) -> None:
+    def shared(uid: str) -> KubeletPlugin:
+        settings = Settings(kubelet_root=kubelet_root, pod_uid=uid)
+        return KubeletPlugin(
+            "dra.net", settings.dra_socket, settings.registration_socket, Handler(), shared=True
+        )
+
+    old, new = shared("old"), shared("new")
+    await old.start()
+    await new.start()
+    assert [path.name for path in sockets(kubelet_root)] == [
+        "dra-new.sock",
+        "dra-old.sock",
+        "dra.net-new-reg.sock",
+        "dra.net-old-reg.sock",
+    ]
+    await old.deregister()
+    request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[dra_v1_pb2.Claim(uid="a")])
+    for name in ("old", "new"):  # who has left the registry serves what still comes
+        path = dra_socket(kubelet_root).with_name(f"dra-{name}.sock")
+        answer = await ask(path, PREPARE, request, dra_v1_pb2.NodePrepareResourcesResponse)
+        assert answer.claims["a"].error == ""
+    with pytest.raises(SettingsError, match="another driver"):
+        await new_plugin(kubelet_root, Handler()).start()
+    await old.stop()
+    assert [path.name for path in sockets(kubelet_root)] == ["dra-new.sock", "dra.net-new-reg.sock"]
+    await new.stop()
+
+
+@pytest.mark.parametrize("part", ["_dra", "_registration"])
+async def test_a_server_that_ends_by_itself_ends_the_driver(kubelet_root: Path, part: str) -> None:
+    async with running(kubelet_root) as plugin:
+        watching = asyncio.create_task(plugin.watch())
+        server = getattr(plugin, part)._server._server
+        await server.stop(0)
+        with pytest.raises(ExceptionGroup) as caught:
+            await asyncio.wait_for(watching, DEADLINE)
+        assert caught.group_contains(RuntimeError, match=r"\.sock has ended by itself")
+
+
+async def test_a_stop_is_no_failure_for_who_watches(kubelet_root: Path) -> None:
+    async with running(kubelet_root) as plugin:
+        watching = asyncio.create_task(plugin.watch())
+        await prepare(kubelet_root, "a")
+    await asyncio.wait_for(watching, DEADLINE)
+
+
+async def test_a_kubelet_that_does_not_register_us_for_long_is_complained_of_with_what_is_known(
+    kubelet_root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(kubelet_root) as plugin:
+        assert plugin.describe_registration() == "the kubelet has not registered the driver yet"
+        monkeypatch.setattr(kubelet_plugin, "REGISTRATION_PATIENCE_SECONDS", 0.05)
+        watching = asyncio.create_task(plugin.watch())
+        await eventually(lambda: "never asked" in caplog.text)
+        registry = registration_socket(kubelet_root).parent
+        assert plugin.describe_registration().endswith(f"never asked: does it watch {registry}?")
+        await get_info(kubelet_root)
+        assert "though it asked who we are" in plugin.describe_registration()
+        await notify(kubelet_root, registered=False, error="no version in common")
+        assert plugin.describe_registration().endswith("refuses to register the driver: no version in common")
+        await notify(kubelet_root, registered=True)
+        assert plugin.describe_registration() == ""
+        watching.cancel()

@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from dranet.pb import registration_pb2
+from dranet.pb import health_v1_pb2, registration_pb2
 from dranet.testbed.kubelet.claims import pick_cdi_ids
+from dranet.testbed.kubelet.health import HealthBoard
 from dranet.testbed.kubelet.nouns import (
     KubeletDevice,
     KubeletOptions,
@@ -27,6 +29,7 @@ from dranet.testbed.kubelet.nouns import (
 )
 from dranet.testbed.kubelet.plugins import PluginManager
 from dranet.testbed.kubelet.podspec import parse_pod
+from dranet.testbed.kubelet.registry import RegistryWatch
 from dranet.testbed.kubelet.status import Progress, StartedContainer, build_status
 from dranet.testbed.runtime.contract import RunningContainer
 
@@ -66,6 +69,7 @@ class RawPlugin:
         )
         self.socket = root / "plugins_registry" / f"{self.info.name or 'nameless'}-reg.sock"
         self.heard: list[tuple[bool, str]] = []
+        self.unknown_methods = 0
 
     @asynccontextmanager
     async def running(self, *, endpoint: bool = True) -> AsyncIterator[RawPlugin]:
@@ -79,7 +83,7 @@ class RawPlugin:
                 await server.stop(0)
 
     async def _serve(self, path: Path) -> grpc.aio.Server:
-        server = grpc.aio.server(handlers=[self._handler()])
+        server = grpc.aio.server(handlers=[self._handler(), _Unknown(self)])
         server.add_insecure_port(f"unix:{path}")
         await server.start()
         return server
@@ -109,6 +113,16 @@ class RawPlugin:
     ) -> registration_pb2.RegistrationStatusResponse:
         self.heard.append((request.plugin_registered, request.error))
         return registration_pb2.RegistrationStatusResponse()
+
+
+class _Unknown(grpc.GenericRpcHandler):
+    """Asked last of all, so it sees the calls that nobody serves."""
+
+    def __init__(self, plugin: RawPlugin) -> None:
+        self._plugin = plugin
+
+    def service(self, _details: grpc.HandlerCallDetails) -> None:
+        self._plugin.unknown_methods += 1
 
 
 class Wiped:
@@ -246,6 +260,76 @@ async def test_what_is_no_socket_or_hidden_is_ignored_and_a_dead_socket_disturbs
         async with managing(root) as manager, RawPlugin(root).running():
             await eventually(lambda: drivers(manager) == ["dra.net"])
             assert len(manager.plugins) == 1
+
+
+async def test_an_empty_endpoint_is_the_registration_socket_itself(root: Path) -> None:
+    async with managing(root) as manager, RawPlugin(root, endpoint="").running() as plugin:
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        assert manager.find("dra.net").info.endpoint == plugin.socket
+
+
+async def test_an_old_kubelet_asks_for_health_again_and_again(root: Path) -> None:
+    options = replace(QUICK, asks_unadvertised_health=True, health_retry_seconds=0.01)
+    board = HealthBoard(options, lambda: None)
+    async with managing(root, options=options) as manager, RawPlugin(root).running() as plugin:
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        assert manager.find("dra.net").info.health_service == "v1.DRAResourceHealth"
+        board.follow(manager.plugins)
+        await eventually(lambda: plugin.unknown_methods >= 3)
+        await board.stop()
+
+
+@pytest.mark.parametrize("given", [0, -5])
+async def test_a_lease_that_the_plugin_does_not_give_is_the_kubelets_own(given: int) -> None:
+    board = HealthBoard(replace(QUICK, health_lease_seconds=0.02), lambda: None)
+    nic = KubeletDevice("dra.net", "node-1", "nic-1")
+    entry = health_v1_pb2.DeviceHealth(
+        device=health_v1_pb2.DeviceIdentifier(pool_name="node-1", device_name="nic-1"),
+        health=health_v1_pb2.HEALTHY,
+        health_check_timeout_seconds=given,
+    )
+    board._merge("dra.net", [entry])
+    assert board.build_status(nic)["health"] == "Healthy"
+    await eventually(lambda: board.build_status(nic)["health"] == "Unknown")
+    await board.stop()
+
+
+async def test_a_socket_in_a_subfolder_is_registered_also_when_the_folder_comes_later(root: Path) -> None:
+    first = RawPlugin(root, name="first")
+    first.socket = root / "plugins_registry" / "made-before" / "first-reg.sock"
+    later = RawPlugin(root, name="later")
+    later.socket = root / "plugins_registry" / "made-later" / "deep" / "later-reg.sock"
+    first.socket.parent.mkdir(parents=True)
+    async with managing(root) as manager, first.running():
+        await eventually(lambda: drivers(manager) == ["first"])
+        later.socket.parent.mkdir(parents=True)
+        async with later.running():
+            await eventually(lambda: drivers(manager) == ["first", "later"])
+        await eventually(lambda: drivers(manager) == ["first"])
+
+
+async def test_a_socket_in_a_hidden_folder_is_ignored(root: Path) -> None:
+    hidden = RawPlugin(root, name="hidden")
+    hidden.socket = root / "plugins_registry" / ".hidden" / "hidden-reg.sock"
+    hidden.socket.parent.mkdir(parents=True)
+    async with managing(root) as manager, hidden.running(), RawPlugin(root).running():
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        assert len(manager.plugins) == 1
+
+
+def count_open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_the_registry_leaves_no_watch_behind(root: Path) -> None:
+    before = count_open_files()
+    (root / "plugins_registry" / "folder").mkdir(parents=True)
+    watch = RegistryWatch(root / "plugins_registry")
+    watch.scan()
+    (root / "plugins_registry" / "folder").rmdir()
+    watch.scan()
+    await watch.stop()
+    assert count_open_files() == before
 
 
 async def test_slices_are_wiped_a_while_after_each_loss_of_the_last_connection(root: Path) -> None:

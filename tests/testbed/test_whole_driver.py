@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dranet.cluster import paths
+from dranet.cluster.messages import USER_AGENT
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.testbed.cluster import Testbed
@@ -87,7 +88,9 @@ def test_a_driver_under_another_name_registers_publishes_and_serves_under_it() -
 
 def test_probes_and_metrics_tell_of_a_pod_that_came_and_went() -> None:
     async def scenario() -> None:
-        async with running_driver() as testbed:
+        ready = WORK_DIR / "ready"
+        async with running_driver(ready_file=str(ready)) as testbed:
+            await _wait_file(ready, there=True)
             assert await scrape("/healthz") == "ok\n"
             assert "[+] runtime\n[+] kubelet\n[+] slices\n" in await scrape("/readyz")
             await testbed.apply(a_pod_with_a_nic())
@@ -108,6 +111,8 @@ def test_probes_and_metrics_tell_of_a_pod_that_came_and_went() -> None:
             assert 'dranet_ready{part="runtime"} 1.0' in metrics
             assert "dranet_prepared_claims 0.0" in metrics
             assert abs(time.time() - _read_metric(metrics, "dranet_driver_last_published_time_seconds")) < 300
+            await testbed.driver.stop()
+            await _wait_file(ready, there=False)
 
     asyncio.run(scenario())
 
@@ -130,15 +135,20 @@ def test_a_second_driver_is_refused_before_it_touches_what_the_first_one_uses() 
     asyncio.run(scenario())
 
 
-def test_an_idle_driver_writes_nothing_and_says_nothing() -> None:
+def test_an_idle_driver_asks_nothing_and_says_nothing_and_holds_one_watch() -> None:
     async def scenario() -> None:
         async with running_driver(rescan_seconds="1") as testbed:
-            before = await testbed.fetch_slices()
             scans = _read_metric(await scrape("/metrics"), SCANS)
+            await _wait_scans(scans + 1)  # the watch has told of our own slice by then
+            before = await testbed.fetch_slices()
+            asked = testbed.server.traffic()[USER_AGENT]
             log = testbed.driver.log_file.read_text()
-            await _wait_scans(scans + 3)
+            await _wait_scans(scans + 4)
             assert await testbed.fetch_slices() == before
             assert testbed.driver.log_file.read_text() == log
+            requests = [r for r in testbed.server.requests if r.agent == USER_AGENT]
+            assert testbed.server.traffic()[USER_AGENT] == asked
+            assert [r.path for r in requests if r.method == "WATCH"] == [paths.RESOURCE_SLICES]
 
     asyncio.run(scenario())
 
@@ -182,6 +192,14 @@ async def _wait_failure(testbed: Testbed, pod: str) -> None:
         if testbed.kubelet.failure(uid) or testbed.kubelet.containers(uid):
             return
         await asyncio.sleep(0.1)
+
+
+async def _wait_file(path: Path, *, there: bool) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if await asyncio.to_thread(path.exists) is there:
+                return
+            await asyncio.sleep(0.05)
 
 
 async def _wait_scans(count: float) -> None:

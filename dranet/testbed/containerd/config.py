@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from dranet.settings import UNIX_PATH_MAX_BYTES
+from dranet.socket_names import UNIX_PATH_MAX_BYTES
 from dranet.testbed.containerd.image import PAUSE_IMAGE
 
 POD_SUBNET = "10.88.0.0/24"

@@ -27,7 +27,6 @@ _CHANNEL_OPTIONS = (
 _SERVICES = {
     version: f"k8s.io.kubelet.pkg.apis.dra.{version}" for version in ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 }
-_HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -89,7 +88,7 @@ class RegistrationClient:
         )
 
 
-def judge_info(info: registration_pb2.PluginInfo, socket: Path, known_services: Sequence[str]) -> PluginInfo:
+def judge_info(info: registration_pb2.PluginInfo, socket: Path, options: KubeletOptions) -> PluginInfo:
     """Take the first service of the *plugin's* list that this kubelet knows.
 
     Raises:
@@ -100,12 +99,15 @@ def judge_info(info: registration_pb2.PluginInfo, socket: Path, known_services: 
     if not info.name:
         raise PluginFailure("DRA driver name is empty")
     offered = list(info.supported_versions)
-    service = next((version for version in offered if version in known_services), None)
+    service = next((version for version in offered if version in options.known_services), None)
     if service is None:
         raise PluginFailure(
             f"none of the DRA gRPC services supported by the plugin ({', '.join(offered) or 'none'}) is known"
         )
-    health = next((version for version in _HEALTH_SERVICES if version in offered), "")
+    watchable = [version for version in options.known_health_services if version in offered]
+    if options.asks_unadvertised_health:
+        watchable += options.known_health_services
+    health = next(iter(watchable), "")
     return PluginInfo(info.name, Path(info.endpoint or socket), _SERVICES[service], health)
 
 

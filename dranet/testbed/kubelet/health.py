@@ -9,11 +9,17 @@ from collections.abc import Callable, Sequence
 
 from dranet.pb import health_v1_pb2 as pb
 from dranet.testbed.kubelet.client import PluginClient
-from dranet.testbed.kubelet.nouns import JsonObject, KubeletDevice, NotServed, PluginFailure
+from dranet.testbed.kubelet.nouns import (
+    JsonObject,
+    KubeletDevice,
+    KubeletOptions,
+    NotServed,
+    PluginFailure,
+)
 
 log = logging.getLogger(__name__)
 
-DEFAULT_TIMEOUT_SECONDS = 30.0
+MESSAGE_MAX_CHARACTERS = 1024
 
 _TEXT = {pb.UNKNOWN: "Unknown", pb.HEALTHY: "Healthy", pb.UNHEALTHY: "Unhealthy"}
 _Key = tuple[str, str, str]
@@ -22,8 +28,8 @@ _Key = tuple[str, str, str]
 class HealthBoard:
     """One stream for each plugin that advertises one. ``on_change`` is called when a device's state moves."""
 
-    def __init__(self, retry_seconds: float, on_change: Callable[[], None]) -> None:
-        self._retry_seconds = retry_seconds
+    def __init__(self, options: KubeletOptions, on_change: Callable[[], None]) -> None:
+        self._options = options
         self._on_change = on_change
         self._streams: dict[PluginClient, asyncio.Task[None]] = {}
         self._known: dict[_Key, tuple[str, str]] = {}
@@ -60,21 +66,23 @@ class HealthBoard:
                     async for devices in stream:
                         self._merge(plugin.info.driver, devices)
             except NotServed:
-                return
+                if not self._options.asks_unadvertised_health:
+                    return
             except PluginFailure as failure:
                 log.debug("%s: %s", plugin.info.driver, failure)
             finally:
                 self._clear(plugin.info.driver)
-            await asyncio.sleep(self._retry_seconds)
+            await asyncio.sleep(self._options.health_retry_seconds)
 
     def _merge(self, driver: str, devices: Sequence[pb.DeviceHealth]) -> None:
         changed = False
         for entry in devices:
             key = (driver, entry.device.pool_name, entry.device.device_name)
-            state = (_TEXT[entry.health], entry.message)
+            state = (_TEXT[entry.health], _cut(entry.message))
             changed = changed or self._known.get(key) != state
             self._known[key] = state
-            self._expire_later(key, entry.health_check_timeout_seconds or DEFAULT_TIMEOUT_SECONDS)
+            given = entry.health_check_timeout_seconds
+            self._expire_later(key, given if given > 0 else self._options.health_lease_seconds)
         if changed:
             self._on_change()
 
@@ -95,3 +103,9 @@ class HealthBoard:
             self._expiries.pop(key).cancel()
         if gone:
             self._on_change()
+
+
+def _cut(message: str) -> str:
+    if len(message) <= MESSAGE_MAX_CHARACTERS:
+        return message
+    return message[: MESSAGE_MAX_CHARACTERS - 3] + "..."

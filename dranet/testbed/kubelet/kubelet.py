@@ -54,7 +54,7 @@ class TestbedKubelet:
             root, options, wipe_slices=self._api.wipe_slices, on_change=self._note_plugins
         )
         self._book = ClaimBook(self._api, self._plugins)
-        self._health = HealthBoard(options.health_retry_seconds, self._refresh_pods)
+        self._health = HealthBoard(options, self._refresh_pods)
         self._room = WorkerRoom(
             self._api, self._book, runtime, self._health, self._gate, options, self._note_change
         )

@@ -99,10 +99,16 @@ def _first(known: float | None, seconds: float) -> float:
 class KubeletOptions:
     """The kubelet's times, by default those of Kubernetes 1.34 and later, except the pod retry.
 
-    ``known_services`` are the DRA services that this kubelet speaks: drop the first to play an old one.
+    ``known_services`` and ``known_health_services`` are what this kubelet speaks: drop the first of them to
+    play an old one.
     """
 
     known_services: tuple[str, ...] = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+    known_health_services: tuple[str, ...] = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+    """Newest first; of those that the plugin advertises the first is watched."""
+    asks_unadvertised_health: bool = False
+    """As Kubernetes 1.34 to 1.36: watch although the plugin advertises no health, and ask again even after
+    UNIMPLEMENTED."""
     dial_seconds: float = 10.0
     get_info_seconds: float = 1.0
     notify_seconds: float = 5.0
@@ -114,3 +120,5 @@ class KubeletOptions:
     """The real one waits for its next sync, up to 90 seconds."""
     pod_retry_cap_seconds: float = 5.0
     health_retry_seconds: float = 5.0
+    health_lease_seconds: float = 30.0
+    """How long a device's health is believed when the plugin does not say."""

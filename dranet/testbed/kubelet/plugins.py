@@ -6,29 +6,27 @@ Source of the behaviour: ``pkg/kubelet/pluginmanager`` and ``pkg/kubelet/cm/dra/
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dranet.cluster.backoff import Backoff
-from dranet.kubelet.folder import FolderWatch
 from dranet.testbed.kubelet.client import PluginClient, PluginInfo, RegistrationClient, judge_info
 from dranet.testbed.kubelet.nouns import KubeletOptions, PluginFailure
+from dranet.testbed.kubelet.registry import Identity, RegistryWatch
 
 log = logging.getLogger(__name__)
 
 _FOLDER_MODE = 0o750
-
-_Identity = tuple[int, int]
 
 
 @dataclass(slots=True)
 class _Candidate:
     """One socket of the registry folder, as created once: the same path anew is another plugin."""
 
-    identity: _Identity
+    identity: Identity
     task: asyncio.Task[None] = field(init=False)
     plugin: PluginClient | None = None
 
@@ -86,12 +84,14 @@ class PluginManager:
         await self._wiper.stop()
 
     async def _follow(self) -> None:
-        with FolderWatch(self._registry) as watch:
+        async with contextlib.AsyncExitStack() as stack:
+            watch = RegistryWatch(self._registry)
+            stack.push_async_callback(watch.stop)
             while True:
-                await self._reconcile(_scan_sockets(self._registry))
+                await self._reconcile(watch.scan())
                 await watch.wait_changed()
 
-    async def _reconcile(self, present: dict[Path, _Identity]) -> None:
+    async def _reconcile(self, present: dict[Path, Identity]) -> None:
         for path, candidate in list(self._candidates.items()):
             if present.get(path) != candidate.identity:
                 await self._deregister(path)
@@ -128,7 +128,7 @@ class PluginManager:
     async def _admit(self, path: Path, candidate: _Candidate, client: RegistrationClient) -> None:
         info = await client.fetch_info()
         try:
-            judged = judge_info(info, path, self._options.known_services)
+            judged = judge_info(info, path, self._options)
             self._check_new(judged)
         except PluginFailure as failure:
             await client.notify(registered=False, error=str(failure))
@@ -192,18 +192,3 @@ class _SliceWiper:
 def _make_folders(*folders: Path) -> None:
     for folder in folders:
         folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-
-
-def _scan_sockets(folder: Path) -> dict[Path, _Identity]:
-    """Sockets by path, hidden ones left out. The time tells a new file from an old one of its inode."""
-    found: dict[Path, _Identity] = {}
-    for path in folder.iterdir():
-        if path.name.startswith("."):
-            continue
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            continue
-        if stat.S_ISSOCK(status.st_mode):
-            found[path] = (status.st_ino, status.st_ctime_ns)
-    return found

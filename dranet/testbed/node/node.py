@@ -8,6 +8,7 @@ that decides for the driver.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +31,8 @@ class Node:
         self._tree = SysfsTree(work_dir, hardware)
         self._fabric = Fabric(hardware)
         self._closing = ExitStack()
+        self._reclaiming = threading.Lock()
+        """Two namespaces that die at once may hold links of one name; the kernel takes them one by one."""
 
     @property
     def sysfs_root(self) -> Path:
@@ -72,12 +75,13 @@ class Node:
         Raises:
             KernelError: the kernel refused the move.
         """
-        taken = {str(link["ifname"]) for link in read_json("ip", "-json", "link")}
-        for link, _ in self.nics_in(netns_path):
-            name = str(link["ifname"])
-            target = f"dev{link['ifindex']}" if name in taken else name
-            taken.add(target)
-            self._move_home(netns_path, name, target)
+        with self._reclaiming:
+            taken = {str(link["ifname"]) for link in read_json("ip", "-json", "link")}
+            for link, _ in self.nics_in(netns_path):
+                name = str(link["ifname"])
+                target = f"dev{link['ifindex']}" if name in taken else name
+                taken.add(target)
+                self._move_home(netns_path, name, target)
 
     def nics_in(self, netns_path: str) -> list[tuple[Mapping[str, Any], PlacedNic]]:
         """Our NICs that are in a network namespace now, each with its link as ``ip`` describes it."""

@@ -37,6 +37,8 @@ _CHARACTER_DEVICES = (
     (510, "nvidia-caps"),
 )
 
+_LINK_COUNTERS = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_errors", "tx_errors")
+
 
 @dataclass(frozen=True, slots=True)
 class ShownLink:
@@ -155,6 +157,7 @@ class SysfsTree:
             ("type", "772" if link.ifname == "lo" else "1"),
             ("dev_port", "0"),
             ("uevent", f"INTERFACE={link.ifname}\nIFINDEX={link.ifindex}"),
+            *((f"statistics/{counter}", "0") for counter in _LINK_COUNTERS),
         ):
             _write(home / name, text)
         for index in self._ndevs(link):
@@ -163,10 +166,7 @@ class SysfsTree:
 
     def _hide(self, link: ShownLink) -> None:
         (self.sysfs_root / "class/net" / link.ifname).unlink()
-        home = self._net_home(link)
-        shutil.rmtree(home)
-        if link.nic:
-            home.parent.rmdir()  # a function without an interface has no net folder
+        shutil.rmtree(self._net_home(link))  # the function's net folder stays, as with an interface in a pod
         for index in self._ndevs(link):
             index.unlink(missing_ok=True)
 
@@ -245,6 +245,9 @@ def _rdma_attributes(nic: Nic, part: Part) -> dict[str, str]:
         "ports/1/gids/1": link_local,
         "ports/1/gid_attrs/types/0": "IB/RoCE v1",
         "ports/1/gid_attrs/types/1": "RoCE v2",
+        "ports/1/counters/port_rcv_data": "0",
+        "ports/1/counters/port_xmit_data": "0",
+        "ports/1/hw_counters/out_of_sequence": "0",
     }
 
 

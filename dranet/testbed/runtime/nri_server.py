@@ -145,23 +145,26 @@ class NriServer:
                 self._tell(nri_pb2.REMOVE_POD_SANDBOX, pod.message)
 
     def create_container(self, pod_id: str, container: nri_pb2.Container) -> tuple[Adjustment, ...]:
-        """Collect the plugins' adjustments, in call order. Container events survive a restart.
+        """Collect the plugins' adjustments, in call order; each is shown what those before it add. Container
+        events survive a restart.
 
         Raises:
             RuntimeFailure: a plugin answered with an error.
         """
         adjustments = []
+        shown = nri_pb2.Container.FromString(container.SerializeToString())
         with self._changed:
             pod = self._pods[pod_id].message
             for plugin in self._subscribers(nri_pb2.CREATE_CONTAINER):
                 try:
-                    adjust = plugin.create_container(pod, container)
+                    adjust = plugin.create_container(pod, shown)
                 except TtrpcError as error:
                     raise RuntimeFailure(_describe(error)) from error
                 except ProtocolError as error:
                     self._drop(plugin, error)
                 else:
                     adjustments.append(Adjustment(plugin.name, adjust))
+                    _add(shown, adjust)
         return tuple(adjustments)
 
     def _tell(self, event: nri_pb2.Event.ValueType, pod: nri_pb2.PodSandbox) -> str | None:
@@ -220,3 +223,10 @@ def _level(error: ProtocolError) -> int:
 def _describe(error: TtrpcError) -> str:
     """As a kubelet prints a gRPC status."""
     return f"rpc error: code = {_CODE_NAMES.get(error.code, error.code)} desc = {error}"
+
+
+def _add(shown: nri_pb2.Container, adjust: nri_pb2.ContainerAdjustment) -> None:
+    """What the next plugin is shown. containerd appends, also a second limit of one type."""
+    shown.mounts.extend(adjust.mounts)
+    shown.rlimits.extend(adjust.rlimits)
+    shown.linux.devices.extend(adjust.linux.devices)

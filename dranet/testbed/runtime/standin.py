@@ -313,7 +313,8 @@ def _build_container(
 
 
 def _merge(injection: Injection, adjustments: Sequence[Adjustment]) -> Injection:
-    """The plugins' items over CDI's. Two plugins that set the same item fail the container."""
+    """The plugins' items over CDI's. Two plugins that set the same item fail the container, be they two
+    instances of one."""
     devices, mounts, env = dict(injection.devices), dict(injection.mounts), dict(injection.env)
     owners: dict[tuple[str, str], str] = {}
     for adjustment in adjustments:
@@ -322,12 +323,15 @@ def _merge(injection: Injection, adjustments: Sequence[Adjustment]) -> Injection
             *((devices, "device", d.path, f"{d.major}:{d.minor}") for d in adjust.linux.devices),
             *((mounts, "mount", m.destination, m.source) for m in adjust.mounts),
             *((env, "env", e.key, e.value) for e in adjust.env),
+            *(({}, "rlimit", limit.type, str(limit.soft)) for limit in adjust.rlimits),
         ]
         for target, kind, key, value in items:
-            owner = owners.setdefault((kind, key), adjustment.plugin)
-            if owner != adjustment.plugin:
-                raise RuntimeFailure(f'plugins "{owner}" and "{adjustment.plugin}" both set {kind} "{key}"')
+            if (owner := owners.get((kind, key))) is not None:
+                raise RuntimeFailure(
+                    f'plugins "{owner}" and "{adjustment.plugin}" both tried to set {kind} "{key}"'
+                )
             target[key] = value
+        owners.update({(kind, key): adjustment.plugin for _, kind, key, _ in items})
     return Injection(devices, mounts, env)
 
 

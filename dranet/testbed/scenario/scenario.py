@@ -94,6 +94,10 @@ class KillDriver(Action):
     """SIGKILL."""
 
 
+class RollDriver(Action):
+    """Start a successor beside the driver, wait until it is ready, stop the old one; both must do well."""
+
+
 class HoldSandboxes(Action):
     """From now on pods stop after Prepare and before RunPodSandbox."""
 
@@ -241,6 +245,7 @@ class Step(_Model):
     start_driver: StartDriver | None = None
     stop_driver: StopDriver | None = None
     kill_driver: KillDriver | None = None
+    roll_driver: RollDriver | None = None
     hold_sandboxes: HoldSandboxes | None = None
     release_sandboxes: ReleaseSandboxes | None = None
     show_inventory: ShowInventory | None = None

@@ -52,6 +52,15 @@ async def _kill_driver(walk: Walk, _: actions.KillDriver) -> Lines:
     return ()
 
 
+async def _roll_driver(walk: Walk, action: actions.RollDriver) -> Lines:
+    walk.observation = "the update still goes on"
+    roll = await walk.testbed.roll_driver(action.within)
+    if roll.old.exit_code != 0:
+        raise StepFailed(f"the old driver's exit code is {roll.old.exit_code}")
+    ready, gone = f"{roll.ready_seconds:.1f} s", f"{roll.stop_seconds:.1f} s"
+    return (f"pid {walk.testbed.driver.pid} was ready after {ready}, the old one gone {gone} later",)
+
+
 async def _hold_sandboxes(walk: Walk, _: actions.HoldSandboxes) -> Lines:
     walk.testbed.kubelet.hold_sandboxes(True)
     return ()
@@ -152,6 +161,7 @@ _WORK: Mapping[type[Action], Callable[[Walk, Any], Awaitable[Lines]]] = {
     actions.StartDriver: _start_driver,
     actions.StopDriver: _stop_driver,
     actions.KillDriver: _kill_driver,
+    actions.RollDriver: _roll_driver,
     actions.HoldSandboxes: _hold_sandboxes,
     actions.ReleaseSandboxes: _release_sandboxes,
     actions.Apply: _apply,

@@ -1,0 +1,257 @@
+"""Who has the duties when two instances of the driver are on one node, as in a rolling update.
+
+Answering the kubelet and the runtime is everybody's work. The *duties* (publishing slices, renewing leases,
+what is done by the clock) are of one instance, the one that has ``duty.lock``:
+
+* A newcomer takes ``successor.lock`` and waits. When it is fit to take over (the kubelet has registered it,
+  the runtime is synchronized with it), it asks for the duties.
+* Who has them then ends its duty tasks and lets the lock go. It goes on answering until it is stopped, and
+  takes the duties again should its successor die.
+* Who is killed loses its locks, and whoever waits takes over.
+
+Nobody polls while an instance is alone on the node: the folder of instances wakes it when somebody comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+from dranet.driver.instances import Instances
+from dranet.filelock import FileLock
+from dranet.kubelet.folder import FolderWatch
+from dranet.telemetry import HandoverMetrics
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 0.2
+"""Pace of who waits for the duties: a predecessor that is killed says no word."""
+OVERLAP_SECONDS = 1.0
+"""Pace of the others, while there is more than one instance."""
+
+
+class InstanceState(StrEnum):
+    """What an instance is to the others; the ``state`` label of the metric."""
+
+    WAITING = "waiting"
+    """New here; somebody else has the duties."""
+    ON_DUTY = "on-duty"
+    RETIRED = "retired"
+    """Has handed the duties over; has them again if the successor dies."""
+    ASIDE = "aside"
+    """Has let go of them, until told otherwise."""
+
+
+class Handover:
+    """This instance among the others.
+
+    ``is_fit`` says whether we may take over from a living predecessor. ``on_state`` hears of each change of
+    :attr:`state`, ``on_gone`` when another instance has ended, and ``on_company`` every second while there is
+    one: what it did may concern us.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        instances: Instances,
+        metrics: HandoverMetrics,
+        *,
+        is_fit: Callable[[], bool],
+        on_state: Callable[[InstanceState], None],
+        on_company: Callable[[], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._instances = instances
+        self._metrics = metrics
+        self._is_fit = is_fit
+        self._on_state = on_state
+        self._on_company = on_company
+        self._on_gone = on_gone
+        self._duty = FileLock(state_dir / "duty.lock")
+        self._successor = FileLock(state_dir / "successor.lock")
+        self._state = InstanceState.WAITING
+        self._elders: frozenset[str] = frozenset()
+        self._leaving = False
+        self._changed = asyncio.Event()
+        self.others: frozenset[str] = frozenset()
+        """Pod UIDs of the other living instances, as last seen."""
+
+    @property
+    def state(self) -> InstanceState:
+        return self._state
+
+    @property
+    def newcomers(self) -> frozenset[str]:
+        """Others that came while we had the duties, and do not have them yet."""
+        return self.others - self._elders if self._state is InstanceState.ON_DUTY else frozenset()
+
+    def join(self) -> None:
+        """Become one of the instances, and have the duties at once where nobody else has them.
+
+        Raises:
+            SettingsError: a process with our pod UID lives.
+            StoreError: the state folder cannot be used.
+        """
+        self._instances.join()
+        self._look()
+        if self._take():
+            self._enter(InstanceState.ON_DUTY)
+        else:
+            self._enter(InstanceState.WAITING)
+            log.info("another instance has the duties of this node; taking over when ready")
+
+    def leave(self) -> None:
+        """Let everything go; repeatable. Others take our end from it, so it comes after all else."""
+        for lock in (self._duty, self._successor):
+            lock.close()
+        self._instances.leave()
+
+    async def run(self, duties: Callable[[], Awaitable[None]]) -> None:
+        """Run ``duties`` whenever they are ours, for ever. What they raise ends this."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_folder(), name="instances")
+            while True:
+                if self._state is InstanceState.ON_DUTY:
+                    await self._serve(duties)
+                self._let_go()
+                await self._wait_turn()
+
+    async def relieve(self, timeout_seconds: float) -> bool:
+        """We are about to leave: let a newcomer become ready first. Whether another instance stays.
+
+        From now on we do not take the duties.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        self._leaving = True
+        if self._state is InstanceState.WAITING:
+            self._successor.release()
+        self._look()
+        while self.newcomers and time.monotonic() < deadline:
+            await asyncio.sleep(WAIT_SECONDS)
+            self._look()
+        return bool(self.others) and not self.newcomers
+
+    def step_aside(self, why: str) -> None:
+        """Let the duties go, e.g. because another instance's records are not ours to judge."""
+        if self._state is not InstanceState.ASIDE:
+            log.warning("stepping aside: %s", why)
+            was_on_duty = self._state is InstanceState.ON_DUTY
+            self._enter(InstanceState.ASIDE)
+            if not was_on_duty:
+                self._successor.release()
+            self._changed.set()
+
+    def come_back(self) -> None:
+        """The reason to step aside is gone: wait for the duties again, if nobody else is there for them."""
+        if self._state is InstanceState.ASIDE and not self._instances.find_others():
+            log.info("not aside any more")
+            self._enter(InstanceState.WAITING)
+
+    # On duty
+
+    async def _serve(self, duties: Callable[[], Awaitable[None]]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(_run(duties), name="duties")
+            await self._wait_wanted()
+            running.cancel()
+
+    def _let_go(self) -> None:
+        self._duty.release()
+        for asker in self._instances.find_askers():
+            self._instances.withdraw_request(asker)
+        if self._state is InstanceState.ON_DUTY:
+            self._metrics.handovers.labels("given").inc()
+            log.info("handed the duties over; answering the kubelet and the runtime until stopped")
+            self._enter(InstanceState.RETIRED)
+
+    async def _wait_wanted(self) -> None:
+        """Until a living newcomer asks for the duties, or we have stepped aside."""
+        while self._state is InstanceState.ON_DUTY:
+            if self.others & self._instances.find_askers():
+                return
+            await self._wait_changed(OVERLAP_SECONDS if self.others else None)
+
+    # Not on duty
+
+    async def _wait_turn(self) -> None:
+        while True:
+            if self._state is InstanceState.WAITING:
+                await self._wait_changed(WAIT_SECONDS)
+            else:  # in no hurry: the lock that was just let go is for the successor
+                await asyncio.sleep(OVERLAP_SECONDS)
+                self._look()
+            if self._take():
+                self._metrics.handovers.labels("taken").inc()
+                log.info("took the duties over")
+                self._enter(InstanceState.ON_DUTY)
+                return
+            if self._state is InstanceState.WAITING and self._successor.held and self._is_fit():
+                self._instances.request()
+
+    def _take(self) -> bool:
+        """The duties, if they are free and we are next; whether we have them now."""
+        if self._leaving or self._state is InstanceState.ASIDE:
+            return False
+        if self._state is InstanceState.RETIRED:
+            return self._take_again()
+        if not (self._successor.try_acquire() and self._duty.try_acquire()):
+            return False
+        self._successor.release()
+        self._instances.withdraw_request()
+        return True
+
+    def _take_again(self) -> bool:
+        """Unless a successor lives that has not taken them yet."""
+        if not self._duty.try_acquire():
+            return False
+        if not self._successor.try_acquire():
+            self._duty.release()
+            return False
+        self._successor.release()
+        return True
+
+    def _enter(self, state: InstanceState) -> None:
+        self._state = state
+        if state is InstanceState.ON_DUTY:
+            self._elders = self.others
+        for known in InstanceState:
+            self._metrics.state.labels(known).set(known is state)
+        self._on_state(state)
+
+    # Who is about
+
+    async def _follow_folder(self) -> None:
+        with FolderWatch(self._instances.folder) as watch:
+            while True:
+                self._changed.set()
+                await watch.wait_changed()
+
+    async def _wait_changed(self, seconds: float | None) -> None:
+        """Until the folder changes, or for so long; then look."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()
+        self._look()
+
+    def _look(self) -> None:
+        before, self.others = self.others, self._instances.find_others()
+        self._elders &= self.others
+        self._metrics.instances.set(1 + len(self.others))
+        for name in self.others - before:
+            log.info("another instance of the driver is on this node", extra={"context": {"pod_uid": name}})
+        for name in before - self.others:
+            log.info("another instance of the driver is gone", extra={"context": {"pod_uid": name}})
+        if before or self.others:
+            self._on_company()
+        if before - self.others:
+            self._on_gone()
+
+
+async def _run(duties: Callable[[], Awaitable[None]]) -> None:
+    await duties()

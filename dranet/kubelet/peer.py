@@ -1,0 +1,86 @@
+"""What the kubelet has shown that it can do: observed in its calls, never inferred from a version string.
+
+A kubelet does not say what it is. What it calls tells: whether it registers us, which version of the DRA
+service it took from our list, whether it opens the health stream and which version of that, and when it did
+each the last time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from dranet.dataclass import dataclass
+from dranet.model.record import Record
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KubeletTraits(Record):
+    """Observed so far. Times are unix seconds, ``None``: it never happened; services are named as advertised
+    at registration, empty: none yet."""
+
+    asked_at: float | None = None
+    """When it last asked who we are (``GetInfo``)."""
+    registered: bool | None = None
+    """Its last word; ``None`` since our registration socket was last made."""
+    registered_at: float | None = None
+    """When that word came."""
+    registration_error: str = ""
+    dra_service: str = ""
+    """The version of the DRA service that it called last."""
+    prepared_at: float | None = None
+    """When it last called Prepare with a claim."""
+    unprepared_at: float | None = None
+    health_service: str = ""
+    """The version of the health service that it opened last."""
+    health_streams: int = 0
+    """Health streams that are open now."""
+    health_opened_at: float | None = None
+
+
+class KubeletPeer:
+    """Collects :class:`KubeletTraits`. For the event loop alone; ``clock`` gives unix seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._traits = KubeletTraits()
+        self._health_streams = 0
+
+    @property
+    def traits(self) -> KubeletTraits:
+        """All that was seen until now."""
+        return replace(self._traits, health_streams=self._health_streams)
+
+    def asked(self) -> None:
+        """``GetInfo``."""
+        self._traits = replace(self._traits, asked_at=self._clock())
+
+    def told(self, *, registered: bool, error: str) -> None:
+        """``NotifyRegistrationStatus``."""
+        self._traits = replace(
+            self._traits, registered=registered, registered_at=self._clock(), registration_error=error
+        )
+
+    def forgot(self) -> None:
+        """Our registration socket was made anew: what the kubelet thinks of it is not known yet."""
+        self._traits = replace(self._traits, registered=None, registered_at=None, registration_error="")
+
+    def prepares(self, service: str) -> None:
+        """``NodePrepareResources`` with at least one claim."""
+        self._traits = replace(self._traits, dra_service=service, prepared_at=self._clock())
+
+    def unprepares(self, service: str) -> None:
+        """``NodeUnprepareResources`` with at least one claim."""
+        self._traits = replace(self._traits, dra_service=service, unprepared_at=self._clock())
+
+    @contextmanager
+    def watches_health(self, service: str) -> Iterator[None]:
+        """One ``NodeWatchResources`` stream, while it is open."""
+        self._traits = replace(self._traits, health_service=service, health_opened_at=self._clock())
+        self._health_streams += 1
+        try:
+            yield
+        finally:
+            self._health_streams -= 1
