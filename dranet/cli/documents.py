@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dranet.cli.look import Look
-from dranet.cluster.slice_plan import CreateSlice, DesiredPool, build_pages, plan_sync
+from dranet.cluster.slice_content import build_pages
+from dranet.cluster.slice_plan import CreateSlice, DesiredPool, plan_sync
 from dranet.inventory.decision import Decision
 from dranet.inventory.slices import build_slices, fit_attributes
 from dranet.inventory.topology import nearest

@@ -25,6 +25,7 @@ COMMANDS = {
     "devices": "dranet.cli.devices",
     "topology": "dranet.cli.topology",
     "capture": "dranet.cli.capture",
+    "doctor": "dranet.cli.doctor",
     "demo": "dranet.cli.demo",
     "testbed": "dranet.cli.testbed",
 }
@@ -45,13 +46,22 @@ def build_parser(first_argument: str) -> argparse.ArgumentParser:
     return parser
 
 
+def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
+    """As ``parse_args``, and says which command's help knows better."""
+    parser = build_parser(given[0] if given else "")
+    options, unknown = parser.parse_known_args(given)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)} (see dranet {options.command} --help)")
+    return options
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad arguments or settings."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     # pydantic would read the metadata of every installed package to look for plugins: 50 ms for nothing
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        options = build_parser(given[0] if given else "").parse_args(given)
+        options = parse_arguments(given)
         code = int(options.run(options))
         sys.stdout.flush()  # here, where a reader that went away is still caught
     except SettingsError as error:

@@ -1,4 +1,4 @@
-"""Writes what is generated in ``docs/user``, from what is declared once in code (``make docs``)."""
+"""Writes what is generated in ``docs/user`` and ``deploy`` from what code declares once (``make docs``)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from dranet.cli.attributes_page import attributes_page
 from dranet.cli.examples import write_examples
 from dranet.cli.parameters_page import SCHEMA_NAME, parameters_page, parameters_schema
+from dranet.cli.permissions_page import build_manifests, permissions_page
 from dranet.cli.run import default_text
 from dranet.settings import DECLARATIONS, Declaration
 
@@ -45,6 +46,7 @@ def build_pages() -> Mapping[str, str]:
         "attributes.md": attributes_page(),
         "parameters.md": parameters_page(),
         SCHEMA_NAME: parameters_schema(),
+        "permissions.md": permissions_page(),
     }
 
 
@@ -52,6 +54,10 @@ def main(folder: Path) -> None:
     for name, text in build_pages().items():
         (folder / name).write_text(text)
     write_examples(folder)
+    manifests = folder.parents[1] / "deploy"
+    manifests.mkdir(exist_ok=True)
+    for name, text in build_manifests().items():
+        (manifests / name).write_text(text)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def _end_line(start: str, text: str, columns: int | None) -> list[str]:
         return [(start + text).rstrip()]
     room = columns - len(start)
     if room >= _LEAST_WRAPPED:
-        first, *rest = textwrap.wrap(text, room)
+        first, *rest = textwrap.wrap(text, room, break_on_hyphens=False)
         return [start + first, *(" " * len(start) + line for line in rest)]
-    below = textwrap.wrap(text, max(columns - len(CONTINUED), 1))
+    below = textwrap.wrap(text, max(columns - len(CONTINUED), 1), break_on_hyphens=False)
     return [start.rstrip(), *(CONTINUED + line for line in below)]

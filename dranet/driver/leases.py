@@ -19,16 +19,17 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from dranet.dataclass import dataclass
 from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
+from dranet.driver.work_locks import Work, WorkLocks
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import read_netns_id
-from dranet.kubelet.claim_locks import ClaimLocks
 from dranet.model.plan import AttachPlan, CreateLink, DhcpLease, PreparedClaim
 from dranet.store import ClaimStore
 from dranet.telemetry import LeaseOutcome, Metrics, Outcome
@@ -163,8 +164,8 @@ class Leases:
         self._client = client or LeaseClient()
         self._clock = clock or Clock()
         self._watches: dict[tuple[str, int], _Watch] = {}
-        self._links = ClaimLocks()
-        """By name: a conversation may raise its link and lower it again, so one at a time on each."""
+        self._work = WorkLocks(store.folder)
+        """A conversation may raise its link and lower it again, so one at a time on each."""
         self._released: set[str] = set()
         """UIDs of claims that are being unprepared: their leases are gone before their records are."""
         self._news = asyncio.Event()
@@ -329,7 +330,7 @@ class Leases:
             record = self._store.get(own.record.claim.uid)
             if record is None or own.position >= len(record.devices):
                 return False
-            if record.claim.uid in self._released:
+            if record.claim.uid in self._released or self._work.is_held(Work.ENDING_LEASES, record.claim.uid):
                 return False
             device = record.devices[own.position]
             if device.plan is None or device.plan.lease != own.lease:
@@ -359,7 +360,7 @@ class Leases:
     # --- threads ---
 
     async def _on_link(self, ifname: str, call: Callable[[], T]) -> T:
-        async with self._links.hold([ifname]):
+        async with self._work.hold(Work.LINK, [ifname]):
             return await self._in_thread(call)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dranet.errors import SettingsError
 from dranet.inventory.policy import DeviceFilter, Policy, qualified_name
 from dranet.model.attributes import CATALOGUE, DOMAIN, STANDARD_DOMAIN
-from dranet.settings import Settings
+from dranet.settings import HealthTaints, Settings
 
 if TYPE_CHECKING:
     from dranet.driver.rules_file import Stamp
@@ -92,6 +92,7 @@ def _policy(settings: Settings, rules: OwnAttributes | None) -> Policy:
         move_ib_interfaces=settings.move_ib_interfaces,
         offer_link_kinds=frozenset(settings.offer_link_kinds),
         list_attributes=settings.list_attributes,
+        taints=settings.health_taints is not HealthTaints.OFF,
         prefer_attributes=_preferred(settings.prefer_attributes, rules.names if rules else frozenset()),
         filter=_compile("--filter", settings.filter, settings.driver_name),
         shared=_compile("--shared-devices", settings.shared_devices, settings.driver_name),

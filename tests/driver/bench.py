@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dranet.claims.plan.device import plan_device
+from dranet.cluster.events import EventNote
 from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks, RuntimeSnapshot
+from dranet.driver.metadata import DeviceMetadata
+from dranet.driver.metadata_files import MetadataFiles
 from dranet.driver.reconcile import Reconciler
 from dranet.errors import DranetError
+from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.record import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
@@ -36,13 +40,25 @@ class Told(Announcer):
     def __init__(self) -> None:
         self.attached_links: list[AttachedLink] = []
         self.attached_claims: list[PreparedClaim] = []
+        self.found_links: list[AttachedLink] = []
+        self.found_claims: list[PreparedClaim] = []
         self.failures: list[tuple[Sequence[PreparedClaim], DranetError]] = []
         self.reports: list[ReleaseReport] = []
         self.stuck: list[tuple[str, DranetError]] = []
+        self.stuck_devices: list[PreparedDevice] = []
+        self.refusals: list[tuple[str, DranetError]] = []
+        self.events: list[EventNote] = []
+
+    def add_event(self, event: EventNote) -> None:
+        self.events.append(event)
 
     def attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
         self.attached_links += links
         self.attached_claims += records
+
+    def found_attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
+        self.found_links += links
+        self.found_claims += records
 
     def attach_failed(self, records: Sequence[PreparedClaim], error: DranetError) -> None:
         self.failures.append((records, error))
@@ -50,8 +66,14 @@ class Told(Announcer):
     def released(self, report: ReleaseReport) -> None:
         self.reports.append(report)
 
-    def release_failed(self, ref: ClaimRef, error: DranetError) -> None:
+    def release_failed(
+        self, ref: ClaimRef, error: DranetError, devices: Sequence[PreparedDevice] = ()
+    ) -> None:
         self.stuck.append((ref.uid, error))
+        self.stuck_devices += devices
+
+    def container_refused(self, pod: PodSandbox, error: DranetError) -> None:
+        self.refusals.append((pod.name, error))
 
 
 class Bench:
@@ -68,7 +90,7 @@ class Bench:
         self.hooks = PodHooks(
             self.store, self.attachments, self.told, self.snapshots.append, budget_seconds=30
         )
-        self.hooks.connected("bench", "1", 60.0)  # a busy machine must fail no test
+        self.connect()
         self.cdi = CdiSpecs(folder / "cdi", "dra.net")
         self.reconciler = Reconciler(
             boot_id=boot_id,
@@ -76,7 +98,20 @@ class Bench:
             attachments=self.attachments,
             gate=self.gate,
             cdi=self.cdi,
+            metadata=self._build_metadata(folder),
             announcer=self.told,
+            metrics=Metrics(),
+        )
+
+    def _build_metadata(self, folder: Path) -> DeviceMetadata:
+        return DeviceMetadata(
+            driver_name="dra.net",
+            sysfs_root=Path("/sys"),
+            store=self.store,
+            files=MetadataFiles(folder, "dra.net"),
+            cdi=self.cdi,
+            policy=lambda: DEFAULT_POLICY,
+            events=self.told,
             metrics=Metrics(),
         )
 
@@ -89,6 +124,7 @@ class Bench:
         config: Mapping[str, object] | None = None,
         rdma: RdmaAccess = NO_RDMA,
         rdma_device: str = "",
+        pci_address: str = "",
         pod_uid: str = POD_UID,
     ) -> PreparedClaim:
         """A claim for one NIC, as Prepare leaves it. ``config`` is that of the claim, beside the name; its
@@ -97,7 +133,12 @@ class Bench:
         interface = {key: value for key, value in asked.items() if key != "routes"}
         parameters = {"interface": interface, "routes": asked.get("routes", [])}
         device = Device(
-            f"dev-{ifname}", DeviceKind.NIC, ifname=ifname, rdma_device=rdma_device, char_devices=(UVERBS,)
+            f"dev-{ifname}",
+            DeviceKind.NIC,
+            ifname=ifname,
+            pci_address=pci_address,
+            rdma_device=rdma_device,
+            char_devices=(UVERBS,),
         )
         host = self.node.run(lambda: read_link_state(ifname))
         network = NetworkConfig.model_validate(parameters)
@@ -112,6 +153,10 @@ class Bench:
         self.store.put(record)
         return record
 
+    def connect(self) -> None:
+        """To a runtime with so much patience that a busy machine fails no test."""
+        self.hooks.connected("bench", "1", 60.0)
+
     def run_sandbox(self, pod: PodSandbox) -> bool:
         return self.node.run(lambda: self.hooks.run_pod_sandbox(pod))
 
@@ -125,7 +170,8 @@ class Bench:
         return self.node.run(lambda: self.hooks.stop_pod_sandbox(pod))
 
     def reconcile(self, *pods: PodSandbox) -> None:
-        """As after a Synchronize with these pods."""
+        """As after a connection, with these pods in its Synchronize."""
+        self.connect()
         self.hooks.synchronize(pods)
         self.node.run(lambda: self.reconciler.reconcile(self.snapshots[-1]))
 

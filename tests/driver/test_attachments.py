@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +15,8 @@ import pytest
 from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport
 from dranet.errors import ClaimError, KernelError, Reason, StoreError
+from dranet.kernel.attachment.detach import DetachReport, detach
+from dranet.kernel.netns import NetworkNamespace
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
@@ -177,6 +179,53 @@ def test_reconcile_gives_back_what_a_vanished_pod_held(
     assert node.picture() == before
     assert bench.store.get("claim-uid") == record  # still prepared: the kubelet has not said otherwise
     assert bench.told.reports == [ReleaseReport(record.claim)]
+
+
+def test_a_nic_that_the_kernel_is_still_bringing_back_from_a_dead_namespace_is_waited_for(
+    start: Callable[..., Bench],
+    node: Namespace,
+    pod: Namespace,
+    make_namespace: Callable[..., Namespace],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes namespaces down in its own time, and its NICs are nowhere until it has come to them."""
+    first, limbo = start(), make_namespace()
+    before = _settings(node)
+    record = first.prepare("eth1", "net1", pci_address="0000:01:00.0")
+    first.run_sandbox(sandbox(pod))
+    first.close()
+    pod.ip("link", "set", "net1", "down", "netns", limbo.name)
+    pod.delete()
+
+    def detach_early(plans: Sequence[AttachPlan], netns: NetworkNamespace | None) -> DetachReport:
+        report = detach(plans, netns)
+        if report.missing:
+            limbo.ip("link", "set", "net1", "netns", node.name, "name", "dev7")
+        return report
+
+    monkeypatch.setattr(attachments, "detach", detach_early)
+    bench = start()
+    bench.reconcile()
+    assert bench.told.reports == [ReleaseReport(record.claim)]
+    assert _settings(node) == before
+
+
+def _settings(node: Namespace) -> dict[str, tuple[int, list[str]]]:
+    return {link["ifname"]: (link["mtu"], link["flags"]) for link in node.read("link")}
+
+
+def test_a_nic_that_is_gone_for_good_is_not_waited_for_long(
+    start: Callable[..., Bench], pod: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachments, "RETURN_SECONDS", 0.1)
+    first = start()
+    first.prepare("eth1", "net1", pci_address="0000:01:00.0")
+    first.run_sandbox(sandbox(pod))
+    first.close()
+    pod.delete()  # and the veth with it
+    bench = start()
+    bench.reconcile()
+    assert [report.missing for report in bench.told.reports] == [("dev-eth1",)]
 
 
 def test_a_sandbox_replaced_while_no_driver_runs_finds_the_gate_shut(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from dranet.driver.hooks import PodHooks
 from dranet.driver.in_time import run_in_time
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.attach import attach
@@ -48,6 +50,40 @@ def test_what_ends_late_is_answered_before_and_cleaned_up_after() -> None:
     assert ends == [7]
 
 
+@pytest.mark.parametrize(
+    ("error", "text"), [(KernelError("busy"), "not cleaned up: busy"), (KeyError("x"), "bug in the clean-up")]
+)
+def test_a_clean_up_that_fails_goes_to_the_log(
+    caplog: pytest.LogCaptureFixture, error: Exception, text: str
+) -> None:
+    hold = threading.Event()
+
+    def clean_up(_: bool) -> None:
+        raise error
+
+    with pytest.raises(KernelError):
+        run_in_time(lambda: hold.wait(LONG_SECONDS), SHORT_SECONDS, "counting", clean_up)
+    hold.set()
+    wait_until(lambda: text in caplog.text, "the failure is in the log")
+
+
+def test_after_an_answer_that_nobody_waited_for_any_more_nothing_is_cleaned_up() -> None:
+    """Whoever had the work done has gone on, and may use what it has made."""
+    hold, ended = threading.Event(), threading.Event()
+    ends: list[None] = []
+
+    def work() -> None:
+        hold.wait(LONG_SECONDS)
+        ended.set()
+
+    with pytest.raises(KernelError):
+        run_in_time(work, SHORT_SECONDS, "counting", ends.append, heard_until=time.monotonic())
+    hold.set()
+    wait_until(lambda: not any(t.name == "hook" for t in threading.enumerate()), "the thread has ended")
+    assert ended.is_set()
+    assert ends == []
+
+
 @pytest.mark.parametrize(("error", "text"), [(DeviceError("gone"), "gone"), (KeyError("x"), "bug while")])
 def test_what_fails_late_goes_to_the_log(
     caplog: pytest.LogCaptureFixture, error: Exception, text: str
@@ -78,7 +114,8 @@ def test_a_device_that_the_kernel_brings_too_late_is_given_back(
 
     monkeypatch.setattr("dranet.driver.attachments.attach", attach_slowly)
     bench.prepare("eth1", "net1")
-    bench.hooks.connected("impatient", "1", 0.5)
+    bench.hooks = PodHooks(bench.store, bench.attachments, bench.told, bench.snapshots.append, 0.4)
+    bench.connect()
     with pytest.raises(KernelError) as caught:
         bench.run_sandbox(sandbox(pod))
     assert caught.value.reason is Reason.HOOK_DEADLINE_EXCEEDED

@@ -95,3 +95,13 @@ def test_a_nic_that_comes_back_in_the_middle_of_a_scan_stays_published(bench: Be
     bench.reader.after_reading = bench.give_back
     bench.scan()
     assert bench.inventory.view.offered == before
+
+
+def test_a_nic_that_is_back_before_its_notification_stays_published(bench: Bench) -> None:
+    """The scan was asked for by another link's change, and waited while the pod's NIC came home."""
+    bench.scan()
+    offered = list(bench.inventory.view.offered)
+    bench.give_back()
+    bench.node.run(lambda: bench.inventory.scan(Changes(links=frozenset({1}))))
+    assert list(bench.inventory.view.offered) == offered
+    assert bench.inventory.view.offered[bench.name].ifname == NIC

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dranet.driver import node_lock
 from dranet.errors import KernelError
 from dranet.model.sandbox import PodSandbox
 from tests.driver.bench import Bench, names, sandbox
@@ -41,6 +42,26 @@ def test_a_late_hook_of_a_container_takes_nothing_from_a_running_pod(
     assert "net1" in names(pod)
     bench.hooks.connected("patient", "1", 60.0)
     assert bench.create_container(sandbox(pod)).devices, "the next try finds all there"
+
+
+def test_a_hook_that_hangs_in_the_kernel_does_not_keep_the_driver_from_its_end(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_lock, "CLOSE_SECONDS", 0.05)
+    bench, hangs, go_on = start(), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with bench.attachments.locked():
+            hangs.set()
+            go_on.wait(10)
+
+    hook = threading.Thread(target=hang)
+    hook.start()
+    assert hangs.wait(10)
+    bench.attachments.close()
+    assert hook.is_alive()
+    go_on.set()
+    hook.join()
 
 
 def running() -> list[str]:

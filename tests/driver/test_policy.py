@@ -53,6 +53,7 @@ def test_each_setting_reaches_the_policy() -> None:
             move_ib_interfaces="false",
             offer_link_kinds="veth,vxlan",
             list_attributes="true",
+            health_taints="off",
             prefer_attributes="mac",
         )
     )
@@ -62,6 +63,7 @@ def test_each_setting_reaches_the_policy() -> None:
         move_ib_interfaces=False,
         offer_link_kinds=frozenset({"veth", "vxlan"}),
         list_attributes=True,
+        taints=False,
         prefer_attributes=("dra.net/mac",),
     )
 

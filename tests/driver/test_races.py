@@ -64,6 +64,7 @@ def test_a_renewal_after_the_snapshot_does_not_keep_a_nic_in_a_pod_that_is_gone(
     bench.prepare("eth1", "net1")
     renew(bench, 1.0)
     bench.run_sandbox(sandbox(pod))
+    bench.connect()
     bench.hooks.synchronize([])
     renew(bench, 2.0)
     node.run(lambda: bench.reconciler.reconcile(bench.snapshots[-1]))

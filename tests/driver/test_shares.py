@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranet.cel import DeviceExpression
-from dranet.driver.health import InventoryHealth
+from dranet.driver.health_signs import find_holders
 from dranet.driver.publish import Inventory
 from dranet.errors import KernelError, Reason
 from dranet.inventory.policy import Policy
@@ -144,8 +144,9 @@ def test_a_device_below_a_link_of_a_pod_is_published_as_it_is_now(publishing: Pu
     assert device.shared
     assert device.attributes["dra.net/mtu"] == 1400
     assert publishing.inventory.get_offered("nic1").ifname == "nic1", "the next share has a parent"
-    (health,) = InventoryHealth(publishing.inventory, "node").snapshot()
-    assert health.healthy is True
+    holder = find_holders(publishing.store.get_all())["nic1"]
+    assert not holder.mover, "its health is that of the link on the node"
+    assert len(holder.pods) == 1
 
 
 def test_a_device_that_a_pod_has_whole_is_published_as_it_was(publishing: Publishing) -> None:

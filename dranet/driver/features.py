@@ -1,0 +1,213 @@
+"""What the API server, the kubelet and the runtime can do, as asked and seen while the driver runs.
+
+Nothing here is inferred from a version, and nothing here makes the driver unready: every optional feature
+degrades to its absence. Who wants to know why something does not show looks at ``/readyz?verbose`` or runs
+``dranet doctor``, and finds the feature gate to turn on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Protocol
+
+from dranet.cluster.features import ApiFeatures, Support
+from dranet.cluster.slice_fields import Feature
+from dranet.driver.findings import Finding, Severity, ok
+from dranet.kubelet.peer import KubeletTraits
+from dranet.runtime.traits import RuntimeTraits
+from dranet.settings import HealthTaints, Settings
+
+API, KUBELET, RUNTIME = "api", "kubelet", "runtime"
+
+DEFAULT_REQUEST_TIMEOUT_SECONDS = 2.0
+"""What a runtime waits for a hook when it does not say (``plugin_request_timeout``)."""
+
+_MATTERS: Mapping[Feature, str] = {
+    Feature.TAINTS: "the scheduler goes on giving out a NIC whose link is down",
+    Feature.OBSERVED_TAINTS: "a trial of health taints (effect None) shows nothing",
+    Feature.SHARED_DEVICES: "a device goes to one claim only, although --shared-devices names it",
+    Feature.LIST_ATTRIBUTES: "resource.kubernetes.io/numaNode is one number and cannot match a list",
+}
+_SETTINGS: Mapping[Feature, str] = {
+    Feature.TAINTS: "--health-taints=off",
+    Feature.OBSERVED_TAINTS: "--health-taints=NoSchedule",
+    Feature.SHARED_DEVICES: "an empty --shared-devices",
+    Feature.LIST_ATTRIBUTES: "--list-attributes=false",
+}
+
+
+class _Publisher(Protocol):
+    @property
+    def features(self) -> ApiFeatures | None: ...
+
+
+class _Kubelet(Protocol):
+    @property
+    def traits(self) -> KubeletTraits: ...
+
+
+class _Runtime(Protocol):
+    @property
+    def traits(self) -> RuntimeTraits: ...
+
+
+class Features:
+    """Reads from memory what the parts of a running driver have seen."""
+
+    def __init__(
+        self, settings: Settings, publisher: _Publisher, kubelet: _Kubelet, runtime: _Runtime
+    ) -> None:
+        self._settings = settings
+        self._publisher = publisher
+        self._kubelet = kubelet
+        self._runtime = runtime
+
+    def read(self) -> list[Finding]:
+        return [
+            *judge_api(self._publisher.features, self._settings),
+            *judge_kubelet(self._kubelet.traits, shares_devices=bool(self._settings.shared_devices)),
+            *judge_runtime(self._runtime.traits, self._settings.hook_budget_seconds),
+        ]
+
+
+def judge_api(features: ApiFeatures | None, settings: Settings) -> list[Finding]:
+    """One finding for each optional field of a slice; ``None`` where nobody has asked yet."""
+    if features is None:
+        return [Finding(API, Severity.NOTE, "the optional fields of slices have not been asked for yet")]
+    wanted = find_wanted(settings)
+    return [_judge_field(feature, features[feature], feature in wanted) for feature in Feature]
+
+
+def find_wanted(settings: Settings) -> frozenset[Feature]:
+    """The optional fields that these settings make the driver publish, sooner or later."""
+    asked = {
+        Feature.TAINTS: settings.health_taints is not HealthTaints.OFF,
+        Feature.OBSERVED_TAINTS: settings.health_taints is HealthTaints.NONE,
+        Feature.SHARED_DEVICES: bool(settings.shared_devices),
+        Feature.LIST_ATTRIBUTES: settings.list_attributes,
+    }
+    return frozenset(feature for feature, wants in asked.items() if wants)
+
+
+def _judge_field(feature: Feature, support: Support, wanted: bool) -> Finding:
+    if support is Support.KEPT:
+        return ok(API, f"{feature} kept")
+    if support is Support.UNKNOWN:
+        return Finding(API, Severity.NOTE, f"{feature}: only a real write will tell")
+    seen = f"{feature} {support} (feature gate {feature.gate})"
+    if not wanted:
+        return Finding(API, Severity.NOTE, seen)
+    return Finding(
+        API,
+        Severity.WARNING,
+        seen,
+        _MATTERS[feature],
+        f"turn {feature.gate} on in the API server and the scheduler, or do without: {_SETTINGS[feature]}",
+    )
+
+
+def judge_kubelet(traits: KubeletTraits, *, shares_devices: bool) -> list[Finding]:
+    """Registration, the version of the DRA service, and health."""
+    return [
+        _judge_registration(traits),
+        _judge_dra_service(traits, shares_devices=shares_devices),
+        _judge_health(traits),
+    ]
+
+
+def _judge_registration(traits: KubeletTraits) -> Finding:
+    if traits.registered:
+        return ok(KUBELET, f"registered{_since(traits.registered_at)}")
+    if traits.registered is False:
+        return Finding(
+            KUBELET,
+            Severity.PROBLEM,
+            f"refuses to register the driver: {traits.registration_error}",
+            "no pod with a claim of ours starts on this node",
+            "the text is the kubelet's own; it tries again by itself",
+        )
+    asked = "has asked who we are and not answered yet" if traits.asked_at else "has not found the driver yet"
+    return Finding(
+        KUBELET,
+        Severity.PROBLEM,
+        asked,
+        "no pod with a claim of ours starts on this node",
+        "is --kubelet-root the kubelet's --root-dir, mounted into the pod at the same path?",
+    )
+
+
+def _judge_dra_service(traits: KubeletTraits, *, shares_devices: bool) -> Finding:
+    if not traits.dra_service:
+        return Finding(
+            KUBELET, Severity.NOTE, "has not prepared a claim yet, so its DRA version is not known"
+        )
+    seen = f"calls {traits.dra_service}"
+    if traits.dra_service.startswith("v1."):
+        return ok(KUBELET, seen)
+    return Finding(
+        KUBELET,
+        Severity.WARNING if shares_devices else Severity.NOTE,
+        f"{seen}, which has no share IDs",
+        "the shares of one device look alike to the kubelet",
+        "update the kubelet to 1.35 or later, or leave --shared-devices empty" if shares_devices else "",
+    )
+
+
+def _judge_health(traits: KubeletTraits) -> Finding:
+    if traits.health_streams:
+        return ok(KUBELET, f"watches device health ({traits.health_service})")
+    if traits.health_service:
+        return Finding(KUBELET, Severity.NOTE, f"watched device health ({traits.health_service}), not now")
+    return Finding(
+        KUBELET,
+        Severity.NOTE,
+        "does not watch device health (feature gate ResourceHealthStatus)",
+        "pods do not show the health of their devices; taints and metrics do not depend on it",
+    )
+
+
+def judge_runtime(traits: RuntimeTraits, hook_budget_seconds: float) -> list[Finding]:
+    """Who it is, how long it waits for a hook, and whether what CDI adds reaches containers."""
+    if not traits.name:
+        return [
+            Finding(
+                RUNTIME,
+                Severity.PROBLEM,
+                "has not connected over NRI yet",
+                "no NIC can be attached, so no claim with a NIC is prepared",
+                "enable NRI in the runtime; is --nri-socket its socket, mounted into the pod?",
+            )
+        ]
+    return [
+        ok(RUNTIME, f"{traits.name} {traits.version}".strip()),
+        _judge_patience(traits.request_timeout_seconds, hook_budget_seconds),
+        *([ok(RUNTIME, f"reports pods by {traits.event_form}")] if traits.event_form else []),
+        ok(RUNTIME, "containers get what our CDI devices add")
+        if traits.shows_our_mounts
+        else Finding(RUNTIME, Severity.NOTE, "no container has come with a CDI device of ours yet"),
+    ]
+
+
+def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -> Finding:
+    if timeout_seconds is None:
+        patience = (
+            f"does not say how long it waits for a hook (usually {DEFAULT_REQUEST_TIMEOUT_SECONDS:g} s)"
+        )
+        return Finding(RUNTIME, Severity.NOTE, patience)
+    seen = f"waits {timeout_seconds:g} s for a hook"
+    if timeout_seconds >= hook_budget_seconds:
+        return ok(RUNTIME, seen)
+    return Finding(
+        RUNTIME,
+        Severity.WARNING,
+        f"{seen}, less than --hook-budget-seconds ({hook_budget_seconds:g} s)",
+        "a slow attach is cut short and tried again with the next container",
+        f"raise plugin_request_timeout of the runtime above {hook_budget_seconds:g} s",
+    )
+
+
+def _since(moment: float | None) -> str:
+    if moment is None:
+        return ""
+    return f" since {datetime.fromtimestamp(moment, UTC).isoformat(timespec='seconds')}"

@@ -1,0 +1,73 @@
+"""What was found out about the driver's surroundings, said so that a person knows whether to act.
+
+``/readyz?verbose`` prints findings in one line each, ``dranet doctor`` with why they matter and how to mend
+them. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Any
+
+from dranet.dataclass import dataclass
+from dranet.model.record import Record
+
+
+class Severity(StrEnum):
+    """How much a finding asks for."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Not there, or not known, and nothing that is wanted fails for it."""
+    WARNING = "warning"
+    """Something that the settings ask for, or that people count on, does not work."""
+    PROBLEM = "problem"
+    """Pods do not get their NICs."""
+
+
+WORST_FIRST = tuple(reversed(Severity))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Finding(Record):
+    """One thing that was looked at. ``matters`` and ``mend`` are empty where there is nothing to do."""
+
+    part: str
+    """Whom it is about: ``api``, ``kubelet``, ``runtime``, ``permissions``, ``places``, ..."""
+    severity: Severity
+    seen: str
+    matters: str = ""
+    mend: str = ""
+
+    @property
+    def line(self) -> str:
+        """``[+] api: device taints kept``, as ``/readyz`` lists its parts."""
+        return f"[{'+' if self.severity is Severity.OK else '-'}] {self.part}: {self.seen}"
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def ok(part: str, seen: str) -> Finding:
+    return Finding(part, Severity.OK, seen)
+
+
+def find_worst(findings: Iterable[Finding]) -> Severity:
+    """The highest severity; OK where there are no findings."""
+    found = {finding.severity for finding in findings}
+    return next((severity for severity in WORST_FIRST if severity in found), Severity.OK)
+
+
+def parse_finding(data: Mapping[str, Any]) -> Finding:
+    """The inverse of :meth:`Finding.to_json`, for one that came from another process.
+
+    Raises:
+        ValueError: it is none.
+    """
+    texts = [data.get(name, "") for name in ("part", "seen", "matters", "mend")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"no finding: {data!r}")
+    part, seen, matters, mend = texts
+    return Finding(part, Severity(str(data.get("severity"))), seen, matters, mend)

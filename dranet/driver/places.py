@@ -1,0 +1,99 @@
+"""The folders and sockets that the driver shares with kubelet and runtime: are they there, and usable?
+
+For ``dranet doctor``, which must run where the driver runs: in its pod, or on the node with its mounts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from dranet.driver.findings import Finding, Severity, ok
+from dranet.settings import Settings
+
+PLACES = "places"
+
+LEAST_FREE_BYTES = 16 << 20
+"""Records and spec files are a few kilobytes each; less than this is a disk that is full."""
+
+
+def judge_places(settings: Settings) -> list[Finding]:
+    """One finding for each place; reads only."""
+    return list(_iter_findings(settings))
+
+
+def _iter_findings(settings: Settings) -> Iterator[Finding]:
+    registry = settings.kubelet_root / "plugins_registry"
+    root = "is --kubelet-root the kubelet's --root-dir, mounted into the pod at the same path?"
+    yield _judge_folder(registry, "the kubelet cannot find the driver", root, may_be_made=False)
+    yield _judge_folder(settings.plugin_dir, "the kubelet cannot call the driver", root)
+    yield _judge_folder(
+        settings.state_dir,
+        "no claim can be prepared: what is promised must be on disk first",
+        "mount a folder of the node's own disk there (--state-dir)",
+    )
+    yield _judge_folder(
+        settings.cdi_dir,
+        "the runtime does not learn what a container of a claim gets",
+        "mount the folder that the runtime reads CDI specs from (--cdi-dir)",
+    )
+    yield _judge_nri_socket(settings.nri_socket)
+    yield _judge_folder(
+        settings.sysfs_root / "class" / "net",
+        "devices of the node are not found",
+        "mount the node's sysfs (--sysfs-root)",
+        may_be_made=False,
+        must_be_writable=False,
+    )
+
+
+def _judge_folder(
+    folder: Path, matters: str, mend: str, *, may_be_made: bool = True, must_be_writable: bool = True
+) -> Finding:
+    try:
+        return _look_at(folder, matters, mend, may_be_made=may_be_made, must_be_writable=must_be_writable)
+    except OSError as error:
+        hint = f"{mend}; run the doctor as the driver's user" if error.errno == errno.EACCES else mend
+        return Finding(PLACES, Severity.PROBLEM, f"{folder}: {error.strerror}", matters, hint)
+
+
+def _look_at(folder: Path, matters: str, mend: str, *, may_be_made: bool, must_be_writable: bool) -> Finding:
+    """
+    Raises:
+        OSError: the folder cannot even be looked at.
+    """
+    if not folder.exists():
+        nearest = next(parent for parent in folder.parents if parent.exists())
+        if may_be_made and nearest.is_dir() and os.access(nearest, os.W_OK):
+            return Finding(PLACES, Severity.NOTE, f"{folder} does not exist yet; the driver makes it")
+        return Finding(PLACES, Severity.PROBLEM, f"{folder} does not exist", matters, mend)
+    if not folder.is_dir():
+        return Finding(PLACES, Severity.PROBLEM, f"{folder} is not a folder", matters, mend)
+    if must_be_writable and not os.access(folder, os.W_OK):
+        return Finding(PLACES, Severity.PROBLEM, f"{folder} cannot be written", matters, mend)
+    free = os.statvfs(folder)
+    if must_be_writable and free.f_bavail * free.f_frsize < LEAST_FREE_BYTES:
+        left = free.f_bavail * free.f_frsize >> 20
+        return Finding(PLACES, Severity.PROBLEM, f"{folder} has {left} MiB left", matters, "make room there")
+    return ok(PLACES, str(folder))
+
+
+def _judge_nri_socket(path: Path) -> Finding:
+    try:
+        is_socket = stat.S_ISSOCK(path.stat().st_mode)
+    except OSError as error:
+        seen = f"the NRI socket {path}: {error.strerror}"
+    else:
+        if is_socket:
+            return ok(PLACES, str(path))
+        seen = f"the NRI socket {path} is not a socket"
+    return Finding(
+        PLACES,
+        Severity.PROBLEM,
+        seen,
+        "no NIC can be attached, so no claim with a NIC is prepared",
+        "enable NRI in the runtime (containerd 2.0 has it on, CRI-O by enable_nri), or correct --nri-socket",
+    )
