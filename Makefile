@@ -6,9 +6,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PROTOS := $(wildcard proto/dranet/pb/*.proto)
 MINUTES ?= 10
+SEEDS   ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-machine fuzz check fmt proto lock docs bench clean
+.PHONY: help setup demo test test-machine fuzz chaos check fmt proto lock docs bench clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -40,6 +41,9 @@ fuzz: setup ## search for MINUTES=10 for input that breaks something: half by co
 	@$(BIN)/python -m tests.fuzz --seconds $$((30 * $(MINUTES)))
 	@end=$$(($$(date +%s) + 30 * $(MINUTES))); while [ $$(date +%s) -lt $$end ]; do \
 	  $(BIN)/python -m pytest -q -x -m hypothesis --hypothesis-profile=fuzz --timeout=0 || exit; done
+
+chaos: setup ## let the API server misbehave in SEEDS=50 ways, five seconds each; slices and statuses must end as wanted
+	@CHAOS_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -x tests/chaos --timeout=0
 
 check: setup ## lint, types, import contract, stale generated files
 	$(BIN)/ruff check .
