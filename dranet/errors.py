@@ -41,6 +41,7 @@ class Reason(StrEnum):
     PROTOCOL_ERROR = "ProtocolError"
     STORE_UNWRITABLE = "StoreUnwritable"
     STORE_CORRUPT = "StoreCorrupt"
+    STORE_NEWER = "StoreOfNewerDriver"
     DRAINING = "Draining"
 
 
@@ -117,7 +118,8 @@ class KernelError(DranetError):
 class ClusterError(DranetError):
     """The API server: unavailable, conflict, forbidden, not found.
 
-    ``status`` is the HTTP code, 0 where there was no answer.
+    ``status`` is the HTTP code, 0 where there was no answer. ``retry_after_seconds`` is how long the server asked
+    to be left alone (``Retry-After``), 0 where it did not say.
     """
 
     default_reason = Reason.API_UNAVAILABLE
@@ -130,9 +132,11 @@ class ClusterError(DranetError):
         hint: str = "",
         reason: Reason | None = None,
         retryable: bool | None = None,
+        retry_after_seconds: float = 0.0,
     ) -> None:
         super().__init__(message, hint=hint, reason=reason, retryable=retryable)
         self.status = status
+        self.retry_after_seconds = retry_after_seconds
 
 
 class ProtocolError(DranetError):

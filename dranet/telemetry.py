@@ -102,6 +102,81 @@ class DhcpMetrics:
         )
 
 
+class ReportMetrics:
+    """What becomes of claim statuses and Events."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.dropped = Counter(
+            "dranet_reports_dropped_total",
+            "Claim statuses and Events that were given up, by kind: refused, or too many waiting.",
+            ["kind"],
+            registry=r,
+        )
+
+
+class HandoverMetrics:
+    """What this instance is to others on the node, as in a rolling update."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.state = Gauge(
+            "dranet_instance_state",
+            "1 for the state of this instance: waiting, on-duty, retired (handed its duties over) or aside.",
+            ["state"],
+            registry=r,
+        )
+        self.instances = Gauge(
+            "dranet_instances", "Living instances of the driver on this node, this one included.", registry=r
+        )
+        self.handovers = Counter(
+            "dranet_handovers_total", "Times that duties were taken over or given away.", ["side"], registry=r
+        )
+
+
+class HealthMetrics:
+    """What the watch over the devices' health tells."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.devices = Gauge(
+            "dranet_health_devices",
+            "Devices by what is said of their health: healthy, unhealthy or unknown.",
+            ["health"],
+            registry=r,
+        )
+        self.faults = Gauge(
+            "dranet_health_faults", "Devices that have a fault, by its kind.", ["fault"], registry=r
+        )
+        self.carrier_losses = Counter(
+            "dranet_health_carrier_losses_total",
+            "Times that links lost their carrier without being switched off or moved.",
+            registry=r,
+        )
+
+
+class SliceMetrics:
+    """What publishing the node's ResourceSlices tells."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.writes = Counter(
+            "dranet_slice_writes_total",
+            "Writes of slices that the API server accepted, by verb: create, update or delete.",
+            ["verb"],
+            registry=r,
+        )
+        self.missing = Gauge(
+            "dranet_slice_fields_missing",
+            "1 for a feature gate whose fields we would publish and the API server does not keep.",
+            ["gate"],
+            registry=r,
+        )
+        self._gates: frozenset[str] = frozenset()
+
+    def show_missing(self, gates: frozenset[str]) -> None:
+        """These feature gates are missing now, and no others."""
+        for gate in self._gates | gates:
+            self.missing.labels(gate).set(gate in gates)
+        self._gates |= gates
+
+
 class Metrics:
     """Every metric of the driver, in a registry of its own (so that tests can have several)."""
 
@@ -147,6 +222,10 @@ class Metrics:
         self.prepared_claims = Gauge("dranet_prepared_claims", "Claims in the store.", registry=r)
         self.inventory = InventoryMetrics(r)
         self.dhcp = DhcpMetrics(r)
+        self.health = HealthMetrics(r)
+        self.handover = HandoverMetrics(r)
+        self.reports = ReportMetrics(r)
+        self.slices = SliceMetrics(r)
         self.not_restored = Counter(
             "dranet_host_state_not_restored_total",
             "Parts of a link's host state that a release could not give back; the log and the node's Events "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.namespaces"]
+pytest_plugins = ["tests.judge.plugin", "tests.namespaces"]
 
 # A change must not fail for an example that the change before it did not meet: searching is for `make fuzz`.
 settings.register_profile("repeatable", derandomize=True)

@@ -1,4 +1,4 @@
-"""What the documents point at is there."""
+"""What the documents point at is there, and lists in them are whole."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+
+from dranet.cluster.admission_policy import build_policies
+from dranet.cluster.permissions import NAMESPACE, build_rbac
+from dranet.model.event_reason import EventReason
+from dranet.telemetry import Metrics
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = sorted(
     page.relative_to(REPOSITORY)
-    for place in ("*.md", "docs/**/*.md", "benchmarks/*.md", "tests/data/*.md")
+    for place in ("*.md", "docs/**/*.md", "benchmarks/*.md", "deploy/*.md", "tests/data/*.md")
     for page in REPOSITORY.glob(place)
 )
 
@@ -41,3 +47,38 @@ def test_every_link_of_the_page_leads_somewhere(page: Path) -> None:
 
 def test_the_check_sees_the_links() -> None:
     assert "docs/dev/architecture.md" in links(REPOSITORY / "README.md")
+
+
+def test_every_metric_of_the_driver_is_described_and_no_other() -> None:
+    page = (REPOSITORY / "docs/user/metrics.md").read_text()
+    described = re.findall(r"^\| `(dranet_\w+)` \|", page, re.MULTILINE)
+    exported = re.findall(r"^# TYPE (dranet_\w+) ", Metrics().render().decode(), re.MULTILINE)
+    assert sorted(described) == sorted(name for name in exported if not name.endswith("_created"))
+
+
+def test_metrics_that_other_pages_name_exist() -> None:
+    exported = set(re.findall(r"^# TYPE (dranet_\w+) ", Metrics().render().decode(), re.MULTILINE))
+    for page in PAGES:
+        named = re.findall(
+            r"\b(dranet_[a-z_]+_(?:total|seconds|devices|faults|state))\b", (REPOSITORY / page).read_text()
+        )
+        assert set(named) <= exported, page
+
+
+def test_every_event_is_explained() -> None:
+    page = (REPOSITORY / "docs/user/status.md").read_text().partition("\n## Events\n")[2]
+    assert [reason for reason in EventReason if f"`{reason}`" not in page] == []
+
+
+def test_the_documented_way_to_another_name_and_namespace_changes_all_that_it_must() -> None:
+    page = (REPOSITORY / "deploy/README.md").read_text()
+    (name, namespace) = re.findall(
+        r"sed 's/dra\\.net/([\w.]+)/g; s/dranet-system/(\w+)/g' deploy/rbac.yaml", page
+    )[0]
+    files = ("deploy/rbac.yaml", "deploy/admission-policy.yaml")
+    text = "".join((REPOSITORY / file).read_text() for file in files)
+    changed = re.sub(NAMESPACE, namespace, re.sub(r"dra\.net", name, text))
+    built = [*build_rbac(name), *build_policies(name)]
+    assert list(yaml.safe_load_all(changed)) == yaml.safe_load(
+        yaml.safe_dump(built).replace(NAMESPACE, namespace)
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import SettingsError
-from dranet.settings import DECLARATIONS, Settings, load_settings
+from dranet.settings import DECLARATIONS, HealthTaints, Settings, load_settings
 
 
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_path: Path) -> None:
@@ -36,6 +36,24 @@ def test_an_unknown_environment_setting_is_refused_together_with_what_else_is_wr
         load_settings({}, {"DRANET_SYFS_ROOT": "/sys", "DRANET_RESCAN_SECONDS": "-3"})
     assert "DRANET_SYFS_ROOT: unknown setting" in str(caught.value)
     assert "DRANET_RESCAN_SECONDS: must be a number of seconds" in str(caught.value)
+
+
+def test_a_name_that_is_nearly_right_is_told_the_right_one() -> None:
+    with pytest.raises(SettingsError, match=r"DRANET_POD_ID: unknown setting; did you mean pod_uid\?"):
+        load_settings({}, {"DRANET_POD_ID": "x"})
+    with pytest.raises(SettingsError, match="DRANET_QUUX: unknown setting; known are driver_name, "):
+        load_settings({}, {"DRANET_QUUX": "x"})
+
+
+def test_off_is_off_although_yaml_reads_false_and_nothing_is_not_the_effect_none(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    for written, meant in (("off", HealthTaints.OFF), ("None", HealthTaints.NONE)):
+        file.write_text(f"health_taints: {written}\n")
+        assert load_settings({}, {}, file).health_taints is meant
+    for nothing in ("", "null"):
+        file.write_text(f"health_taints: {nothing}\n")
+        with pytest.raises(SettingsError, match=r"health_taints in file .* must be one of off, None"):
+            load_settings({}, {}, file)
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from dranet.cel.engine import new_quantity, new_semver
 from dranet.cel.verdict import Verdict
+from dranet.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
