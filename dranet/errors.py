@@ -118,8 +118,8 @@ class KernelError(DranetError):
 class ClusterError(DranetError):
     """The API server: unavailable, conflict, forbidden, not found.
 
-    ``status`` is the HTTP code, 0 where there was no answer. ``retry_after_seconds`` is how long the server asked
-    to be left alone (``Retry-After``), 0 where it did not say.
+    ``status`` is the HTTP code, 0 where there was no answer. ``retry_after_seconds`` is how long the server
+    asked to be left alone (``Retry-After``), 0 where it did not say.
     """
 
     default_reason = Reason.API_UNAVAILABLE

@@ -17,8 +17,8 @@ from dranet.cli.screen import (
     never_fail_to_print,
     print_document,
 )
-from dranet.driver.examine import examine
-from dranet.driver.findings import WORST_FIRST, Finding, Severity, find_worst
+from dranet.driver.doctor.examine import examine
+from dranet.driver.doctor.findings import WORST_FIRST, Finding, Severity, find_worst
 
 _SETTINGS = (
     "driver_name",

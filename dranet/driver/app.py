@@ -4,8 +4,9 @@ Start: store, first scan, runtime, kubelet, publish, ready. Stop: not ready, ref
 that are prepared but not yet running, then kubelet, runtime, reports, store. Slices stay published: a quick
 restart keeps them, and the kubelet wipes them after 30 s if we do not come back.
 
-Two instances may overlap on a node (``driver.handover``): both answer the kubelet and the runtime, the duties
-are of one. Who leaves then refuses nobody: it waits until the other is ready, and serves what still comes.
+Two instances may overlap on a node (``driver.instances``): both answer the kubelet and the runtime, the
+duties are of one. Who leaves then refuses nobody: it waits until the other is ready, and serves what
+still comes.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ from dranet.cluster.events import ObjectRef
 from dranet.cluster.nodes import fetch_node_addresses
 from dranet.cluster.pods import fetch_claim_for_node
 from dranet.cluster.slices import PublishListeners, SlicePublisher
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
 from dranet.driver.captured import CapturedFacts
-from dranet.driver.features import Features
+from dranet.driver.doctor.features import Features
 from dranet.driver.gate import ReadyGate
-from dranet.driver.handover import Handover, InstanceState
-from dranet.driver.health import HealthMonitor, build_rules, do_nothing
-from dranet.driver.health_file import HealthFile
-from dranet.driver.health_signs import SignSource
+from dranet.driver.health.file import HealthFile
+from dranet.driver.health.monitor import HealthMonitor, build_rules, do_nothing
+from dranet.driver.health.signs import SignSource
 from dranet.driver.hooks import PodHooks
-from dranet.driver.instances import Instances
+from dranet.driver.instances.handover import Handover, InstanceState
+from dranet.driver.instances.leaving import Leaving
+from dranet.driver.instances.roster import Instances
 from dranet.driver.leases import Leases
-from dranet.driver.leaving import Leaving
 from dranet.driver.lifelines import Lifelines
-from dranet.driver.metadata import DeviceMetadata
-from dranet.driver.metadata_files import MetadataFiles
+from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.metadata.files import MetadataFiles
 from dranet.driver.policy import PolicySource
 from dranet.driver.prepare import Preparer
-from dranet.driver.probes import ProbeServer
+from dranet.driver.probes.readiness import Readiness
+from dranet.driver.probes.ready_file import ReadyFile
+from dranet.driver.probes.server import ProbeServer
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
-from dranet.driver.readiness import Readiness
-from dranet.driver.ready_file import ReadyFile
 from dranet.driver.reconcile import Reconciler
-from dranet.driver.report import Reporter
-from dranet.driver.report_writer import ApiWriter
+from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.reporter import Reporter
+from dranet.driver.reports.writer import ApiWriter
 from dranet.driver.snapshots import SnapshotQueue
 from dranet.driver.workers import Workers
 from dranet.errors import KernelError

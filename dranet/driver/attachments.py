@@ -26,7 +26,7 @@ from dataclasses import field, replace
 from dranet.dataclass import dataclass
 from dranet.driver.gate import ReadyGate
 from dranet.driver.held_namespaces import HeldNamespaces, PodLinks
-from dranet.driver.node_lock import NodeLock
+from dranet.driver.instances.node_lock import NodeLock
 from dranet.errors import ClaimError, DranetError, KernelError, Reason
 from dranet.kernel.attachment.attach import attach, verify
 from dranet.kernel.attachment.detach import DetachReport, detach

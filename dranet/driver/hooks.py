@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from dranet.dataclass import dataclass
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.in_time import run_in_time
-from dranet.driver.metadata import DeviceMetadata
+from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.reports.announce import Announcer
 from dranet.errors import DranetError, Reason
 from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice

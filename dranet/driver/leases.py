@@ -23,9 +23,9 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from dranet.dataclass import dataclass
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
-from dranet.driver.work_locks import Work, WorkLocks
+from dranet.driver.instances.work_locks import Work, WorkLocks
+from dranet.driver.reports.announce import Announcer
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
 from dranet.kernel.netns import NetworkNamespace

@@ -19,12 +19,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.gate import ReadyGate
+from dranet.driver.instances.work_locks import Work, WorkLocks
 from dranet.driver.leases import Leases, iter_leases
-from dranet.driver.metadata import DeviceMetadata
-from dranet.driver.work_locks import Work, WorkLocks
+from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.reports.announce import Announcer
 from dranet.errors import DranetError, ProtocolError
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef

@@ -214,7 +214,7 @@ class Publisher(Protocol):
 
 
 class HealthWatch(Protocol):
-    """Who judges the devices' health after each scan (``driver.health.HealthMonitor``)."""
+    """Who judges the devices' health after each scan (``driver.health.monitor.HealthMonitor``)."""
 
     @property
     def taints(self) -> Mapping[str, Sequence[Taint]]:

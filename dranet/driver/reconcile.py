@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from enum import StrEnum
 
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import RuntimeSnapshot
-from dranet.driver.metadata import DeviceMetadata
+from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.reports.announce import Announcer
 from dranet.errors import DranetError, Reason
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox

@@ -24,7 +24,7 @@ from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.cluster.messages import USER_AGENT
 from dranet.cluster.slice_content import build_pages
 from dranet.cluster.slices import SlicePublisher
-from dranet.driver.report import Reporter
+from dranet.driver.reports.reporter import Reporter
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.device import Device, DeviceKind
@@ -65,7 +65,7 @@ class SteppingClock:
 
 @dataclass(slots=True)
 class StatusWriter:
-    """Implements ``driver.report.Writer`` as the driver does, on a clock that steps."""
+    """Implements ``driver.reports.reporter.Writer`` as the driver does, on a clock that steps."""
 
     client: ApiClient
     clock: SteppingClock

@@ -10,7 +10,7 @@ from dranet.cli import doctor
 from dranet.cli.doctor import render
 from dranet.cli.main import main
 from dranet.cli.screen import Screen
-from dranet.driver.findings import Finding, Severity, ok
+from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.settings import Settings
 
 GATE = Finding(

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from dranet.claims.plan.device import plan_device
 from dranet.cluster.events import EventNote
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks, RuntimeSnapshot
-from dranet.driver.metadata import DeviceMetadata
-from dranet.driver.metadata_files import MetadataFiles
+from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.metadata.files import MetadataFiles
 from dranet.driver.reconcile import Reconciler
+from dranet.driver.reports.announce import Announcer
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.record import read_link_state

@@ -19,7 +19,7 @@ from typing import BinaryIO, NoReturn
 from dranet.driver import attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks
-from dranet.driver.work_locks import Work, WorkLocks
+from dranet.driver.instances.work_locks import Work, WorkLocks
 from dranet.errors import DranetError
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.plan import PreparedClaim

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import ReleaseReport
-from dranet.driver.report import EventNote, Reporter
+from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.reporter import EventNote, Reporter
 from dranet.errors import ClaimError, KernelError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

@@ -15,9 +15,9 @@ import pytest
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
-from dranet.driver.handover import InstanceState
+from dranet.driver.instances.handover import InstanceState
 from dranet.driver.policy import PolicySource
-from dranet.driver.probes import PartState
+from dranet.driver.probes.server import PartState
 from dranet.errors import KernelError, SettingsError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings

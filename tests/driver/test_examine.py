@@ -21,11 +21,11 @@ from dranet.cluster.access import ACCESS_REVIEWS, Denied
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.permissions import NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, build_rbac
-from dranet.driver import examine, places
-from dranet.driver.examine import ask_cluster, ask_running_driver, judge_denied
-from dranet.driver.findings import Finding, Severity, ok
-from dranet.driver.places import judge_places
-from dranet.driver.probes import PartState, ProbeServer
+from dranet.driver.doctor import examine, places
+from dranet.driver.doctor.examine import ask_cluster, ask_running_driver, judge_denied
+from dranet.driver.doctor.findings import Finding, Severity, ok
+from dranet.driver.doctor.places import judge_places
+from dranet.driver.probes.server import PartState, ProbeServer
 from dranet.settings import Settings
 from dranet.telemetry import Metrics
 from dranet.testbed.apiserver.faults import Trouble

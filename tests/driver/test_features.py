@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from dranet.cluster.features import ApiFeatures, Support
 from dranet.cluster.slice_fields import Feature
-from dranet.driver.features import Features, find_wanted, judge_api, judge_kubelet, judge_runtime
-from dranet.driver.findings import Finding, Severity, find_worst, ok, parse_finding
-from dranet.driver.probes import PartState, ProbeServer
+from dranet.driver.doctor.features import Features, find_wanted, judge_api, judge_kubelet, judge_runtime
+from dranet.driver.doctor.findings import Finding, Severity, find_worst, ok, parse_finding
+from dranet.driver.probes.server import PartState, ProbeServer
 from dranet.kubelet.peer import KubeletPeer, KubeletTraits
 from dranet.runtime.traits import EventForm, RuntimeTraits
 from dranet.settings import HealthTaints, Settings

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dranet.driver.handover import Handover, InstanceState
-from dranet.driver.instances import Instances
+from dranet.driver.instances.handover import Handover, InstanceState
+from dranet.driver.instances.roster import Instances
 from dranet.errors import SettingsError
 from dranet.telemetry import HandoverMetrics
 
@@ -26,8 +26,8 @@ HOLDER = """
 import asyncio, sys
 from pathlib import Path
 from prometheus_client import CollectorRegistry
-from dranet.driver.handover import Handover
-from dranet.driver.instances import Instances
+from dranet.driver.instances.handover import Handover
+from dranet.driver.instances.roster import Instances
 from dranet.telemetry import HandoverMetrics
 
 async def main(state_dir, uid):

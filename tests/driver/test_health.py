@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranet.driver.announce import Announcer
-from dranet.driver.health import HealthMonitor, HealthRules, build_rules
-from dranet.driver.health_file import HealthFile
-from dranet.driver.health_signs import SignSource
+from dranet.driver.health.file import HealthFile
+from dranet.driver.health.monitor import HealthMonitor, HealthRules, build_rules
+from dranet.driver.health.signs import SignSource
 from dranet.driver.publish import Inventory, PublishLoop
-from dranet.driver.report import EventNote, Reporter
+from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.reporter import EventNote, Reporter
 from dranet.errors import SettingsError
 from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.changes import EVERYTHING, Changes

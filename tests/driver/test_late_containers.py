@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dranet.driver import node_lock
+from dranet.driver.instances import node_lock
 from dranet.errors import KernelError
 from dranet.model.sandbox import PodSandbox
 from tests.driver.bench import Bench, names, sandbox

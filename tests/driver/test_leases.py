@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases, next_attempt_age
+from dranet.driver.reports.announce import Announcer
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
 from dranet.driver.prepare import Preparer
+from dranet.driver.reports.announce import Announcer
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dranet.driver.probes import MAX_HEADER_BYTES, PartState, ProbeServer
+from dranet.driver.probes.server import MAX_HEADER_BYTES, PartState, ProbeServer
 from dranet.errors import SettingsError
 from dranet.telemetry import Metrics
 
@@ -120,7 +120,7 @@ async def waiting_for(port: int, others: list[str]) -> AsyncIterator[tuple[Probe
 async def test_a_newcomer_gets_the_port_when_its_predecessor_lets_it_go(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", "dranet.driver.probes")
+    caplog.set_level("INFO", "dranet.driver.probes.server")
     async with (
         serving({"old": PartState(True)}) as old,
         waiting_for(port := old.port, ["old"]) as (new, _),

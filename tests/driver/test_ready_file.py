@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.probes import PartState
-from dranet.driver.ready_file import ReadyFile
+from dranet.driver.probes.ready_file import ReadyFile
+from dranet.driver.probes.server import PartState
 from dranet.errors import SettingsError
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from dranet.cluster.events import ObjectRef
-from dranet.driver import report
-from dranet.driver.report import EventNote, Reporter
+from dranet.driver.reports import reporter as report
+from dranet.driver.reports.reporter import EventNote, Reporter
 from dranet.errors import ClusterError, DranetError, ProtocolError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.event_reason import EventReason

@@ -12,11 +12,11 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.events import ObjectRef
-from dranet.driver import report
-from dranet.driver.announce import Announcer
 from dranet.driver.attachments import ReleaseReport
-from dranet.driver.report import Reporter
-from dranet.driver.report_writer import ApiWriter
+from dranet.driver.reports import reporter as report
+from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.reporter import Reporter
+from dranet.driver.reports.writer import ApiWriter
 from dranet.errors import KernelError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

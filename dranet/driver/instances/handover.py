@@ -22,7 +22,7 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
-from dranet.driver.instances import Instances
+from dranet.driver.instances.roster import Instances
 from dranet.filelock import FileLock
 from dranet.kubelet.folder import FolderWatch
 from dranet.telemetry import HandoverMetrics

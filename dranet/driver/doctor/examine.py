@@ -18,9 +18,9 @@ from dranet.cluster import paths
 from dranet.cluster.access import Denied, fetch_denied
 from dranet.cluster.client import ApiClient
 from dranet.cluster.features import ask_features
-from dranet.driver.features import API, judge_api
-from dranet.driver.findings import Finding, Severity, ok, parse_finding
-from dranet.driver.places import judge_places
+from dranet.driver.doctor.features import API, judge_api
+from dranet.driver.doctor.findings import Finding, Severity, ok, parse_finding
+from dranet.driver.doctor.places import judge_places
 from dranet.driver.workers import Workers
 from dranet.errors import DranetError, Reason
 from dranet.settings import Settings

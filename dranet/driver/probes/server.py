@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from dranet.dataclass import dataclass
-from dranet.driver.findings import Finding
+from dranet.driver.doctor.findings import Finding
 from dranet.errors import SettingsError
 from dranet.telemetry import Metrics
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dranet.cluster.slices import SlicePublisher
-from dranet.driver.handover import Handover, InstanceState
-from dranet.driver.leaving import Leaving
-from dranet.driver.probes import PartState
+from dranet.driver.instances.handover import Handover, InstanceState
+from dranet.driver.instances.leaving import Leaving
+from dranet.driver.probes.server import PartState
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.runtime.nri import NriPlugin
 

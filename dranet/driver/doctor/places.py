@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from dranet.driver.findings import Finding, Severity, ok
+from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.settings import Settings
 
 PLACES = "places"

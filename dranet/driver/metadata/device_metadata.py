@@ -32,9 +32,9 @@ from dranet.claims.metadata import (
 from dranet.claims.report import find_attached
 from dranet.cluster.events import WARNING, ObjectRef
 from dranet.dataclass import dataclass
-from dranet.driver.metadata_files import MetadataFiles
-from dranet.driver.pod_gids import Gids, read_pod_gids
-from dranet.driver.report import EventNote
+from dranet.driver.metadata.files import MetadataFiles
+from dranet.driver.metadata.pod_gids import Gids, read_pod_gids
+from dranet.driver.reports.reporter import EventNote
 from dranet.errors import DranetError
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import fit_attributes
@@ -56,7 +56,7 @@ COUNTERS_FOLDER = "/var/run/dranet/counters"
 
 
 class EventSink(Protocol):
-    """Where Events go: ``driver.report.Reporter``."""
+    """Where Events go: ``driver.reports.reporter.Reporter``."""
 
     def add_event(self, event: EventNote, /) -> None: ...
 

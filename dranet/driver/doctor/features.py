@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dranet.cluster.features import ApiFeatures, Support
 from dranet.cluster.slice_fields import Feature
-from dranet.driver.findings import Finding, Severity, ok
+from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.kubelet.peer import KubeletTraits
 from dranet.runtime.traits import RuntimeTraits
 from dranet.settings import HealthTaints, Settings

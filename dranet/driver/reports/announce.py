@@ -24,7 +24,7 @@ from dranet.claims.report import (
 from dranet.claims.select import select_results
 from dranet.cluster.events import NORMAL, WARNING, ObjectRef
 from dranet.driver.attachments import ReleaseReport
-from dranet.driver.report import EventNote, Reporter
+from dranet.driver.reports.reporter import EventNote, Reporter
 from dranet.errors import DranetError, KernelError
 from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.device import DeviceKind

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from dranet.driver.handover import Handover
-from dranet.driver.report import Reporter
+from dranet.driver.instances.handover import Handover
+from dranet.driver.reports.reporter import Reporter
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.store import ClaimStore
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from dranet.dataclass import dataclass
-from dranet.driver.health_file import HealthFile
-from dranet.driver.health_signs import NOBODY, Holder, SignSource
+from dranet.driver.health.file import HealthFile
+from dranet.driver.health.signs import NOBODY, Holder, SignSource
 from dranet.driver.publish import Inventory
 from dranet.errors import SettingsError
 from dranet.kubelet.health import DeviceHealthFact
@@ -47,7 +47,7 @@ _STATES = {True: "healthy", False: "unhealthy", None: "unknown"}
 
 
 class HealthNews(Protocol):
-    """Who tells users (``driver.announce.Announcer``)."""
+    """Who tells users (``driver.reports.announce.Announcer``)."""
 
     def health_changed(self, device: str, pods: Sequence[PodRef], *, healthy: bool, message: str) -> None: ...
 

@@ -1,8 +1,8 @@
 """What is being worked on: one at a time for each claim, device or link, in all instances of the driver.
 
 Who waits here is a task, and it may wait for long: a DHCP server is given seconds. What must be quick, and
-holds all devices still, is :mod:`dranet.driver.node_lock`. A task that holds a claim may take devices, and
-one that holds devices a link, never the other way round.
+holds all devices still, is ``node_lock``. A task that holds a claim may take devices, and one that holds
+devices a link, never the other way round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes what the reporter has to say to the API server. Implements ``driver.report.Writer``."""
+"""Writes what the reporter has to say to the API server. Implements ``driver.reports.reporter.Writer``."""
 
 from __future__ import annotations
 

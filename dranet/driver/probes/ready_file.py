@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dranet.driver.probes import PartState
+from dranet.driver.probes.server import PartState
 from dranet.errors import SettingsError
 
 log = logging.getLogger(__name__)

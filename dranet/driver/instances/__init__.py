@@ -1,0 +1,1 @@
+"""Two instances of the driver on one node, as in a rolling update: who works, who waits, who leaves."""

@@ -1,0 +1,1 @@
+"""What the driver tells of itself: whether it is ready, and its metrics."""

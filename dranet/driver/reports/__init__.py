@@ -1,0 +1,1 @@
+"""What became of a claim, told to users: claim status and Events."""
