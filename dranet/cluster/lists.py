@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from dranet.cluster.client import ApiClient
-from dranet.cluster.messages import JsonObject
+from dranet.cluster.messages import JsonObject, has_identity
 from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, ProtocolError, Reason
 
@@ -86,6 +86,8 @@ def _check(page: JsonObject, path: str) -> None:
     has_version = isinstance(metadata, dict) and bool(metadata.get("resourceVersion"))
     if not has_version or not (items is None or isinstance(items, list)):
         raise ProtocolError(f"the answer to a list of {path} is no list: {str(page)[:80]}")
+    if not all(map(has_identity, items or ())):
+        raise ProtocolError(f"the answer to a list of {path} has an entry without name or uid")
 
 
 def _type_of(listed: JsonObject) -> JsonObject:

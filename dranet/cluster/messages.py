@@ -106,9 +106,18 @@ def parse_event(request: RequestName, line: bytes) -> WatchEvent:
     if kind == "ERROR":
         raise failure_from_status(request, _status_code(changed), changed)
     event_type = EventType.__members__.get(str(kind))
-    if event_type is None or not isinstance(changed.get("metadata"), dict):
+    is_whole = isinstance(changed.get("metadata"), dict) if kind == "BOOKMARK" else has_identity(changed)
+    if event_type is None or not is_whole:
         raise ProtocolError(f"watch event not understood: {line[:80]!r}")
     return WatchEvent(event_type, changed)
+
+
+def has_identity(thing: object) -> bool:
+    """Whether it has the name and the uid of an object that a server has stored."""
+    metadata = thing.get("metadata") if isinstance(thing, dict) else None
+    return isinstance(metadata, dict) and all(
+        isinstance(metadata.get(key), str) and metadata[key] for key in ("name", "uid")
+    )
 
 
 def _status_code(status: JsonObject) -> int:

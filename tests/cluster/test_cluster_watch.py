@@ -302,7 +302,14 @@ async def test_a_server_that_answers_410_after_its_absence_is_listed_without_fur
 
 @pytest.mark.parametrize(
     "answer",
-    [{}, {"status": "ok"}, {"items": []}, {"metadata": {"resourceVersion": "1"}, "items": {}}],
+    [
+        {},
+        {"status": "ok"},
+        {"items": []},
+        {"metadata": {"resourceVersion": "1"}, "items": {}},
+        {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": "without a uid"}}]},
+        {"metadata": {"resourceVersion": "1"}, "items": ["text"]},
+    ],
 )
 async def test_an_object_that_is_no_list_is_not_an_empty_one(
     client: ApiClient, monkeypatch: pytest.MonkeyPatch, answer: JsonObject
