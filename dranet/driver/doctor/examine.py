@@ -57,31 +57,32 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def ask_running_driver(bind_address: str) -> list[Finding] | None:
-    """What a driver says at its probe port; ``None`` where nobody answers."""
-    try:
-        return parse_running(_fetch_page(bind_address))
-    except (ValueError, RecursionError, http.client.HTTPException):  # one that hangs up is an OSError, too
-        return [
-            Finding(
-                DRIVER,
-                Severity.WARNING,
-                f"what answers on {bind_address} is no driver of this version",
-                "what it knows of the kubelet and the runtime cannot be shown",
-                "run the doctor of the driver's own image, or correct --bind-address",
-            )
-        ]
-    except OSError:
-        return None
-
-
-def _fetch_page(bind_address: str) -> bytes:
+    """What a driver says at its probe port; ``None`` where nobody is."""
     host, _, port = bind_address.rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]") or "127.0.0.1", int(port), timeout=PROBE_SECONDS)
     with closing(connection):
-        connection.connect()
-        with _ended_after(connection.sock, PROBE_SECONDS):
-            connection.request("GET", "/readyz?verbose=json")
-            return connection.getresponse().read(MAX_ANSWER_BYTES)
+        try:
+            connection.connect()
+        except OSError:
+            return None
+        try:
+            return parse_running(_fetch_page(connection))
+        except (OSError, ValueError, RecursionError, http.client.HTTPException):
+            return [
+                Finding(
+                    DRIVER,
+                    Severity.WARNING,
+                    f"what answers on {bind_address} is no driver of this version",
+                    "what it knows of the kubelet and the runtime cannot be shown",
+                    "run the doctor of the driver's own image, or correct --bind-address",
+                )
+            ]
+
+
+def _fetch_page(connection: http.client.HTTPConnection) -> bytes:
+    with _ended_after(connection.sock, PROBE_SECONDS):
+        connection.request("GET", "/readyz?verbose=json")
+        return connection.getresponse().read(MAX_ANSWER_BYTES)
 
 
 @contextmanager
