@@ -497,7 +497,8 @@ async def test_an_event_that_is_none_is_an_unavailable_server(
 async def test_an_event_may_arrive_in_many_pieces(
     scripted: ScriptedServer, scripted_client: ApiClient
 ) -> None:
-    line = json.dumps({"type": "ADDED", "object": {"metadata": {"name": "x" * 200_000}}}).encode() + b"\n"
+    claim = {"metadata": {"name": "x" * 200_000, "uid": "u1"}}
+    line = json.dumps({"type": "ADDED", "object": claim}).encode() + b"\n"
     chunks = b"".join(
         b"%x\r\n%b\r\n" % (len(part), part) for part in (line[:7], line[7:150_000], line[150_000:])
     )
