@@ -18,7 +18,7 @@ from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-__all__ = ("Record", "dataclass")
+__all__ = ("dataclass",)
 
 _GETTERS: dict[type, Callable[[Any], object]] = {}
 """By class: takes all fields that count for equality at once."""
@@ -26,24 +26,22 @@ _UNSET = object()
 """Stands for an argument that is not given, where a fresh value is made for each instance."""
 
 
-class Record:
-    """Equal when of the same class with equal fields, hashable when its fields are."""
+def _is_equal(self: object, other: object) -> Any:
+    """Of the same class with equal fields."""
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    get = _getter_of(self.__class__)
+    return bool(get(self) == get(other))
 
-    __slots__ = ()
 
-    def __eq__(self, other: object) -> bool:
-        if other.__class__ is not self.__class__:
-            return NotImplemented
-        get = _getter_of(self.__class__)
-        return bool(get(self) == get(other))
+def _hash(self: object) -> int:
+    return hash(_getter_of(self.__class__)(self))
 
-    def __hash__(self) -> int:
-        return hash(_getter_of(self.__class__)(self))
 
-    def __repr__(self) -> str:
-        names = (field.name for field in fields(cast("Any", self)) if field.repr)
-        values = (f"{name}={getattr(self, name)!r}" for name in names)
-        return f"{self.__class__.__qualname__}({', '.join(values)})"
+def _write_out(self: object) -> str:
+    names = (field.name for field in fields(cast("Any", self)) if field.repr)
+    values = (f"{name}={getattr(self, name)!r}" for name in names)
+    return f"{self.__class__.__qualname__}({', '.join(values)})"
 
 
 def _getter_of(kind: type[Any]) -> Callable[[Any], object]:
@@ -125,10 +123,10 @@ def _make(kind: type[Any], frozen: bool, slots: bool, written: Mapping[str, bool
     made = cast("Any", dataclasses.dataclass(init=False, eq=False, repr=False, slots=slots)(kind))
     made.__init__ = _write_init_later(made, frozen)
     if written.get("repr", True) and "__repr__" not in own:
-        made.__repr__ = Record.__repr__
+        made.__repr__ = _write_out
     if written.get("eq", True) and "__eq__" not in own:
-        made.__eq__ = Record.__eq__
-        made.__hash__ = Record.__hash__ if frozen else None
+        made.__eq__ = _is_equal
+        made.__hash__ = _hash if frozen else None
     if frozen:
         made.__setattr__, made.__delattr__ = _refuse_to_set, _refuse_to_delete
         made.__getstate__, made.__setstate__ = _get_state, _set_state

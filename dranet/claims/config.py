@@ -24,13 +24,12 @@ from dranet.model.device import DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Path, join_path
 from dranet.model.network_policy import Envelope, split_envelope
-from dranet.model.record import Record
 
 _GPU = DeviceKind.GPU
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Config(Record):
+@dataclass(frozen=True, slots=True)
+class _Config:
     """One config, read."""
 
     name: str

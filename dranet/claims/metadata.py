@@ -20,7 +20,6 @@ from dranet.model.attributes import DOMAIN, RDMA_DEVICE
 from dranet.model.claim import AllocationResult, Claim
 from dranet.model.device import AttributeValue
 from dranet.model.plan import MoveRdma, PreparedClaim, PreparedDevice, RequestMetadata
-from dranet.model.record import Record
 from dranet.model.sandbox import Mount
 from dranet.model.status import AttachedLink
 
@@ -52,8 +51,8 @@ class MetadataError(ValueError):
     """A text is no stream of ``DeviceMetadata`` objects with a version that we write."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DeviceFacts(Record):
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
     """What a file says of one device. ``link`` is as read back from the pod, ``None`` without one."""
 
     attributes: Attributes

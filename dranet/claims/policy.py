@@ -10,11 +10,10 @@ from dranet.dataclass import dataclass
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import walk_values
 from dranet.model.network_policy import NetworkPolicy, PolicyRule
-from dranet.model.record import Record
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ClassPolicy(Record):
+@dataclass(frozen=True, slots=True)
+class ClassPolicy:
     """The policy of one config of a DeviceClass, compiled."""
 
     owner: str

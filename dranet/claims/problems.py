@@ -11,7 +11,6 @@ from pydantic_core import ErrorDetails
 
 from dranet.dataclass import dataclass
 from dranet.model.network_part import CONFLICT, Part, Path, fields_of
-from dranet.model.record import Record
 
 _P = TypeVar("_P", bound=Part)
 
@@ -30,8 +29,8 @@ _SHOWN_MAX = 80
 _SHOWN_NUMBER_MAX = 10**_SHOWN_MAX
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Problem(Record):
+@dataclass(frozen=True, slots=True)
+class Problem:
     """One mistake. ``text`` completes "<field path>: ..."."""
 
     path: Path

@@ -12,13 +12,12 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.permissions import PERMISSIONS, Permission
 from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError
-from dranet.model.record import Record
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Denied(Record):
+@dataclass(frozen=True, slots=True)
+class Denied:
     """Something that the driver does and this caller may not. ``reason`` is the server's, often empty."""
 
     permission: Permission

@@ -17,7 +17,6 @@ from dranet.cluster.slice_content import read_page
 from dranet.cluster.slice_fields import Feature, find_features
 from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, Reason
-from dranet.model.record import Record
 from dranet.model.taint import TaintEffect
 
 __all__ = [
@@ -48,8 +47,8 @@ class Support(StrEnum):
     """The server answers no dry run; a real write will tell."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class FieldSupport(Record):
+@dataclass(frozen=True, slots=True)
+class FieldSupport:
     """One finding."""
 
     feature: Feature
@@ -66,8 +65,8 @@ class FieldSupport(Record):
         return self.support in (Support.KEPT, Support.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ApiFeatures(Record):
+@dataclass(frozen=True, slots=True)
+class ApiFeatures:
     """What one asking has found. Iterates over all features, in the order of :class:`Feature`."""
 
     found: Mapping[Feature, Support] = field(default_factory=dict)

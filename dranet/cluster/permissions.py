@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 JsonObject = dict[str, Any]
 
@@ -24,8 +23,8 @@ DRIVER_NAME = "dra.net"
 _RESOURCE = "resource.k8s.io"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Permission(Record):
+@dataclass(frozen=True, slots=True)
+class Permission:
     """One rule of the role. ``why`` and ``when`` are for the operator who reads it."""
 
     group: str

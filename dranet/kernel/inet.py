@@ -37,7 +37,6 @@ from dranet.kernel.rtnl import (
     u32,
 )
 from dranet.model.facts import Address, Neighbour, Route
-from dranet.model.record import Record
 
 # linux/if_addr.h
 IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_BROADCAST = 1, 2, 3, 4
@@ -262,8 +261,8 @@ def _gateway(family: int, found: Mapping[int, bytes]) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Hop(Record):
+@dataclass(frozen=True, slots=True)
+class Hop:
     """One way of a multipath route."""
 
     ifindex: int

@@ -16,7 +16,6 @@ from dranet.kernel.netlink import Request, parse_attributes
 from dranet.kernel.rtnl import RTM_GETLINK, link_header, parse_link
 from dranet.model.facts import Link
 from dranet.model.health import CARRIER_LOSSES
-from dranet.model.record import Record
 
 IFLA_STATS64, IFLA_CARRIER_DOWN_COUNT = 23, 48
 
@@ -37,8 +36,8 @@ _POSITIONS = {
 """Of 64-bit words in ``struct rtnl_link_stats64``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SeenLink(Record):
+@dataclass(frozen=True, slots=True)
+class SeenLink:
     """A link as its message tells, without what only a scan finds out."""
 
     link: Link

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class KubeletTraits(Record):
+@dataclass(frozen=True, slots=True)
+class KubeletTraits:
     """Observed so far. Times are unix seconds, ``None``: it never happened; services are named as advertised
     at registration, empty: none yet."""
 

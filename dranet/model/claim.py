@@ -8,11 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ClaimRef(Record):
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
     """Which claim: a name can be reused, ``uid`` cannot."""
 
     namespace: str
@@ -23,8 +22,8 @@ class ClaimRef(Record):
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PodRef(Record):
+@dataclass(frozen=True, slots=True)
+class PodRef:
     """A pod that a claim is reserved for."""
 
     namespace: str
@@ -42,8 +41,8 @@ class ConfigSource(StrEnum):
     CLAIM = "FromClaim"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class OpaqueConfig(Record):
+@dataclass(frozen=True, slots=True)
+class OpaqueConfig:
     """One entry of ``status.allocation.devices.config``; ``requests`` empty means all."""
 
     source: ConfigSource
@@ -52,8 +51,8 @@ class OpaqueConfig(Record):
     requests: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AllocationResult(Record):
+@dataclass(frozen=True, slots=True)
+class AllocationResult:
     """One entry of ``status.allocation.devices.results``. ``request`` may be ``req`` or ``req/sub``."""
 
     request: str
@@ -69,8 +68,8 @@ class AllocationResult(Record):
         return self.request.partition("/")[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Consumer(Record):
+@dataclass(frozen=True, slots=True)
+class Consumer:
     """One entry of ``status.reservedFor``."""
 
     resource: str
@@ -88,8 +87,8 @@ class Consumer(Record):
         return self.resource == "podgroups" and self.api_group == "scheduling.k8s.io"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Claim(Record):
+@dataclass(frozen=True, slots=True)
+class Claim:
     """A claim as fetched. ``allocated`` is false while ``status.allocation`` is absent."""
 
     ref: ClaimRef

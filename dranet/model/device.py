@@ -8,7 +8,6 @@ from enum import StrEnum
 
 from dranet.dataclass import dataclass
 from dranet.model.facts import CharDevice
-from dranet.model.record import Record
 
 AttributeValue = bool | int | str | tuple[int, ...]
 """The kinds of ``resource.k8s.io/v1`` DeviceAttribute that we publish. ``bool`` is an ``int`` in Python: test
@@ -25,8 +24,8 @@ class DeviceKind(StrEnum):
     GPU = "gpu"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Device(Record):
+@dataclass(frozen=True, slots=True)
+class Device:
     """One allocatable entry of a ResourceSlice.
 
     ``name`` is stable across renames and restarts (PCI address where there is one). ``attributes`` maps

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import field
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Address(Record):
+@dataclass(frozen=True, slots=True)
+class Address:
     """One interface address. ``cidr`` keeps the host bits: ``10.0.0.5/24``, ``2001:db8::5/64``."""
 
     cidr: str
@@ -33,8 +32,8 @@ class Address(Record):
     """Of the prefix route that the kernel makes from it; 0 is the kernel's own."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Link(Record):
+@dataclass(frozen=True, slots=True)
+class Link:
     """One network interface of the namespace that was scanned."""
 
     ifindex: int
@@ -105,8 +104,8 @@ class Link(Record):
         return bool(self.flags & self.IFF_LOOPBACK)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Route(Record):
+@dataclass(frozen=True, slots=True)
+class Route:
     """One route of any table. ``destination`` is a CIDR; a default route is ``0.0.0.0/0`` or ``::/0``."""
 
     destination: str
@@ -129,8 +128,8 @@ class Route(Record):
     mtu: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Neighbour(Record):
+@dataclass(frozen=True, slots=True)
+class Neighbour:
     """One permanent neighbour (ARP or ND) entry, or an address that the link answers for (``proxy``)."""
 
     address: str
@@ -138,8 +137,8 @@ class Neighbour(Record):
     proxy: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CharDevice(Record):
+@dataclass(frozen=True, slots=True)
+class CharDevice:
     """A character device node a container may be given: path inside ``/dev`` and its numbers."""
 
     path: str
@@ -149,8 +148,8 @@ class CharDevice(Record):
     """Permission bits that its driver wants for the node (``DEVMODE`` of its uevent); ``None``: not told."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PciFunction(Record):
+@dataclass(frozen=True, slots=True)
+class PciFunction:
     """One PCI function, as in ``/sys/bus/pci/devices/<address>``."""
 
     address: str
@@ -189,8 +188,8 @@ class PciFunction(Record):
         return self.class_code >> 16
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RdmaPort(Record):
+@dataclass(frozen=True, slots=True)
+class RdmaPort:
     """One port of an RDMA device (``/sys/class/infiniband/<dev>/ports/<n>``)."""
 
     number: int
@@ -214,8 +213,8 @@ class RdmaPort(Record):
     """Partition keys in table order, ``0xffff``; invalid (zero) entries are left out."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RdmaDevice(Record):
+@dataclass(frozen=True, slots=True)
+class RdmaDevice:
     """One RDMA device (``/sys/class/infiniband/<name>``)."""
 
     name: str
@@ -232,8 +231,8 @@ class RdmaDevice(Record):
     """``/dev/infiniband/uverbsN`` of this device and the shared ``rdma_cm``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Gpu(Record):
+@dataclass(frozen=True, slots=True)
+class Gpu:
     """A GPU or other accelerator: PCI class 0x03 (3D, display) or 0x12, with the nodes a container needs."""
 
     pci_address: str
@@ -244,8 +243,8 @@ class Gpu(Record):
     char_devices: tuple[CharDevice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class NumaNode(Record):
+@dataclass(frozen=True, slots=True)
+class NumaNode:
     """One NUMA node (``/sys/devices/system/node/nodeN``)."""
 
     node: int
@@ -257,8 +256,8 @@ class NumaNode(Record):
     """The processor package of its CPUs (``physical_package_id``); ``None`` for a node without CPUs."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Lifeline(Record):
+@dataclass(frozen=True, slots=True)
+class Lifeline:
     """By which link the node reaches, or answers at, an address that it cannot live without."""
 
     purpose: str
@@ -267,8 +266,8 @@ class Lifeline(Record):
     ifindex: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Host(Record):
+@dataclass(frozen=True, slots=True)
+class Host:
     """The machine itself."""
 
     name: str = ""
@@ -279,8 +278,8 @@ class Host(Record):
     """Maker and model from DMI; never a serial number."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class NodeFacts(Record):
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
     """Everything one scan read. Tuples are sorted (links by ifindex, the rest by address or name)."""
 
     links: tuple[Link, ...] = ()

@@ -13,7 +13,6 @@ from enum import StrEnum
 
 from dranet.dataclass import dataclass
 from dranet.model.facts import Link, RdmaPort
-from dranet.model.record import Record
 
 
 class Severity(StrEnum):
@@ -60,8 +59,8 @@ _SEVERITIES: Mapping[FaultKind, Severity] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PcieLink(Record):
+@dataclass(frozen=True, slots=True)
+class PcieLink:
     """The PCIe link of one function (``Documentation/ABI/testing/sysfs-bus-pci``); 0 where not told."""
 
     speed: float = 0.0
@@ -82,8 +81,8 @@ CARRIER_LOSSES = "carrier_down_count"
 """Among the counters of a link: how often the carrier was lost (``IFLA_CARRIER_DOWN_COUNT``, Linux 4.16)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Vitals(Record):
+@dataclass(frozen=True, slots=True)
+class Vitals:
     """What has to be read to be known, now and then: no notification tells of it."""
 
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -93,8 +92,8 @@ class Vitals(Record):
     """Ports as just read, where that is newer than the scan; ``None``: not read."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Signs(Record):
+@dataclass(frozen=True, slots=True)
+class Signs:
     """All that is known of one device at one moment."""
 
     link: Link | None = None

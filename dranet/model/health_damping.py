@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 MOST_DOUBLINGS = 4
 """The wait before a fault is cleared grows up to sixteen times."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Damping(Record):
+@dataclass(frozen=True, slots=True)
+class Damping:
     """How patient the judgement is."""
 
     raise_seconds: float = 10.0
@@ -35,8 +34,8 @@ class Damping(Record):
         return 4 * self.hold_seconds(MOST_DOUBLINGS)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class FaultState(Record):
+@dataclass(frozen=True, slots=True)
+class FaultState:
     """Where one fault of one device stands."""
 
     present: bool = False

@@ -24,7 +24,6 @@ from dranet.model.health import (
 from dranet.model.health_counters import Counters
 from dranet.model.health_damping import NO_FAULT, Damping, FaultState, is_of_interest, next_due, step
 from dranet.model.health_pcie import PcieJudge
-from dranet.model.record import Record
 
 FLAPS = 3
 """Losses of the carrier within the window that make a link a flapping one."""
@@ -37,8 +36,8 @@ ERRORS = 10
 is none."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Patience(Record):
+@dataclass(frozen=True, slots=True)
+class Patience:
     """How long things are watched."""
 
     damping: Damping = field(default=Damping())
@@ -57,8 +56,8 @@ PATIENCE = Patience()
 _FAULTS_OF_A_LINK = (FaultKind.LINK_DOWN, FaultKind.RDMA_PORT_DOWN)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class KnownFault(Record):
+@dataclass(frozen=True, slots=True)
+class KnownFault:
     """One fault of one device: where it stands, what was seen when it began, and when that was."""
 
     state: FaultState = NO_FAULT
@@ -71,8 +70,8 @@ class KnownFault(Record):
         return max(self.state.changed_at, self.state.cleared_at or 0.0) <= now
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Verdict(Record):
+@dataclass(frozen=True, slots=True)
+class Verdict:
     """What is said of a device. ``healthy`` is ``None`` where it is not known."""
 
     healthy: bool | None = None
@@ -81,8 +80,8 @@ class Verdict(Record):
     """Those that count, in the order of their declaration."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DeviceMemory(Record):
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
     """What outlives a restart of the driver, as long as the node runs."""
 
     faults: Mapping[FaultKind, KnownFault] = field(default_factory=dict)

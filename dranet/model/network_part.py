@@ -18,7 +18,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 Path = tuple[str | int, ...]
 """Where a field is: JSON names, and the places in lists."""
@@ -120,8 +119,8 @@ Entries = Annotated[tuple[Entry, ...], Field(strict=False), AfterValidator(_sett
 """A JSON list of objects. What is asked twice is done once; two that contradict each other are refused."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PartField(Record):
+@dataclass(frozen=True, slots=True)
+class PartField:
     """One field of a :class:`Part`, by its JSON name."""
 
     name: str

@@ -16,7 +16,6 @@ from dranet.dataclass import dataclass
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
-from dranet.model.record import Record
 
 RECORD_VERSION = 3
 """Of what this driver writes. 1 had neither this number nor what a :class:`LinkState` has below it; 2 did not
@@ -28,8 +27,8 @@ WHOLE_STATE_VERSION = 2
 # --- what the host gets back ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class EthtoolState(Record):
+@dataclass(frozen=True, slots=True)
+class EthtoolState:
     """What ``ethtool`` tells and may change of a link. What the driver does not have is absent.
 
     Names of rings, channels and coalescing are those of :class:`~dranet.model.network.EthtoolConfig`
@@ -46,8 +45,8 @@ class EthtoolState(Record):
     """The most that the device takes, by ``rings.rx``, ``channels.combined``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TrafficControl(Record):
+@dataclass(frozen=True, slots=True)
+class TrafficControl:
     """One qdisc or class that somebody put on a link; the kernel's own default qdiscs are left out."""
 
     what: Literal["qdisc", "class"]
@@ -58,8 +57,8 @@ class TrafficControl(Record):
     """``TCA_OPTIONS`` in hex, as the kernel told them and as it takes them again."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LinkState(Record):
+@dataclass(frozen=True, slots=True)
+class LinkState:
     """The state of one link on the host, as found at Prepare and as restored at release.
 
     ``routes`` are those through this link in any table but ``local``, without the ones that the kernel
@@ -105,8 +104,8 @@ class LinkState(Record):
 # --- what the pod gets ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class MoveLink(Record):
+@dataclass(frozen=True, slots=True)
+class MoveLink:
     """Move the link into the pod's namespace; name, MTU and MAC travel in the same message."""
 
     pod_ifname: str
@@ -115,8 +114,8 @@ class MoveLink(Record):
     step: Literal["move-link"] = "move-link"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class CreateLink(Record):
+@dataclass(frozen=True, slots=True)
+class CreateLink:
     """Make a link on top of a parent that stays on the host, straight in the pod's namespace.
 
     ``mode`` and ``flag`` are those of the kind (``bridge``, ``l3`` ...). The parent is known by index and MAC
@@ -137,8 +136,8 @@ class CreateLink(Record):
     step: Literal["create-link"] = "create-link"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SetLink(Record):
+@dataclass(frozen=True, slots=True)
+class SetLink:
     """Properties of the link in the pod that are not part of the move; ``None`` leaves one alone.
 
     ``offload_sizes`` as in :class:`LinkState`.
@@ -149,16 +148,16 @@ class SetLink(Record):
     step: Literal["set-link"] = "set-link"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SetEthtool(Record):
+@dataclass(frozen=True, slots=True)
+class SetEthtool:
     """What ``ethtool`` sets. Only what the config names; the driver has each of it (looked up at Prepare)."""
 
     settings: EthtoolState
     step: Literal["set-ethtool"] = "set-ethtool"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SetSysctl(Record):
+@dataclass(frozen=True, slots=True)
+class SetSysctl:
     """Write one file below ``/proc/sys/net`` of the pod's namespace: ``ipv4/conf/net1/forwarding``.
 
     ``early``: before the link is up and has addresses. Undone by the value that was there, unless it belongs
@@ -171,16 +170,16 @@ class SetSysctl(Record):
     step: Literal["set-sysctl"] = "set-sysctl"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SetToken(Record):
+@dataclass(frozen=True, slots=True)
+class SetToken:
     """Set the IPv6 token."""
 
     token: str
     step: Literal["set-token"] = "set-token"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class JoinVrf(Record):
+@dataclass(frozen=True, slots=True)
+class JoinVrf:
     """Enslave the link to the VRF of this name, made if it is not there, and let sockets of the pod accept
     connections that come through it. A link of that name that is another kind or has another table is an
     error. The last link that leaves takes the VRF that we made with it."""
@@ -190,15 +189,15 @@ class JoinVrf(Record):
     step: Literal["join-vrf"] = "join-vrf"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RemovePrograms(Record):
+@dataclass(frozen=True, slots=True)
+class RemovePrograms:
     """Remove TC, TCX and XDP programs from the link, in the pod's namespace."""
 
     step: Literal["remove-programs"] = "remove-programs"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AddAddress(Record):
+@dataclass(frozen=True, slots=True)
+class AddAddress:
     """Add one address to the link, in the pod's namespace.
 
     IPv6 duplicates are looked for unless ``address.flags`` has ``IFA_F_NODAD``.
@@ -208,15 +207,15 @@ class AddAddress(Record):
     step: Literal["add-address"] = "add-address"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SetUp(Record):
+@dataclass(frozen=True, slots=True)
+class SetUp:
     """Set the link administratively up, in the pod's namespace."""
 
     step: Literal["set-up"] = "set-up"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class NextHop(Record):
+@dataclass(frozen=True, slots=True)
+class NextHop:
     """One way of a multipath route; an empty ``ifname`` is the device's own link."""
 
     gateway: str
@@ -225,8 +224,8 @@ class NextHop(Record):
     onlink: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AddRoute(Record):
+@dataclass(frozen=True, slots=True)
+class AddRoute:
     """Add one route through the link, in the pod's namespace (``route.ifindex`` is ignored).
 
     A route with ``next_hops`` has no gateway of its own and is added when all links of the pod are there.
@@ -237,16 +236,16 @@ class AddRoute(Record):
     step: Literal["add-route"] = "add-route"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AddNeighbour(Record):
+@dataclass(frozen=True, slots=True)
+class AddNeighbour:
     """Add one permanent neighbour."""
 
     neighbour: Neighbour
     step: Literal["add-neighbour"] = "add-neighbour"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AddRule(Record):
+@dataclass(frozen=True, slots=True)
+class AddRule:
     """Add one policy rule to the pod's namespace; it does not go with the link, so it is undone by name.
 
     ``priority`` 0 lets the kernel choose. ``family`` is 4 or 6.
@@ -264,8 +263,8 @@ class AddRule(Record):
     step: Literal["add-rule"] = "add-rule"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LimitRate(Record):
+@dataclass(frozen=True, slots=True)
+class LimitRate:
     """Limit what the link carries, in the pod's namespace: bits per second and bytes of burst.
 
     The pod's receive direction takes an ``ifb`` link beside it, which goes with the give-back.
@@ -278,8 +277,8 @@ class LimitRate(Record):
     step: Literal["limit-rate"] = "limit-rate"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class MoveRdma(Record):
+@dataclass(frozen=True, slots=True)
+class MoveRdma:
     """Move the RDMA device (exclusive namespace mode only)."""
 
     rdma_device: str
@@ -306,8 +305,8 @@ Step = (
 """Told apart on disk by ``step``. ``claims.plan`` puts them into the order in which they are applied."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DhcpLease(Record):
+@dataclass(frozen=True, slots=True)
+class DhcpLease:
     """An IPv4 lease (RFC 2131), taken at Prepare. Seconds count from ``obtained_at`` (unix time)."""
 
     address: str
@@ -329,8 +328,8 @@ class DhcpLease(Record):
     mtu: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AttachPlan(Record):
+@dataclass(frozen=True, slots=True)
+class AttachPlan:
     """Ordered steps that put one device into a pod, and what the host gets back.
 
     ``host`` is the state of the link that a :class:`MoveLink` moves; ``None`` for a device without a link
@@ -350,8 +349,8 @@ class AttachPlan(Record):
         return any(isinstance(step, CreateLink) for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RdmaAccess(Record):
+@dataclass(frozen=True, slots=True)
+class RdmaAccess:
     """What the pod's containers get of an RDMA device, decided at Prepare."""
 
     nodes: tuple[CharDevice, ...] = ()
@@ -360,8 +359,8 @@ class RdmaAccess(Record):
     """RLIMIT_MEMLOCK; -1 is unlimited, ``None`` leaves it alone."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PreparedDevice(Record):
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
     """One allocated device of a claim, ready for its pod.
 
     ``plan`` is ``None`` where nothing moves: a GPU, or admin access to somebody else's NIC.
@@ -386,8 +385,8 @@ class PreparedDevice(Record):
         return f"{self.request}/{self.alternative}" if self.alternative else self.request
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RequestMetadata(Record):
+@dataclass(frozen=True, slots=True)
+class RequestMetadata:
     """That the containers of one request get a file about its devices (KEP-5304), decided at Prepare."""
 
     request: str
@@ -397,8 +396,8 @@ class RequestMetadata(Record):
     drivers have devices of the request: their files belong into a folder of that name."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PreparedClaim(Record):
+@dataclass(frozen=True, slots=True)
+class PreparedClaim:
     """What the store keeps of one claim, keyed by ``claim.uid`` and found by ``pod.uid``.
 
     ``sandbox_id``, ``netns_path`` and ``netns_id`` are set (and committed) before the first step in that

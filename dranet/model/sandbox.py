@@ -7,7 +7,6 @@ from dataclasses import field, replace
 
 from dranet.dataclass import dataclass
 from dranet.model.facts import CharDevice
-from dranet.model.record import Record
 
 UNLIMITED = -1
 """``RLIM_INFINITY``."""
@@ -16,8 +15,8 @@ MEMLOCK = "RLIMIT_MEMLOCK"
 """The OCI runtime spec's name; in bytes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PodSandbox(Record):
+@dataclass(frozen=True, slots=True)
+class PodSandbox:
     """A pod sandbox. ``netns_path`` is empty on host networking and, at Stop, on older runtimes."""
 
     id: str
@@ -35,16 +34,16 @@ class PodSandbox(Record):
         return self.pid > 0
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Mount(Record):
+@dataclass(frozen=True, slots=True)
+class Mount:
     source: str
     destination: str
     type: str = "bind"
     options: tuple[str, ...] = ("ro", "bind")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Rlimit(Record):
+@dataclass(frozen=True, slots=True)
+class Rlimit:
     """A resource limit of a container's processes (``getrlimit(2)``); -1 is unlimited."""
 
     type: str
@@ -56,8 +55,8 @@ class Rlimit(Record):
         return self.soft == UNLIMITED or (amount != UNLIMITED and amount <= self.soft)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Container(Record):
+@dataclass(frozen=True, slots=True)
+class Container:
     """A container about to be created in a pod, with what plugins before us add to it. ``mounts`` include
     those of its CDI devices; ``rlimits`` are those that its image or somebody before us set, not the ones
     that it inherits, and of several of one type the last counts."""
@@ -70,8 +69,8 @@ class Container(Record):
     devices: tuple[CharDevice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class ContainerAdjustment(Record):
+@dataclass(frozen=True, slots=True)
+class ContainerAdjustment:
     """What the driver adds to a container."""
 
     devices: tuple[CharDevice, ...] = ()

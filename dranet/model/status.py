@@ -9,7 +9,6 @@ from typing import Any
 
 from dranet.dataclass import dataclass
 from dranet.errors import Reason
-from dranet.model.record import Record
 
 
 class ConditionType(StrEnum):
@@ -50,8 +49,8 @@ class ConditionReason(StrEnum):
     HOST_STATE_NOT_RESTORED = "HostStateNotRestored"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Condition(Record):
+@dataclass(frozen=True, slots=True)
+class Condition:
     """A ``metav1.Condition`` without its time, which is set when it is written."""
 
     type: ConditionType
@@ -66,8 +65,8 @@ class Condition(Record):
         return cls(condition_type, False, str(reason), message)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AttachedLink(Record):
+@dataclass(frozen=True, slots=True)
+class AttachedLink:
     """A link as read back from the pod's namespace after the attach."""
 
     device: str
@@ -83,8 +82,8 @@ class AttachedLink(Record):
     """GIDs of the RDMA device's ports as read after the attach, zero entries left out."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DeviceStatus(Record):
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
     """One entry of ``ResourceClaim.status.devices``."""
 
     driver: str

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 IFNAME = "IFNAME"
 """Stands for the interface's name in the pod."""
@@ -21,8 +20,8 @@ VALUE_MAX_BYTES = 4096
 """What one write to ``/proc/sys`` takes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class SysctlGroup(Record):
+@dataclass(frozen=True, slots=True)
+class SysctlGroup:
     """Some settings that a claim may write; ``*`` in a name stands for the rest of its last part."""
 
     meaning: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 
 class TaintEffect(StrEnum):
@@ -17,8 +16,8 @@ class TaintEffect(StrEnum):
     NO_EXECUTE = "NoExecute"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Taint(Record):
+@dataclass(frozen=True, slots=True)
+class Taint:
     """One entry of ``devices[].taints``. The server notes the time (``timeAdded``) when there is none."""
 
     key: str

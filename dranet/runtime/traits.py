@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 
 class EventForm(StrEnum):
@@ -16,8 +15,8 @@ class EventForm(StrEnum):
     OWN_CALL = "a call for each event"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RuntimeTraits(Record):
+@dataclass(frozen=True, slots=True)
+class RuntimeTraits:
     """Of the runtime at the other end of the present connection, or of the last one."""
 
     name: str = ""

@@ -6,7 +6,6 @@ from dranet.dataclass import dataclass
 from dranet.model.device import Device
 from dranet.model.network import IPV6_MTU_MIN, TABLE_MAIN, NetworkConfig
 from dranet.model.plan import DhcpLease, LinkState
-from dranet.model.record import Record
 
 VRF_TABLES_FROM, VRF_TABLES = 1000, 1000
 """Tables of VRFs that name none: as many, from there on. DraNet's numbers."""
@@ -14,8 +13,8 @@ VRF_TABLES_FROM, VRF_TABLES = 1000, 1000
 _FNV32_OFFSET, _FNV32_PRIME = 0x811C9DC5, 0x01000193
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PlanInput(Record):
+@dataclass(frozen=True, slots=True)
+class PlanInput:
     """A device with a link, its configuration, and what was read of the node for them.
 
     ``host`` is the link that moves, or the parent of the link that is made.

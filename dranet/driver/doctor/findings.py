@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import Any
 
 from dranet.dataclass import dataclass
-from dranet.model.record import Record
 
 
 class Severity(StrEnum):
@@ -30,8 +29,8 @@ class Severity(StrEnum):
 WORST_FIRST = tuple(reversed(Severity))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Finding(Record):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """One thing that was looked at. ``matters`` and ``mend`` are empty where there is nothing to do."""
 
     part: str

@@ -17,7 +17,6 @@ from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError
 from dranet.kernel.dhcp.lifetime import leased_ip
 from dranet.model.plan import DhcpLease
-from dranet.model.record import Record
 
 NO_ADDRESS = str(IPv4Address(0))
 
@@ -88,8 +87,8 @@ _WISHES = bytes(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Message(Record):
+@dataclass(frozen=True, slots=True)
+class Message:
     """One message. Addresses are dotted text, ``0.0.0.0`` where there is none."""
 
     type: MessageType

@@ -21,7 +21,6 @@ from dranet.kernel.rtnl import decode
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.facts import RdmaPort
 from dranet.model.health import PcieLink, Vitals
-from dranet.model.record import Record
 
 _PORT_COUNTERS = (
     "counters/symbol_error",
@@ -39,8 +38,8 @@ _WIDEST_LINK = 32
 _ASLEEP = frozenset({"D3hot", "D3cold"})
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class VitalsTarget(Record):
+@dataclass(frozen=True, slots=True)
+class VitalsTarget:
     """One device to look at. What is empty or 0 is not read."""
 
     device: str

@@ -13,7 +13,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
-from dranet.model.record import Record
 from dranet.testbed.apiserver.errors import Refusal
 from dranet.testbed.apiserver.kinds import JsonObject
 
@@ -22,8 +21,8 @@ _CODES = {"Invalid": 422, "Forbidden": 403}
 """By a validation's ``reason``; without one it is Invalid."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Admission(Record):
+@dataclass(frozen=True, slots=True)
+class Admission:
     """One write that is about to happen. ``resource`` has its subresource behind a slash; ``before`` is
     ``None`` on creation and ``after`` on deletion."""
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dranet.model.record import Record
 from dranet.testbed.apiserver.kinds import (
     DEVICE_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -23,8 +22,8 @@ from dranet.testbed.apiserver.kinds import (
 from dranet.testbed.apiserver.profiles import Profile
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GatedFields(Record):
+@dataclass(frozen=True, slots=True)
+class GatedFields:
     """Fields that need all of these gates. In a path ``[]`` stands for each entry of a list and ``{}`` for
     each value of a map."""
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dranet.model.record import Record
 from dranet.testbed.apiserver.errors import expired
 from dranet.testbed.apiserver.kinds import JsonObject
 from dranet.testbed.apiserver.traffic import RequestRecord
@@ -43,8 +42,8 @@ _STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Trouble(Record):
+@dataclass(frozen=True, slots=True)
+class Trouble:
     """What befalls one request; without any field set, nothing does."""
 
     status: int = 0

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dranet.model.record import Record
 from dranet.testbed.apiserver.errors import unauthorized
 
 NODE_NAME_KEY = "authentication.kubernetes.io/node-name"
@@ -16,8 +15,8 @@ _MASTERS = "system:masters"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class User(Record):
+@dataclass(frozen=True, slots=True)
+class User:
     """``authentication.k8s.io`` UserInfo."""
 
     name: str

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dranet.model.record import Record
-
 JsonObject = dict[str, Any]
 
 FieldPath = tuple[str, ...]
@@ -155,8 +153,8 @@ def get_field(body: Mapping[str, Any], dotted: str) -> str:
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Review(Record):
+@dataclass(frozen=True, slots=True)
+class Review:
     """A question that is asked with a POST and stored nowhere."""
 
     group: str

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dranet.model.record import Record
 from dranet.testbed.apiserver.errors import Cause, bad_request, conflict, invalid
 from dranet.testbed.apiserver.kinds import JsonObject, Kind
 from dranet.testbed.apiserver.store import Key
@@ -23,8 +22,8 @@ _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _MAX_GENERATE_NAME_BASE = 58
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Target(Record):
+@dataclass(frozen=True, slots=True)
+class Target:
     """What a request is about. ``name`` is empty for a collection."""
 
     kind: Kind

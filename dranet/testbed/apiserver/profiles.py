@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dranet.errors import SettingsError
-from dranet.model.record import Record
 
 _MINORS = (34, 35, 36, 37)
 LATEST = "1.37"
@@ -49,8 +48,8 @@ _SINCE: Mapping[str, int] = {
 """First minor that knows the gate at all, where that is not the oldest played here."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Profile(Record):
+@dataclass(frozen=True, slots=True)
+class Profile:
     """One server version. Make it with :func:`load_profile`."""
 
     minor: int

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dranet.model.record import Record
 from dranet.testbed.apiserver.errors import Refusal
 from dranet.testbed.apiserver.identity import User
 from dranet.testbed.apiserver.kinds import JsonObject
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Attributes(Record):
+@dataclass(frozen=True, slots=True)
+class Attributes:
     """One question: may this user do that? ``resource`` has its subresource behind a slash, ``namespace`` is
     empty for what is cluster-wide and for all namespaces, ``name`` for a collection."""
 
@@ -24,8 +23,8 @@ class Attributes(Record):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Rule(Record):
+@dataclass(frozen=True, slots=True)
+class Rule:
     """A ``PolicyRule``; without ``names`` it is about all."""
 
     verbs: tuple[str, ...]
@@ -54,8 +53,8 @@ class Rule(Record):
         return {**rule, "resourceNames": list(self.names)} if self.names else rule
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Binding(Record):
+@dataclass(frozen=True, slots=True)
+class _Binding:
     """Subjects with the rules of their role; ``namespace`` is empty for a ClusterRoleBinding."""
 
     namespace: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 
-from dranet.model.record import Record
 from dranet.testbed.apiserver.http import HttpRequest
 
 _MAX_RECORDS = 10_000
@@ -30,7 +29,7 @@ class RequestRecord:
 
 
 @dataclass(slots=True)
-class Traffic(Record):
+class Traffic:
     """Sums of one client."""
 
     requests: int = 0
