@@ -50,6 +50,7 @@ from dranet.driver.reports.announce import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.reports.writer import ApiWriter
 from dranet.driver.snapshots import SnapshotQueue
+from dranet.driver.succession import Succession
 from dranet.driver.workers import Workers
 from dranet.errors import KernelError
 from dranet.kernel.attachment.uplink import UplinkRules
@@ -137,6 +138,8 @@ class Driver:
         self._publisher = self._build_publisher()
         self._reconciler = self._build_reconciler()
         self._snapshots = SnapshotQueue()
+        self._preparer = self._build_preparer()
+        self._succession = Succession(self._preparer.hand_on)
         self._nri = self._build_nri()
         self._kubelet = self._build_kubelet()
         self._publish = PublishLoop(
@@ -250,6 +253,7 @@ class Driver:
             self._snapshots.put,
             self._settings.hook_budget_seconds,
             self._metadata,
+            self._succession.ask,
         )
         return NriPlugin(
             self._settings.nri_socket,
@@ -260,8 +264,8 @@ class Driver:
             is_our_mount=lambda mount: self._gate.find_claim(mount) is not None,
         )
 
-    def _build_kubelet(self) -> KubeletPlugin:
-        preparer = Preparer(
+    def _build_preparer(self) -> Preparer:
+        return Preparer(
             driver_name=self._settings.driver_name,
             boot_id=self._boot_id,
             sysfs_root=self._settings.sysfs_root,
@@ -277,11 +281,13 @@ class Driver:
             metrics=self._metrics,
             metadata=self._metadata,
         )
+
+    def _build_kubelet(self) -> KubeletPlugin:
         return KubeletPlugin(
             self._settings.driver_name,
             self._settings.dra_socket,
             self._settings.registration_socket,
-            preparer,
+            self._preparer,
             health=self._health,
             shared=bool(self._settings.pod_uid),
         )
@@ -355,6 +361,7 @@ class Driver:
                 tasks.create_task(self._publish.run(), name="publish: scan"),
                 tasks.create_task(self._reporter.run(), name="report"),
                 tasks.create_task(self._reconcile_loop(), name="reconcile"),
+                tasks.create_task(self._succession.run(), name="succession"),
                 tasks.create_task(self._lifelines.run(), name="lifelines"),
                 tasks.create_task(self._health.run(), name="health"),
                 tasks.create_task(self._handover.run(self._do_duties), name="hand-over"),

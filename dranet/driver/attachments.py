@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field, replace
+from typing import NamedTuple
 
 from dranet.dataclass import dataclass
 from dranet.driver.gate import ReadyGate
@@ -70,6 +71,27 @@ class ReleaseReport:
     """Why devices of the claim are still in the pod; the same release may succeed later."""
     devices: tuple[PreparedDevice, ...] = field(default=(), compare=False)
     """All of the claim, for those who tell users."""
+
+
+class ForeignClaim(NamedTuple):
+    """A claim that a container names and its pod has no devices of. The kubelet prepares a claim once, so
+    nobody asked us about this pod, and the ready file is there all the same."""
+
+    uid: str
+    record: PreparedClaim | None
+    """Whose it is; ``None``: nobody's."""
+
+    def describe(self, pod: PodSandbox) -> ClaimError:
+        """Why the pod gets no container."""
+        who = f"pod {pod.namespace}/{pod.name} has no devices of claim {self.uid}"
+        if self.record is None:
+            return ClaimError(f"{who}: no such claim", reason=Reason.UNSUPPORTED_CLAIM)
+        return ClaimError(
+            f"{who}: claim {self.record.claim} is prepared for pod {self.record.pod}",
+            hint="it goes on to this pod when that one has ended; with a ResourceClaimTemplate each pod gets "
+            "a claim of its own",
+            reason=Reason.UNSUPPORTED_CLAIM,
+        )
 
 
 class Attachments:
@@ -203,22 +225,12 @@ class Attachments:
         attached = all(self.is_attached(claim, pod.id) for claim in claims)
         return attached and not self._find_lacking(pod, claims)
 
-    def check_owner(self, pod: PodSandbox, mounts: Iterable[Mount]) -> None:
-        """Pass the mounts of a container whose ready files all belong to claims of its own pod.
-
-        Raises:
-            ClaimError: one is of a claim that another pod has. The kubelet prepares a claim once, so nobody
-                asked us about this pod, and the ready file is there although the pod has no NIC.
-        """
+    def find_foreign(self, pod: PodSandbox, mounts: Iterable[Mount]) -> Iterator[ForeignClaim]:
+        """Claims whose ready files a container brings although its pod has none of their devices."""
         for claim_uid in filter(None, map(self._gate.find_claim, mounts)):
             claim = self._store.get(claim_uid)
             if claim is None or claim.pod.uid != pod.uid:
-                owner = f"claim {claim.claim} is prepared for pod {claim.pod}" if claim else "no such claim"
-                raise ClaimError(
-                    f"pod {pod.namespace}/{pod.name} has no devices of claim {claim_uid}: {owner}",
-                    hint="use a ResourceClaimTemplate, so that each pod gets a claim of its own",
-                    reason=Reason.UNSUPPORTED_CLAIM,
-                )
+                yield ForeignClaim(claim_uid, claim)
 
     def is_attached(self, claim: PreparedClaim, sandbox_id: str) -> bool:
         """Whether the claim's devices were verified in this sandbox."""

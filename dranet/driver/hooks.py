@@ -22,6 +22,7 @@ from dranet.driver.in_time import run_in_time
 from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.reports.announce import Announcer
 from dranet.errors import DranetError, Reason
+from dranet.model.claim import ClaimRef
 from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
@@ -67,13 +68,16 @@ class PodHooks:
         on_synchronized: Callable[[RuntimeSnapshot], None],
         budget_seconds: float,
         metadata: DeviceMetadata | None = None,
+        on_waiting: Callable[[ClaimRef], None] = lambda _: None,
     ) -> None:
-        """``metadata`` tells containers of their devices; ``None``: nobody does."""
+        """``metadata`` tells containers of their devices; ``None``: nobody does. ``on_waiting`` is told of a
+        claim that another pod waits for; it must not block."""
         self._store = store
         self._attachments = attachments
         self._announcer = announcer
         self._on_synchronized = on_synchronized
         self._metadata = metadata
+        self._on_waiting = on_waiting
         self._wanted_seconds = budget_seconds
         self._budget_seconds = min(budget_seconds, ASSUMED_REQUEST_TIMEOUT_SECONDS * _USABLE_SHARE)
         self._patience_seconds = ASSUMED_REQUEST_TIMEOUT_SECONDS
@@ -143,13 +147,14 @@ class PodHooks:
         return adjustment.without(container)
 
     def _check_owner(self, pod: PodSandbox, container: Container) -> None:
-        try:
-            self._attachments.check_owner(pod, container.mounts)
-        except DranetError as error:
+        for foreign in self._attachments.find_foreign(pod, container.mounts):
+            error = foreign.describe(pod)
             context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
             log.warning("container refused: %s", error, extra={"context": context})
             self._announcer.container_refused(pod, error)
-            raise
+            if foreign.record is not None:
+                self._on_waiting(foreign.record.claim)
+            raise error
 
     def _ensure_attached(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float

@@ -15,22 +15,23 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from dranet.driver.attachments import Attachments, ReleaseReport
+from dranet.driver.cdi_devices import build_cdi_devices
 from dranet.driver.gate import ReadyGate
 from dranet.driver.instances.work_locks import Work, WorkLocks
 from dranet.driver.leases import Leases, iter_leases
 from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.reports.announce import Announcer
-from dranet.errors import DranetError, ProtocolError
+from dranet.errors import ClaimError, DranetError, ProtocolError, Reason
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
-from dranet.model.device import DeviceKind
 from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
-from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.runtime.cdi import CdiSpecs
 from dranet.store import ClaimStore
 from dranet.telemetry import Metrics
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from dranet.driver.planner import DecodedClaim, Offers, Planner
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Preparer:
@@ -117,20 +120,13 @@ class Preparer:
         return PrepareOutcome(devices=tuple(_answer(device) for device in record.devices))
 
     async def _prepare_anew(self, claim: Claim) -> PreparedClaim:
-        ours = (result.device for result in claim.results if result.driver == self._driver_name)
-        async with self._work.hold(Work.DEVICE, ours):
+        async with self._work.hold(Work.DEVICE, self._devices_of(claim)):
             decoded = await asyncio.to_thread(self._decode, claim)
             if decoded.dhcp:
                 self._check_runtime()
             leases = await self._leases.acquire(decoded.dhcp)
-            cancelled = threading.Event()
             try:
-                record = await asyncio.to_thread(
-                    self._plan_and_commit, claim, decoded, leases, cancelled.is_set
-                )
-            except asyncio.CancelledError:
-                cancelled.set()
-                raise
+                record = await _in_thread(partial(self._plan_and_commit, claim, decoded, leases))
             except Exception:
                 await self._leases.release_unused(decoded.dhcp, leases)
                 raise
@@ -138,8 +134,60 @@ class Preparer:
             self._leases.committed()
         return record
 
+    def _devices_of(self, claim: Claim) -> Iterator[str]:
+        return (result.device for result in claim.results if result.driver == self._driver_name)
+
     def _decode(self, claim: Claim) -> DecodedClaim:
         return self._planner.decode(claim)
+
+    async def hand_on(self, ref: ClaimRef) -> None:
+        """Prepare a claim for its next pod, when the one that it was prepared for is done with it.
+
+        Nothing happens as long as that one has the devices, or the claim. Raises nothing: the kubelet tries
+        the next pod's container again, and that asks for this again.
+        """
+        claim: Claim | None = None
+        try:
+            self._store.check_version()
+            async with self._work.hold(Work.CLAIM, [ref.uid]):
+                if not self._is_left(self._store.get(ref.uid)):
+                    return
+                claim = await self._fetch(ref)
+                record = await self._prepare_for_next(claim)
+                if record is None:
+                    return
+                self._announcer.prepared(record)
+                log.info("handed on", extra={"context": {"claim": ref, "pod": record.pod}})
+                await asyncio.to_thread(self._write_cdi, record)
+        except DranetError as error:
+            context = {"claim": ref, "reason": error.reason}
+            log.warning("not handed on to the next pod: %s", error, extra={"context": context})
+            self._announcer.prepare_failed(ref, claim, error)
+        except Exception:
+            log.exception("bug in handing on", extra={"context": {"claim": ref}})
+
+    def _is_left(self, record: PreparedClaim | None) -> TypeGuard[PreparedClaim]:
+        """Prepared, and no sandbox has its devices."""
+        return record is not None and record.boot_id == self._boot_id and not record.sandbox_id
+
+    async def _prepare_for_next(self, claim: Claim) -> PreparedClaim | None:
+        """The claim's leases stay: they are of its devices, not of a pod."""
+        async with self._work.hold(Work.DEVICE, self._devices_of(claim)):
+            record = self._store.get(claim.ref.uid)
+            if not self._is_left(record) or record.pod.uid in {user.uid for user in claim.reserved_for}:
+                return None
+            decoded = await asyncio.to_thread(self._decode, claim)
+            return await _in_thread(partial(self._plan_again_and_commit, claim, decoded))
+
+    def _plan_again_and_commit(
+        self, claim: Claim, decoded: DecodedClaim, is_cancelled: Callable[[], bool]
+    ) -> PreparedClaim | None:
+        with self._attachments.locked():
+            record = self._store.get(claim.ref.uid)  # a lease may have been renewed
+            if not self._is_left(record):
+                return None
+            _check_same_devices(decoded, record)
+            return self._plan_and_commit(claim, decoded, _leases_of(decoded, record), is_cancelled)
 
     async def _unprepare_one(self, ref: ClaimRef) -> str:
         try:
@@ -165,16 +213,17 @@ class Preparer:
         """Leases go back from the host: after the links are back, before somebody else can be given them."""
         record = self._store.get(claim_uid)
         if record is None or not any(iter_leases([record])):
-            return await asyncio.to_thread(self._release_and_forget, claim_uid)
+            return await _in_thread(partial(self._release_and_forget, claim_uid))
         report = await asyncio.to_thread(self._attachments.release_claim, claim_uid)
         if report is not None:
             self._announcer.released(report)
         async with self._work.hold(Work.ENDING_LEASES, [claim_uid]):
             await self._leases.release(record)
-            return await asyncio.to_thread(self._release_and_forget, claim_uid)
+            return await _in_thread(partial(self._release_and_forget, claim_uid))
 
-    def _release_and_forget(self, claim_uid: str) -> ReleaseReport | None:
+    def _release_and_forget(self, claim_uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
         with self._attachments.locked():
+            _check_goes_on(is_cancelled)
             report = self._attachments.release_claim(claim_uid)
             self._gate.close(claim_uid)
             self._cdi.remove(claim_uid)
@@ -192,15 +241,9 @@ class Preparer:
         leases: Mapping[str, DhcpLease],
         is_cancelled: Callable[[], bool],
     ) -> PreparedClaim:
-        """Blocking: reads links and writes the store, so it runs in a worker thread.
-
-        That goes on when the call is cancelled, as at a stop, and then nothing holds the claim for us any
-        more: another instance may have prepared it, its pod may run or be gone. ``is_cancelled`` is looked at
-        where nobody can come between.
-        """
+        """Blocking: reads links and writes the store, so it runs in a worker thread."""
         with self._attachments.locked():
-            if is_cancelled():
-                raise ProtocolError("the driver is stopping", retryable=True)
+            _check_goes_on(is_cancelled)
             record = self._planner.plan(decoded, leases)
             if self._metadata is not None:
                 record = self._metadata.plan(claim, record)
@@ -233,30 +276,49 @@ class Preparer:
             )
 
     def _write_cdi(self, record: PreparedClaim) -> None:
-        """A claim may hold several shares of one device, which are one entry. What is mounted is there before
-        the file that says so."""
-        entries = {
-            d.device.name: self._cdi_device(record, d) for d in record.devices if self._has_id(record, d)
-        }
-        devices = [*entries.values()]
+        """What is mounted is there before the file that says so."""
+        devices = build_cdi_devices(record, self._gate, self._cdi.device_id)
         if self._metadata is not None:
             self._metadata.prepare(record)
             devices += self._metadata.cdi_devices(record)
         if devices:
             self._cdi.write(record.claim.uid, devices)
 
-    def _has_id(self, record: PreparedClaim, prepared: PreparedDevice) -> bool:
-        """Whether a container gets something of the device itself."""
-        return self._cdi.device_id(record.claim.uid, prepared.device.name) in prepared.cdi_ids
 
-    def _cdi_device(self, record: PreparedClaim, prepared: PreparedDevice) -> CdiDevice:
-        """GPU nodes go to the containers that name the claim; a device that moves brings the ready gate."""
-        is_gpu = prepared.device.kind is DeviceKind.GPU
-        return CdiDevice(
-            name=prepared.device.name,
-            char_devices=prepared.device.char_devices if is_gpu else (),
-            mounts=(self._gate.mount_for(record.claim.uid),) if prepared.plan is not None else (),
+async def _in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
+    """Do blocking work in a worker thread, and tell it when we are cancelled, as at a stop.
+
+    The thread goes on then, and nothing holds the claim for it any more: another instance may have prepared
+    or unprepared it. So it has to look where nobody can come between.
+    """
+    cancelled = threading.Event()
+    try:
+        return await asyncio.to_thread(work, cancelled.is_set)
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
+
+
+def _check_goes_on(is_cancelled: Callable[[], bool]) -> None:
+    if is_cancelled():
+        raise ProtocolError("the driver is stopping", retryable=True)
+
+
+def _check_same_devices(decoded: DecodedClaim, record: PreparedClaim) -> None:
+    """The kubelet gives the next pod what it was told for the first."""
+    found = [(own.result.main_request, own.device.name, own.result.share_id) for own in decoded.devices]
+    told = [(own.request, own.device.name, own.share_id) for own in record.devices]
+    if found != told:
+        raise ClaimError(
+            f"claim {record.claim} was allocated anew while it was prepared for pod {record.pod}",
+            hint="delete the pods that use it, so that the kubelet prepares it again",
+            reason=Reason.UNSUPPORTED_CLAIM,
         )
+
+
+def _leases_of(decoded: DecodedClaim, record: PreparedClaim) -> dict[str, DhcpLease]:
+    pairs = zip(decoded.devices, record.devices, strict=True)
+    return {own.key: held.plan.lease for own, held in pairs if held.plan is not None and held.plan.lease}
 
 
 def _answer(prepared: PreparedDevice) -> PreparedDeviceAnswer:

@@ -87,8 +87,14 @@ class Bench:
         self.gate = ReadyGate(folder)
         self.attachments = Attachments(self.store, self.gate, on_released=self.told.released)
         self.snapshots: list[RuntimeSnapshot] = []
+        self.waiting: list[ClaimRef] = []
         self.hooks = PodHooks(
-            self.store, self.attachments, self.told, self.snapshots.append, budget_seconds=30
+            self.store,
+            self.attachments,
+            self.told,
+            self.snapshots.append,
+            budget_seconds=30,
+            on_waiting=self.waiting.append,
         )
         self.connect()
         self.cdi = CdiSpecs(folder / "cdi", "dra.net")

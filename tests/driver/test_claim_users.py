@@ -32,6 +32,7 @@ def test_a_second_pod_of_a_claim_gets_no_container_and_the_first_one_keeps_its_n
     assert "ResourceClaimTemplate" in caught.value.hint
     assert bench.told.refusals == [("second", caught.value)]
     assert bench.told.failures == []
+    assert bench.waiting == [record.claim]
     assert "net1" in names(pod)
     assert "net1" not in names(second)
     assert bench.create_container(sandbox(pod)) is not None

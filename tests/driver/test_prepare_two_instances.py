@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dranet.driver.attachments import ReleaseReport
 from dranet.driver.leases import iter_leases
 from dranet.driver.planner import DecodedClaim
 from dranet.model.claim import Claim
@@ -148,6 +149,38 @@ async def test_what_a_leaving_instance_has_left_undone_does_not_undo_what_its_su
     may_go_on.set()
     assert await asyncio.to_thread(ended.wait, SECONDS)
     assert staying.store.get_all() == before
+
+
+async def test_what_a_leaving_instance_has_left_released_does_not_undo_what_its_successor_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of an Unprepare: the pod's successor of the same claim has come meanwhile."""
+    claim = a_plain_claim()
+    leaving, staying = PlainBench(tmp_path, claim), PlainBench(tmp_path, claim)
+    assert (await leaving.prepare(claim)).error == ""
+    forget = leaving.preparer._release_and_forget
+    begun, may_go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def forget_late(claim_uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
+        begun.set()
+        assert may_go_on.wait(SECONDS)
+        try:
+            return forget(claim_uid, is_cancelled)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(leaving.preparer, "_release_and_forget", forget_late)
+    stopped = asyncio.create_task(leaving.preparer.unprepare([claim.ref]))
+    assert await asyncio.to_thread(begun.wait, SECONDS)
+    stopped.cancel()
+    await asyncio.wait({stopped})
+    assert await staying.preparer.unprepare([claim.ref]) == {"uid": ""}
+    assert (await staying.prepare(claim)).error == ""
+    before, specs = staying.store.get_all(), staying.read_specs()
+    may_go_on.set()
+    assert await asyncio.to_thread(ended.wait, SECONDS)
+    assert staying.store.get_all() == before != ()
+    assert staying.read_specs() == specs != []
 
 
 async def test_a_claim_is_refused_for_now_when_a_newer_driver_has_written_records(tmp_path: Path) -> None:

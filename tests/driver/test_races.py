@@ -208,8 +208,8 @@ async def test_a_bug_in_one_unprepare_keeps_no_other_claim(
     await bench.preparer.prepare([bad.ref, good.ref])
     real = Preparer._release_and_forget
 
-    def release(self: Preparer, uid: str) -> ReleaseReport | None:
-        return fail() if uid == "bad" else real(self, uid)
+    def release(self: Preparer, uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
+        return fail() if uid == "bad" else real(self, uid, is_cancelled)
 
     monkeypatch.setattr(Preparer, "_release_and_forget", release)
     errors = await bench.preparer.unprepare([bad.ref, good.ref])

@@ -168,8 +168,8 @@ def test_a_driver_on_a_capture_offers_the_devices_of_that_machine() -> None:
     asyncio.run(scenario())
 
 
-def test_a_second_pod_that_shares_a_claim_does_not_start_bare() -> None:
-    """The kubelet prepares a claim once, so nobody asks the driver about the second pod."""
+def test_a_second_pod_that_shares_a_claim_does_not_start_bare_and_gets_its_turn() -> None:
+    """The kubelet prepares a claim once: nobody asks about the second pod, when it comes or later."""
 
     async def scenario() -> None:
         async with running_driver() as testbed:
@@ -182,6 +182,13 @@ def test_a_second_pod_that_shares_a_claim_does_not_start_bare() -> None:
             failure = testbed.kubelet.failure(testbed.pod_uid("second"))
             assert "prepared for pod default/worker" in failure
             assert not testbed.kubelet.containers(testbed.pod_uid("second"))
+            async with asyncio.timeout(60):
+                await testbed.delete_pod("worker")
+                await testbed.kubelet.wait_running(testbed.pod_uid("second"))
+            sandbox = testbed.sandbox("second")
+            assert sandbox is not None
+            ((link, _),) = await asyncio.to_thread(testbed.node.nics_in, str(sandbox.netns_path))
+            assert link["ifname"] == await _wait_interface(testbed, "nic")
 
     asyncio.run(scenario())
 
@@ -192,6 +199,17 @@ async def _wait_failure(testbed: Testbed, pod: str) -> None:
         if testbed.kubelet.failure(uid) or testbed.kubelet.containers(uid):
             return
         await asyncio.sleep(0.1)
+
+
+async def _wait_interface(testbed: Testbed, claim: str) -> str:
+    """Name of the claim's interface in its pod, as its status has it when it is ready."""
+    async with asyncio.timeout(20):
+        while True:
+            (device,) = (await testbed.fetch_claim(claim))["status"]["devices"]
+            ready = {c["type"]: c["status"] for c in device["conditions"]}.get("Ready")
+            if ready == "True":
+                return str(device["networkData"]["interfaceName"])
+            await asyncio.sleep(0.1)
 
 
 async def _wait_file(path: Path, *, there: bool) -> None:

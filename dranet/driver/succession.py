@@ -1,0 +1,55 @@
+"""A claim goes to its next pod when the first one has ended: the kubelet, which has prepared it, does not ask
+again.
+
+Pods may share a claim by turns: a Deployment that replaces its pod names the same ResourceClaim in the old
+one and the new. The kubelet prepares the claim for the first, adds the second without a word, and unprepares
+when the last has ended. The second one's container is refused as long as the first has the devices, and the
+kubelet tries it again every few seconds; each refusal is the moment to look whether the claim is the second's
+by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dranet.model.claim import ClaimRef
+
+HandOn = Callable[[ClaimRef], Awaitable[None]]
+"""Prepares the claim anew where its pod has changed; raises nothing (``Preparer.hand_on``)."""
+
+
+class Succession:
+    """Claims that a pod waits for, from the NRI thread to the event loop."""
+
+    def __init__(self, hand_on: HandOn) -> None:
+        self._hand_on = hand_on
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[str, ClaimRef] = {}
+        self._working: set[str] = set()
+        self._news = asyncio.Event()
+
+    def ask(self, claim: ClaimRef) -> None:
+        """A pod was refused that brings a claim of another; called on any thread, never waits."""
+        self._loop.call_soon_threadsafe(self._note, claim)
+
+    def _note(self, claim: ClaimRef) -> None:
+        self._asked[claim.uid] = claim
+        self._news.set()
+
+    async def run(self) -> None:
+        """Look at each claim that was asked for, at one claim once at a time, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                for uid in self._asked.keys() - self._working:
+                    self._working.add(uid)
+                    tasks.create_task(self._look(self._asked.pop(uid)), name=f"succession: {uid}")
+
+    async def _look(self, claim: ClaimRef) -> None:
+        try:
+            await self._hand_on(claim)
+        finally:
+            self._working.discard(claim.uid)
+            self._news.set()
