@@ -20,9 +20,6 @@ from dranet.model.status import AttachedLink, Condition, ConditionReason, Condit
 
 MAX_IPS = 16
 """``networkData.ips`` of ``resource.k8s.io/v1``; one more and the whole update is refused."""
-_MAX_MESSAGE = 32768
-"""``metav1.Condition.message``."""
-
 _READY_REASONS = {
     DeviceKind.NIC: ConditionReason.NETWORK_DEVICE_READY,
     DeviceKind.RDMA: ConditionReason.RDMA_ONLY_DEVICE_READY,
@@ -107,7 +104,7 @@ def report_released(driver: str, prepared: PreparedDevice, problems: Sequence[st
         return report_prepared(driver, prepared)
     over = [Condition(c.type, False, ConditionReason.DEVICE_RELEASED) for c in _ready(prepared)]
     reason = ConditionReason.HOST_STATE_NOT_RESTORED if problems else ConditionReason.DEVICE_RELEASED
-    released = Condition(ConditionType.RELEASED, not problems, reason, "; ".join(problems)[:_MAX_MESSAGE])
+    released = Condition(ConditionType.RELEASED, not problems, reason, "; ".join(problems))
     return _status(driver, prepared, (*over, released))
 
 
@@ -140,7 +137,7 @@ def _moves_rdma(prepared: PreparedDevice) -> bool:
 
 
 def _failed(condition_type: ConditionType, error: DranetError) -> Condition:
-    return Condition.failed(condition_type, error.reason, str(error)[:_MAX_MESSAGE])
+    return Condition.failed(condition_type, error.reason, str(error))
 
 
 def _status(driver: str, prepared: PreparedDevice, conditions: Iterable[Condition]) -> DeviceStatus:

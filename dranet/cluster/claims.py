@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from dranet.cluster import paths
 from dranet.cluster.claim_status import build_entries, explain_forbidden, key_of, same_entries
 from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.messages import check_stored
 from dranet.cluster.shapes import get_field, get_items, get_object, get_text, get_texts
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import (
@@ -50,7 +51,7 @@ async def fetch_claim(client: ApiClient, ref: ClaimRef) -> Claim:
         ProtocolError: the claim is not what the API promises.
     """
     try:
-        body = await client.get(paths.resource_claim(ref.namespace, ref.name))
+        body = await _get(client, ref)
     except ClusterError as error:
         if error.reason is not Reason.API_NOT_FOUND:
             raise
@@ -121,10 +122,12 @@ async def apply_device_statuses(
     statuses: Sequence[DeviceStatus],
     *,
     complete: Complete = _as_they_are,
+    on_dropped: Callable[[], None] = lambda: None,
     now: Callable[[], datetime] = _utc_now,
 ) -> bool:
     """Report all our devices of a claim in one apply: entries of this ``field_manager`` that are left out
-    are removed. Nothing is written when the claim says so already.
+    are removed. Nothing is written when the claim says so already. ``on_dropped`` hears when the server takes
+    a write and keeps nothing of it: a feature gate is off.
 
     Returns:
         Whether the claim is there to hold it; false: gone, replaced or given other devices meanwhile, so
@@ -142,15 +145,8 @@ async def apply_device_statuses(
     entries = build_entries(complete(parse_claim(body), statuses), existing, now())
     if same_entries(entries, existing):
         return True
-    applied = {
-        "apiVersion": API_VERSION,
-        "kind": "ResourceClaim",
-        "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
-        "status": {"devices": entries},
-    }
-    path = paths.resource_claim_status(claim.namespace, claim.name)
     try:
-        await client.apply(path, applied, field_manager)
+        kept = await _apply(client, claim, field_manager, entries)
     except ClusterError as error:
         if (forbidden := explain_forbidden(error, statuses)) is not None:
             raise forbidden from error
@@ -160,7 +156,24 @@ async def apply_device_statuses(
         if outdated and await _get_if_held(client, claim, statuses) is None:
             return False
         raise
+    if entries and not kept:
+        on_dropped()
     return True
+
+
+async def _apply(
+    client: ApiClient, claim: ClaimRef, field_manager: str, entries: Sequence[JsonObject]
+) -> list[JsonObject]:
+    """The entries of all drivers after it."""
+    applied = {
+        "apiVersion": API_VERSION,
+        "kind": "ResourceClaim",
+        "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
+        "status": {"devices": list(entries)},
+    }
+    path = paths.resource_claim_status(claim.namespace, claim.name)
+    stored = check_stored(await client.apply(path, applied, field_manager), f"a PATCH of {path}")
+    return get_items(get_object(stored, "status"), "devices")
 
 
 async def _get_if_held(
@@ -168,7 +181,7 @@ async def _get_if_held(
 ) -> JsonObject | None:
     """The claim, if it is still this one and all these devices are allocated to it."""
     try:
-        body = await client.get(paths.resource_claim(claim.namespace, claim.name))
+        body = await _get(client, claim)
     except ClusterError as error:
         if error.reason is Reason.API_NOT_FOUND:
             return None
@@ -179,6 +192,11 @@ async def _get_if_held(
     allocated = {key_of(result) for result in get_items(get_object(allocation, "devices"), "results")}
     reported = {(status.driver, status.pool, status.device, status.share_id or "") for status in statuses}
     return body if reported <= allocated else None
+
+
+async def _get(client: ApiClient, claim: ClaimRef) -> JsonObject:
+    path = paths.resource_claim(claim.namespace, claim.name)
+    return check_stored(await client.get(path), f"a GET of {path}")
 
 
 def _parse_request(item: JsonObject) -> Iterator[tuple[str, str]]:

@@ -160,8 +160,9 @@ class EventRecorder:
         try:
             await self._client.create(paths.events(event.regarding.event_namespace), body)
         except ClusterError as error:
-            if error.reason is not Reason.API_CONFLICT:
-                raise  # else an earlier try got through, and its answer did not
+            is_there = error.reason is Reason.API_CONFLICT  # an earlier try got through, its answer did not
+            if not (is_there or _is_namespace_gone(error)):
+                raise
         return str(body["metadata"]["name"])
 
     def _build_event(self, key: _SeriesKey, event: EventNote) -> JsonObject:
@@ -221,6 +222,11 @@ class _Shares:
         share.left = min(BURST, share.left + max(now - share.at, timedelta()) / REFILL)
         share.at = now
         return share
+
+
+def _is_namespace_gone(error: ClusterError) -> bool:
+    """Whether nobody could read it there: the namespace is deleted, or about to be."""
+    return error.reason is Reason.API_NOT_FOUND or "because it is being terminated" in error.message
 
 
 def _time(moment: datetime) -> str:

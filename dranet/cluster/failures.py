@@ -22,9 +22,11 @@ _REASONS = {
     409: Reason.API_CONFLICT,
     410: Reason.API_GONE,
 }
-_RETRYABLE = {408, 409, 410, 429}
+_RETRYABLE = {409, 410}
 _MAX_TEXT = 2000
 _MAX_RETRY_AFTER_SECONDS = 30.0
+_NOT_IN_ITS_TIME = (9, 10)
+"""``X509_V_ERR_CERT_NOT_YET_VALID`` and ``X509_V_ERR_CERT_HAS_EXPIRED`` (OpenSSL, ``x509_vfy.h``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def failure_from_status(request: RequestName, code: int, status: Mapping[str, An
         f"{request}: {code} {text}",
         status=code,
         reason=_reason(code),
-        retryable=code >= 500 or code in _RETRYABLE,
+        retryable=_reason(code) is Reason.API_UNAVAILABLE or code in _RETRYABLE,
         hint=_hint(request, code),
     )
 
@@ -75,7 +77,7 @@ def failure_from_exception(request: RequestName, url: str, error: Exception) -> 
 
 
 def _reason(code: int) -> Reason:
-    if code >= 500 or code in (408, 429):
+    if code < 400 or code >= 500 or code in (408, 429):  # API servers send nobody elsewhere: it is a gateway
         return Reason.API_UNAVAILABLE
     return _REASONS.get(code, Reason.API_INVALID)
 
@@ -129,5 +131,7 @@ def _describe(error: Exception) -> str:
 
 def _transport_hint(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _NOT_IN_ITS_TIME:
+            return "is the clock of this node right? else the server's certificate has to be renewed"
         return "the certificate authority in use did not sign the server's certificate for this name"
     return ""

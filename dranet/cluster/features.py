@@ -13,8 +13,10 @@ from enum import StrEnum
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.messages import check_stored
 from dranet.cluster.slice_content import read_page
 from dranet.cluster.slice_fields import Feature, find_features
+from dranet.cluster.slice_plan import fit_prefix
 from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, Reason
 from dranet.model.taint import TaintEffect
@@ -142,7 +144,7 @@ def build_probe(driver: str, node: str, features: Collection[Feature]) -> JsonOb
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"generateName": f"probe-{driver}-{node}-"},
+        "metadata": {"generateName": fit_prefix(f"probe-{driver}-{node}-")},
         "spec": {
             "driver": driver,
             "nodeName": node,
@@ -165,7 +167,7 @@ async def _ask(
         # 422 is a verdict on the slice; another 4xx may be one on dry runs as such, of a webhook that knows
         # none, or on this one alone, of a policy. Without any right to create slices a write says so.
         return dict.fromkeys(features, Support.REFUSED if error.status == UNPROCESSABLE else Support.UNKNOWN)
-    kept = find_features(read_page(answer))
+    kept = find_features(read_page(check_stored(answer, "the dry run of a slice")))
     return {feature: Support.KEPT if feature in kept else Support.DROPPED for feature in features}
 
 

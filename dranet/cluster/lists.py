@@ -61,6 +61,7 @@ async def _iter_pages(
     client: ApiClient, path: str, field_selector: str, label_selector: str, page_size: int
 ) -> AsyncGenerator[JsonObject, None]:
     token = ""
+    seen = {token}
     while True:
         page = await client.list(
             path,
@@ -74,6 +75,9 @@ async def _iter_pages(
         token = str(page.get("metadata", {}).get("continue", ""))
         if not token:
             return
+        if token in seen:
+            raise ProtocolError(f"the list of {path} leads from page to page in a circle")
+        seen.add(token)
 
 
 def _check(page: JsonObject, path: str) -> None:

@@ -6,6 +6,7 @@ Pure: bytes and JSON in, values out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -24,6 +25,9 @@ _JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 """JSON is YAML; older servers know this type by no other name."""
+
+_ODD = re.compile("[\x7f-\uffff]")
+"""What is not sent as it is: YAML has line breaks and forbidden characters of its own among these."""
 
 USER_AGENT = f"dranet/{dranet.__version__}"
 """Of the driver, in the API server's audit log and metrics."""
@@ -80,8 +84,20 @@ class Request:
         if self.body is None:
             return encode_request(self.method, target, access.authority, headers)
         headers["Content-Type"] = self.content_type
-        body = json.dumps(self.body, separators=(",", ":")).encode()
+        body = encode_body(self.body)
         return encode_request(self.method, target, access.authority, headers, body)
+
+
+def encode_body(body: JsonObject) -> bytes:
+    """JSON that is YAML as well, as which a server reads an apply patch: its decoder refuses the pairs of
+    escapes by which JSON may write a character beyond 16 bits, so such a character goes as it is. Half a
+    pair, as in names that are not UTF-8, is no character at all."""
+    return _ODD.sub(_escape, json.dumps(body, ensure_ascii=False, separators=(",", ":"))).encode()
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return "\\ufffd" if 0xD800 <= number <= 0xDFFF else f"\\u{number:04x}"
 
 
 def given(query: Mapping[str, str]) -> dict[str, str]:
@@ -118,6 +134,17 @@ def has_identity(thing: object) -> bool:
     return isinstance(metadata, dict) and all(
         isinstance(metadata.get(key), str) and metadata[key] for key in ("name", "uid")
     )
+
+
+def check_stored(found: JsonObject, request: str) -> JsonObject:
+    """``found``, if it is an object that a server has stored: a proxy may answer with any other.
+
+    Raises:
+        ProtocolError: it is none; ``request`` names what was asked for.
+    """
+    if not has_identity(found):
+        raise ProtocolError(f"the answer to {request} is no API object: {str(found)[:80]}", retryable=True)
+    return found
 
 
 def _status_code(status: JsonObject) -> int:

@@ -22,6 +22,9 @@ _MIN_INDEX_DIGITS = 5
 _MAX_GENERATE_NAME_LENGTH = 58
 """The API server cuts a longer ``generateName`` here before it adds five characters."""
 
+_MAX_NAME_LENGTH = 253
+"""And before that it refuses one that is longer than a name."""
+
 _INDEX = re.compile(r"([0-9a-f]{5,})-")
 _FOREIGN_FIELDS = ("nodeSelector", "allNodes", "perDeviceNodeSelection", "sharedCounters")
 """Fields of a spec that we never set, and that change what the slice means."""
@@ -117,7 +120,14 @@ def name_prefix(desired: DesiredPool, index: int) -> str:
     """``generateName`` of a slice. The index comes first: it orders the slices for the allocator, and it
     survives when a long name is cut."""
     digits = max(_MIN_INDEX_DIGITS, len(f"{len(desired.pages) - 1:x}"))
-    return f"{index:0{digits}x}-{desired.driver}-{desired.node}-"
+    return fit_prefix(f"{index:0{digits}x}-{desired.driver}-{desired.node}-")
+
+
+def fit_prefix(prefix: str) -> str:
+    """A ``generateName`` as the API server takes it."""
+    if len(prefix) <= _MAX_NAME_LENGTH:
+        return prefix
+    return prefix[: _MAX_NAME_LENGTH - 1].rstrip(".-") + "-"
 
 
 def decode_index(name: str, desired: DesiredPool) -> int | None:

@@ -16,12 +16,14 @@ from dranet.cluster.client import ApiClient, JsonObject, WatchEvent
 from dranet.cluster.feature_follower import FeatureFollower
 from dranet.cluster.features import FORBIDDEN, UNPROCESSABLE, Feature, Support
 from dranet.cluster.lists import Snapshot, fetch_snapshot
+from dranet.cluster.messages import check_stored
 from dranet.cluster.slice_content import is_same_page, read_page
 from dranet.cluster.slice_fields import Page, find_features, find_lost, withhold
 from dranet.cluster.slice_plan import (
     DeleteSlice,
     DesiredPool,
     SyncPlan,
+    Write,
     build_owner,
     iter_adopted,
     plan_sync,
@@ -29,7 +31,7 @@ from dranet.cluster.slice_plan import (
 from dranet.cluster.slice_view import SliceView
 from dranet.cluster.slice_writer import SliceWriter
 from dranet.dataclass import dataclass
-from dranet.errors import ClusterError
+from dranet.errors import ClusterError, DranetError
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class SliceSync:
         self._owner: JsonObject | None = None
         self._owner_in_doubt = True
         self._uncertain = False
+        """A write failed, and may have taken effect all the same."""
         self.generation = 0
         """Of the pool, as last written or found; 0 before that."""
         self.is_listed = False
@@ -83,10 +86,6 @@ class SliceSync:
     def take_event(self, event: WatchEvent) -> bool:
         """One change; whether somebody else made it."""
         return self._view.observe(event, asyncio.get_running_loop().time())
-
-    def doubt_writes(self) -> None:
-        """A step failed half-way: nobody knows which of its writes took effect."""
-        self._uncertain = True
 
     def doubt_owner(self) -> None:
         """There was a gap in which the Node may have been replaced: look at the next :meth:`check_owner`."""
@@ -159,7 +158,8 @@ class SliceSync:
         self._follower.note_lost(suspects, Support.REFUSED)
 
     async def _fetch_owner(self) -> None:
-        self._owner = build_owner(await self._client.get(paths.node(self._node)))
+        path = paths.node(self._node)
+        self._owner = build_owner(check_stored(await self._client.get(path), f"a GET of {path}"))
         self._owner_in_doubt = False
 
     async def _relist(self) -> None:
@@ -171,7 +171,7 @@ class SliceSync:
 
     async def _carry_out(self, plan: SyncPlan, pool: DesiredPool) -> None:
         for write in plan.writes:
-            stored = await self._writer.write(write)
+            stored = await self._write(write)
             if not isinstance(write, DeleteSlice):
                 self._judge_answer(write.index, read_page(write.body), read_page(stored), pool)
         devices = sum(len(page) for page in pool.pages)
@@ -182,6 +182,14 @@ class SliceSync:
             pool.pool,
             plan.generation,
         )
+
+    async def _write(self, write: Write) -> JsonObject:
+        try:
+            return await self._writer.write(write)
+        except DranetError as error:
+            if not (isinstance(error, ClusterError) and error.status in _DENIALS):
+                self._uncertain = True
+            raise
 
     def _judge_answer(self, index: int, sent: Page, stored: Page, pool: DesiredPool) -> None:
         """What the server made of a write. If it is something else its version counts as the desired one,

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.messages import check_stored
 from dranet.cluster.slice_plan import CreateSlice, DeleteSlice, UpdateSlice, Write
 from dranet.cluster.slice_view import SliceView
-from dranet.errors import ClusterError, ProtocolError, Reason
+from dranet.errors import ClusterError, Reason
 
 
 class SliceWriter:
@@ -39,10 +40,7 @@ class SliceWriter:
                 return self._take(await self._client.create(paths.RESOURCE_SLICES, write.body), "create")
 
     def _take(self, stored: JsonObject, verb: str) -> JsonObject:
-        metadata = stored.get("metadata")
-        if not isinstance(metadata, dict) or not metadata.get("uid"):
-            raise ProtocolError(f"the answer to the {verb} of a slice is no slice: {str(stored)[:80]}")
-        self._view.note_written(stored, _now())
+        self._view.note_written(check_stored(stored, f"the {verb} of a slice"), _now())
         self._on_write(verb)
         return stored
 

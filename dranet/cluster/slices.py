@@ -39,6 +39,9 @@ _CALM_SECONDS = 120.0
 _NODE_SECONDS = 5.0
 """A Node object that is not there yet is looked for so often."""
 
+_NODE_TRIES = 60
+"""For so many times, which is some minutes: it may never come, where the node's name is a wrong one."""
+
 _REWATCH_SECONDS = (1.0, 30.0)
 """First and longest wait before a broken watch is resumed. It breaks for all nodes at once when an API server
 ends, and nothing on the node waits for it."""
@@ -116,6 +119,7 @@ class SlicePublisher:
         self._asked = False
         self._disturbed = False
         self._complaint: tuple[Reason, int] | None = None
+        self._absences = 0
         self._last_error = ""
         listeners = SyncListeners(begins=self._published.clear, wrote=self._count_write)
         return SliceSync(self._client, self._empty.node, self._selector, self._follower, listeners)
@@ -227,7 +231,6 @@ class SlicePublisher:
                 await self._publish(self._desired)
             except DranetError as error:  # a ProtocolError, too: a proxy's error page is an answer of a kind
                 self._complain(error)
-                self._sync.doubt_writes()
                 await self._wait_for_desired(self._retry_seconds(error))
                 self._work.set()
             else:
@@ -235,7 +238,8 @@ class SlicePublisher:
 
     def _retry_seconds(self, error: DranetError) -> float:
         seconds = self._retries.next_seconds()
-        if error.reason is Reason.API_NOT_FOUND:  # of the Node: it will be there soon, and then we want to be
+        if error.reason is Reason.API_NOT_FOUND and self._absences < _NODE_TRIES:
+            self._absences += 1  # of the Node: it will be there soon, and then we want to be
             return min(seconds, _NODE_SECONDS)
         return max(seconds, error.retry_after_seconds) if isinstance(error, ClusterError) else seconds
 
@@ -280,6 +284,7 @@ class SlicePublisher:
 
     def _end_complaint(self) -> None:
         self._retries.reset()
+        self._absences = 0
         self._last_error = ""
         if self._complaint is not None:
             self._complaint = None

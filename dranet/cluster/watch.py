@@ -18,8 +18,9 @@ __all__ = ["Snapshot", "list_and_watch"]
 _log = logging.getLogger(__name__)
 _random = random.SystemRandom()
 
-_STEADY_SECONDS = 5.0
-"""A watch that lasted this long was healthy: the next one starts without waiting."""
+_STEADY_SECONDS = 30.0
+"""A watch that lasted this long was healthy: the next one starts without waiting. For one that a proxy cuts
+again and again after a few seconds, or after each word, the waits grow."""
 
 _FULL_SHARE = 0.9
 """A watch that ends before this share of its time was cut off: its server goes down, or what is between."""
@@ -45,8 +46,9 @@ async def list_and_watch(
 ) -> AsyncGenerator[Snapshot | WatchEvent, None]:
     """Yield a :class:`Snapshot`, then each change as a :class:`WatchEvent` (no bookmarks).
 
-    A broken watch resumes from the last version seen; where the server has forgotten it (API_GONE), or keeps
-    refusing it, a new Snapshot comes. Never ends and raises no :class:`DranetError`: trouble is logged once,
+    A broken watch resumes from the last version seen; where the server has forgotten it (API_GONE), keeps
+    refusing it, or says not one word (it was restored from a backup, and the version is of its future), a new
+    Snapshot comes. Never ends and raises no :class:`DranetError`: trouble is logged once,
     and tried again with backoff. ``on_cut`` hears of each watch that ended before its time: who answers next
     may be another server, or another version of it. Leave it through ``contextlib.aclosing``.
 
@@ -56,7 +58,7 @@ async def list_and_watch(
     clock = asyncio.get_running_loop().time
     version = ""
     while True:
-        started, lasting = clock(), watch_seconds
+        started, lasting, heard = clock(), watch_seconds, False
         try:
             if not version:
                 snapshot = await fetch_snapshot(
@@ -75,16 +77,20 @@ async def list_and_watch(
             )
             async with contextlib.aclosing(watch) as events:
                 async for event in events:
+                    heard = True
                     trouble.end()
                     version = event.resource_version or version
                     if event.type is not EventType.BOOKMARK:
                         yield event
         except DranetError as error:  # a ProtocolError, too: a proxy's error page is an answer of a kind
             trouble.begin(error)
-            version = "" if trouble.is_version_lost else version
+            is_mute = not heard and clock() - started >= silence_seconds
+            version = "" if trouble.is_version_lost or is_mute else version
         else:
-            if clock() - started >= _STEADY_SECONDS:
+            if heard := heard or clock() - started >= _STEADY_SECONDS:
                 trouble.end()
+        if heard and clock() - started >= _STEADY_SECONDS:
+            trouble.forget()
         if version and clock() - started < lasting * _FULL_SHARE:
             on_cut()
         await trouble.wait()
@@ -118,12 +124,16 @@ class _Trouble:
         self.is_version_lost = everyday or self._refusals >= _MAX_REFUSED_RESUMES
 
     def end(self) -> None:
-        self._backoff.reset()
+        """The server tells something: it can, again."""
         self._refusals = 0
-        self._was_gone = False
         if self._logged:
             self._logged = False
             _log.info("following %s works again", self._path)
+
+    def forget(self) -> None:
+        """It has worked for long enough to begin anew."""
+        self._backoff.reset()
+        self._was_gone = False
 
     async def wait(self) -> None:
         """As long as the backoff says, and as the server asked for."""

@@ -7,6 +7,7 @@ fresh and hands it to the slice publisher. Nothing is written while nothing chan
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -15,6 +16,7 @@ from dataclasses import field
 from typing import Protocol
 
 from dranet.dataclass import dataclass
+from dranet.driver.pace import PacedSlices, Publisher
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.inventory.decision import Decision
 from dranet.inventory.filter import uplink_names
@@ -24,6 +26,7 @@ from dranet.inventory.slices import plan_slices
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.watch import ChangeWatch
 from dranet.kernel.lifelines import LifelineTarget
+from dranet.model.attributes import MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, RdmaDevice
 from dranet.model.taint import Taint
@@ -205,14 +208,6 @@ def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> f
     return frozenset(warnings)
 
 
-class Publisher(Protocol):
-    """Where the pages of devices go (``cluster.slices.SlicePublisher``)."""
-
-    def set_desired(
-        self, pages: Sequence[Sequence[Device]], taints: Mapping[str, Sequence[Taint]] = ..., /
-    ) -> None: ...
-
-
 class HealthWatch(Protocol):
     """Who judges the devices' health after each scan (``driver.health.monitor.HealthMonitor``)."""
 
@@ -237,7 +232,7 @@ class PublishLoop:
         health: HealthWatch | None = None,
     ) -> None:
         self._inventory = inventory
-        self._publisher = publisher
+        self._publisher = PacedSlices(publisher)
         self._metrics = metrics
         self._rescan_seconds = rescan_seconds
         self._on_scan = on_scan
@@ -247,6 +242,8 @@ class PublishLoop:
         self._watch = ChangeWatch()
         self._running = False
         self._lost: frozenset[str] = frozenset()
+        self._told_crowded: set[str] = set()
+        """Attributes of which it was said that a slice has no room for them."""
         self._overruns = 0
         """Those of the watch that have been counted."""
 
@@ -263,7 +260,9 @@ class PublishLoop:
         Raises:
             KernelError: notifications cannot be had (any more).
         """
-        async with self._watch as watch:
+        async with contextlib.AsyncExitStack() as stack:
+            watch = await stack.enter_async_context(self._watch)
+            stack.callback(self._publisher.close)
             if watch.without_hardware_events:
                 log.info(
                     "PCI, RDMA and DRM changes are seen every %g s only: %s",
@@ -303,6 +302,7 @@ class PublishLoop:
         devices = tuple(view.offered.values())
         plan = plan_slices(devices, view.policy)
         self._lost = warn_once("publish", plan.losses, self._lost)
+        self._tell_crowded(plan.crowded)
         if self._health is not None:
             await self._health.scanned(is_full=changes.everything)
         self._pages = plan.pages
@@ -311,6 +311,20 @@ class PublishLoop:
         self._metrics.published_devices.labels("rdma").set(sum(1 for d in devices if d.rdma_device))
         self._on_scan()
         return True
+
+    def _tell_crowded(self, crowded: Mapping[str, Sequence[str]]) -> None:
+        """That more is known than a slice takes is by design: one line for all devices, and once."""
+        news = {name for names in crowded.values() for name in names} - self._told_crowded
+        if not news:
+            return
+        self._told_crowded |= news
+        log.info(
+            "more is known of %d devices than the %d attributes that a slice takes of each; left out where "
+            "there is no room: %s (prefer_attributes chooses, dranet devices -o json has all)",
+            len(crowded),
+            MAX_ATTRIBUTES_PER_DEVICE,
+            ", ".join(sorted(news)),
+        )
 
     def publish(self) -> None:
         """Say again what is to be published, with the taints as they are now; nothing before the first

@@ -1,8 +1,8 @@
 """Devices -> pages of ResourceSlices within the limits of the Kubernetes API.
 
 The API server refuses a slice whole: one odd value would hide every device of the node. So whatever comes
-here is made to fit. Of a device that knows too much the attributes are chosen (:func:`fit_attributes`), and a
-device that cannot be published at all is left out, each with a line that says so.
+here is made to fit. Of a device that knows too much the attributes are chosen (:func:`fit_attributes`), which
+is by design; a value that cannot be published, or a device, is left out with a line that says so.
 
 The order of devices is kept: consumers try them in slice order, so it is the order of preference. Where the
 pages fall depends on the devices and the policy alone, so that nothing is rewritten while nothing changes.
@@ -10,7 +10,7 @@ pages fall depends on the devices and the policy alone, so that nothing is rewri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -55,10 +55,14 @@ class FittedAttributes:
 
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
-    """``pages``: devices as published. ``losses``: one line for each device that lost something."""
+    """``pages``: devices as published."""
 
     pages: Pages
     losses: tuple[str, ...]
+    """One line for each device that lost something which somebody may miss: an invalid value, or one that the
+    operator added or prefers."""
+    crowded: Mapping[str, tuple[str, ...]]
+    """By device: what a slice has no room for, the last of the catalogue."""
 
 
 def build_slices(
@@ -77,6 +81,7 @@ def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> S
     """
     published: list[Device] = []
     losses: list[str] = []
+    crowded: dict[str, tuple[str, ...]] = {}
     taken: set[str] = set()
     for device in devices:
         fault = _name_fault(device.name, taken)
@@ -86,8 +91,11 @@ def plan_slices(devices: Sequence[Device], policy: Policy = DEFAULT_POLICY) -> S
         taken.add(device.name)
         fitted = fit_attributes(device, policy)
         published.append(_with_attributes(device, fitted.kept))
-        losses += _describe_losses(device, fitted.left_out)
-    return SlicePlan(_paginate(published, policy), tuple(losses))
+        expected = tuple(sorted(_expected_losses(fitted.left_out, policy)))
+        losses += _describe_losses(device, fitted.left_out, expected)
+        if expected:
+            crowded[device.name] = expected
+    return SlicePlan(_paginate(published, policy), tuple(losses), crowded)
 
 
 def fit_attributes(device: Device, policy: Policy = DEFAULT_POLICY) -> FittedAttributes:
@@ -171,13 +179,24 @@ def _with_attributes(device: Device, kept: Mapping[str, AttributeValue]) -> Devi
     return device if kept == device.attributes else replace(device, attributes=kept)
 
 
-def _describe_losses(device: Device, left_out: Mapping[str, str]) -> list[str]:
-    if not left_out:
-        return []
-    crowded = sorted(name for name, reason in left_out.items() if reason == NO_ROOM)
-    faults = [f"{name} {reason}" for name, reason in sorted(left_out.items()) if reason != NO_ROOM]
+def _expected_losses(left_out: Mapping[str, str], policy: Policy) -> Iterator[str]:
+    """What more is known than a slice takes, and nobody has asked for."""
+    preferred = {_qualify(entry) for entry in policy.prefer_attributes}
+    return (
+        name
+        for name, reason in left_out.items()
+        if reason == NO_ROOM and name in PLACES and name not in preferred
+    )
+
+
+def _describe_losses(device: Device, left_out: Mapping[str, str], expected: Collection[str]) -> list[str]:
+    missed = {name: reason for name, reason in left_out.items() if name not in expected}
+    crowded = sorted(name for name, reason in missed.items() if reason == NO_ROOM)
+    faults = [f"{name} {reason}" for name, reason in sorted(missed.items()) if reason != NO_ROOM]
     if crowded:
         faults.append(f"there is no room for {', '.join(crowded)}")
+    if not faults:
+        return []
     return [f"device {device.name} is published without some attributes: {'; '.join(faults)}"]
 
 

@@ -18,7 +18,7 @@ from dranet.cluster.claim_status import build_entries
 from dranet.cluster.claims import apply_device_statuses, build_field_manager, fetch_claim, parse_claim
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import FixedToken, access_from_url
-from dranet.cluster.messages import parse_object
+from dranet.cluster.messages import encode_body, parse_object
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.status import Condition, ConditionType, DeviceStatus
@@ -348,6 +348,27 @@ async def test_a_claim_that_is_gone_or_replaced_drops_its_status_quietly(client:
     assert await held_devices(client) == []
 
 
+@pytest.mark.parametrize("odd", [{}, {"kind": "Status", "status": "Success"}])
+async def test_an_answer_that_is_no_claim_is_not_taken_for_a_claim_that_was_replaced(
+    client: ApiClient, monkeypatch: pytest.MonkeyPatch, odd: JsonObject
+) -> None:
+    """As of a proxy: a status would be dropped for good, and a Prepare be refused."""
+    ref = await create_claim(client, result("eth0"))
+
+    async def answer(*_: object) -> JsonObject:
+        return odd
+
+    monkeypatch.setattr(client, "apply", answer)
+    with pytest.raises(ProtocolError) as caught:
+        await apply_device_statuses(client, ref, MANAGER, [status("eth0")])
+    assert caught.value.retryable
+    monkeypatch.setattr(client, "get", answer)
+    for told in (apply_device_statuses(client, ref, MANAGER, [status("eth0")]), fetch_claim(client, ref)):
+        with pytest.raises(ProtocolError) as caught:
+            await told
+        assert caught.value.retryable
+
+
 class RacingClient(ApiClient):
     """Between our look and our write the claim is deleted and made again under the same name."""
 
@@ -563,6 +584,18 @@ async def test_what_is_too_long_is_cut_and_still_accepted(client: ApiClient) -> 
     assert len(entry["conditions"][0]["message"].encode()) <= 32768
     assert entry["networkData"]["ips"] == list(ips[:16])
     assert entry["data"] == {"first": 1, "omitted": ["x", "last"]}
+
+
+def test_whatever_is_said_of_all_devices_of_a_claim_is_no_more_than_the_store_takes() -> None:
+    """etcd takes 1.5 MiB; the claim may hold 640 KiB of parameters. What is more is a 500, tried for ever."""
+    error = "a field is wrong, " * 2000
+    conditions = tuple(Condition(kind, False, "InvalidConfig", error) for kind in ConditionType)
+    data = {f"key{number}": "x" * 900 for number in range(70)}
+    statuses = [DeviceStatus(DRIVER, POOL, f"eth{n}", conditions, data=data) for n in range(32)]
+    assert len(conditions) == 8
+    entries = build_entries(statuses, [], NOON)
+    assert len(encode_body({"devices": entries})) < 1536 * 1024 - 640 * 1024
+    assert {entry["conditions"][0]["message"][-3:] for entry in entries} == {"..."}
 
 
 def test_nine_conditions_are_a_fault_of_the_caller() -> None:

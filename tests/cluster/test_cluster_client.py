@@ -108,6 +108,17 @@ def config_map(name: str, **data: str) -> JsonObject:
 MAPS = paths.config_maps("default")
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_no_word_of_the_api_server_and_may_be_over_soon(
+    scripted: ScriptedServer, scripted_client: ApiClient, status: int
+) -> None:
+    """A gateway sends to its page of maintenance: a status must not be dropped for that."""
+    scripted.expect(answer(status, {}, "Location: https://elsewhere.example/"))
+    with pytest.raises(ClusterError) as caught:
+        await scripted_client.apply(CLAIM_STATUS, {}, "m")
+    assert (caught.value.reason, caught.value.retryable) == (Reason.API_UNAVAILABLE, True)
+
+
 # Verbs, against the stand-in.
 
 
@@ -604,6 +615,32 @@ async def test_tls_with_a_wrong_authority_is_refused_with_a_hint(
             await client.get(paths.NODES)
     assert caught.value.reason is Reason.API_UNAVAILABLE
     assert "authority" in caught.value.hint
+
+
+def make_expired(folder: Path, key: Path) -> Path:
+    """A certificate for 127.0.0.1 that has never been valid."""
+    request, old = folder / "old.csr", folder / "old.crt"
+    names = ("-subj", "/CN=old", "-addext", "subjectAltName=IP:127.0.0.1")
+    sign = ("-days", "-1", "-copy_extensions", "copy", "-out", old)
+    for command in (
+        ("openssl", "req", "-new", "-key", key, *names, "-out", request),
+        ("openssl", "x509", "-req", "-in", request, "-key", key, *sign),
+    ):
+        subprocess.run(command, check=True, capture_output=True)
+    return old
+
+
+async def test_a_certificate_outside_of_its_time_makes_one_look_at_the_clock(
+    certificates: Path, tmp_path: Path
+) -> None:
+    key = certificates / "a.key"
+    old = make_expired(tmp_path, key)
+    async with ApiServer(certificate=old, key=key) as server:
+        path = kubeconfig(tmp_path / "config", server.url, {"certificate-authority": str(old)}, {})
+        async with ApiClient.from_kubeconfig(path) as client:
+            with pytest.raises(ClusterError) as caught:
+                await client.get(paths.NODES)
+    assert caught.value.hint.startswith("is the clock of this node right?")
 
 
 async def test_tls_checks_the_name_that_it_is_told(

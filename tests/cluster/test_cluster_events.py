@@ -9,6 +9,7 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.events import BURST, NORMAL, REFILL, WARNING, EventNote, EventRecorder, ObjectRef
+from dranet.cluster.failures import RequestName, failure_from_status
 from dranet.errors import ClusterError, ProtocolError, Reason
 from dranet.testbed.apiserver.server import ApiServer
 
@@ -124,6 +125,26 @@ async def test_a_refusal_names_the_rule(server: ApiServer, recorder: EventRecord
         await recorder.record(EventNote(POD, WARNING, "AttachFailed", "x"))
     assert caught.value.reason is Reason.API_FORBIDDEN
     assert "create events in the core group" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (403, "unable to create new content in namespace default because it is being terminated"),
+        (404, 'namespaces "default" not found'),
+    ],
+)
+async def test_an_event_of_a_namespace_that_goes_away_is_nobodys_any_more(
+    client: ApiClient, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch, status: int, message: str
+) -> None:
+    """And no right is missing: who is told so at night looks in the wrong place."""
+    request = RequestName("POST", paths.events("default"))
+
+    async def create(*_: object) -> JsonObject:
+        raise failure_from_status(request, status, {"message": f'events "p.1" is forbidden: {message}'})
+
+    monkeypatch.setattr(client, "create", create)
+    await recorder.record(EventNote(POD, WARNING, "DetachFailed", "x"))
 
 
 async def test_a_failed_count_is_made_up_for_by_the_next_one(

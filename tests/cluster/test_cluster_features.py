@@ -11,12 +11,12 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.backoff import Backoff
-from dranet.cluster.client import ApiClient
+from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.feature_follower import FeatureFollower, MissingFeatures
 from dranet.cluster.features import ApiFeatures, Feature, Support, ask_features, build_probe
 from dranet.cluster.slice_plan import DeleteSlice, DesiredPool, plan_sync
-from dranet.errors import ClusterError
+from dranet.errors import ClusterError, ProtocolError
 from dranet.testbed.apiserver.server import ApiServer
 
 DRIVER, NODE = "dra.net", "node-a"
@@ -91,6 +91,20 @@ async def test_a_webhook_that_knows_or_permits_no_dry_run_leaves_it_unknown(
 ) -> None:
     server.fail_next("POST", paths.RESOURCE_SLICES, status, count=100)
     assert supports(await ask_features(client, DRIVER, NODE)) == (UNKNOWN,) * 4
+
+
+@pytest.mark.parametrize("odd", [{}, {"kind": "Status", "status": "Success"}, {"metadata": {}, "spec": None}])
+async def test_an_answer_that_is_no_slice_says_nothing_of_the_fields(
+    client: ApiClient, monkeypatch: pytest.MonkeyPatch, odd: JsonObject
+) -> None:
+    """As of a proxy: taken for a server that drops fields, it would cost the slices their taints."""
+
+    async def create(*_: object, **__: object) -> JsonObject:
+        return odd
+
+    monkeypatch.setattr(client, "create", create)
+    with pytest.raises(ProtocolError):
+        await ask_features(client, DRIVER, NODE)
 
 
 @pytest.mark.parametrize("status", [401, 500, 503, 429])

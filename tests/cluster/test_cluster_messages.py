@@ -1,4 +1,4 @@
-"""What a peer that is no API server may say in a watch."""
+"""What we say, and what a peer that is no API server may say in a watch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dranet.cluster.failures import RequestName
-from dranet.cluster.messages import EventType, has_identity, parse_event
+from dranet.cluster.messages import EventType, encode_body, has_identity, parse_event
 from dranet.errors import ProtocolError
 
 WATCH = RequestName("GET", "/api/v1/configmaps", watch=True)
@@ -34,3 +37,14 @@ def test_an_event_without_identity_is_no_event(kind: str, metadata: Any) -> None
     with pytest.raises(ProtocolError, match="watch event not understood"):
         parse_event(WATCH, line(kind, {"metadata": metadata}))
     assert not has_identity({"metadata": metadata})
+
+
+@given(text=st.text(st.characters(exclude_categories=())))
+@example(text="rail \U0001f600")
+@example(text="not UTF-8: \udcff")
+@example(text="\x00\x7f\x85\u2028\ufeff\uffff\U0010ffff\\ud83d")
+def test_a_body_is_the_same_as_json_and_as_the_yaml_that_an_apply_patch_is_read_as(text: str) -> None:
+    encoded = encode_body({"key": text})
+    whole = {"key": "".join("\ufffd" if 0xD800 <= ord(c) <= 0xDFFF else c for c in text)}
+    assert json.loads(encoded) == whole
+    assert yaml.load(encoded, yaml.CSafeLoader) == whole  # libyaml, of which Go's decoder is a translation

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cluster.client import JsonObject
+from dranet.cluster.features import build_probe
 from dranet.cluster.slice_plan import (
     CreateSlice,
     DeleteSlice,
@@ -21,6 +22,7 @@ from dranet.cluster.slice_plan import (
     name_prefix,
     plan_sync,
 )
+from dranet.testbed.apiserver.formats import is_subdomain
 
 DRIVER, NODE, POOL = "dra.net", "node-a", "pool-a"
 OWNER = build_owner({"metadata": {"name": NODE, "uid": "n"}})
@@ -279,6 +281,17 @@ def test_a_name_that_the_server_cut_is_still_ours() -> None:
     existing = found(0, ["d0"], name=cut)
     existing["spec"]["nodeName"] = node
     assert plan_sync([existing], wanted).writes == ()
+
+
+@pytest.mark.parametrize("length", range(225, 254))
+def test_with_the_longest_node_name_the_prefix_is_one_that_the_server_takes(length: int) -> None:
+    """It checks all of a prefix as a name, with a dash at its end, before it cuts it."""
+    node = ".".join(["n" * 61] * 4)[:length].rstrip(".")
+    desired = DesiredPool("driver-of-some-length.example.com", node, node, ((),))
+    prefix = name_prefix(desired, 0)
+    for one in (prefix, build_probe(desired.driver, node, ())["metadata"]["generateName"]):
+        assert is_subdomain(f"{one[:-1]}a")
+    assert decode_index(f"{prefix[:58]}x7k2p", desired) == 0
 
 
 def test_a_random_name_that_begins_like_an_index_is_not_taken_for_one() -> None:

@@ -29,6 +29,7 @@ from tests.cluster.publishing import (
     running,
 )
 
+LISTED = paths.RESOURCE_SLICES
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
@@ -199,7 +200,28 @@ async def test_a_node_object_that_comes_late_is_waited_for(client: ApiClient, wa
         await wait_until(lambda: publisher.is_published and publisher.last_error == "")
 
 
-async def test_however_long_the_node_object_takes_it_is_looked_for_every_few_seconds(
+async def test_a_node_object_that_never_comes_is_not_looked_for_at_that_pace_for_ever(
+    server: ApiServer, own: CountingClient, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+) -> None:
+    """As with a wrong node name on every node."""
+    publisher = SlicePublisher(own, DRIVER, NODE, retry_backoff=Backoff(3600, 3600))
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(publisher, "_wait_for_desired", wait)
+    async with running(publisher):
+        publisher.set_desired(pages(["a"]))
+        await wait_until(lambda: len(waits) > 70)
+    assert waits[59] == 5.0
+    assert waits[60] >= 1800
+    lists = [record for record in server.requests if (record.method, record.path) == ("GET", LISTED)]
+    assert len(lists) == 1  # nothing was written, so there is nothing to look for
+
+
+async def test_a_node_object_that_is_late_is_looked_for_every_few_seconds(
     own: CountingClient, client: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = SlicePublisher(own, DRIVER, NODE, retry_backoff=Backoff(3600, 3600))
@@ -382,6 +404,25 @@ async def test_an_answer_that_is_no_api_object_is_tried_again(
     await publish(publisher, pages(["a"]))
     assert device_names(server) == [["a"]]
     assert publisher.counters.failures == {Reason.PROTOCOL_ERROR: 2}
+
+
+@pytest.mark.parametrize("odd", [{}, {"kind": "Status", "status": "Success"}, {"metadata": None}])
+async def test_an_answer_that_is_no_node_is_tried_again(
+    server: ApiServer,
+    own: CountingClient,
+    publisher: SlicePublisher,
+    monkeypatch: pytest.MonkeyPatch,
+    odd: JsonObject,
+) -> None:
+    real, answers = own.get, [odd]
+
+    async def get(path: str) -> JsonObject:
+        return answers.pop() if answers else await real(path)
+
+    monkeypatch.setattr(own, "get", get)
+    await publish(publisher, pages(["a"]))
+    assert device_names(server) == [["a"]]
+    assert publisher.counters.failures == {Reason.PROTOCOL_ERROR: 1}
 
 
 # One instance after the other, and after itself.

@@ -97,6 +97,8 @@ async def test_a_half_open_watch_is_replaced_and_what_it_missed_is_told(
     server: ApiServer, client: ApiClient, news: News
 ) -> None:
     assert await next_snapshot(news) == set()
+    await client.create(MAPS, config_map("heard"))
+    assert await next_event(news) == (EventType.ADDED, "heard")
     server.hold_watches()
     waiting = asyncio.create_task(next_event(news))
     await client.create(MAPS, config_map("a"))
@@ -105,6 +107,17 @@ async def test_a_half_open_watch_is_replaced_and_what_it_missed_is_told(
             await asyncio.wait([waiting], timeout=0.01)
     server.release_watches()
     assert await waiting == (EventType.ADDED, "a")
+
+
+async def test_a_watch_that_never_says_a_word_is_replaced_by_a_new_snapshot(
+    server: ApiServer, client: ApiClient, news: News
+) -> None:
+    """After a restore from a backup the version is of the future: a server takes it, and tells nothing until
+    it gets there, which may be days."""
+    server.hold_watches()
+    assert await next_snapshot(news) == set()
+    await client.create(MAPS, config_map("a"))
+    assert await next_snapshot(news) == {"a"}
 
 
 async def test_trouble_is_logged_once_and_so_is_its_end(
@@ -198,6 +211,22 @@ async def test_a_page_token_that_expires_starts_the_list_over_and_nothing_is_the
     snapshot = await fetch_snapshot(client, MAPS, page_size=2)
     assert [item["metadata"]["name"] for item in snapshot.items] == [f"m{number}" for number in range(5)]
     assert [bool(token) for token in asked] == [False, True, False]
+
+
+async def test_a_list_that_leads_back_to_where_it_was_is_no_list(
+    client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a cache that takes no notice of the query: it would be read for ever."""
+    page = {"metadata": {"resourceVersion": "1", "continue": "next"}, "items": []}
+
+    async def list_items(*_: object, **__: object) -> JsonObject:
+        await asyncio.sleep(0)
+        return page
+
+    monkeypatch.setattr(client, "list", list_items)
+    with pytest.raises(ProtocolError):
+        async with asyncio.timeout(1):
+            await fetch_snapshot(client, MAPS)
 
 
 async def test_a_version_that_the_server_keeps_refusing_is_given_up_for_a_new_snapshot(
@@ -298,6 +327,25 @@ async def test_a_server_that_answers_410_after_its_absence_is_listed_without_fur
     assert away > 2.0
     assert first <= 1.0
     assert 1.0 <= second <= 2.0  # one who forgets at once again is not listed at full speed
+
+
+async def test_a_watch_that_is_cut_after_each_word_is_not_renewed_at_full_speed(
+    client: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch(*_: object, **__: object) -> AsyncGenerator[WatchEvent, None]:
+        yield WatchEvent(EventType.BOOKMARK, {"metadata": {"resourceVersion": "1"}})
+
+    monkeypatch.setattr(client, "watch", watch)
+    backoff = RecordedBackoff()
+    async with contextlib.aclosing(list_and_watch(client, MAPS, backoff=backoff)) as news:
+        assert await next_snapshot(news) == set()
+        following = asyncio.create_task(next_event(news))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while len(backoff.waits) < 8:
+                await asyncio.wait([following], timeout=0.01)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert backoff.waits[7] >= 32.0
 
 
 @pytest.mark.parametrize(

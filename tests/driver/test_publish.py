@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from dranet.driver import publish
 from dranet.driver.captured import CapturedFacts
+from dranet.driver.pace import BURST
 from dranet.driver.publish import Inventory, PublishLoop, View
 from dranet.errors import DeviceError, KernelError, Reason, SettingsError
 from dranet.inventory.decision import Decision
@@ -25,6 +27,7 @@ from dranet.model.facts import Address, Link, NodeFacts, Route
 from dranet.model.taint import Taint
 from dranet.store import ClaimStore
 from dranet.telemetry import Metrics
+from tests.data.layouts import capture_file
 from tests.namespaces import Namespace
 
 UPLINK = Link(2, "eth0", flags=1, carrier=True, addresses=(Address("192.0.2.2/24"),))
@@ -180,6 +183,33 @@ def test_a_capture_that_cannot_be_used_refuses_the_start(
         file.write_bytes(content)
     with pytest.raises(SettingsError, match=r"facts file|capture"):
         make(CapturedFacts(str(file))).scan()
+
+
+async def test_a_link_that_flaps_for_long_is_not_published_each_time(make: Make) -> None:
+    reader, slices = Reader(), Slices()
+    inventory = make(reader)
+    loop = PublishLoop(inventory, slices, inventory._metrics, 60.0, on_scan=do_nothing)
+    for number in range(100):
+        reader.facts = NodeFacts(links=(replace(NIC, operstate="down" if number % 2 else "up"),))
+        assert await loop.scan_and_publish()
+    assert BURST <= len(slices.pages) <= BURST + 1
+
+
+async def test_to_know_more_than_a_slice_takes_is_no_fault_and_said_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As every RDMA NIC makes it: one line for a whole GPU server, whatever the number of scans."""
+    inventory = make(CapturedFacts(str(capture_file("dgx-h100"))))
+    loop = PublishLoop(inventory, Slices(), inventory._metrics, 60.0, on_scan=do_nothing)
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        assert await loop.scan_and_publish()
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert caplog.messages[0].startswith(
+        "more is known of 12 devices than the 32 attributes that a slice takes"
+    )
+    assert "dra.net/adminUp" in caplog.messages[0]
+    assert metric(inventory, "dranet_inventory_warnings") == 0
 
 
 # --- the loop -------------------------------------------------------------------------------------------

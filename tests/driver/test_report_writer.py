@@ -137,6 +137,20 @@ async def test_the_whole_life_of_a_device_is_valid_for_the_server(node: Node) ->
     assert event["reason"] == "NetworkDeviceAttachFailed"
 
 
+async def test_a_server_that_keeps_no_status_of_devices_is_told_of_once_with_its_gate(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else whoever looks for it in a claim finds nothing, and nowhere a word why."""
+    server = ApiServer(profile="1.35", gates={"DRAResourceClaimDeviceStatus": False})
+    async with server, node_of(server) as node:
+        for name in ("c", "d"):
+            node.announcer.prepared(await node.make(name))
+            await node.settled()
+        assert node.applies("c") == 1
+    (told,) = [message for message in caplog.messages if "DRAResourceClaimDeviceStatus" in message]
+    assert told.startswith("claims get no status of their devices: the API server drops it")
+
+
 async def test_nothing_is_written_that_is_there_already(node: Node) -> None:
     record = await node.make("c")
     for _ in range(3):

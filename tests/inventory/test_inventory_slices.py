@@ -169,12 +169,26 @@ def test_bad_values_and_names_are_left_out_and_long_ones_cut() -> None:
 
 def test_one_line_tells_what_a_device_lost() -> None:
     odd = Device("eth0", DeviceKind.NIC, {"example.com/a": "\udcff"}, left_out={"dra.net/mac": "is odd"})
-    (full,) = plan_slices([EVERYTHING]).losses
 
     (line,) = plan_slices([odd, device("eth1", mtu=1500)]).losses
     head, text = "is published without some attributes:", "is no text (bytes that are not UTF-8)"
     assert line == f"device eth0 {head} dra.net/mac is odd; example.com/a {text}"
-    assert full.startswith(f"device eth0 {head} there is no room for dra.net/adminUp, dra.net/bond,")
+
+
+def test_to_know_more_than_a_slice_takes_is_no_loss() -> None:
+    plan = plan_slices([EVERYTHING, device("eth1", mtu=1500)])
+
+    assert plan.losses == ()
+    assert plan.crowded == {"eth0": tuple(sorted(entry.qualified for entry in a.CATALOGUE[27:]))}
+
+
+def test_what_the_operator_added_or_prefers_is_missed_where_there_is_no_room() -> None:
+    preferred = [entry.name for entry in a.CATALOGUE if entry.qualified not in a.ESSENTIAL_NAMES]
+    plan = plan_slices([knowing(*Stability, own=26)], Policy(prefer_attributes=tuple(preferred[:1])))
+
+    (line,) = plan.losses
+    assert line.endswith(f": there is no room for dra.net/{preferred[0]}, example.com/own25")
+    assert not {f"dra.net/{preferred[0]}", "example.com/own25"} & set(plan.crowded["eth0"])
 
 
 def test_an_odd_name_or_one_that_is_taken_hides_that_device_alone() -> None:
