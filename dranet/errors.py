@@ -29,6 +29,7 @@ class Reason(StrEnum):
     HOOK_DEADLINE_EXCEEDED = "HookDeadlineExceeded"
     DHCP_FAILED = "DHCPFailed"
     DHCP_LEASE_EXPIRED = "DHCPLeaseExpired"
+    DHCP_LEASE_REFUSED = "DHCPLeaseRefused"
     NETNS_GONE = "NetworkNamespaceGone"
     MISSING_FEATURE = "MissingFeature"
     KERNEL_ERROR = "KernelError"

@@ -181,7 +181,10 @@ class Attachments:
             self._commit_place(pod, claims, read_netns_id(netns), deadline)
             links = attach(_plans(claims), netns, self._uplink_rules(), deadline=deadline)
         except Exception as error:
-            netns.close()
+            if all(claim.sandbox_id == pod.id for claim in claims):  # what was in the pod stays there
+                self._namespaces.hold(pod.uid, pod.id, netns)
+            else:
+                netns.close()
             for claim in claims:
                 self._gate.close(claim.claim.uid)  # it may have been open since an earlier attach
             if isinstance(error, KernelError) and error.operation == DEADLINE:

@@ -231,11 +231,17 @@ class PodHooks:
                 return  # since we looked: the hook of the newer driver does it
             context = {"pod": f"{pod.namespace}/{pod.name}", "reason": error.reason}
             log.warning("attach failed: %s", error, extra={"context": context})
-            if all(self._attachments.is_attached(claim, pod.id) for claim in claims):
-                self._announcer.container_refused(pod, error)  # the devices are there, and stay
+            if self._keeps_devices(pod, claims, error):
+                self._announcer.container_refused(pod, error)
             else:
                 self._announcer.attach_failed(claims, error)
             raise
+
+    def _keeps_devices(self, pod: PodSandbox, claims: Sequence[PreparedClaim], error: DranetError) -> bool:
+        """The devices were in the pod before, and stay; with an address less, where a lease has ended."""
+        if error.reason is Reason.DHCP_LEASE_EXPIRED:
+            return all(claim.sandbox_id == pod.id for claim in claims)
+        return all(self._attachments.is_attached(claim, pod.id) for claim in claims)
 
     def _take_back(self, pod: PodSandbox) -> None:
         """The runtime was told that the pod failed; a container must not find its gate open.

@@ -2,7 +2,8 @@
 
 The lease lives in the claim's record, so a restart finds it and goes on. A renewal asks in the pod's
 namespace, where the address is; while no pod has the link yet, on the host. What must not happen is silence:
-an address whose lease has ended is taken away by the kernel, and the pod and its claim say why.
+an address whose lease has ended, or that its server has taken back, leaves the pod's link; the claim's status
+and the file in the pod say what is left on it, and why.
 
 Times: a lease counts in unix time, because that survives a restart; from then on it is measured on a clock
 that nobody sets. A wall clock that was set while the driver was down makes it ask too early or too late;
@@ -17,7 +18,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol, TypeVar
@@ -25,14 +26,17 @@ from typing import Protocol, TypeVar
 from dranet.dataclass import dataclass
 from dranet.driver.attachments import Attachments
 from dranet.driver.instances.work_locks import Work, WorkLocks
+from dranet.driver.lease_client import LeaseClient, check_namespace
+from dranet.driver.lease_records import HeldLease, LeaseEnd, LeaseRecords, iter_leases
 from dranet.driver.reports.announce import Announcer
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import read_netns_id
-from dranet.model.plan import AttachPlan, CreateLink, DhcpLease, PreparedClaim
+from dranet.model.plan import DhcpLease, PreparedClaim
+from dranet.model.status import AttachedLink
 from dranet.store import ClaimStore
 from dranet.telemetry import LeaseOutcome, Metrics, Outcome
+
+__all__ = ["Clock", "HeldLease", "LeaseClient", "Leases", "iter_leases", "next_attempt_age"]
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +48,16 @@ RETRY_SECONDS = 60.0
 """At least so long between two attempts to renew (RFC 2131, 4.4.5)."""
 JITTER = 0.1
 """A renewal begins up to this part of T1 early, so that pods that started together do not ask together."""
+_ENDED = (Reason.DHCP_LEASE_EXPIRED, Reason.DHCP_LEASE_REFUSED)
+"""Of a renewal: there is nothing to renew any more."""
+
+
+LinksListener = Callable[[PreparedClaim, Sequence[AttachedLink]], Sequence[AttachedLink]]
+"""Takes the links of a claim as they are in its pod now; returns them with what belongs to them (RDMA)."""
+
+
+def _keep_to_ourselves(_: PreparedClaim, links: Sequence[AttachedLink]) -> Sequence[AttachedLink]:
+    return links
 
 
 class Wanted(Protocol):
@@ -55,26 +69,6 @@ class Wanted(Protocol):
     def ifname(self) -> str: ...
     @property
     def mac(self) -> str: ...
-
-
-class LeaseClient:
-    """Asks DHCP servers. Blocking; raises KernelError. The client is loaded for the first lease."""
-
-    def acquire(self, ifname: str, mac: str, wanted: str = "") -> DhcpLease:
-        from dranet.kernel.dhcp.client import acquire_lease
-
-        return acquire_lease(ifname, mac, wanted=wanted)
-
-    def renew(self, lease: DhcpLease, netns_path: str, ifname: str, *, rebind: bool) -> DhcpLease:
-        from dranet.kernel.dhcp.client import renew_lease
-
-        with NetworkNamespace.open(netns_path) as netns:
-            return renew_lease(lease, netns, ifname, rebind=rebind)
-
-    def release(self, lease: DhcpLease, ifname: str) -> None:
-        from dranet.kernel.dhcp.client import release_lease
-
-        release_lease(lease, ifname)
 
 
 class Clock:
@@ -99,37 +93,6 @@ class Clock:
                 await news.wait()
         except TimeoutError:
             return
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLease:
-    """A lease of a prepared claim, as its record has it."""
-
-    record: PreparedClaim
-    position: int
-    """Of its device in the record."""
-    plan: AttachPlan
-    lease: DhcpLease
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.record.claim.uid, self.position
-
-    @property
-    def host_ifname(self) -> str:
-        """The link on the host: the pod's own before and after, or the one below it."""
-        if self.plan.host is not None:
-            return self.plan.host.ifname
-        parents = (step.parent_ifname for step in self.plan.steps if isinstance(step, CreateLink))
-        return next(parents, "")
-
-
-def iter_leases(records: Iterable[PreparedClaim]) -> Iterator[HeldLease]:
-    """Every lease of the records."""
-    for record in records:
-        for position, device in enumerate(record.devices):
-            if device.plan is not None and device.plan.lease is not None:
-                yield HeldLease(record, position, device.plan, device.plan.lease)
 
 
 @dataclass(slots=True)
@@ -169,6 +132,9 @@ class Leases:
         self._released: set[str] = set()
         """UIDs of claims that are being unprepared: their leases are gone before their records are."""
         self._news = asyncio.Event()
+        self._records = LeaseRecords(store, attachments, self._client, self._work, self._released)
+        self.on_links: LinksListener = _keep_to_ourselves
+        """Told what is on a claim's links when a lease has ended, or is back; in a thread, and quick."""
         self._metrics.leases.set_function(lambda: len(self._watches))
 
     # --- Prepare and Unprepare ---
@@ -286,8 +252,8 @@ class Leases:
             renewed = await self._ask(own, rebind)
             is_kept = await self._in_thread(functools.partial(self._keep, own, renewed))
         except DranetError as error:
-            if self._is_in_place(own):  # else it is asked again at once, where the link is now
-                self._note_failure(own, watch, error)
+            if self._records.is_in_place(own):  # else it is asked again at once, where the link is now
+                await self._note_failure(own, watch, error)
             return
         if not is_kept:  # unprepared meanwhile: the server has just been told that we stay
             await self._release_one(own.host_ifname, renewed)
@@ -295,7 +261,10 @@ class Leases:
         self._metrics.renewals.labels(LeaseOutcome.REBOUND if rebind else LeaseOutcome.RENEWED).inc()
         self._watches[own.key] = self._watch(replace(own, lease=renewed))
         if watch.is_lost:
-            self._announcer.lease_back(own.record, own.position)
+            await self._tell_back(own)
+
+    def _keep(self, own: HeldLease, renewed: DhcpLease) -> bool:
+        return self._records.keep(own, renewed)
 
     async def _ask(self, own: HeldLease, rebind: bool) -> DhcpLease:
         if own.record.netns_path:
@@ -305,7 +274,7 @@ class Leases:
     def _ask_in_pod(self, own: HeldLease, rebind: bool) -> DhcpLease:
         record = own.record
         if record.netns_id:
-            _check_namespace(record.netns_path, record.netns_id)
+            check_namespace(record.netns_path, record.netns_id)
         return self._client.renew(own.lease, record.netns_path, own.plan.pod_ifname, rebind=rebind)
 
     async def _ask_on_host(self, own: HeldLease) -> DhcpLease:
@@ -314,48 +283,66 @@ class Leases:
             self._client.acquire, own.host_ifname, own.lease.client_mac, leased_ip(own.lease)
         )
         lease = await self._on_link(own.host_ifname, ask)
-        if lease.address != own.lease.address:
+        if leased_ip(lease) != leased_ip(own.lease):
             await self._release_one(own.host_ifname, lease)
             raise KernelError(
-                f"the server gives {lease.address} instead of {own.lease.address}",
+                f"the DHCP lease of {own.lease.address} has ended: the server gives {lease.address} instead",
                 operation="renew DHCP lease",
                 link=own.host_ifname,
-                reason=Reason.DHCP_FAILED,
+                reason=Reason.DHCP_LEASE_REFUSED,
             )
-        return lease
+        return replace(lease, address=own.lease.address)
 
-    def _keep(self, own: HeldLease, renewed: DhcpLease) -> bool:
-        """Commit the lease into the record as it is now; whether the record still has the old one."""
-        with self._attachments.locked():
-            record = self._store.get(own.record.claim.uid)
-            if record is None or own.position >= len(record.devices):
-                return False
-            if record.claim.uid in self._released or self._work.is_held(Work.ENDING_LEASES, record.claim.uid):
-                return False
-            device = record.devices[own.position]
-            if device.plan is None or device.plan.lease != own.lease:
-                return False
-            changed = replace(device, plan=replace(device.plan, lease=renewed))
-            devices = (*record.devices[: own.position], changed, *record.devices[own.position + 1 :])
-            self._store.put(replace(record, devices=devices))
-            return True
-
-    def _is_in_place(self, own: HeldLease) -> bool:
-        """The link has not gone into a pod, or out of it, since the server was asked."""
-        record = self._store.get(own.record.claim.uid)
-        return record is not None and record.sandbox_id == own.record.sandbox_id
-
-    def _note_failure(self, own: HeldLease, watch: _Watch, error: DranetError) -> None:
+    async def _note_failure(self, own: HeldLease, watch: _Watch, error: DranetError) -> None:
         age = self._clock.steady() - watch.began
         self._metrics.renewals.labels(LeaseOutcome.FAILED).inc()
         context = {"claim": own.record.claim, "pod": own.record.pod, "address": own.lease.address}
-        log.warning("a lease is not renewed: %s", error, extra={"context": context})
-        has_ended = error.reason is Reason.DHCP_LEASE_EXPIRED or age >= own.lease.lease_seconds
+        level = logging.DEBUG if watch.is_lost else logging.WARNING  # an end is said once
+        log.log(level, "a lease is not renewed: %s", error, extra={"context": context})
+        has_ended = error.reason in _ENDED or age >= own.lease.lease_seconds
         watch.due = watch.began + (age + RETRY_SECONDS if has_ended else next_attempt_age(own.lease, age))
         if has_ended and not watch.is_lost:
-            watch.is_lost = True
-            self._metrics.renewals.labels(LeaseOutcome.EXPIRED).inc()
-            self._announcer.lease_lost(own.record, own.position, _ended(own, error))
+            await self._end(own, watch, error)
+
+    async def _end(self, own: HeldLease, watch: _Watch, error: DranetError) -> None:
+        """The address leaves the pod, and users hear of it; unless the kernel gives it more time."""
+        now = self._clock.steady()
+        is_refused = error.reason is Reason.DHCP_LEASE_REFUSED
+        is_over = now - watch.began >= own.lease.lease_seconds
+        end = functools.partial(self._records.end, own, is_refused=is_refused, is_over=is_over)
+        try:
+            ended = await self._in_thread(end)
+        except DranetError as problem:
+            log.warning(
+                "an ended lease is looked at again: %s", problem, extra={"context": {"pod": own.record.pod}}
+            )
+            return
+        if ended is None:
+            return
+        if ended.seconds_left:  # somebody has set the wall clock while the driver was down
+            watch.due = now + min(ended.seconds_left, RETRY_SECONDS)
+            return
+        watch.lease, watch.is_lost = ended.lease, True
+        self._metrics.renewals.labels(LeaseOutcome.EXPIRED).inc()
+        links = await self._note_links(ended)
+        self._announcer.lease_lost(ended.record, own.position, _ended(own, error))
+        if links is not None:
+            self._announcer.attached([ended.record], links)
+
+    async def _tell_back(self, own: HeldLease) -> None:
+        try:
+            found = await self._in_thread(functools.partial(self._records.look, own))
+        except DranetError as error:
+            log.warning("the links of %s are not looked at: %s", own.record.pod, error)
+            found = None
+        if found is not None and (links := await self._note_links(found)) is not None:
+            self._announcer.attached([found.record], links)
+        self._announcer.lease_back(own.record, own.position)
+
+    async def _note_links(self, found: LeaseEnd) -> Sequence[AttachedLink] | None:
+        if found.links is None:
+            return None
+        return await self._in_thread(functools.partial(self.on_links, found.record, found.links))
 
     # --- threads ---
 
@@ -372,22 +359,6 @@ class Leases:
         return ThreadPoolExecutor(THREADS, thread_name_prefix="dhcp")
 
 
-def _check_namespace(path: str, netns_id: str) -> None:
-    """A path may lead to the namespace of a later pod, where another link has the name.
-
-    Raises:
-        KernelError: ``NetworkNamespaceGone``: it does, or to none.
-    """
-    with NetworkNamespace.open(path) as netns:
-        found = read_netns_id(netns)
-    if found != netns_id:
-        raise KernelError(
-            f"{path} leads to another pod's network namespace by now",
-            operation="renew DHCP lease",
-            reason=Reason.NETNS_GONE,
-        )
-
-
 def next_attempt_age(lease: DhcpLease, age: float) -> float:
     """At what age of the lease to ask again after a failure (RFC 2131, 4.4.5).
 
@@ -401,7 +372,7 @@ def next_attempt_age(lease: DhcpLease, age: float) -> float:
 
 
 def _ended(own: HeldLease, error: DranetError) -> DranetError:
-    if error.reason is Reason.DHCP_LEASE_EXPIRED:
+    if error.reason in _ENDED:
         return error
     return KernelError(
         f"the DHCP lease of {own.lease.address} from {own.lease.server} has ended: {error.message}",

@@ -171,23 +171,37 @@ class Preparer:
         return record is not None and record.boot_id == self._boot_id and not record.sandbox_id
 
     async def _prepare_for_next(self, claim: Claim) -> PreparedClaim | None:
-        """The claim's leases stay: they are of its devices, not of a pod."""
+        """The claim's leases stay, as they are of its devices; those that have ended are asked for anew."""
         async with self._work.hold(Work.DEVICE, self._devices_of(claim)):
             record = self._store.get(claim.ref.uid)
             if not self._is_left(record) or record.pod.uid in {user.uid for user in claim.reserved_for}:
                 return None
             decoded = await asyncio.to_thread(self._decode, claim)
-            return await _in_thread(partial(self._plan_again_and_commit, claim, decoded))
+            _check_same_devices(decoded, record)
+            kept = _leases_of(decoded, record)
+            missing = [request for request in decoded.dhcp if request.device not in kept]
+            fresh = await self._leases.acquire(missing)
+            try:
+                planned = await _in_thread(partial(self._plan_again_and_commit, claim, decoded, fresh))
+            except Exception:
+                await self._leases.release_unused(missing, fresh)
+                raise
+            self._leases.committed()
+            return planned
 
     def _plan_again_and_commit(
-        self, claim: Claim, decoded: DecodedClaim, is_cancelled: Callable[[], bool]
+        self,
+        claim: Claim,
+        decoded: DecodedClaim,
+        fresh: Mapping[str, DhcpLease],
+        is_cancelled: Callable[[], bool],
     ) -> PreparedClaim | None:
         with self._attachments.locked():
             record = self._store.get(claim.ref.uid)  # a lease may have been renewed
             if not self._is_left(record):
-                return None
-            _check_same_devices(decoded, record)
-            return self._plan_and_commit(claim, decoded, _leases_of(decoded, record), is_cancelled)
+                raise ProtocolError("another instance of the driver has changed its record", retryable=True)
+            leases = {**_leases_of(decoded, record), **fresh}
+            return self._plan_and_commit(claim, decoded, leases, is_cancelled)
 
     async def _unprepare_one(self, ref: ClaimRef) -> str:
         try:
@@ -317,8 +331,10 @@ def _check_same_devices(decoded: DecodedClaim, record: PreparedClaim) -> None:
 
 
 def _leases_of(decoded: DecodedClaim, record: PreparedClaim) -> dict[str, DhcpLease]:
+    """Those that have not ended, by device."""
     pairs = zip(decoded.devices, record.devices, strict=True)
-    return {own.key: held.plan.lease for own, held in pairs if held.plan is not None and held.plan.lease}
+    leases = ((own.key, held.plan.lease) for own, held in pairs if held.plan is not None)
+    return {key: lease for key, lease in leases if lease is not None and lease.lease_seconds}
 
 
 def _answer(prepared: PreparedDevice) -> PreparedDeviceAnswer:

@@ -133,7 +133,8 @@ class Reconciler:
                 return  # since we looked: the newer driver does it
             for record in records:
                 self._count(Action.FAILED, record, str(error))
-            self._announcer.attach_failed(records, error)
+            if error.reason is not Reason.DHCP_LEASE_EXPIRED or not _are_placed(records, pod):
+                self._announcer.attach_failed(records, error)  # of the others ``Leases`` tells what is left
             return
         if report is not None:
             for record in records:
@@ -159,3 +160,7 @@ class Reconciler:
         self._metrics.reconcile_actions.labels(action).inc()
         level = logging.WARNING if action is Action.FAILED else logging.INFO
         log.log(level, "%s: %s", action, why, extra={"context": {"claim": record.claim, "pod": record.pod}})
+
+
+def _are_placed(records: Sequence[PreparedClaim], pod: PodSandbox) -> bool:
+    return all(record.sandbox_id == pod.id for record in records)

@@ -42,6 +42,9 @@ class SeenLink:
 
     link: Link
     counters: Mapping[str, int] = field(default_factory=dict)
+    times_off: int = 0
+    """How often it was seen to be switched off, however short that was. Who only looks now and then sees the
+    lost carrier alone."""
 
 
 def parse_seen_link(payload: bytes) -> SeenLink:

@@ -17,6 +17,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from dranet.errors import KernelError
@@ -252,7 +253,10 @@ class _FollowedPod:
             self._unseen.discard(ifindex)
         if is_gone:
             self.links.pop(ifindex, None)
-        elif ifindex in self.links or len(self.links) < MOST_LINKS:
+        elif (before := self.links.get(ifindex)) is not None:
+            is_switch = before.link.is_up and not seen.link.is_up
+            self.links[ifindex] = replace(seen, times_off=before.times_off + is_switch)
+        elif len(self.links) < MOST_LINKS:
             self.links[ifindex] = seen
 
 

@@ -26,7 +26,7 @@ class ConditionMeaning(NamedTuple):
 _NOT_YET = "prepared; the pod's sandbox does not run yet"
 _OVER = "the pod's sandbox has ended"
 _UNDONE = "the attach failed and was undone; the kubelet tries again"
-_OR_LEASE = f"{_UNDONE}; or a DHCP lease has ended (`DHCPLeaseExpired`)"
+_OR_LEASE = f"{_UNDONE}; or a DHCP lease has ended (`DHCPLeaseExpired`, `DHCPLeaseRefused`)"
 
 _OF_THE_POD = (
     (

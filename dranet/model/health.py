@@ -109,6 +109,8 @@ class Signs:
     pcie: PcieLink | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of firmware and drivers, by what they are versions of (:data:`FIRMWARE_SOURCES` and others)."""
+    times_off: int = 0
+    """How often the holder has switched the link off, as far as that was told."""
 
 
 FIRMWARE_SOURCES = ("firmware", "RDMA firmware")

@@ -109,6 +109,7 @@ class DeviceTracker:
         self._counters = Counters(patience.window_seconds)
         self._pcie = PcieJudge()
         self._holder = ""
+        self._times_off = 0
         self._losses: int | None = None
         self._on_since: float | None = None
         """When the link was switched on, or came into these hands."""
@@ -188,12 +189,14 @@ class DeviceTracker:
         return losses
 
     def _has_new_start(self, signs: Signs) -> bool:
-        return self._on_since is None or _is_off(signs) or signs.holder != self._holder
+        is_moved = signs.holder != self._holder
+        was_off = signs.times_off != self._times_off and not is_on_infiniband(signs)
+        return self._on_since is None or _is_off(signs) or is_moved or was_off
 
     def _start_again(self, signs: Signs, now: float) -> None:
         """A link that is moved, or switched off and on, loses its carrier by that: such losses do not count,
         and it needs time until it works."""
-        self._holder, self._losses = signs.holder, None
+        self._holder, self._losses, self._times_off = signs.holder, None, signs.times_off
         self._has_worked = self._was_good = False
         self._on_since = None if _is_off(signs) else now
         self._counters.restart()

@@ -254,6 +254,47 @@ def test_an_nri_socket_that_is_none_is_a_problem(node: Settings, tmp_path: Path,
     assert "--nri-socket" in finding.mend
 
 
+def test_an_nri_socket_that_a_killed_runtime_has_left_is_a_problem(node: Settings) -> None:
+    """It looks as ever. NRI was switched off, say, and the runtime killed instead of stopped."""
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind("left.sock")
+    (finding,) = unfit(judge_places(replace(node, nri_socket=Path("left.sock"))))
+    assert finding.severity is PROBLEM
+    assert finding.seen == "the NRI socket left.sock is left over: nobody listens on it"
+    assert "enable NRI" in finding.mend
+
+
+def test_a_runtime_that_listens_does_not_notice_the_doctor(node: Settings) -> None:
+    with socket.socket(socket.AF_UNIX) as runtime:
+        runtime.bind("live.sock")
+        runtime.listen()
+        runtime.setblocking(False)
+        assert unfit(judge_places(replace(node, nri_socket=Path("live.sock")))) == []
+        with pytest.raises(BlockingIOError):
+            runtime.accept()
+
+
+def test_a_socket_that_this_user_may_not_use_is_said_to_be_that(node: Settings, tmp_path: Path) -> None:
+    tmp_path.chmod(0o711)
+    (tmp_path / "nri.sock").chmod(0o600)
+    with as_nobody():
+        (finding,) = unfit(
+            [f for f in judge_places(replace(node, nri_socket=Path("nri.sock"))) if "nri" in f.seen]
+        )
+    assert finding.seen == "the NRI socket nri.sock may not be used by this user"
+
+
+def test_a_disk_without_room_for_another_file_is_full(
+    node: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.statvfs(node.state_dir)
+    fields = list(real)
+    fields[5:8] = [1000, 0, 0]  # f_files, f_ffree, f_favail
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
+    found = {finding.seen for finding in unfit(judge_places(node))}
+    assert f"{node.state_dir} has no room for another file (inodes)" in found
+
+
 @contextmanager
 def as_nobody() -> Iterator[None]:
     """Without root's right to look everywhere."""

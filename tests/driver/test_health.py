@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -357,6 +358,26 @@ async def test_counters_read_in_other_hands_are_forgotten(bench: Bench) -> None:
     assert symbol_errors() == [7]
 
 
+async def test_what_was_counted_in_a_pod_is_no_fault_of_a_device_that_came_back(bench: Bench) -> None:
+    """The next full scan comes a minute after the give-back; what was read before is older than the pod."""
+    ports = bench.sysfs / "class/infiniband/mlx5_0/ports/1/counters"
+    ports.mkdir(parents=True)
+    (ports / "link_downed").write_text("0\n")
+    await bench.scan(is_full=True)
+    await bench.scan(100, is_full=True)
+    bench.give_to_pod()
+    bench.pods.links[POD.uid] = [in_pod()]
+    await bench.scan(1)
+    (ports / "link_downed").write_text("4\n")
+    bench.store.delete("claim-uid")
+    bench.pods.links.clear()
+    bench.show(NIC)
+    await bench.scan(1)
+    await bench.scan(61, is_full=True)
+    await bench.scan(11)
+    assert bench.health() == (True, "")
+
+
 async def test_a_partial_scan_does_not_bring_back_what_a_port_was_a_minute_ago(bench: Bench) -> None:
     """It reads few RDMA devices again; of the others it repeats what the last full scan said."""
     down = replace(PORT, state="DOWN", phys_state="Polling")
@@ -592,7 +613,7 @@ class Slices:
 
 @asynccontextmanager
 async def publishing(
-    node: Namespace, folder: Path, store: ClaimStore
+    node: Namespace, folder: Path, store: ClaimStore, training_seconds: float = 60.0
 ) -> AsyncIterator[tuple[Slices, HealthMonitor, PodLinks]]:
     """Scan loop, pods' links and monitor as the driver wires them, with little patience."""
     slices, metrics = Slices(), Metrics()
@@ -602,13 +623,14 @@ async def publishing(
 
     def changed(pod_uid: str) -> None:
         monitor.pod_changed(pod_uid)
+        slices.changed.set()
 
     links = PodLinks(changed)
     monitor = HealthMonitor(
         inventory,
         SignSource(inventory, store, links, folder),
         "node-1",
-        HealthRules(Patience(Damping(0.3, 0.5)), TaintEffect.NO_SCHEDULE),
+        HealthRules(Patience(Damping(0.3, 0.5), training_seconds), TaintEffect.NO_SCHEDULE),
         HealthFile(folder / "health.json", "boot"),
         Announcer("dra.net", "node-1", Events(), metrics),
         metrics.health,
@@ -691,4 +713,38 @@ async def test_a_pulled_cable_of_a_pod_becomes_a_taint_and_goes_again(
         assert "net1 has no carrier" in fact.message
         await asyncio.to_thread(fabric.ip, "link", "set", "p-eth1", "up")
         await slices.wait(lambda: not slices.taints)
+    store.close()
+
+
+@pytest.mark.kernel
+async def test_a_tenant_who_switches_his_nic_off_and_on_makes_no_fault(
+    node: Namespace, pod: Namespace, tmp_path: Path
+) -> None:
+    """In a loop, as the start script of a container that crashes does; the driver looks now and then."""
+    store = ClaimStore(tmp_path / "claims.db")
+    store.open()
+    async with publishing(node, tmp_path, store, training_seconds=0.0) as (slices, monitor, links):
+        await slices.wait(slices.changed.is_set)
+        device = Device("eth1", DeviceKind.NIC, ifname="eth1")
+        plan = AttachPlan("eth1", (MoveLink("net1"),), "net1")
+        prepared = PreparedDevice("nic", "node-1", device, plan=plan)
+        claim = ClaimRef("default", "nic", "claim-uid")
+        store.put(PreparedClaim(claim, POD, (prepared,), "boot", "sandbox", str(pod.path), "cookie 1"))
+        await asyncio.to_thread(node.ip, "link", "set", "eth1", "netns", pod.name, "name", "net1")
+        await asyncio.to_thread(pod.ip, "link", "set", "net1", "up")
+        links.follow(POD.uid, pod.netns)
+        monitor.on_change = slices.changed.set
+        await slices.wait(lambda: [fact.healthy for fact in monitor.snapshot()] == [True])
+
+        def net1() -> SeenLink:
+            return next(seen for seen in links.get_links(POD.uid) if seen.link.ifname == "net1")
+
+        for times in range(1, 7):
+            await asyncio.to_thread(pod.ip_lines, "link set net1 down\nlink set net1 up\n")
+            await slices.wait(partial(lambda times: net1().times_off == times, times))
+        assert net1().counters[CARRIER_LOSSES] >= 6
+        monitor.look()
+        assert not monitor._trackers["eth1"].is_pending(FaultKind.LINK_FLAPPING)
+        assert [fact.healthy for fact in monitor.snapshot()] == [True]
+        assert not slices.taints
     store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases, next_attempt_age
 from dranet.driver.reports.announce import Announcer
 from dranet.errors import DranetError, KernelError, Reason
+from dranet.kernel.dhcp.lifetime import seconds_left
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import (
@@ -27,6 +28,7 @@ from dranet.model.plan import (
     PreparedClaim,
     PreparedDevice,
 )
+from dranet.model.status import AttachedLink
 from dranet.store import ClaimStore
 from dranet.telemetry import LeaseOutcome, Metrics
 
@@ -44,6 +46,7 @@ LEASE = DhcpLease(
 )
 SILENT = KernelError("no answer", reason=Reason.DHCP_FAILED)
 GONE = KernelError("the address is gone", reason=Reason.DHCP_LEASE_EXPIRED)
+REFUSED = KernelError("its server has taken it back", reason=Reason.DHCP_LEASE_REFUSED)
 
 
 class Enough(Exception):
@@ -91,6 +94,8 @@ class Server(LeaseClient):
     address: str = LEASE.address
     failing: set[str] = field(default_factory=set)
     """Links on which nobody answers."""
+    kernel_seconds: list[float] = field(default_factory=list)
+    """What the kernel still gives the address at each end of the lease, then nothing."""
 
     def acquire(self, ifname: str, mac: str, wanted: str = "") -> DhcpLease:
         self.said.append(("acquire", self.clock.passed, ifname, mac, wanted))
@@ -109,12 +114,22 @@ class Server(LeaseClient):
         if ifname in self.failing:
             raise SILENT
 
+    def end(self, lease: DhcpLease, netns_path: str, ifname: str, *, is_refused: bool) -> float:
+        assert lease.client_mac == LEASE.client_mac
+        self.said.append(("end", self.clock.passed, netns_path, ifname, is_refused))
+        return self.kernel_seconds.pop(0) if self.kernel_seconds and not is_refused else 0.0
+
+    def look(self, plans: Sequence[AttachPlan], netns_path: str) -> tuple[AttachedLink, ...]:
+        assert netns_path == "/run/netns/pod"
+        return tuple(AttachedLink(plan.device, plan.pod_ifname, LEASE.client_mac, 1500) for plan in plans)
+
 
 class Told(Announcer):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
         self.news: list[tuple[str, str, int, Reason | None]] = []
+        self.links: list[tuple[str, tuple[str, ...]]] = []
 
     def lease_lost(self, record: PreparedClaim, position: int, error: DranetError) -> None:
         self.news.append(("lost", record.claim.uid, position, error.reason))
@@ -124,6 +139,10 @@ class Told(Announcer):
 
     def lease_forgotten(self, claim_uid: str) -> None:
         self.news.append(("forgotten", claim_uid, 0, None))
+
+    def attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
+        assert len(records) == 1
+        self.links += [(link.pod_ifname, link.addresses) for link in links]
 
 
 class Bench:
@@ -324,7 +343,67 @@ async def test_the_end_of_a_claim_is_the_end_of_its_trouble(bench: Bench) -> Non
     bench.store.delete("uid")
     await bench.run_for(1000)
     assert [news[0] for news in bench.told.news] == ["lost", "forgotten"]
-    assert len(bench.server.said) == 1
+    assert [said[0] for said in bench.server.said] == ["renew", "end"]
+
+
+async def test_a_lease_that_its_server_takes_back_ends_at_once_and_is_recorded_without_time(
+    bench: Bench,
+) -> None:
+    """So no hook that misses the address puts it back."""
+    bench.store.put(a_record(LEASE))
+    bench.server.answers = [REFUSED, *[GONE] * 100]
+    await bench.run_for(610)
+    assert bench.server.said[1] == ("end", 600, "/run/netns/pod", "net1", True)
+    assert seconds_left(bench.stored_lease(), bench.clock.unix()) == 0
+    assert bench.told.news == [("lost", "uid", 1, Reason.DHCP_LEASE_REFUSED)]
+    await bench.run_for(500)
+    assert len(bench.told.news) == 1
+
+
+async def test_what_is_left_on_the_links_is_told_with_the_end_and_with_the_return(bench: Bench) -> None:
+    heard: list[PreparedClaim] = []
+
+    def with_rdma(record: PreparedClaim, links: Sequence[AttachedLink]) -> Sequence[AttachedLink]:
+        heard.append(record)
+        return [replace(link, addresses=("192.0.2.1/24",)) for link in links]
+
+    bench.leases.on_links = with_rdma
+    bench.store.put(a_record(LEASE, None))
+    bench.server.answers = [GONE]
+    await bench.run_for(610)
+    both = [("net1", ("192.0.2.1/24",)), ("net2", ("192.0.2.1/24",))]
+    assert bench.told.links == both
+    await bench.run_for(100)
+    assert [news[0] for news in bench.told.news] == ["lost", "back"]
+    assert bench.told.links == both * 2
+    assert [record.claim.uid for record in heard] == ["uid", "uid"]
+
+
+async def test_an_address_that_a_tenant_removed_may_come_back(bench: Bench) -> None:
+    """The lease has time left, so the next container of the pod gets it again."""
+    bench.store.put(a_record(LEASE))
+    bench.server.answers = [GONE]
+    await bench.run_for(610)
+    assert bench.stored_lease() == LEASE
+
+
+async def test_an_end_is_said_once_in_the_log(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.store.put(a_record(LEASE))
+    bench.server.answers = [GONE] * 100
+    await bench.run_for(2000)
+    assert caplog.text.count("is not renewed") == 1
+
+
+async def test_a_store_that_cannot_be_written_when_a_lease_ends_does_not_end_the_task(bench: Bench) -> None:
+    bench.store.put(a_record(LEASE))
+    bench.server.answers = [REFUSED, REFUSED, *[GONE] * 9]
+    assert bench.store._db is not None
+    bench.store._db.execute("PRAGMA query_only=ON")
+    await bench.run_for(610)
+    assert bench.told.news == []
+    bench.store._db.execute("PRAGMA query_only=OFF")
+    await bench.run_for(100)
+    assert bench.told.news == [("lost", "uid", 1, Reason.DHCP_LEASE_REFUSED)]
 
 
 # --- restarts and clocks -------------------------------------------------------------------------------
@@ -366,6 +445,24 @@ async def test_a_clock_that_is_set_while_it_runs_changes_nothing(bench: Bench, s
     bench.clock.offset = step
     await bench.run_for(1300)
     assert bench.times("renew") == [600, 1200]
+
+
+async def test_a_clock_that_was_set_forward_while_the_driver_was_down_ends_no_lease(tmp_path: Path) -> None:
+    """And its server is away, too: the kernel counts on, by a clock that nobody sets."""
+    clock = TestClock()
+    clock.passed, clock.offset = 100, 1e6
+    bench = Bench(tmp_path, clock)
+    bench.store.put(a_record(LEASE))
+    bench.server.answers = [SILENT] * 100
+    bench.server.kernel_seconds = [1100.0, 1040.0, 5.0]
+    await bench.run_for(100)
+    assert bench.told.news == []
+    assert bench.stored_lease() == LEASE
+    assert bench.times("end") == [100, 160]
+    await bench.run_for(50)
+    assert bench.times("end") == [100, 160, 220, 225]
+    assert bench.told.news == [("lost", "uid", 1, Reason.DHCP_LEASE_EXPIRED)]
+    bench.store.close()
 
 
 async def test_a_clock_that_was_set_back_while_the_driver_was_down_makes_it_ask_at_once(bench: Bench) -> None:
@@ -514,12 +611,25 @@ async def test_while_no_pod_has_the_link_it_is_asked_for_on_the_host(bench: Benc
     assert bench.stored_lease().obtained_at == START + 600
 
 
-async def test_another_address_for_a_prepared_claim_is_no_renewal(bench: Bench) -> None:
+async def test_another_address_for_a_prepared_claim_ends_its_lease(bench: Bench) -> None:
+    """No pod must start with an address that the server gives to others by now."""
     bench.store.put(a_record(LEASE, attached=False))
     bench.server.address = "10.77.0.99/24"
     await bench.run_for(610)
     assert bench.server.said[1] == ("release", "10.77.0.99/24", "eth1", LEASE.client_mac)
-    assert bench.stored_lease() == LEASE
+    assert seconds_left(bench.stored_lease(), bench.clock.unix()) == 0
+    assert bench.told.news == [("lost", "uid", 1, Reason.DHCP_LEASE_REFUSED)]
+    assert bench.told.links == []
+
+
+async def test_a_prepared_claim_whose_server_comes_to_its_senses_has_its_lease_again(bench: Bench) -> None:
+    bench.store.put(a_record(LEASE, attached=False))
+    bench.server.address = "10.77.0.99/24"
+    await bench.run_for(610)
+    bench.server.address = "10.77.0.50/16"  # another mask is no other address
+    await bench.run_for(100)
+    assert bench.stored_lease() == replace(LEASE, obtained_at=START + 660)
+    assert [news[0] for news in bench.told.news] == ["lost", "back"]
 
 
 # --- Prepare and Unprepare -----------------------------------------------------------------------------

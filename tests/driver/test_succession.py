@@ -152,6 +152,29 @@ def test_the_next_pod_keeps_the_claims_address(tmp_path: Path, node: Namespace) 
 
 
 @pytest.mark.kernel
+def test_a_lease_that_has_ended_is_asked_for_anew(tmp_path: Path, node: Namespace) -> None:
+    client, claim = Recording(), a_dhcp_claim()
+
+    async def walk() -> None:
+        bench = LeaseBench(tmp_path, claim, client=client)
+        assert await bench.prepare(claim) == [""]
+        record = bench.store.get(claim.ref.uid)
+        assert record is not None
+        (device,) = record.devices
+        assert device.plan is not None
+        assert device.plan.lease is not None
+        ended = replace(device, plan=replace(device.plan, lease=replace(device.plan.lease, lease_seconds=0)))
+        bench.store.put(replace(record, devices=(ended,)))
+        bench.claims[claim.ref.uid] = replace(claim, reserved_for=(NEXT,))
+        await bench.preparer.hand_on(claim.ref)
+        assert bench.lease().lease_seconds > 0
+        assert client.said == ["acquire eth1"] * 2
+        bench.store.close()
+
+    in_node(node, walk)
+
+
+@pytest.mark.kernel
 def test_the_next_pod_gets_the_nic_in_the_sandbox_that_it_has(
     start: Callable[..., Bench], pod: Namespace, make_namespace: Callable[..., Namespace]
 ) -> None:

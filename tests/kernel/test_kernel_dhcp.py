@@ -15,7 +15,7 @@ import pytest
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.dhcp import message
-from dranet.kernel.dhcp.client import acquire_lease, release_lease, renew_lease
+from dranet.kernel.dhcp.client import acquire_lease, end_lease, release_lease, renew_lease
 from dranet.kernel.dhcp.lifetime import leased_address
 from dranet.kernel.dhcp.message import Message, MessageType, Option
 from dranet.kernel.inet import add_address_request
@@ -255,9 +255,14 @@ def test_a_server_that_has_another_address_for_us_renews_nothing(
     move_to_pod(node, pod, lease, valid_seconds=60)
     with pytest.raises(KernelError, match="is not renewed") as caught:
         renew_lease(lease, pod.netns, "net1", timeout_seconds=QUICK)
-    assert caught.value.reason is Reason.DHCP_FAILED
-    assert ("refused" in caught.value.message) == isinstance(second, Dnsmasq)
+    is_refused = caught.value.reason is Reason.DHCP_LEASE_REFUSED
+    assert is_refused == isinstance(second, Dnsmasq)
+    assert is_refused == ("taken it back" in caught.value.message)
     assert 0 < lifetime(pod) <= 60
+    assert end_lease(lease, pod.netns, "net1", is_refused=is_refused) == pytest.approx(
+        0 if is_refused else 60, abs=5
+    )
+    assert (lifetime(pod) == -1) == is_refused
 
 
 def test_a_refused_renewal_is_told_at_once(
@@ -268,12 +273,62 @@ def test_a_refused_renewal_is_told_at_once(
     move_to_pod(node, pod, lease, valid_seconds=60)
     with (
         scripted(lambda said: [reply_to(said, MessageType.NAK, TEXT=b"who are you?")]) as server,
-        pytest.raises(KernelError, match=r"the server refused: who are you\?") as caught,
+        pytest.raises(KernelError, match=r"its server has taken it back: who are you\?") as caught,
     ):
         renew_lease(lease, pod.netns, "net1")
     assert len(server.heard) == 1
-    assert caught.value.reason is Reason.DHCP_FAILED
+    assert caught.value.reason is Reason.DHCP_LEASE_REFUSED
     assert 0 < lifetime(pod) <= 60
+
+
+def test_who_did_not_give_a_lease_cannot_take_it_back(
+    node: Namespace, pod: Namespace, scripted: Callable[..., ScriptedServer]
+) -> None:
+    """All servers are asked at last. One refuses first, one gives another address, then our own renews."""
+    with scripted(good_answers):
+        lease = acquire(node)
+    move_to_pod(node, pod, lease, valid_seconds=60)
+
+    def answer(said: Message) -> list[Message]:
+        refusal = reply_to(said, MessageType.NAK, server="10.77.0.2")
+        other = reply_to(said, MessageType.ACK, "10.77.0.51", server="10.77.0.2")
+        return [refusal, other, *good_answers(said)]
+
+    with scripted(answer):
+        renewed = renew_lease(lease, pod.netns, "net1", rebind=True)
+    assert (renewed.server, renewed.address) == (lease.server, lease.address)
+    assert lifetime(pod) > 590
+    with (
+        scripted(lambda said: [reply_to(said, MessageType.NAK, server="10.77.0.2", TEXT=b"mine")]),
+        pytest.raises(KernelError, match=r"10\.77\.0\.2, which did not give it, refused: mine") as caught,
+    ):
+        renew_lease(lease, pod.netns, "net1", rebind=True, timeout_seconds=0.5)
+    assert caught.value.reason is Reason.DHCP_FAILED
+
+
+def test_another_mask_is_no_other_address(
+    node: Namespace, pod: Namespace, scripted: Callable[..., ScriptedServer]
+) -> None:
+    with scripted(good_answers):
+        lease = acquire(node)
+    move_to_pod(node, pod, lease, valid_seconds=60)
+    with scripted(lambda said: good_answers(said, SUBNET_MASK=bytes((255, 255, 0, 0)))):
+        renewed = renew_lease(lease, pod.netns, "net1")
+    assert renewed.address == lease.address
+    assert lifetime(pod) > 590
+
+
+def test_an_ended_lease_leaves_the_link_and_a_tenants_addresses_stay(
+    node: Namespace, pod: Namespace, scripted: Callable[..., ScriptedServer]
+) -> None:
+    with scripted(good_answers):
+        lease = acquire(node)
+    move_to_pod(node, pod, lease, valid_seconds=2)
+    pod.ip("addr", "add", "198.51.100.5/24", "dev", "net1")
+    assert end_lease(lease, pod.netns, "net1", is_refused=False) == 0
+    assert end_lease(lease, pod.netns, "net1", is_refused=True) == 0  # and once more
+    (link,) = pod.read_raw("addr", "show", "net1")
+    assert [info["local"] for info in link["addr_info"] if info["family"] == "inet"] == ["198.51.100.5"]
 
 
 def test_an_address_that_the_kernel_took_away_is_not_put_back(

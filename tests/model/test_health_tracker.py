@@ -493,3 +493,23 @@ def test_only_hard_faults_get_the_effect_that_the_operator_chose(hardest: TaintE
 def test_no_taints_where_they_are_off_or_nothing_is_wrong() -> None:
     assert build_taints(FaultKind, None) == ()
     assert build_taints((), TaintEffect.NO_EXECUTE) == ()
+
+
+def test_a_holder_who_switches_the_link_off_and_on_again_and_again_has_no_flapping_link() -> None:
+    """Faster than anybody looks: seen is a link that is up and has lost its carrier, and that it was off."""
+    watched = Watched()
+    watched.last(nic(counters={CARRIER_LOSSES: 0}), 70)
+    for times in range(1, 8):
+        signs = replace(nic(counters={CARRIER_LOSSES: times}), times_off=times)
+        assert watched.see(signs, 20).healthy is not False
+    assert watched.last(signs, 60).healthy is True
+    assert watched.losses == 0
+
+
+def test_a_link_that_loses_its_carrier_flaps_although_it_was_once_switched_off() -> None:
+    watched = Watched()
+    watched.last(replace(nic(counters={CARRIER_LOSSES: 1}), times_off=1), 70)
+    for losses in range(2, 6):
+        signs = replace(nic(counters={CARRIER_LOSSES: losses}), times_off=1)
+        watched.see(signs, 20)
+    assert FaultKind.LINK_FLAPPING in watched.last(signs, 15).faults

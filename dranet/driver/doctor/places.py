@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,26 +75,50 @@ def _look_at(folder: Path, matters: str, mend: str, *, may_be_made: bool, must_b
         return Finding(PLACES, Severity.PROBLEM, f"{folder} is not a folder", matters, mend)
     if must_be_writable and not os.access(folder, os.W_OK):
         return Finding(PLACES, Severity.PROBLEM, f"{folder} cannot be written", matters, mend)
-    free = os.statvfs(folder)
-    if must_be_writable and free.f_bavail * free.f_frsize < LEAST_FREE_BYTES:
-        left = free.f_bavail * free.f_frsize >> 20
-        return Finding(PLACES, Severity.PROBLEM, f"{folder} has {left} MiB left", matters, "make room there")
+    lack = _find_lack_of_room(os.statvfs(folder)) if must_be_writable else ""
+    if lack:
+        return Finding(PLACES, Severity.PROBLEM, f"{folder} has {lack}", matters, "make room there")
     return ok(PLACES, str(folder))
 
 
+def _find_lack_of_room(free: os.statvfs_result) -> str:
+    if free.f_bavail * free.f_frsize < LEAST_FREE_BYTES:
+        return f"{free.f_bavail * free.f_frsize >> 20} MiB left"
+    return "no room for another file (inodes)" if free.f_files and not free.f_favail else ""
+
+
 def _judge_nri_socket(path: Path) -> Finding:
+    enable = (
+        "enable NRI in the runtime (containerd 2.0 has it on, CRI-O by enable_nri), or correct --nri-socket"
+    )
     try:
         is_socket = stat.S_ISSOCK(path.stat().st_mode)
+        trouble = _ask_who_listens(path) if is_socket else "is not a socket"
     except OSError as error:
-        seen = f"the NRI socket {path}: {error.strerror}"
-    else:
-        if is_socket:
-            return ok(PLACES, str(path))
-        seen = f"the NRI socket {path} is not a socket"
+        return _no_nri(f"the NRI socket {path}: {error.strerror}", enable)
+    if not trouble:
+        return ok(PLACES, str(path))
+    return _no_nri(f"the NRI socket {path} {trouble}", enable)
+
+
+def _ask_who_listens(path: Path) -> str:
+    """What is wrong with a socket; empty if somebody listens.
+
+    He does not notice: he speaks in streams, so the kernel refuses a datagram socket before it comes to him
+    (EPROTOTYPE), and where nobody is it says so.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(bytes(path))
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED:
+                return "is left over: nobody listens on it"
+            if error.errno in (errno.EACCES, errno.EPERM):
+                return "may not be used by this user"
+    return ""
+
+
+def _no_nri(seen: str, mend: str) -> Finding:
     return Finding(
-        PLACES,
-        Severity.PROBLEM,
-        seen,
-        "no NIC can be attached, so no claim with a NIC is prepared",
-        "enable NRI in the runtime (containerd 2.0 has it on, CRI-O by enable_nri), or correct --nri-socket",
+        PLACES, Severity.PROBLEM, seen, "no NIC can be attached, so no claim with a NIC is prepared", mend
     )

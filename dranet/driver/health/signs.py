@@ -124,6 +124,7 @@ class SignSource:
                 None if holder.mover else link,
                 rdma.firmware if rdma is not None else "",
             ),
+            times_off=seen.times_off if seen is not None else 0,
         )
 
     def _find_link(self, device: Device, holder: Holder, view: View) -> SeenLink | None:
@@ -138,8 +139,13 @@ class SignSource:
         return next(iter((*named, *mine)), None)
 
     def _vitals(self, name: str, holder: Holder) -> Vitals:
+        """What was read while others had the device is forgotten for good: counters go on with it, and what
+        they have counted meanwhile would look like something new when it comes back."""
         reading = self._readings.get(name)
-        return reading.vitals if reading is not None and reading.mover == holder.mover else Vitals()
+        if reading is not None and reading.mover != holder.mover:
+            del self._readings[name]
+            return Vitals()
+        return reading.vitals if reading is not None else Vitals()
 
     async def read_all(self) -> None:
         """Read the vitals of every offered device, and have the links of pods told again."""

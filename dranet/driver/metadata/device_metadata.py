@@ -202,6 +202,16 @@ class DeviceMetadata:
         links, is_news = self._note_attached(records, seen.links, gids)
         return links if is_news else None
 
+    def links_changed(self, record: PreparedClaim, links: Sequence[AttachedLink]) -> tuple[AttachedLink, ...]:
+        """What is on a claim's links has changed while its pod runs: a lease has ended, and took its address
+        along. Returns the links with their RDMA devices and GIDs; never raises."""
+        gids = read_pod_gids(self._sysfs_root, [record], record.netns_path)
+        current = self._store.get(record.claim.uid)
+        if current is None or current.sandbox_id != record.sandbox_id:  # the files are gone with the claim
+            return tuple(_with_rdma(link, [record], gids) for link in links)
+        complete, _ = self._note_attached([record], links, gids)
+        return complete
+
     def released(self, claim_uid: str) -> None:
         """The claim's devices are back on the node."""
         self._in_pods.pop(claim_uid, None)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from ipaddress import ip_interface
 from itertools import groupby
 from typing import TypeVar
 
@@ -29,6 +28,7 @@ from dranet.kernel.attachment.locate import (
     open_pod_side,
     planned_move,
 )
+from dranet.kernel.attachment.readback import describe
 from dranet.kernel.attachment.steps import (
     Target,
     apply_group,
@@ -57,7 +57,7 @@ from dranet.kernel.rtnl import (
     mac_bytes,
     set_link_request,
 )
-from dranet.model.facts import Address, Link
+from dranet.model.facts import Link
 from dranet.model.plan import (
     AddRoute,
     AttachPlan,
@@ -271,7 +271,7 @@ class _Attachment:
         lack = find_lack(plan, self.pod, link, addresses)
         if link is None or lack:
             raise _failure(plan, KernelError(lack, operation="read back"))
-        return AttachedLink(plan.device, link.ifname, link.mac, link.mtu, _global_cidrs(addresses))
+        return describe(plan, link, addresses)
 
 
 def verify(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
@@ -310,11 +310,6 @@ def _properties(mtu: int | None, mac: str | None) -> list[bytes]:
     if mac is not None:
         properties.append(attribute(IFLA_ADDRESS, mac_bytes(mac)))
     return properties
-
-
-def _global_cidrs(addresses: Sequence[Address]) -> tuple[str, ...]:
-    interfaces = [ip_interface(address.cidr) for address in addresses]
-    return tuple(str(interface) for interface in interfaces if not interface.ip.is_link_local)
 
 
 def _failure(plan: AttachPlan, refusal: KernelError) -> KernelError:

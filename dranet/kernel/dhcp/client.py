@@ -6,6 +6,8 @@ have; renewed in the pod, where the address is; released from the host when the 
 
 from __future__ import annotations
 
+import errno
+import math
 import secrets
 import time
 from dataclasses import replace
@@ -16,7 +18,7 @@ from dranet.kernel.dhcp.exchange import Exchange
 from dranet.kernel.dhcp.lifetime import seconds_left
 from dranet.kernel.dhcp.link import raised, read_addresses, read_link
 from dranet.kernel.dhcp.wire import Wire
-from dranet.kernel.inet import add_address_request
+from dranet.kernel.inet import add_address_request, delete_address_request
 from dranet.kernel.netlink import NetlinkSocket
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.facts import Address, Link
@@ -28,6 +30,8 @@ RENEW_SECONDS = 4.0
 """One attempt; there are several before the lease ends."""
 RELEASE_SECONDS = 2.0
 """For a carrier on a link that was down. Nothing waits for an answer: there is none."""
+LAST_SECONDS = 2
+"""The kernel counts whole seconds, and takes an address away up to a second late."""
 
 
 def acquire_lease(
@@ -69,10 +73,26 @@ def renew_lease(
 
     Raises:
         KernelError: ``DHCPLeaseExpired``: the link has the address no more, so there is nothing to renew;
-            ``DHCPFailed``: no answer, a refusal or another address; or the kernel refused.
+            ``DHCPLeaseRefused``: its server has taken the lease back; ``DHCPFailed``: no answer; or the
+            kernel refused.
     """
     deadline = time.monotonic() + timeout_seconds
     return netns.run(lambda: _renew_here(lease, pod_ifname, rebind, deadline))
+
+
+def end_lease(lease: DhcpLease, netns: NetworkNamespace, pod_ifname: str, *, is_refused: bool) -> float:
+    """Take the address of a lease that has ended from the pod's link; one that is not there is fine.
+
+    The kernel counts the lease's time on a clock that nobody sets: an address that it gives more time, and
+    that the server has not taken back (``is_refused``), stays.
+
+    Returns:
+        Seconds that the address still has; 0: it is gone.
+
+    Raises:
+        KernelError: the link is gone, or the kernel refused.
+    """
+    return netns.run(lambda: _end_here(lease, pod_ifname, is_refused))
 
 
 def release_lease(lease: DhcpLease, ifname: str, *, timeout_seconds: float = RELEASE_SECONDS) -> None:
@@ -100,15 +120,32 @@ def _renew_here(lease: DhcpLease, ifname: str, rebind: bool, deadline: float) ->
         return renewed
 
 
+def _end_here(lease: DhcpLease, ifname: str, is_refused: bool) -> float:
+    with NetlinkSocket.open() as rtnl:
+        link = read_link(rtnl, ifname)
+        present = _find_present(rtnl, link, lease)
+        if present is None:
+            return 0.0
+        left = math.inf if present.valid_seconds is None else present.valid_seconds
+        if left > LAST_SECONDS and not is_refused:
+            return left
+        try:
+            rtnl.request(delete_address_request(link.ifindex, present, link.ifname))
+        except KernelError as error:
+            if error.errno != errno.EADDRNOTAVAIL:  # the kernel was faster
+                raise
+        return 0.0
+
+
 def _find_address(rtnl: NetlinkSocket, link: Link, lease: DhcpLease) -> Address:
     """The leased address as the link has it.
 
     Raises:
         KernelError: ``DHCPLeaseExpired``: it is not there.
     """
-    for address in read_addresses(rtnl, link):
-        if address.cidr == lease.address:
-            return address
+    present = _find_present(rtnl, link, lease)
+    if present is not None:
+        return present
     raise KernelError(
         f"the DHCP lease of {lease.address} has ended: {link.ifname} has that address no more",
         operation="renew DHCP lease",
@@ -116,3 +153,7 @@ def _find_address(rtnl: NetlinkSocket, link: Link, lease: DhcpLease) -> Address:
         reason=Reason.DHCP_LEASE_EXPIRED,
         retryable=False,
     )
+
+
+def _find_present(rtnl: NetlinkSocket, link: Link, lease: DhcpLease) -> Address | None:
+    return next((found for found in read_addresses(rtnl, link) if found.cidr == lease.address), None)

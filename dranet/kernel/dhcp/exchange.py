@@ -10,10 +10,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain, islice, repeat
 
 from dranet.errors import KernelError, ProtocolError, Reason
 from dranet.kernel.dhcp import message
+from dranet.kernel.dhcp.lifetime import leased_ip
 from dranet.kernel.dhcp.message import Message, MessageType
 from dranet.kernel.dhcp.wire import Wire
 from dranet.model.facts import Link
@@ -69,8 +71,12 @@ class Exchange:
     def renew(self, lease: DhcpLease, *, any_server: bool) -> DhcpLease:
         """More time for a lease that is in use, from its own server or from any.
 
+        Who gave a lease may take it back, and nobody else: a refusal of another server is passed over. The
+        address stays in the form that the link has it, whatever mask comes with it now.
+
         Raises:
-            KernelError: ``DHCPFailed``: nobody answered, or the answer is no; or the link went down.
+            KernelError: ``DHCPLeaseRefused``: its own server says no, or gives another address;
+                ``DHCPFailed``: nobody answered; or the link went down.
         """
         what = f"DHCP lease of {lease.address} on {self._link.ifname} is not renewed"
         asked_at = time.time()
@@ -84,20 +90,27 @@ class Exchange:
                 wire.send_to(lease.server_mac, lease.server, asking)
 
         def read(server_mac: str, said: Message) -> DhcpLease | None:
-            if not any_server and said.server != lease.server:
-                return None
-            return _read_answer(server_mac, said, asked_at)
+            if said.server == lease.server:
+                return _read_renewal(server_mac, said, asked_at, lease)
+            return self._read_of_other(server_mac, said, asked_at, lease) if any_server else None
 
         with Wire(self._link, lease.client_mac, xid) as wire:
             try:
-                renewed = self._ask(wire, lease.client_mac, say, read, _waits())
+                return self._ask(wire, lease.client_mac, say, read, _waits())
             except _Refused as refusal:
-                raise self._failure(f"{what}: the server refused: {refusal}", sent=False) from None
+                told = f"{what}: its server has taken it back: {refusal}"
+                raise self._failure(told, reason=Reason.DHCP_LEASE_REFUSED) from None
             except _Silence:
                 raise self._failure(what) from None
-        if renewed.address != lease.address:
-            raise self._failure(f"{what}: the server gives {renewed.address} instead", sent=False)
-        return renewed
+
+    def _read_of_other(
+        self, server_mac: str, said: Message, asked_at: float, lease: DhcpLease
+    ) -> DhcpLease | None:
+        try:
+            return _read_renewal(server_mac, said, asked_at, lease)
+        except _Refused as refusal:
+            self._oddity = f"the server {said.server}, which did not give it, refused: {refusal}"
+            return None
 
     def _acquire_once(self, mac: str, wanted: str) -> DhcpLease:
         xid = secrets.randbits(32)
@@ -168,17 +181,32 @@ class Exchange:
     def _seconds(self) -> int:
         return int(time.monotonic() - self._started)
 
-    def _failure(self, what: str, *, sent: bool = True) -> KernelError:
+    def _failure(self, what: str, *, reason: Reason = Reason.DHCP_FAILED) -> KernelError:
+        """What did not come to pass; how often was asked says nothing where somebody answered."""
+        is_silence = reason is Reason.DHCP_FAILED
         elapsed = time.monotonic() - self._started
-        asked = f": asked {self._sent} times within {elapsed:.1f} s" if sent else ""
-        odd = f"; {self._oddity}" if sent and self._oddity else ""
+        asked = f": asked {self._sent} times within {elapsed:.1f} s" if is_silence else ""
+        odd = f"; {self._oddity}" if is_silence and self._oddity else ""
         return KernelError(
             f"{what}{asked}{odd}",
             operation="speak DHCP",
             link=self._link.ifname,
-            hint="is there a server or a relay in this link's network?" if sent and not odd else "",
-            reason=Reason.DHCP_FAILED,
+            hint="is there a server or a relay in this link's network?" if is_silence and not odd else "",
+            reason=reason,
         )
+
+
+def _read_renewal(server_mac: str, said: Message, asked_at: float, lease: DhcpLease) -> DhcpLease | None:
+    """The lease with more time; ``None`` for what is neither yes nor no.
+
+    Raises:
+        _Refused: no, or another address: that is another lease, and not what was asked for.
+        ProtocolError: as :func:`_read_answer`.
+    """
+    renewed = _read_answer(server_mac, said, asked_at)
+    if renewed is not None and leased_ip(renewed) != leased_ip(lease):
+        raise _Refused(f"it gives {renewed.address} instead")
+    return renewed and replace(renewed, address=lease.address)
 
 
 def _read_answer(server_mac: str, said: Message, asked_at: float) -> DhcpLease | None:
