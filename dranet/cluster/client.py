@@ -175,7 +175,7 @@ class ApiClient:
         """Server-side apply: fields that this manager owned and ``body`` omits are removed.
 
         ``body`` needs ``apiVersion``, ``kind`` and ``metadata.name``; with ``metadata.uid`` an object of
-        another uid is API_CONFLICT. Without ``force`` a field of another manager is API_CONFLICT too.
+        another uid is API_INVALID. Without ``force`` a field of another manager is API_CONFLICT.
         """
         query = {"fieldManager": field_manager, "force": "true" if force else "false"}
         return await self._call(Request("PATCH", path, query, body, APPLY_PATCH))

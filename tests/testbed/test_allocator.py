@@ -235,6 +235,15 @@ def test_admin_access_looks_at_what_others_have_but_not_twice() -> None:
         run(claim(request(adminAccess=True, count=2)), slices=slices)
 
 
+def test_what_admin_access_looks_at_is_not_given_to_another_claim_of_the_pod() -> None:
+    slices = [slice_of(device("a"))]
+    watching, owning = claim(request(adminAccess=True)), claim(request())
+
+    assert run(owning, watching, slices=slices) == [[("nic", "a")], [("nic", "a")]]
+    with pytest.raises(Unschedulable):
+        run(watching, owning, slices=slices)
+
+
 def test_admin_access_takes_nothing_away() -> None:
     results = [
         {"driver": DRIVER, "pool": "p", "device": "a", "adminAccess": True},
@@ -325,6 +334,22 @@ def test_a_shared_device_goes_to_any_number_of_claims_each_with_a_share_of_its_o
     shares = [allocation["devices"]["results"][0]["shareID"] for allocation in (first, second)]
     assert len(set(shares)) == 2
     assert run(claim(request("nic", "device.allowMultipleAllocations")), slices=[shared]) == [[("nic", "a")]]
+
+
+def test_admin_access_to_a_shared_device_has_a_share_as_well() -> None:
+    cluster = ClusterDevices([slice_of({**device("a"), "allowMultipleAllocations": True})], {"net": {}})
+    (allocation,) = allocate([claim(request(adminAccess=True))], NODE, cluster)
+    (result,) = allocation["devices"]["results"]
+    assert result["adminAccess"] is True
+    assert result["shareID"]
+
+
+def test_a_shared_device_with_a_capacity_is_not_played() -> None:
+    """Each allocation takes of it, without a policy all of it: a second claim would not fit."""
+    counted = {**device("a"), "allowMultipleAllocations": True, "capacity": {"bandwidth": {"value": "1G"}}}
+
+    with pytest.raises(AllocationError, match="capacity that is shared"):
+        run(claim(request()), slices=[slice_of(counted)])
 
 
 def test_no_claim_gets_more_than_32_devices() -> None:

@@ -126,9 +126,49 @@ async def test_conditions_are_merged_by_type_and_data_is_replaced_whole(client: 
 
 async def test_a_uid_in_the_body_binds_an_apply_to_one_object(client: ApiClient, claim: JsonObject) -> None:
     await client.apply(STATUS, applied(device("a"), uid=claim["metadata"]["uid"]), "m")
-    with pytest.raises(ClusterError, match="UID") as caught:
+    with pytest.raises(ClusterError, match=r"metadata\.uid.*immutable") as caught:
         await client.apply(STATUS, applied(device("a"), uid="another"), "m")
+    assert caught.value.status == 422
+
+
+async def test_the_uid_of_a_patch_is_a_field_and_that_of_a_whole_object_a_precondition(
+    client: ApiClient,
+) -> None:
+    made = await client.create(paths.config_maps("default"), config(a="1"))
+    await client.patch(MAP, {"metadata": {"uid": made["metadata"]["uid"]}, "data": {"a": "2"}})
+    with pytest.raises(ClusterError, match=r"metadata\.uid.*immutable") as patched:
+        await client.patch(MAP, {"metadata": {"uid": "another"}, "data": {"a": "3"}})
+    with pytest.raises(ClusterError, match="Precondition failed: UID") as replaced:
+        await client.replace(MAP, {**made, "metadata": {"name": "m", "uid": "another"}})
+    assert (patched.value.status, replaced.value.status) == (422, 409)
+    assert (await client.get(MAP))["data"] == {"a": "2"}
+
+
+async def test_an_apply_that_would_create_an_object_of_a_given_uid_is_a_conflict(client: ApiClient) -> None:
+    body = config(a="1")
+    body["metadata"]["uid"] = "another"
+    with pytest.raises(ClusterError, match="no existing object was found") as caught:
+        await client.apply(MAP, body, "m")
     assert caught.value.status == 409
+
+
+@pytest.mark.usefixtures("claim")
+async def test_an_apply_with_two_entries_of_one_key_cannot_be_read(client: ApiClient) -> None:
+    with pytest.raises(ClusterError, match="duplicate entries for key") as caught:
+        await client.apply(STATUS, applied(device("a"), device("a", data={})), "m")
+    assert caught.value.status == 500
+    with pytest.raises(ClusterError, match=r"\.status\.devices\.conditions: duplicate"):
+        await client.apply(STATUS, applied(device("a", conditions=[ready(), ready("False")])), "m")
+    assert await devices(client) == []
+
+
+async def test_the_status_of_a_deallocated_claim_takes_no_devices(
+    client: ApiClient, claim: JsonObject
+) -> None:
+    await client.patch(STATUS, {"status": {"allocation": None}})
+    with pytest.raises(ClusterError, match="must be an allocated device") as caught:
+        await client.apply(STATUS, applied(device("a"), uid=claim["metadata"]["uid"]), "m")
+    assert caught.value.status == 422
 
 
 @pytest.mark.usefixtures("claim")
@@ -159,3 +199,7 @@ async def test_an_apply_needs_a_manager_and_its_own_type(client: ApiClient) -> N
         await client.apply(MAP, config(), "")
     with pytest.raises(ClusterError, match="does not match"):
         await client.apply(MAP, {**config(), "kind": "Pod"}, "m")
+    for missing in ("apiVersion", "kind"):
+        with pytest.raises(ClusterError, match="Incorrect version specified in apply patch") as caught:
+            await client.apply(MAP, {key: value for key, value in config().items() if key != missing}, "m")
+        assert caught.value.status == 400

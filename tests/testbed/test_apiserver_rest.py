@@ -273,6 +273,19 @@ async def test_an_object_that_begins_or_ceases_to_match_is_added_or_deleted_for_
     assert await types("spec.nodeName=", 2) == ["ADDED", "DELETED"]
 
 
+async def test_an_object_that_ceases_to_match_is_shown_as_it_was_under_its_new_version(
+    client: ApiClient,
+) -> None:
+    listed = await client.list(PODS)
+    await client.create(PODS, pod("p", labels={"x": "y"}))
+    left = await client.patch(paths.pod("default", "p"), {"metadata": {"labels": {"x": "z"}}})
+    watch = client.watch(PODS, resource_version=listed["metadata"]["resourceVersion"], label_selector="x=y")
+    async with contextlib.aclosing(watch) as events:
+        last = [await anext(events), await anext(events)][-1]
+    assert (last.type, last.object["metadata"]["labels"]) == (EventType.DELETED, {"x": "y"})
+    assert last.resource_version == left["metadata"]["resourceVersion"]
+
+
 async def test_a_watch_without_a_version_tells_the_present_first(client: ApiClient) -> None:
     await client.create(MAPS, {"metadata": {"name": "a"}})
     async with contextlib.aclosing(client.watch(MAPS)) as events:
@@ -284,12 +297,52 @@ async def test_the_initial_events_of_a_streaming_list_end_with_a_bookmark(
     server: ApiServer, client: ApiClient
 ) -> None:
     await client.create(MAPS, {"metadata": {"name": "a"}})
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(f"GET {MAPS}?watch=1&sendInitialEvents=true&timeoutSeconds=1 HTTP/1.1\r\n\r\n".encode())
-    raw = await reader.read()
+    query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1"
+    raw = await _get_raw(server, f"{MAPS}?{query}&allowWatchBookmarks=true")
     assert raw.index(b'"type":"ADDED"') < raw.index(b'"k8s.io/initial-events-end":"true"')
+    unmarked = await _get_raw(server, f"{MAPS}?{query}")
+    assert b'"type":"ADDED"' in unmarked
+    assert b"BOOKMARK" not in unmarked
+
+
+async def _get_raw(server: ApiServer, target: str) -> bytes:
+    """Everything that the server says before it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(f"GET {target} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+    raw = await reader.read()
     writer.close()
     await writer.wait_closed()
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("watch=1&sendInitialEvents=true", "resourceVersionMatch"),
+        ("watch=1&sendInitialEvents=true&resourceVersionMatch=Exact", "resourceVersionMatch"),
+        ("watch=1&resourceVersionMatch=NotOlderThan", "resourceVersionMatch"),
+        ("sendInitialEvents=true", "sendInitialEvents"),
+        ("resourceVersionMatch=NotOlderThan", "resourceVersionMatch"),
+        ("resourceVersionMatch=Exact&resourceVersion=0", "resourceVersionMatch"),
+        ("resourceVersionMatch=Odd&resourceVersion=1", "resourceVersionMatch"),
+    ],
+)
+async def test_what_does_not_go_together_in_a_list_or_watch_is_invalid(
+    server: ApiServer, query: str, field: str
+) -> None:
+    raw = await _get_raw(server, f"{MAPS}?{query}")
+    assert raw.startswith(b"HTTP/1.1 422 ")
+    assert f'"field":"{field}"'.encode() in raw
+
+
+async def test_what_is_left_is_not_counted_for_a_selected_list(client: ApiClient) -> None:
+    for name in ("a", "b", "c"):
+        await client.create(MAPS, {"metadata": {"name": name, "labels": {"x": "y"}}})
+    whole = await client.list(MAPS, limit=1)
+    chosen = await client.list(MAPS, limit=1, label_selector="x=y")
+    assert whole["metadata"]["remainingItemCount"] == 2
+    assert chosen["metadata"]["continue"]
+    assert "remainingItemCount" not in chosen["metadata"]
 
 
 # Faults on request.

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.apiserver.kinds import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Kind
+from dranet.testbed.apiserver.kinds import (
+    EVENTS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    Kind,
+)
 from dranet.testbed.apiserver.validation import validate
 
 Change = Callable[[JsonObject], Any]
@@ -39,9 +46,17 @@ def a_claim() -> JsonObject:
     device = {"driver": "d", "pool": "p", "device": "e", "conditions": [condition], "networkData": {}}
     return {
         "metadata": {"name": "c", "namespace": "n"},
-        "spec": {},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}},
         "status": {"allocation": {"devices": {"results": [result]}}, "devices": [device]},
     }
+
+
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "u", "controller": True}
+OPAQUE = {"driver": "d", "parameters": {}}
+
+
+def consumer(uid: str) -> JsonObject:
+    return {"resource": "pods", "name": "p", "uid": uid}
 
 
 def faults(kind: Kind, body: JsonObject, change: Change, before: JsonObject | None = None) -> list[str]:
@@ -169,7 +184,7 @@ def status_device(body: JsonObject) -> JsonObject:
     [
         lambda c: status_device(c)["networkData"].update(ips=["10.0.0.5/24", "2001:db8::5/64"]),
         lambda c: status_device(c).update(data={"x": "y" * 10_000}),
-        lambda c: c["status"].update(reservedFor=[{"uid": "u"}]),
+        lambda c: c["status"].update(reservedFor=[consumer("u")]),
     ],
 )
 def test_a_good_claim_is_accepted(change: Change) -> None:
@@ -231,13 +246,158 @@ def test_a_good_claim_is_accepted(change: Change) -> None:
             lambda c: status_device(c)["networkData"].update(hardwareAddress="h" * 129),
             "status.devices[0].networkData.hardwareAddress",
         ),
-        (lambda c: c["status"].update(reservedFor=[{"uid": "u"}] * 257), "status.reservedFor"),
-        (lambda c: c.update(status={"reservedFor": [{"uid": "u"}]}), "status.reservedFor"),
+        (lambda c: c["status"].update(reservedFor=[consumer("u")] * 257), "status.reservedFor"),
+        (lambda c: c["status"].update(reservedFor=[consumer("u")] * 2), "status.reservedFor[1]"),
+        (
+            lambda c: c["status"].update(reservedFor=[{"uid": "u", "name": "p"}]),
+            "status.reservedFor[0].resource",
+        ),
+        (
+            lambda c: c["status"]["allocation"]["devices"]["results"][0].update(request="other"),
+            "status.allocation.devices.results[0].request",
+        ),
+        (
+            lambda c: c["status"]["allocation"]["devices"].update(
+                config=[{"source": "FromClaim", "requests": ["other"], "opaque": OPAQUE}]
+            ),
+            "status.allocation.devices.config[0].requests[0]",
+        ),
+        (lambda c: c.update(status={"reservedFor": [consumer("u")]}), "status.reservedFor"),
         (lambda c: c["metadata"].pop("namespace"), "metadata.namespace"),
     ],
 )
 def test_a_bad_claim_is_refused_with_the_field(change: Change, field: str) -> None:
     assert faults(RESOURCE_CLAIMS, a_claim(), change) == [field]
+
+
+def two_requests(body: JsonObject) -> JsonObject:
+    """The claim's own devices, with two requests of which the second has an alternative."""
+    exactly = {"deviceClassName": "x"}
+    found: JsonObject = body["spec"]["devices"]
+    found["requests"] = [
+        {"name": "r", "exactly": exactly},
+        {"name": "s", "firstAvailable": [{"name": "t", **exactly}]},
+    ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "field"),
+    [
+        ("constraints", {"matchAttribute": "dra.net/rail"}, ""),
+        ("constraints", {"distinctAttribute": "dra.net/rail", "requests": ["r", "s/t"]}, ""),
+        ("constraints", {"matchAttribute": "rail"}, ".matchAttribute"),
+        ("constraints", {"matchAttribute": "a/b/c"}, ".matchAttribute"),
+        ("constraints", {"requests": ["r"]}, "."),
+        ("constraints", {"matchAttribute": "a/b", "distinctAttribute": "a/b"}, "."),
+        ("constraints", {"matchAttribute": "a/b", "requests": ["other"]}, ".requests[0]"),
+        ("constraints", {"matchAttribute": "a/b", "requests": ["s/other"]}, ".requests[0]"),
+        ("constraints", {"matchAttribute": "a/b", "requests": ["r", "r"]}, ".requests[1]"),
+        ("config", {"opaque": OPAQUE, "requests": ["s", "s/t"]}, ""),
+        ("config", {"opaque": OPAQUE, "requests": ["t"]}, ".requests[0]"),
+    ],
+)
+def test_constraints_and_configs_name_requests_and_attributes_in_full(
+    key: str, entry: JsonObject, field: str
+) -> None:
+    def change(body: JsonObject) -> None:
+        del body["status"]
+        two_requests(body)[key] = [entry]
+
+    wanted = [f"spec.devices.{key}[0]{field}".rstrip(".")] if field else []
+    assert faults(RESOURCE_CLAIMS, a_claim(), change) == wanted
+
+
+def test_the_alternatives_of_a_request_have_names_of_their_own() -> None:
+    def change(body: JsonObject) -> None:
+        del body["status"]
+        alternatives = two_requests(body)["requests"][1]["firstAvailable"]
+        alternatives.append(alternatives[0])
+
+    assert faults(RESOURCE_CLAIMS, a_claim(), change) == ["spec.devices.requests[1].firstAvailable[1]"]
+
+
+def test_a_claim_that_is_being_deleted_is_reserved_for_nobody_new() -> None:
+    old = a_claim()
+    old["status"]["reservedFor"] = [consumer("u")]
+    old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    more = [consumer("u"), consumer("v")]
+    assert faults(RESOURCE_CLAIMS, old, lambda c: c["status"].update(reservedFor=[]), old) == []
+    late = faults(RESOURCE_CLAIMS, old, lambda c: c["status"].update(reservedFor=more), old)
+    assert late == ["status.reservedFor"]
+
+
+def test_a_template_does_not_change() -> None:
+    request = {"name": "r", "exactly": {"deviceClassName": "x"}}
+    body = {
+        "metadata": {"name": "t", "namespace": "n"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    assert (
+        faults(RESOURCE_CLAIM_TEMPLATES, body, lambda t: t["metadata"].update(labels={"a": "b"}), body) == []
+    )
+    changed = faults(RESOURCE_CLAIM_TEMPLATES, body, lambda t: t["spec"].update(metadata={}), body)
+    assert changed == ["spec"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "field"),
+    [
+        ({"labels": {"dra.net/a": "b", "c": ""}, "annotations": {"Dra.Net/A": "anything at all"}}, ""),
+        ({"labels": {"no key": "b"}}, "metadata.labels"),
+        ({"labels": {"a": "no value"}}, "metadata.labels"),
+        ({"labels": {"a": "x" * 64}}, "metadata.labels"),
+        ({"annotations": {"no key": ""}}, "metadata.annotations"),
+        ({"annotations": {"a": "x" * 262_144}}, "metadata.annotations"),
+        ({"finalizers": ["no name"]}, "metadata.finalizers"),
+        ({"generateName": "00000-Dra-"}, "metadata.generateName"),
+        ({"ownerReferences": [OWNER]}, ""),
+        ({"ownerReferences": [OWNER, OWNER]}, "metadata.ownerReferences"),
+        ({"ownerReferences": [{**OWNER, "uid": ""}]}, "metadata.ownerReferences[0].uid"),
+    ],
+)
+def test_metadata_is_held_to_the_rules_of_every_kind(metadata: JsonObject, field: str) -> None:
+    found = faults(RESOURCE_SLICES, a_slice(), lambda s: s["metadata"].update(metadata))
+    assert found == ([field] if field else [])
+
+
+def test_an_object_that_is_being_deleted_gets_no_new_finalizer() -> None:
+    old = a_slice()
+    old["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a.b/c"])
+    kept = faults(RESOURCE_SLICES, old, dict, old)
+    more = faults(RESOURCE_SLICES, old, lambda s: s["metadata"]["finalizers"].append("a.b/d"), old)
+    assert (kept, more) == ([], ["metadata.finalizers"])
+
+
+def an_event(**fields: Any) -> JsonObject:
+    body = {"metadata": {"name": "e", "namespace": "a"}, "involvedObject": {"namespace": "a"}}
+    return {**body, "eventTime": "2026-01-01T00:00:00.000000Z", **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({}, []),
+        ({"reportingComponent": ""}, ["reportingController"]),
+        ({"reportingInstance": ""}, ["reportingInstance"]),
+        ({"reportingInstance": "x" * 129}, ["reportingInstance"]),
+        ({"action": ""}, ["action"]),
+        ({"reason": "x" * 129}, ["reason"]),
+        ({"message": "x" * 1025}, ["message"]),
+        ({"involvedObject": {}}, ["involvedObject.namespace"]),
+        ({"eventTime": None, "reason": "", "action": "", "message": "x" * 1025}, []),
+    ],
+)
+def test_an_event_with_a_time_of_its_own_is_held_to_the_new_rules(
+    fields: JsonObject, wanted: list[str]
+) -> None:
+    said = {
+        "reportingComponent": "dra.net",
+        "reportingInstance": "node-a",
+        "action": "Prepare",
+        "reason": "Up",
+    }
+    assert [cause.field for cause in validate(EVENTS, an_event(**{**said, **fields}), None)] == wanted
 
 
 def test_an_event_lives_in_the_namespace_of_its_object() -> None:

@@ -108,6 +108,12 @@ def one_nic(
     return response
 
 
+def _open_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class SmallDriver:
     """A driver of plain gRPC. ``answer`` makes the Prepare answer, ``unprepare_error`` fails Unprepare."""
@@ -120,6 +126,8 @@ class SmallDriver:
     unprepared: list[list[str]] = field(default_factory=list)
     health: list[health_v1_pb2.DeviceHealth] = field(default_factory=list)
     health_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    answers: asyncio.Event = field(default_factory=_open_event)
+    """Prepare and Unprepare wait for it before they answer."""
 
     @property
     def endpoint(self) -> Path:
@@ -154,12 +162,14 @@ class SmallDriver:
         self, request: dra_v1_pb2.NodePrepareResourcesRequest, _context: object
     ) -> dra_v1_pb2.NodePrepareResourcesResponse:
         self.prepared.append([claim.uid for claim in request.claims])
+        await self.answers.wait()
         return self.answer(request.claims)
 
     async def _unprepare(
         self, request: dra_v1_pb2.NodeUnprepareResourcesRequest, _context: object
     ) -> dra_v1_pb2.NodeUnprepareResourcesResponse:
         self.unprepared.append([claim.uid for claim in request.claims])
+        await self.answers.wait()
         return dra_v1_pb2.NodeUnprepareResourcesResponse(
             claims={
                 claim.uid: dra_v1_pb2.NodeUnprepareResourceResponse(error=self.unprepare_error)
@@ -649,10 +659,12 @@ async def test_a_pod_deleted_while_its_prepare_fails_is_unprepared_and_gone(clus
 async def test_a_shared_claim_is_prepared_once_and_unprepared_after_its_last_pod(cluster: Cluster) -> None:
     async with SmallDriver(cluster.root).running() as driver:
         await soon(cluster.kubelet.wait_driver("dra.net"))
-        pods = [await cluster.pod(name, "nic") for name in ("one", "two")]
+        pods = [await cluster.pod("one", "nic")]
         claim_uid = await cluster.claim("nic", "dra.net", pods=pods)
-        for pod in pods:
-            await soon(cluster.kubelet.wait_running(uid(pod)))
+        await soon(cluster.kubelet.wait_running(uid(pods[0])))
+        pods.append(await cluster.pod("two", "nic"))
+        await cluster.reserve("nic", pods=pods)
+        await soon(cluster.kubelet.wait_running(uid(pods[1])))
         assert driver.prepared == [[claim_uid]]
         assert {spec.cdi_devices for spec in cluster.runtime.created} == {
             (f"dra.net/claim={claim_uid}-nic-1",)
@@ -663,6 +675,82 @@ async def test_a_shared_claim_is_prepared_once_and_unprepared_after_its_last_pod
         await cluster.delete("two")
         await soon(cluster.kubelet.wait_gone(uid(pods[1])))
         assert driver.unprepared == [[claim_uid]]
+
+
+async def test_two_pods_that_start_together_both_have_their_shared_claim_prepared(cluster: Cluster) -> None:
+    """No lock of the kubelet is held across a call: a driver meets the same claim twice at the same time."""
+    driver = SmallDriver(cluster.root, answers=asyncio.Event())
+    async with driver.running():
+        await soon(cluster.kubelet.wait_driver("dra.net"))
+        pods = [await cluster.pod(name, "nic") for name in ("one", "two")]
+        claim_uid = await cluster.claim("nic", "dra.net", pods=pods)
+        await eventually(lambda: driver.prepared == [[claim_uid]] * 2)
+        driver.answers.set()
+        for pod in pods:
+            await soon(cluster.kubelet.wait_running(uid(pod)))
+        assert driver.prepared == [[claim_uid]] * 2
+        for name in ("one", "two"):
+            await cluster.delete(name)
+        for pod in pods:
+            await soon(cluster.kubelet.wait_gone(uid(pod)))
+        assert driver.unprepared == [[claim_uid]]
+
+
+async def test_a_pod_that_comes_while_its_claim_is_unprepared_has_it_prepared_again(cluster: Cluster) -> None:
+    driver = SmallDriver(cluster.root)
+    async with driver.running():
+        old, claim_uid = await start_pod(cluster, driver)
+        driver.answers.clear()
+        await cluster.delete("web")
+        await eventually(lambda: driver.unprepared == [[claim_uid]])
+        new = await cluster.pod("web-2", "nic")
+        cluster.kubelet.hold_sandboxes(True)
+        await cluster.reserve("nic", pods=[old, new])
+        await soon(cluster.kubelet.wait_prepared(uid(new)))
+        driver.answers.set()
+        await soon(cluster.kubelet.wait_gone(uid(old)))
+        cluster.runtime.refuse["run_sandbox"] = "no device"
+        cluster.kubelet.hold_sandboxes(False)
+        await eventually(lambda: driver.prepared == [[claim_uid]] * 2)
+        cluster.runtime.refuse.clear()
+        await soon(cluster.kubelet.wait_running(uid(new)))
+
+
+async def test_a_claim_that_is_prepared_is_of_no_use_while_its_driver_is_away(cluster: Cluster) -> None:
+    driver = SmallDriver(cluster.root)
+    async with driver.running():
+        first, claim_uid = await start_pod(cluster, driver)
+    await soon(cluster.kubelet.wait_driver("dra.net", registered=False))
+    second = await cluster.pod("web-2", "nic")
+    await cluster.reserve("nic", pods=[first, second])
+    await eventually(lambda: "dra.net is not registered" in cluster.kubelet.failure(uid(second)))
+    async with driver.running():
+        await soon(cluster.kubelet.wait_running(uid(second)))
+    assert driver.prepared == [[claim_uid]]
+
+
+async def test_a_pod_whose_driver_never_came_is_deleted_without_one(cluster: Cluster) -> None:
+    pod = await cluster.pod("web", "nic")
+    await cluster.claim("nic", "dra.net", pods=[pod])
+    await eventually(lambda: "dra.net is not registered" in cluster.kubelet.failure(uid(pod)))
+    await cluster.delete("web")
+    await soon(cluster.kubelet.wait_gone(uid(pod)))
+
+
+async def test_a_sandbox_is_removed_after_its_claims_are_unprepared_and_its_object_is_gone(
+    cluster: Cluster,
+) -> None:
+    cluster.runtime.refuse["remove_sandbox"] = "not now"
+    async with SmallDriver(cluster.root).running() as driver:
+        pod, claim_uid = await start_pod(cluster, driver)
+        await cluster.delete("web")
+        await eventually(lambda: cluster.runtime.calls.count("remove_sandbox sandbox-1") >= 2)
+        assert driver.unprepared == [[claim_uid]]
+        assert await is_gone(cluster, "web")
+        assert cluster.runtime.calls.count("stop_sandbox sandbox-1") == 1
+        cluster.runtime.refuse.clear()
+        await soon(cluster.kubelet.wait_gone(uid(pod)))
+        assert cluster.runtime.sandboxes == set()
 
 
 async def test_a_new_claim_of_an_old_name_waits_until_the_old_one_is_unprepared(cluster: Cluster) -> None:

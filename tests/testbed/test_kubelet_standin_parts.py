@@ -360,6 +360,13 @@ async def test_a_driver_that_comes_back_in_time_keeps_its_slices(root: Path) -> 
             assert wiped.drivers == ["later"]
 
 
+async def test_a_plugin_that_was_never_reached_is_as_absent_as_one_that_left(root: Path) -> None:
+    wiped = Wiped()
+    async with managing(root, wiped) as manager, RawPlugin(root).running(endpoint=False):
+        await eventually(lambda: bool(manager.plugins))
+        await eventually(lambda: wiped.drivers == ["dra.net"])
+
+
 async def test_a_socket_put_in_place_of_another_is_a_new_plugin(root: Path) -> None:
     async with managing(root) as manager, RawPlugin(root).running() as first:
         await eventually(lambda: drivers(manager) == ["dra.net"])

@@ -112,6 +112,24 @@ def _walk(kind: Kind, value: Any, path: FieldPath, names: tuple[str, ...]) -> It
             yield from _walk(kind, entry, element, names)
 
 
+def find_double_entry(kind: Kind, applied: JsonObject) -> str:
+    """A keyed list with two entries of one key, or a set with one value twice; empty if there is none."""
+    return next(_iter_double_entries(kind, applied, ()), "")
+
+
+def _iter_double_entries(kind: Kind, value: Any, names: tuple[str, ...]) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from _iter_double_entries(kind, child, (*names, key))
+    elif isinstance(value, list) and (keys := _list_keys(kind, names)) is not None:
+        elements = [_entry_element(keys, entry) for entry in value]
+        for index, element in enumerate(elements):
+            if element in elements[:index]:
+                yield f".{'.'.join(names)}: duplicate entries for key {element[2:]}"
+        for entry in value:
+            yield from _iter_double_entries(kind, entry, names)
+
+
 def merge_applied(kind: Kind, live: JsonObject, applied: JsonObject) -> JsonObject:
     """``live`` with every field of ``applied``; keyed lists entry by entry, the rest replaced."""
     merged: JsonObject = _merge(kind, live, applied, ())

@@ -94,6 +94,12 @@ def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> Refusal:
     return Refusal(422, "Invalid", message, _details(kind, name, causes))
 
 
+def untyped_patch(kind: Kind, name: str, why: str) -> Refusal:
+    """An applied configuration that its schema cannot read: a real server has no better word for it than
+    500."""
+    return Refusal(500, "", f"failed to create typed patch object ({name}; {kind.kind}): {why}")
+
+
 def unauthorized() -> Refusal:
     return Refusal(401, "Unauthorized", "Unauthorized")
 

@@ -15,11 +15,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dranet.testbed.apiserver.errors import Cause, bad_request, conflict, invalid
+from dranet.testbed.apiserver.formats import immutable
 from dranet.testbed.apiserver.kinds import JsonObject, Kind
 from dranet.testbed.apiserver.store import Key
 
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _MAX_GENERATE_NAME_BASE = 58
+_OTHER_NAMESPACE = "the namespace of the provided object does not match the namespace sent on the request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,7 @@ def build_new_metadata(target: Target, given: JsonObject) -> JsonObject:
     if given.get("resourceVersion"):
         raise bad_request("resourceVersion should not be set on objects to be created")
     if metadata.get("namespace", target.namespace) != target.namespace:
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
+        raise bad_request(_OTHER_NAMESPACE)
     if not metadata.get("name"):
         if not metadata.get("generateName"):
             raise invalid(
@@ -98,6 +98,16 @@ def _generate_name(base: str) -> str:
     return base[:_MAX_GENERATE_NAME_BASE] + suffix
 
 
+def check_applied_type(kind: Kind, applied: JsonObject) -> None:
+    """An applied configuration says what it is: nothing is filled in for it."""
+    if applied.get("apiVersion") != kind.api_version or not applied.get("kind"):
+        raise bad_request(
+            "Incorrect version specified in apply patch. "
+            f"Specified patch version: {applied.get('apiVersion', '')}, expected: {kind.api_version}"
+        )
+    check_type(kind, applied)
+
+
 def check_type(kind: Kind, body: JsonObject) -> None:
     """A body may leave its type out, as some clients do; a wrong one is refused."""
     for key, expected in (("apiVersion", kind.api_version), ("kind", kind.kind)):
@@ -108,11 +118,19 @@ def check_type(kind: Kind, body: JsonObject) -> None:
     body["apiVersion"], body["kind"] = kind.api_version, kind.kind
 
 
-def check_identity(target: Target, before: JsonObject, metadata: Mapping[str, Any]) -> None:
+def check_identity(
+    target: Target, before: JsonObject, metadata: Mapping[str, Any], *, is_patch: bool = False
+) -> None:
+    """The uid of a whole object is a precondition (409); one that a patch brings along is a change of a field
+    that cannot change (422)."""
     current = before["metadata"]
     if metadata.get("name") not in (None, "", target.name):
         raise bad_request("the name of the object does not match the name on the URL")
+    if target.namespace and metadata.get("namespace") not in (None, "", target.namespace):
+        raise bad_request(_OTHER_NAMESPACE)
     if metadata.get("uid") not in (None, "", current["uid"]):
+        if is_patch:
+            raise invalid(target.kind, target.name, [immutable("metadata.uid", metadata["uid"])])
         raise conflict(target.kind, target.name, _mismatch("UID", metadata["uid"], current["uid"]))
     if metadata.get("resourceVersion") not in (None, "", current["resourceVersion"]):
         why = "the object has been modified; please apply your changes to the latest version and try again"

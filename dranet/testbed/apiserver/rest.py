@@ -23,6 +23,7 @@ from dranet.testbed.apiserver.errors import (
     invalid,
     not_found,
     unsupported_media_type,
+    untyped_patch,
 )
 from dranet.testbed.apiserver.formats import forbidden
 from dranet.testbed.apiserver.kinds import (
@@ -34,9 +35,11 @@ from dranet.testbed.apiserver.kinds import (
     JsonObject,
     Kind,
 )
+from dranet.testbed.apiserver.list_options import require_list_options
 from dranet.testbed.apiserver.objects import (
     Target,
     build_new_metadata,
+    check_applied_type,
     check_identity,
     check_preconditions,
     check_type,
@@ -94,6 +97,7 @@ class Rest:
 
     def list(self, target: Target, query: Mapping[str, str]) -> JsonObject:
         """A collection, paged when ``limit`` is given: every page shows the state of the first one."""
+        require_list_options(query, watches=False)
         selector = read_selector(target.kind, query)
         version, after = _parse_continue(query.get("continue", "")) or (self._store.version, ())
         bodies = self._store.snapshot(target.kind, target.namespace, version)
@@ -102,7 +106,8 @@ class Rest:
         metadata: JsonObject = {"resourceVersion": str(version)}
         if len(found) > limit:
             metadata["continue"] = _encode_continue(version, _position(found[limit - 1]))
-            metadata["remainingItemCount"] = len(found) - limit
+            if not selector.fields and not selector.labels:  # else a server does not count what is left
+                metadata["remainingItemCount"] = len(found) - limit
         return {
             "kind": f"{target.kind.kind}List",
             "apiVersion": target.kind.api_version,
@@ -118,6 +123,7 @@ class Rest:
     def replace(self, target: Target, body: JsonObject, manager: str) -> JsonObject:
         before = self._require(target)
         check_type(target.kind, body)
+        check_identity(target, before, body.get("metadata") or {})
         return self._update(target, before, body, manager)
 
     def patch(
@@ -136,6 +142,7 @@ class Rest:
             after = json_patch(before, patch)
         else:
             raise unsupported_media_type(content_type)
+        check_identity(target, before, after.get("metadata") or {}, is_patch=True)
         # A patch that does not speak of the version is tried on the newest one.
         return self._update(target, before, after, manager)
 
@@ -146,15 +153,17 @@ class Rest:
             raise bad_request("fieldManager is required for apply patch")
         if not isinstance(applied, dict):
             raise bad_request("an applied configuration must be an object")
-        check_type(target.kind, applied)
+        check_applied_type(target.kind, applied)
         if (applied.get("metadata") or {}).get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         manager = ssa.Manager(name, "Apply", target.subresource)
+        if double := ssa.find_double_entry(target.kind, applied):
+            raise untyped_patch(target.kind, target.name, double)
         wanted = restrict_to_endpoint(target, applied)
         before = self._store.get(target.key)
         if before is None:
             return self._create_applied(target, wanted, manager)
-        check_identity(target, before, applied.get("metadata") or {})
+        check_identity(target, before, applied.get("metadata") or {}, is_patch=True)
         return self._apply_to(target, before, wanted, manager, force=query.get("force") == "true")
 
     def delete(self, target: Target, options: JsonObject) -> JsonObject:
@@ -239,7 +248,6 @@ class Rest:
         return body
 
     def _update(self, target: Target, before: JsonObject, body: JsonObject, manager: str) -> JsonObject:
-        check_identity(target, before, body.get("metadata") or {})
         after = prepare_update(target.kind, before, body, target.subresource, self._profile, now_text())
         owners = self._owners.get(before["metadata"]["uid"], {})
         writer = ssa.Manager(manager, "Update", target.subresource)
@@ -254,7 +262,8 @@ class Rest:
             raise conflict(
                 target.kind,
                 target.name,
-                f"uid mismatch: the object specified uid {metadata['uid']}, and no object was found",
+                f"uid mismatch: the provided object specified uid {metadata['uid']}, "
+                "and no existing object was found",
             )
         created = self._prepare_new(target, {**wanted, "metadata": metadata})
         return self._store_new(created, {manager: frozenset(ssa.flatten_fields(target.kind, wanted))}, target)

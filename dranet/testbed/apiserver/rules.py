@@ -62,7 +62,7 @@ def prepare_update(
     canonicalize(kind, prepared)
     drop_disabled(kind, prepared, before, profile)
     if kind is RESOURCE_CLAIMS:
-        _clear_devices_on_deallocation(prepared)
+        _clear_deallocated_devices(prepared, before)
     if kind.counts_generation and prepared.get("spec") != before.get("spec"):
         prepared["metadata"]["generation"] = before["metadata"].get("generation", 0) + 1
     return prepared
@@ -96,10 +96,25 @@ def _keep_identity(before: JsonObject, prepared: JsonObject) -> None:
     prepared["apiVersion"], prepared["kind"] = before["apiVersion"], before["kind"]
 
 
-def _clear_devices_on_deallocation(claim: JsonObject) -> None:
+def _clear_deallocated_devices(claim: JsonObject, before: JsonObject) -> None:
+    """What is told of devices that this write takes away goes with them. What is told of a device that was
+    not allocated before either stays, for validation to refuse."""
     status = claim.get("status", {})
-    if "devices" in status and "allocation" not in status:
-        del status["devices"]
+    lost = _read_allocated(before) - _read_allocated(claim)
+    kept = [entry for entry in status.get("devices") or () if _device_of(entry) not in lost]
+    if kept:
+        status["devices"] = kept
+    else:
+        status.pop("devices", None)
+
+
+def _read_allocated(claim: JsonObject) -> set[tuple[str, ...]]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return {_device_of(result) for result in (allocation.get("devices") or {}).get("results") or ()}
+
+
+def _device_of(entry: JsonObject) -> tuple[str, ...]:
+    return tuple(str(entry.get(key, "")) for key in ("driver", "pool", "device"))
 
 
 def _set_defaults(kind: Kind, body: JsonObject, now: str) -> None:

@@ -15,6 +15,7 @@ from dranet.testbed.apiserver.formats import (
     duplicate,
     forbidden,
     immutable,
+    is_c_identifier,
     is_driver_name,
     is_interface_address,
     is_label,
@@ -34,6 +35,7 @@ _MAX_ALTERNATIVES = 8
 _MAX_TOLERATIONS = 16
 _MAX_ALLOCATION_CONFIGS = 64
 _MAX_RESERVATIONS = 256
+_CONFIG_SOURCES = ("FromClass", "FromClaim")
 _MAX_CONDITIONS = 8
 _MAX_IPS = 16
 _MAX_RAW_BYTES = 10 * 1024
@@ -53,9 +55,9 @@ def validate_claim(body: JsonObject, before: JsonObject | None, profile: Profile
         yield immutable("status.allocation", "...")
     if reserved and not allocation:
         yield forbidden("status.reservedFor", "may not be specified when `allocated` is not set")
-    yield from check_count("status.reservedFor", reserved, _MAX_RESERVATIONS)
+    yield from _validate_reservations(reserved, old_status.get("reservedFor") or [], body["metadata"])
     if allocation and not old_allocation:
-        yield from _validate_allocation(allocation)
+        yield from _validate_allocation(allocation, _gather_names(body.get("spec") or {}))
     yield from _validate_status_devices(status.get("devices") or [], allocation or {})
 
 
@@ -73,8 +75,61 @@ def validate_claim_spec(field: str, spec: JsonObject, profile: Profile) -> Cause
             yield duplicate(where, request.get("name"))
         names.append(request.get("name"))
         yield from _validate_request(where, request, profile)
+    known = _gather_names(spec)
+    for index, constraint in enumerate(devices.get("constraints") or ()):
+        yield from _validate_constraint(f"{field}.devices.constraints[{index}]", constraint, known)
     for index, config in enumerate(devices.get("config") or ()):
-        yield from _validate_opaque(f"{field}.devices.config[{index}].opaque", config.get("opaque"))
+        where = f"{field}.devices.config[{index}]"
+        yield from _validate_references(f"{where}.requests", config.get("requests") or [], known)
+        yield from _validate_opaque(f"{where}.opaque", config.get("opaque"))
+
+
+def _gather_names(spec: JsonObject) -> frozenset[str]:
+    """By which a request can be referred to: its own name, and with each of its alternatives."""
+    requests = (spec.get("devices") or {}).get("requests") or ()
+    names = {str(request.get("name")) for request in requests}
+    for request in requests:
+        names |= {f"{request.get('name')}/{one.get('name')}" for one in request.get("firstAvailable") or ()}
+    return frozenset(names)
+
+
+def _validate_constraint(field: str, constraint: JsonObject, known: frozenset[str]) -> Causes:
+    yield from _validate_references(f"{field}.requests", constraint.get("requests") or [], known)
+    chosen = [key for key in ("matchAttribute", "distinctAttribute") if constraint.get(key)]
+    if len(chosen) != 1:
+        yield required(field, "exactly one of `matchAttribute` or `distinctAttribute` is required")
+        return
+    domain, slash, name = str(constraint[chosen[0]]).partition("/")
+    if not slash or not is_driver_name(domain) or not is_c_identifier(name):
+        why = "a fully qualified name must be a domain and a name separated by a slash"
+        yield bad(f"{field}.{chosen[0]}", constraint[chosen[0]], why)
+
+
+def _validate_references(field: str, names: Sequence[str], known: frozenset[str]) -> Causes:
+    yield from check_count(field, names, _MAX_ENTRIES)
+    for index, name in enumerate(names):
+        if name not in known:
+            yield bad(f"{field}[{index}]", name, "must be the name of a request in the claim")
+        if name in names[:index]:
+            yield duplicate(f"{field}[{index}]", name)
+
+
+def _validate_reservations(
+    reserved: Sequence[JsonObject], before: Sequence[JsonObject], metadata: JsonObject
+) -> Causes:
+    field = "status.reservedFor"
+    if len(reserved) > _MAX_RESERVATIONS:
+        yield from check_count(field, reserved, _MAX_RESERVATIONS)
+        return
+    uids = [consumer.get("uid") for consumer in reserved]
+    for index, consumer in enumerate(reserved):
+        for key in ("resource", "name", "uid"):
+            if not consumer.get(key):
+                yield required(f"{field}[{index}].{key}")
+        if consumer.get("uid") in uids[:index]:
+            yield duplicate(f"{field}[{index}]", consumer.get("uid"))
+    if metadata.get("deletionTimestamp") and any(consumer not in before for consumer in reserved):
+        yield forbidden(field, "new entries may not be added while `deletionTimestamp` is set")
 
 
 def _validate_request(field: str, request: JsonObject, profile: Profile) -> Causes:
@@ -84,8 +139,11 @@ def _validate_request(field: str, request: JsonObject, profile: Profile) -> Caus
     yield from check_count(f"{field}.firstAvailable", alternatives, _MAX_ALTERNATIVES)
     if exactly is not None:
         yield from _validate_demand(f"{field}.exactly", exactly, profile)
+    names = [alternative.get("name") for alternative in alternatives]
     for index, alternative in enumerate(alternatives):
         where = f"{field}.firstAvailable[{index}]"
+        if alternative.get("name") in names[:index]:
+            yield duplicate(where, alternative.get("name"))
         if not is_label(alternative.get("name")):
             yield bad(f"{where}.name", alternative.get("name"), "a lowercase RFC 1123 label is required")
         yield from _validate_demand(where, alternative, profile)
@@ -138,17 +196,22 @@ def validate_class(body: JsonObject) -> Causes:
         yield from _validate_opaque(f"spec.config[{index}].opaque", config.get("opaque"))
 
 
-def _validate_allocation(allocation: JsonObject) -> Causes:
+def _validate_allocation(allocation: JsonObject, known: frozenset[str]) -> Causes:
     devices = allocation.get("devices") or {}
     field = "status.allocation.devices"
     yield from check_count(f"{field}.results", devices.get("results") or [], _MAX_ENTRIES)
     yield from check_count(f"{field}.config", devices.get("config") or [], _MAX_ALLOCATION_CONFIGS)
     for index, config in enumerate(devices.get("config") or ()):
-        if config.get("source") not in ("FromClass", "FromClaim"):
-            known = ("FromClass", "FromClaim")
-            yield unsupported(f"{field}.config[{index}].source", config.get("source"), known)
+        if config.get("source") not in _CONFIG_SOURCES:
+            yield unsupported(f"{field}.config[{index}].source", config.get("source"), _CONFIG_SOURCES)
+        yield from _validate_references(
+            f"{field}.config[{index}].requests", config.get("requests") or [], known
+        )
         yield from _validate_opaque(f"{field}.config[{index}].opaque", config.get("opaque"))
     for index, result in enumerate(devices.get("results") or ()):
+        if result.get("request") not in known:
+            why = "must be the name of a request in the claim"
+            yield bad(f"{field}.results[{index}].request", result.get("request"), why)
         yield from _validate_device_id(f"{field}.results[{index}]", result)
 
 

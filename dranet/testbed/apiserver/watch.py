@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from dranet.testbed.apiserver.errors import Refusal, bad_request
 from dranet.testbed.apiserver.kinds import JsonObject
+from dranet.testbed.apiserver.list_options import require_list_options
 from dranet.testbed.apiserver.objects import Target
 from dranet.testbed.apiserver.rest import read_selector
 from dranet.testbed.apiserver.selectors import Selector
-from dranet.testbed.apiserver.store import Change, Store
+from dranet.testbed.apiserver.store import Change, Store, with_version
 
 _DEFAULT_TIMEOUT_SECONDS = 1800.0
 
@@ -33,17 +34,18 @@ class WatchQuery:
 
 
 def parse_watch(target: Target, query: Mapping[str, str]) -> WatchQuery:
+    require_list_options(query, watches=True)
     version = query.get("resourceVersion", "")
     timeout = query.get("timeoutSeconds", "")
     if (version and not version.isdigit()) or (timeout and not timeout.isdigit()):
         raise bad_request("resourceVersion and timeoutSeconds must be numbers")
-    initial = query.get("sendInitialEvents") == "true"
+    initial, bookmarks = query.get("sendInitialEvents") == "true", query.get("allowWatchBookmarks") == "true"
     return WatchQuery(
         target=target,
         selector=read_selector(target.kind, query),
         since=None if version in ("", "0") or initial else int(version),
-        bookmarks=query.get("allowWatchBookmarks") == "true",
-        initial_events_end=initial,
+        bookmarks=bookmarks,
+        initial_events_end=initial and bookmarks,
         timeout_seconds=float(timeout) if timeout else _DEFAULT_TIMEOUT_SECONDS,
     )
 
@@ -104,6 +106,9 @@ def build_event(query: WatchQuery, change: Change) -> JsonObject | None:
     shown = not change.deleted and query.selector.matches(change.body)
     if not seen and not shown:
         return None
+    if not shown and change.before is not None and not change.deleted:
+        # Of an object that ceases to match, the watcher is shown the last state that did.
+        return {"type": "DELETED", "object": with_version(change.before, change.version)}
     event = ("MODIFIED" if seen else "ADDED") if shown else "DELETED"
     return {"type": event, "object": change.body}
 

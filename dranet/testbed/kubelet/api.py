@@ -54,7 +54,7 @@ class KubeletApi:
         await _ignore(
             self.client.patch(paths.pod_status(pod.namespace, pod.name), body),
             Reason.API_NOT_FOUND,
-            Reason.API_CONFLICT,
+            Reason.API_INVALID,  # the name is another pod's by now: a uid cannot be patched
         )
 
     async def delete_for_good(self, pod: PodView) -> None:

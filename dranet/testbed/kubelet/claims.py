@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dranet.kubelet.claim_locks import ClaimLocks
 from dranet.model.claim import ClaimRef
 from dranet.testbed.kubelet.api import KubeletApi
+from dranet.testbed.kubelet.client import PluginClient
 from dranet.testbed.kubelet.nouns import JsonObject, KubeletDevice, PluginFailure, PodFailure
 from dranet.testbed.kubelet.plugins import PluginManager
 from dranet.testbed.kubelet.podspec import PodView
@@ -38,13 +38,23 @@ class _Entry:
         return tuple(device for driver in self.drivers for device in self.devices.get(driver, ()))
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A claim that a pod may use, with the plugin of each of its drivers."""
+
+    ref: ClaimRef
+    plugins: dict[str, PluginClient]
+
+
 class ClaimBook:
-    """Prepares each claim once for all pods that share it, and unprepares it after the last of them."""
+    """Prepares claims that no pod here had prepared yet, and unprepares each after the last pod that used it.
+
+    Pods do not wait for each other: two that share a claim and start together both have it prepared, as the
+    kubelet, which holds no lock across a call of a driver, may ask for it twice at the same time."""
 
     def __init__(self, api: KubeletApi, plugins: PluginManager) -> None:
         self._api = api
         self._plugins = plugins
-        self._locks = ClaimLocks()
         self._entries: dict[str, _Entry] = {}
 
     def forget_prepared(self) -> None:
@@ -55,6 +65,9 @@ class ClaimBook:
     async def prepare(self, pod: PodView) -> PodDevices:
         """Prepare what the pod's claims still need; repeatable.
 
+        Nothing is noted of a pod whose claims are not ready or whose drivers are not all there: it can be
+        deleted without a call of any driver.
+
         Raises:
             PodFailure: a claim is not ready for this pod, or a driver is missing or failed.
             ClusterError: a claim could not be read.
@@ -63,15 +76,12 @@ class ClaimBook:
             pod_claim: _check_claim(await self._api.fetch_claim(pod.namespace, name), name, pod_claim, pod)
             for pod_claim, name in pod.get_resolved_claims().items()
         }
-        async with self._locks.hold(_ref(claim).uid for claim in claims.values()):
-            entries = {pod_claim: self._enter(claim, pod) for pod_claim, claim in claims.items()}
-            pending = {entry.ref.uid: entry for entry in entries.values() if not entry.prepared}
-            try:
-                await self._prepare_entries(list(pending.values()))
-            except PluginFailure as failure:
-                raise PodFailure(
-                    PREPARE_FAILED, f"Failed to prepare dynamic resources: {failure}"
-                ) from failure
+        try:
+            wanted = {pod_claim: self._find_plugins(claim) for pod_claim, claim in claims.items()}
+            entries = {pod_claim: self._enter(one, pod) for pod_claim, one in wanted.items()}
+            await _prepare_entries([(entries[name], wanted[name]) for name in entries])
+        except PluginFailure as failure:
+            raise PodFailure(PREPARE_FAILED, f"Failed to prepare dynamic resources: {failure}") from failure
         return {pod_claim: entry.all_devices for pod_claim, entry in entries.items()}
 
     async def unprepare(self, pod: PodView) -> None:
@@ -80,45 +90,60 @@ class ClaimBook:
         Raises:
             PodFailure: a driver is missing or failed.
         """
-        used = [entry for entry in self._entries.values() if pod.uid in entry.consumers]
-        async with self._locks.hold(entry.ref.uid for entry in used):
-            last = [entry for entry in used if entry.consumers == {pod.uid}]
-            try:
-                for driver, batch in _by_driver(last).items():
-                    await self._plugins.find(driver).unprepare([entry.ref for entry in batch])
-            except PluginFailure as failure:
-                raise PodFailure(
-                    UNPREPARE_FAILED, f"Failed to unprepare dynamic resources: {failure}"
-                ) from failure
-            for entry in used:
+        last = []
+        for entry in [entry for entry in self._entries.values() if pod.uid in entry.consumers]:
+            if len(entry.consumers) > 1:
                 entry.consumers.discard(pod.uid)
-                if not entry.consumers:
-                    del self._entries[entry.ref.uid]
+            else:
+                last.append(entry)
+        try:
+            for driver, batch in _by_driver(last).items():
+                await self._plugins.find(driver).unprepare([entry.ref for entry in batch])
+        except PluginFailure as failure:
+            raise PodFailure(
+                UNPREPARE_FAILED, f"Failed to unprepare dynamic resources: {failure}"
+            ) from failure
+        for entry in last:
+            self._leave(entry, pod)
 
-    def _enter(self, claim: JsonObject, pod: PodView) -> _Entry:
-        ref = _ref(claim)
+    def _leave(self, entry: _Entry, pod: PodView) -> None:
+        """Forget it, unless another pod came for it during the call: that one has to prepare it again."""
+        entry.consumers.discard(pod.uid)
+        entry.prepared = False
+        if not entry.consumers:
+            self._entries.pop(entry.ref.uid, None)
+
+    def _find_plugins(self, claim: JsonObject) -> _Wanted:
+        """Every driver must be there, even for a claim that is prepared already."""
+        return _Wanted(_ref(claim), {driver: self._plugins.find(driver) for driver in _drivers(claim)})
+
+    def _enter(self, wanted: _Wanted, pod: PodView) -> _Entry:
+        ref = wanted.ref
         for other in self._entries.values():
-            if (other.ref.namespace, other.ref.name) == (
-                ref.namespace,
-                ref.name,
-            ) and other.ref.uid != ref.uid:
+            same_name = (other.ref.namespace, other.ref.name) == (ref.namespace, ref.name)
+            if same_name and other.ref.uid != ref.uid:
                 raise PodFailure(
                     PREPARE_FAILED,
                     f"old ResourceClaim with same name {ref.name} and different UID {other.ref.uid} exists",
                 )
-        entry = self._entries.setdefault(ref.uid, _Entry(ref, _drivers(claim)))
+        entry = self._entries.setdefault(ref.uid, _Entry(ref, tuple(wanted.plugins)))
         entry.consumers.add(pod.uid)
         return entry
 
-    async def _prepare_entries(self, pending: Sequence[_Entry]) -> None:
-        """One call per driver; all drivers must be there before the first one is called."""
-        calls = [(self._plugins.find(driver), batch) for driver, batch in _by_driver(pending).items()]
-        for plugin, batch in calls:
-            answers = await plugin.prepare([entry.ref for entry in batch])
-            for entry in batch:
-                entry.devices[plugin.info.driver] = answers[entry.ref.uid]
-        for entry in pending:
-            entry.prepared = True
+
+async def _prepare_entries(found: Sequence[tuple[_Entry, _Wanted]]) -> None:
+    """One call per plugin, with all claims that are not prepared yet; the first failure ends it."""
+    batches: dict[PluginClient, dict[str, _Entry]] = defaultdict(dict)
+    pending = [(entry, wanted) for entry, wanted in found if not entry.prepared]
+    for entry, wanted in pending:
+        for plugin in wanted.plugins.values():
+            batches[plugin][entry.ref.uid] = entry
+    for plugin, batch in batches.items():
+        answers = await plugin.prepare([entry.ref for entry in batch.values()])
+        for uid, entry in batch.items():
+            entry.devices[plugin.info.driver] = answers[uid]
+    for entry, _ in pending:
+        entry.prepared = True
 
 
 def pick_cdi_ids(asked: Iterable[tuple[str, str]], devices: PodDevices) -> tuple[str, ...]:

@@ -200,11 +200,14 @@ class PluginClient:
         )
 
     async def _follow(self) -> None:
-        state = self._channel.get_state(try_to_connect=True)
+        """The first attempt counts as a change even when it fails: a plugin that was never connected is as
+        absent as one that left."""
+        state, is_known = self._channel.get_state(try_to_connect=True), False
         while True:
             connected = state is grpc.ChannelConnectivity.READY
-            if connected != self.connected:
-                self.connected = connected
+            failed = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+            if connected != self.connected or (failed and not is_known):
+                self.connected, is_known = connected, True
                 self._on_connected(self)
             await self._channel.wait_for_state_change(state)
             state = self._channel.get_state(try_to_connect=True)

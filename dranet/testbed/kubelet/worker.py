@@ -2,7 +2,7 @@
 
 Source of the behaviour: ``pkg/kubelet`` of Kubernetes (``syncPod``, ``SyncTerminatingPod``,
 ``SyncTerminatedPod``): devices are prepared before the sandbox, the sandbox runs before the containers,
-and a pod is not gone before its sandbox is removed and its claims are unprepared.
+and a pod is not gone before its sandbox is stopped and its claims are unprepared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -87,6 +87,7 @@ class PodWorker:
         self._failure: PodFailure | None = None
         self._written: JsonObject = {}
         self._vanished = False
+        self._stopped = False
         self._ending = asyncio.Event()
         self._wake = asyncio.Event()
         self._must_start = True
@@ -205,17 +206,24 @@ class PodWorker:
             await asyncio.sleep(backoff.next_seconds())
 
     async def _end_once(self) -> None:
-        if self.sandbox is not None:
-            try:
-                await self._room.runtime.stop_sandbox(self.sandbox.id)
-                await self._room.runtime.remove_sandbox(self.sandbox.id)
-            except RuntimeFailure as error:
-                raise PodFailure("FailedKillPod", f"error killing pod: {error}") from error
-            self.sandbox = None
+        """The sandbox is stopped before its claims are unprepared and removed after the object is gone: the
+        kubelet leaves that to its collection of garbage."""
+        if self.sandbox is not None and not self._stopped:
+            await self._ask_runtime(self._room.runtime.stop_sandbox(self.sandbox.id))
+            self._stopped = True
             self._containers.clear()
         await self._room.book.unprepare(self.pod)
         if not self._vanished:
             await self._room.api.delete_for_good(self.pod)
+        if self.sandbox is not None:
+            await self._ask_runtime(self._room.runtime.remove_sandbox(self.sandbox.id))
+            self.sandbox = None
+
+    async def _ask_runtime(self, call: Awaitable[None]) -> None:
+        try:
+            await call
+        except RuntimeFailure as error:
+            raise PodFailure("FailedKillPod", f"error killing pod: {error}") from error
 
     async def _report(self, failure: PodFailure | ClusterError) -> None:
         log.info("pod %s/%s: %s", self.pod.namespace, self.pod.name, failure)

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dranet.errors import KernelError
 from dranet.testbed.node.fabric import Fabric
 from dranet.testbed.node.follower import LinkFollower
 from dranet.testbed.node.hardware import Hardware, PlacedNic
@@ -81,7 +82,11 @@ class Node:
                 name = str(link["ifname"])
                 target = f"dev{link['ifindex']}" if name in taken else name
                 taken.add(target)
-                self._move_home(netns_path, name, target)
+                try:
+                    self._move_home(netns_path, name, target)
+                except KernelError:
+                    if any(left["ifname"] == name for left, _ in self.nics_in(netns_path)):
+                        raise  # else the driver was quicker
 
     def nics_in(self, netns_path: str) -> list[tuple[Mapping[str, Any], PlacedNic]]:
         """Our NICs that are in a network namespace now, each with its link as ``ip`` describes it."""

@@ -208,14 +208,14 @@ class _Search:
 
     def _is_taken(self, index: int, option: Alternative, candidate: Candidate) -> bool:
         """A shared device never is. Admin access may look at a device that others have, but not twice in one
-        claim."""
+        claim; what it looks at is not given to another claim of the same pod, though."""
         if candidate.shared:
             return False
         claim = self.slots[index].claim
         for pick in self.picks:
             if pick.candidate.id != candidate.id:
                 continue
-            if pick.claim is claim or not (option.admin_access or pick.alternative.admin_access):
+            if pick.claim is claim or not option.admin_access:
                 return True
         return candidate.id in self.in_use and not option.admin_access
 
@@ -281,7 +281,7 @@ def _build_result(pick: _Pick) -> JsonObject:
     result: JsonObject = {"request": pick.alternative.name, "driver": driver, "pool": pool, "device": device}
     if pick.alternative.admin_access:
         result["adminAccess"] = True
-    elif pick.candidate.shared:
+    if pick.candidate.shared:
         result["shareID"] = str(uuid.uuid4())
     if pick.alternative.tolerations:
         result["tolerations"] = list(pick.alternative.tolerations)

@@ -122,8 +122,16 @@ def _parse_device(spec: JsonObject, device: JsonObject, selection: JsonObject) -
         node_name=selection.get("nodeName", ""),
         node_selector=selection.get("nodeSelector"),
         shared=bool(device.get("allowMultipleAllocations")),
-        unsupported=next((key for key in _UNSUPPORTED if device.get(key)), ""),
+        unsupported=_find_unsupported(device),
     )
+
+
+def _find_unsupported(device: JsonObject) -> str:
+    """An allocation of a shared device takes of each of its capacities, all of it where nothing else is said;
+    without that count there would be more shares here than a real scheduler gives."""
+    if device.get("allowMultipleAllocations") and device.get("capacity"):
+        return "capacity that is shared"
+    return next((key for key in _UNSUPPORTED if device.get(key)), "")
 
 
 def qualify(name: str, driver: str) -> str:
