@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 
 from dranet.errors import StoreError
 
@@ -27,6 +28,7 @@ _FIRST_WAIT_SECONDS = 0.0005
 _LONGEST_WAIT_SECONDS = 0.01
 """What a lock is asked for again after, at most. Holders have it for milliseconds, seldom for seconds."""
 
+_HOLDER_BYTES = 256
 _FLOCK = struct.Struct("hhqqi0q")
 """``struct flock`` on 64-bit Linux: type, whence, start, length, pid (0 for these locks)."""
 
@@ -38,6 +40,10 @@ class FileLock:
     until :meth:`close`; when somebody has put another one in its place, that is opened.
     """
 
+    pod_uid: ClassVar[str] = ""
+    """Of this process, which sets it when it starts, for the messages of who waits for its locks: a process
+    id means nothing in another container. Empty: in no pod."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
@@ -47,10 +53,18 @@ class FileLock:
     def held(self) -> bool:
         return self._held
 
+    def is_in_place(self) -> bool:
+        """Whether the file that is open here is still the one at the path, so that others meet our lock. A
+        disk that does not answer moves no files."""
+        try:
+            return self._fd is not None and _is_at(self._fd, self.path)
+        except OSError:
+            return True
+
     def try_acquire(self, *, shared: bool = False) -> bool:
         """Take the lock if it is free; who has it already keeps it as it is, shared or not.
 
-        Who has it alone writes the process id into the file, for :meth:`read_holder`.
+        Who has it alone writes its process id and pod into the file, for :meth:`describe_holder`.
 
         Raises:
             StoreError: the file cannot be opened or locked.
@@ -114,11 +128,22 @@ class FileLock:
     def read_holder(self) -> int | None:
         """Process id of the last one that had the lock alone, for messages: in a container of its own it is
         another process's number here. ``None`` where nobody has had it."""
+        pid, _ = self._read_holder()
+        return int(pid) if pid.isdecimal() else None
+
+    def describe_holder(self) -> str:
+        """``process 7``, or ``process 7 of pod UID``; empty where nobody has had it."""
+        pid, pod_uid = self._read_holder()
+        return f"process {pid}{pod_uid and f' of pod {pod_uid}'}" if pid.isdecimal() else ""
+
+    def _read_holder(self) -> tuple[str, str]:
+        """Process id and pod UID; what is not there is empty."""
         try:
-            text = self.path.read_bytes()[:32].strip()
+            text = self.path.read_bytes()[:_HOLDER_BYTES].decode(errors="replace")
         except OSError:
-            return None
-        return int(text) if text.isdigit() else None
+            return "", ""
+        pid, _, pod_uid = text.strip().partition(" ")
+        return pid, pod_uid
 
 
 class NamedLocks:
@@ -237,14 +262,18 @@ def _is_at(fd: int, path: Path) -> bool:
 
 def _write_holder(fd: int) -> None:
     """For messages only, so a disk that is full is no reason to go without the lock."""
-    text = f"{os.getpid()}\n".encode()
+    text = f"{os.getpid()} {FileLock.pod_uid}".strip().encode() + b"\n"
     with suppress(OSError):
         if os.pread(fd, len(text) + 1, 0) != text:  # a lock that is taken often writes nothing most times
             os.ftruncate(fd, 0)
             os.pwrite(fd, text, 0)
 
 
+_NO_LOCKS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""Where the file system has no such locks, or none to give (``flock(2)``, ``fcntl(2)``)."""
+
+
 def _unusable(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"lock file {path}: {error.strerror}", hint="is its folder a writable mount with free space?"
-    )
+    on_disk = "is its folder a writable mount with free space?"
+    hint = "use a folder on a local file system" if error.errno in _NO_LOCKS else on_disk
+    return StoreError(f"lock file {path}: {error.strerror}", hint=hint)

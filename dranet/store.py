@@ -71,6 +71,8 @@ class ClaimStore:
         """Held while the disk works; readers do not take it."""
         self._db: sqlite3.Connection | None = None
         self._mirror = Mirror(path, self._tell_change)
+        self._file: tuple[int, int] | None = None
+        """Device and inode number of what is open."""
         self.quarantined: tuple[str, ...] = ()
         """Claim UIDs whose records could not be read at the last open; this process set them aside."""
         self.on_foreign_change: Callable[[], None] | None = None
@@ -112,7 +114,25 @@ class ClaimStore:
             if read_user_version(db) == 0:
                 db.execute(f"PRAGMA user_version={EMPTY_VERSION}")
         self._mirror.open()
+        self._file = self._read_identity()
         self._set_aside(db, self._mirror.bad)
+
+    def _read_identity(self) -> tuple[int, int] | None:
+        """Of what lies at the path; ``None`` where nothing does, or nothing can be found out."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_in_place(self) -> None:
+        """Refuse to promise what no restart would find; what is open serves the claims that it has."""
+        if self._read_identity() != self._file:
+            raise StoreError(
+                f"store {self._path} was removed or replaced while the driver runs: what it knows of earlier "
+                "claims is in its memory alone",
+                hint="drain the node, so that their devices are given back, then restart the driver",
+            )
 
     def _set_aside(self, db: sqlite3.Connection, bad: Mapping[str, BadRecord]) -> None:
         """Move records that cannot be read to where they block nobody, unless another instance does it."""
@@ -174,6 +194,8 @@ class ClaimStore:
         rows = [(r.claim.uid, self._encode(r)) for r in batch]
         with self._writing(deadline) as writing:
             before = writing.before
+            if any(uid not in before for uid, _ in rows):
+                self._check_in_place()
             writing.write("INSERT OR REPLACE INTO prepared (claim_uid, record) VALUES (?, ?)", rows)
             writing.set_version(SCHEMA_VERSION if before or batch else EMPTY_VERSION)
             writing.commit({**before, **{r.claim.uid: r for r in batch}}, dict(rows))

@@ -7,11 +7,12 @@ in threads that end. The independent readers are iproute2 and pyroute2.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,13 @@ class Namespace:
         entries: list[dict[str, Any]] = json.loads(output or "[]")
         return [entry for entry in entries if entry]
 
+    def read_together(self, *commands: str) -> list[list[dict[str, Any]]]:
+        """As ``read_raw``, for several commands: to start ``ip`` takes longer than all that it reads."""
+        text = "".join(f"{command}\n" for command in commands)
+        lines = _run("ip", "-n", self.name, "-json", "-details", "-batch", "-", text=text).splitlines()
+        assert len(lines) == len(commands), f"ip answers each with a line: {lines}"
+        return [[entry for entry in json.loads(line) if entry] for line in lines]
+
     def picture(self) -> dict[str, list[dict[str, Any]]]:
         """Everything that ``ip``, ``tc``, ``ethtool`` and ``/proc/sys`` tell of the links here.
 
@@ -67,22 +75,29 @@ class Namespace:
         multicast route of each link is left out: the kernel adds it with the carrier, up to a second late.
         Qdiscs without a handle are the kernel's own, and it makes them when a link is first up.
         """
-        routes = [r for r in self.read("route", "show", "table", "all") if r["dst"] != "ff00::/8"]
-        links = self.read("link")
+        links, addresses, routes, neighbours, proxies, tokens, rules = self.read_together(
+            "link",
+            "addr",
+            "route show table all",
+            "neigh show nud permanent",
+            "neigh show proxy",
+            "token",
+            "rule",
+        )
         names = [link["ifname"] for link in links]
         qdiscs = [entry for entry in self.tc("qdisc", "show") if entry["handle"] != "0:"]
         return {
-            "links": links,
-            "addresses": self.read("addr"),
-            "routes": sorted(routes, key=str),
-            "neighbours": self.read("neigh", "show", "nud", "permanent"),
-            "proxies": self.read("neigh", "show", "proxy"),
-            "tokens": self.read_raw("token"),
-            "rules": self.read("rule") + self.read("-6", "rule"),
+            "links": [_steady(link) for link in links],
+            "addresses": [_steady(link) for link in addresses],
+            "routes": sorted((_steady(r) for r in routes if r["dst"] != "ff00::/8"), key=str),
+            "neighbours": [_steady(entry) for entry in neighbours],
+            "proxies": [_steady(entry) for entry in proxies],
+            "tokens": tokens,
+            "rules": [_steady(rule) for rule in rules] + self.read("-6", "rule"),
             "qdiscs": sorted(qdiscs, key=str),
             "classes": self._classes({entry["dev"] for entry in qdiscs}),
             "ethtool": self.run(lambda: read_ethtool(names)),
-            "sysctls": self.run(lambda: [read_sysctls(name) for name in names]),
+            "sysctls": self.run(lambda: read_sysctls(names)),
         }
 
     def tc(self, *arguments: str) -> list[dict[str, Any]]:
@@ -139,24 +154,38 @@ def read_ethtool(names: Sequence[str]) -> list[dict[str, Any]]:
     if shutil.which("ethtool") is None:
         return []
     script = 'for o in $1; do echo "@$o"; ethtool $o "$0" 2>/dev/null; done'
-    entries = []
-    for name in names:
-        shown = subprocess.run(
-            ["sh", "-c", script, name, " ".join(ETHTOOL_OPTIONS)], capture_output=True, text=True
-        ).stdout
-        parts = (part.partition("\n") for part in shown.split("@")[1:])
-        entries.append({"ifname": name, **{option: text for option, _, text in parts}})
-    return entries
+    asked = names[0] if len(names) == 1 else "*"  # one process for all links
+    shown = subprocess.run(
+        ["sh", "-c", script, asked, " ".join(ETHTOOL_OPTIONS)], capture_output=True, text=True
+    ).stdout
+    parts = {option: text for option, _, text in (part.partition("\n") for part in shown.split("@")[1:])}
+    told = {option: _by_link(text) for option, text in parts.items()}
+    assert told["-k"], f"every link has features: {shown}"
+    return [
+        {"ifname": name, **{option: told[option].get(name, "") for option in ETHTOOL_OPTIONS}}
+        for name in names
+    ]
 
 
-def read_sysctls(name: str) -> dict[str, Any]:
-    """What the files of one link say, in the calling thread's namespace."""
-    values: dict[str, Any] = {"ifname": name}
-    for folder in ("ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"):
-        for path in sorted(Path("/proc/sys/net", folder, name).glob("*")):
-            with suppress(OSError):  # a secret that nobody set
-                values[f"{folder}/{path.name}"] = path.read_text().strip()
-    return values
+def _by_link(text: str) -> dict[str, str]:
+    """The parts below ``Features for eth1:``, ``Channel parameters for eth1:``."""
+    _, *rest = re.split(r"^[\w ]+ for (\S+):$", text, flags=re.MULTILINE)
+    return {name: part.strip("\n") for name, part in zip(rest[::2], rest[1::2], strict=True)}
+
+
+def read_sysctls(names: Sequence[str]) -> list[dict[str, Any]]:
+    """What the files of each link say, in the calling thread's namespace; not a secret that nobody set."""
+    folders = ("ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh")
+    places = [f"{folder}/{name}" for name in names for folder in folders]
+    shown = subprocess.run(  # two thousand files: by far the quickest way
+        ["grep", "-rs", "", *places], cwd="/proc/sys/net", capture_output=True, text=True
+    ).stdout
+    values: dict[str, dict[str, Any]] = {name: {"ifname": name} for name in names}
+    for line in shown.splitlines():
+        path, _, value = line.partition(":")
+        version, kind, name, file = path.split("/")
+        values[name][f"{version}/{kind}/{file}"] = value.strip()
+    return list(values.values())
 
 
 @pytest.fixture
@@ -207,8 +236,8 @@ def lively_node(make_namespace: Callable[..., Namespace], fabric: Namespace) -> 
 
 
 def _make_node(namespace: Namespace, fabric: Namespace) -> Namespace:
-    for number, name in enumerate(("uplink", "eth1", "eth2", "eth3")):
-        add_nic(namespace, fabric, name, f"02:00:00:00:00:{number:02x}")
+    names = ("uplink", "eth1", "eth2", "eth3")
+    add_nics(namespace, fabric, {name: f"02:00:00:00:00:{number:02x}" for number, name in enumerate(names)})
     namespace.ip_lines(
         "addr add 192.0.2.2/24 dev uplink\nroute add default via 192.0.2.1\n"
         "addr add 2001:db8:ffff::2/64 dev uplink nodad\nroute add ::/0 via 2001:db8:ffff::1\n"
@@ -229,11 +258,18 @@ def pod(make_namespace: Callable[..., Namespace]) -> Namespace:
 
 def add_nic(node: Namespace, fabric: Namespace, name: str, mac: str) -> None:
     """A link that stands for a NIC: a veth whose far end is out of the node's sight."""
-    node.ip(
-        "link", "add", name, "address", mac, "type", "veth", "peer", "name", f"p-{name}", "netns", fabric.name
-    )
-    fabric.ip("link", "set", f"p-{name}", "up")
-    node.ip("link", "set", name, "up")
+    add_nics(node, fabric, {name: mac})
+
+
+def add_nics(node: Namespace, fabric: Namespace, macs: Mapping[str, str]) -> None:
+    """As ``add_nic``, for each name and its address, with one process on either side."""
+    near, far = "", ""
+    for name, mac in macs.items():
+        near += f"link add {name} address {mac} type veth peer name p-{name} netns {fabric.name}\n"
+        near += f"link set {name} up\n"
+        far += f"link set p-{name} up\n"
+    node.ip_lines(near)
+    fabric.ip_lines(far)
 
 
 Picture = dict[str, list[dict[str, Any]]]
@@ -252,19 +288,26 @@ def wait_settled(namespace: Namespace) -> Picture:
     """A picture of the namespace once its IPv6 addresses are there and have passed their check."""
     if namespace.lively:
         wait_until(lambda: not _unsettled(namespace.read("addr")), f"{namespace.name} settles")
-    wait_until(lambda: _has_local_routes(namespace), f"{namespace.name} answers at its addresses")
-    return namespace.picture()
+    taken: list[Picture] = []
+
+    def is_settled() -> bool:
+        taken.append(namespace.picture())
+        return _has_local_routes(taken[-1])
+
+    wait_until(is_settled, f"{namespace.name} answers at its addresses")
+    return taken[-1]
 
 
-def _has_local_routes(namespace: Namespace) -> bool:
+def _has_local_routes(picture: Picture) -> bool:
     """The kernel makes those of IPv6 addresses in its own time, after the check."""
-    shown = namespace.read("-6", "route", "show", "table", "local")
-    routes = {(route["dev"], route["dst"]) for route in shown}
+    routes = {
+        (route.get("dev"), route["dst"]) for route in picture["routes"] if route.get("table") == "local"
+    }
     return all(
         (link["ifname"], info["local"]) in routes
-        for link in namespace.read_raw("-6", "addr")
+        for link in picture["addresses"]
         for info in link["addr_info"]
-        if not info.get("tentative")
+        if info["family"] == "inet6" and not info.get("tentative")
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import signal
 import stat
@@ -101,6 +103,30 @@ def test_a_lock_that_another_process_has_is_not_given_and_names_who_has_it(path:
         assert lock.read_holder() == child.pid
 
 
+def test_who_waits_is_told_the_pod_of_who_holds_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers every driver is process 1."""
+    holder, lock = FileLock(path), FileLock(path)
+    assert lock.describe_holder() == ""
+    for pod_uid, told in (("0815", f"process {os.getpid()} of pod 0815"), ("", f"process {os.getpid()}")):
+        monkeypatch.setattr(FileLock, "pod_uid", pod_uid)
+        assert holder.try_acquire()
+        assert not lock.try_acquire()
+        assert (lock.describe_holder(), lock.read_holder()) == (told, os.getpid())
+        holder.release()
+
+
+def test_a_lock_whose_file_was_removed_is_not_in_place(path: Path) -> None:
+    lock = FileLock(path)
+    assert not lock.is_in_place()
+    assert lock.try_acquire()
+    assert lock.is_in_place()
+    path.unlink()
+    assert not lock.is_in_place()
+    path.touch()
+    assert not lock.is_in_place()
+    lock.close()
+
+
 def test_a_killed_process_holds_nobody_up(path: Path) -> None:
     with another_process(HOLD_FILE, str(path)) as child:
         lock = FileLock(path)
@@ -166,6 +192,21 @@ def test_a_file_that_was_removed_is_made_anew_and_locked_there(path: Path) -> No
 def test_a_file_that_cannot_be_opened_is_a_named_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nowhere"):
         FileLock(tmp_path / "nowhere" / "x.lock").try_acquire()
+
+
+async def test_a_file_system_without_locks_is_named_as_that(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    with pytest.raises(StoreError, match=r"some.lock: No locks available \(use a folder on a local"):
+        FileLock(path).try_acquire()
+    with pytest.raises(StoreError, match="on a local file system"):
+        async with NamedLocks(path).hold(["a"]):
+            pytest.fail("there are no locks")
 
 
 def test_a_holder_that_never_was_is_nobody(path: Path) -> None:

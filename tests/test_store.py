@@ -198,6 +198,26 @@ def test_a_write_that_the_disk_refuses_changes_nothing_in_memory(path: Path) -> 
     store.close()
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_promised_in_a_file_that_no_restart_would_find(path: Path, replaced: bool) -> None:
+    """Somebody tidied up under the running driver. What was prepared before is still given back."""
+    store = opened(path)
+    store.put_all([a_record("one"), a_record("two")])
+    for name in ("claims.db", "claims.db-wal", "claims.db-shm"):
+        path.with_name(name).unlink()
+    if replaced:
+        path.touch()
+    with pytest.raises(StoreError, match=r"was removed or replaced .*restart the driver"):
+        store.put(a_record("three"))
+    store.put(replace(a_record("one"), sandbox_id="", netns_path=""))
+    store.delete("two")
+    assert [record.claim.uid for record in store.get_all()] == ["one"]
+    store.close()
+    fresh = opened(path)
+    fresh.put(a_record("three"))
+    fresh.close()
+
+
 def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match="state folder"):

@@ -34,7 +34,7 @@ from dranet.driver.health.signs import SignSource
 from dranet.driver.hooks import PodHooks
 from dranet.driver.instances.handover import Handover, InstanceState
 from dranet.driver.instances.leaving import Leaving
-from dranet.driver.instances.roster import Instances
+from dranet.driver.instances.roster import FOLDER, Instances
 from dranet.driver.leases import Leases
 from dranet.driver.lifelines import Lifelines
 from dranet.driver.metadata.device_metadata import DeviceMetadata
@@ -53,6 +53,7 @@ from dranet.driver.snapshots import SnapshotQueue
 from dranet.driver.succession import Succession
 from dranet.driver.workers import Workers
 from dranet.errors import KernelError
+from dranet.filelock import FileLock
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.boot import read_boot_id
 from dranet.kernel.discovery.scan import NodeScanner
@@ -85,6 +86,7 @@ async def run_driver(settings: Settings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_default_executor(Workers(WORKER_THREADS))
+    FileLock.pod_uid = settings.pod_uid
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     # What the operator wrote is judged before anything outside is asked.
@@ -135,6 +137,7 @@ class Driver:
         self._inventory = Inventory(reader, policy.get, self._store, self._metrics)
         self._health = self._build_health()
         self._metadata = self._build_metadata()
+        self._leases.on_links = self._metadata.links_changed
         self._publisher = self._build_publisher()
         self._reconciler = self._build_reconciler()
         self._snapshots = SnapshotQueue()
@@ -296,7 +299,7 @@ class Driver:
         settings = self._settings
         return Handover(
             settings.state_dir,
-            Instances(settings.state_dir / "instances", settings.pod_uid, settings.sockets_of),
+            Instances(settings.state_dir / FOLDER, settings.pod_uid, settings.sockets_of),
             self._metrics.handover,
             is_fit=lambda: bool(self._kubelet.registered) and self._nri.is_ready,
             on_state=self._note_state,

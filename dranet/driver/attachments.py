@@ -46,6 +46,8 @@ DEADLINE = "deadline"
 """``operation`` of the error with which the kernel room stops at a deadline."""
 LOCK_FILE = "devices.lock"
 """Beside the store: who shares the one shares the other."""
+PATIENCE_SECONDS = 20.0
+"""How long a call waits for others. The kubelet gives a call 30 s: it is to hear who has the devices."""
 RETURN_SECONDS = 1.0
 """The kernel takes a namespace down within so long after its path is gone; its NICs are nowhere meanwhile."""
 _LOOK_SECONDS = 0.02
@@ -115,7 +117,9 @@ class Attachments:
         self._stopped_sandboxes: set[str] = set()
 
     @contextmanager
-    def locked(self, timeout_seconds: float = 30.0, reason: Reason | None = None) -> Iterator[None]:
+    def locked(
+        self, timeout_seconds: float = PATIENCE_SECONDS, reason: Reason | None = None
+    ) -> Iterator[None]:
         """Hold every device still, on the whole node; the store is read afresh. Repeatable in a thread.
 
         Raises:

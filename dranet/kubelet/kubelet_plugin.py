@@ -101,7 +101,7 @@ class KubeletPlugin:
         try:
             await self._dra.start()
             await self._registration.start()
-        except SettingsError:
+        except Exception:
             await self.stop()
             raise
         self._serving_since = time.monotonic()

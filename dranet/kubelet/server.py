@@ -64,10 +64,11 @@ class UnixServer:
         Raises:
             RuntimeError: it has ended by itself, and nobody can reach us any more.
         """
-        if self._keeper is not None:
-            await asyncio.wait({self._keeper})
-            if not self._keeper.cancelled():
-                self._keeper.result()
+        keeper = self._keeper  # a stop that comes meanwhile forgets it
+        if keeper is not None:
+            await asyncio.wait({keeper})
+            if not keeper.cancelled():
+                keeper.result()
 
     async def stop(self, grace_seconds: float = 0.0) -> None:
         """Withdraw the path if it is still ours, then end what is still served; repeatable."""

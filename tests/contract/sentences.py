@@ -255,7 +255,7 @@ PREPARE = (
         "2.3",
         "A claim that several pods share is prepared once, and later pods are not told of.",
         f"{_STANDIN}::test_a_shared_claim_is_prepared_once_and_unprepared_after_its_last_pod",
-        "testbed/test_whole_driver.py::test_a_second_pod_that_shares_a_claim_does_not_start_bare",
+        "testbed/test_whole_driver.py::test_a_second_pod_that_shares_a_claim_does_not_start_bare_and_gets_its_turn",
     ),
     _proven(
         "2.3",

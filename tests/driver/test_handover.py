@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dranet.driver.instances import handover
 from dranet.driver.instances.handover import Handover, InstanceState
 from dranet.driver.instances.roster import Instances
 from dranet.errors import SettingsError
@@ -119,6 +121,12 @@ async def eventually(look: Callable[[], bool]) -> None:
             if look():
                 return
             await asyncio.sleep(0.01)
+
+
+def descriptors(target: str) -> int:
+    """How many of ours lead there."""
+    links = (link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+    return sum(str(link) == target for link in links)
 
 
 def files(state_dir: Path) -> list[str]:
@@ -227,6 +235,89 @@ async def test_who_leaves_does_not_wait_longer_than_it_may(tmp_path: Path) -> No
 async def test_who_leaves_alone_is_told_so_at_once(tmp_path: Path) -> None:
     async with running(tmp_path, "old") as old:
         assert not await old.handover.relieve(SECONDS)
+
+
+async def test_of_those_that_leave_at_the_same_time_the_last_does_not_count_on_the_others(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, "old") as old, running(tmp_path, "new") as new:
+        await eventually(lambda: old.state is InstanceState.RETIRED)
+        assert await old.handover.relieve(SECONDS)  # it alone leaves, and the new one stays
+        assert not await new.handover.relieve(SECONDS)
+        assert files(tmp_path) == ["new.is-leaving", "new.lock", "old.is-leaving", "old.lock"]
+        async with running(tmp_path, "newest", fit=False) as newest:
+            await eventually(lambda: "newest" in new.handover.newcomers)
+            leaving = asyncio.create_task(new.handover.relieve(SECONDS))
+            await asyncio.sleep(0)
+            assert not leaving.done()
+            newest.fit = True
+            assert await leaving
+    assert files(tmp_path) == []
+
+
+async def test_who_leaves_does_not_wait_for_a_newcomer_that_leaves(tmp_path: Path) -> None:
+    async with running(tmp_path, "old") as old, running(tmp_path, "new", fit=False) as new:
+        await eventually(lambda: bool(old.handover.newcomers))
+        assert await new.handover.relieve(0)
+        async with asyncio.timeout(SECONDS / 2):
+            assert not await old.handover.relieve(SECONDS)
+
+
+async def test_a_good_bye_is_over_with_the_process_that_said_it(tmp_path: Path) -> None:
+    """Two were killed while they left; the container of one restarts, with the UID of before."""
+    (tmp_path / "instances").mkdir()
+    for name in ("old.is-leaving", "dead.is-leaving", "dead.lock"):
+        (tmp_path / "instances" / name).touch()
+    async with running(tmp_path, "old") as old, running(tmp_path, "new") as new:
+        assert files(tmp_path) == ["new.lock", "old.lock"]
+        await eventually(lambda: old.state is InstanceState.RETIRED)
+        assert await new.handover.relieve(SECONDS)
+
+
+async def test_who_is_not_given_the_duties_tells_who_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It hangs, or is stopped: only a kill helps, and somebody has to know of whom."""
+    monkeypatch.setattr(handover, "PATIENCE_SECONDS", 0.3)
+    async with other_process(tmp_path, "old") as stopped:
+        assert await hear(stopped) == "on-duty"
+        stopped.send_signal(signal.SIGSTOP)
+        async with running(tmp_path, "new") as new, running(tmp_path, "newest"):
+            has_duties = f"process {stopped.pid} has {tmp_path}/duty.lock; here are also newest, old"
+            is_next = f"process {os.getpid()} has {tmp_path}/successor.lock; here are also new, old"
+            await eventually(lambda: has_duties in caplog.text and is_next in caplog.text)
+            stopped.send_signal(signal.SIGKILL)
+            await eventually(lambda: InstanceState.ON_DUTY in new.states)
+        assert caplog.text.count("they are not given") == 2
+
+
+async def test_words_that_cannot_be_removed_end_nobody(tmp_path: Path) -> None:
+    """As on a disk that has turned read-only."""
+    async with running(tmp_path, "old") as old:
+        for name in ("new", "dead"):
+            (tmp_path / "instances" / f"{name}.wants-duties").mkdir()
+        async with running(tmp_path, "new", fit=False) as new:
+            await eventually(lambda: old.state is InstanceState.RETIRED)
+            await eventually(lambda: new.state is InstanceState.ON_DUTY)
+            assert await old.handover.relieve(0)
+
+
+@pytest.mark.parametrize("lost", ["file", "folder"])
+async def test_an_instance_whose_file_was_removed_makes_it_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    """Somebody took it for a leftover, or the whole folder."""
+    folder = tmp_path / "instances"
+    async with running(tmp_path, "old"):
+        await eventually(lambda: descriptors("anon_inode:inotify") > 0)
+        (folder / "old.lock").unlink()
+        if lost == "folder":
+            folder.rmdir()
+        await eventually((folder / "old.lock").exists)
+        async with running(tmp_path, "new") as new:
+            assert new.handover.others == {"old"}
+            await eventually(lambda: new.state is InstanceState.ON_DUTY)
+        assert caplog.text.count("was removed while this instance lives") == 1
 
 
 async def test_a_newcomer_that_leaves_lets_the_next_one_be_the_successor(tmp_path: Path) -> None:

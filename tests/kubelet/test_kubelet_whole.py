@@ -324,6 +324,16 @@ async def test_a_stop_is_no_failure_for_who_watches(kubelet_root: Path) -> None:
     await asyncio.wait_for(watching, DEADLINE)
 
 
+async def test_a_stop_that_comes_as_the_watch_begins_is_no_failure(kubelet_root: Path) -> None:
+    """As after a SIGTERM while the driver starts."""
+    plugin = new_plugin(kubelet_root, Handler())
+    await plugin.start()
+    stopping = asyncio.create_task(plugin.stop())
+    watching = asyncio.create_task(plugin.watch())
+    await asyncio.wait_for(asyncio.gather(stopping, watching), DEADLINE)
+    assert sockets(kubelet_root) == []
+
+
 async def test_a_kubelet_that_does_not_register_us_for_long_is_complained_of_with_what_is_known(
     kubelet_root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

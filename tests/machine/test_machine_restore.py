@@ -130,7 +130,7 @@ def shown(link: str) -> dict[str, Any]:
         "qdiscs": sorted(str(qdisc) for qdisc in qdiscs if qdisc["handle"] != "0:"),
         "classes": sorted(line for line in classes if "class htb" in line),  # others come and go with flows
         "ethtool": read_ethtool([link]),
-        "sysctls": read_sysctls(link),
+        "sysctls": read_sysctls([link]),
     }
 
 

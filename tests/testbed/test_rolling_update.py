@@ -7,7 +7,9 @@ slices notice nothing; whatever is killed, no pod runs without its NIC and the s
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -129,6 +131,50 @@ async def _kill_new_after_take_over(testbed: Testbed, seconds: float) -> None:
     await new.wait_ready(READY_SECONDS)
     await asyncio.sleep(seconds)
     await new.kill()
+
+
+def test_when_all_leave_at_once_no_pod_runs_bare_and_the_next_instance_goes_on() -> None:
+    """As when a node is shut down, or its DaemonSet deleted, in the middle of an update."""
+
+    async def story() -> None:
+        async with storming() as (testbed, storm, _):
+            old, new = testbed.driver, testbed.add_instance()
+            await new.start()
+            await new.wait_ready(READY_SECONDS)
+            for ended in await asyncio.gather(old.stop(READY_SECONDS), new.stop(READY_SECONDS)):
+                assert ended.exit_code == 0, ended.log
+                assert "Traceback" not in ended.log
+            assert _sockets(testbed) == []
+            testbed.driver = testbed.add_instance()
+            await testbed.driver.start()
+            await testbed.driver.wait_ready(READY_SECONDS)
+            await storm.wait_started(2)
+
+    play(story)
+
+
+def test_an_instance_that_is_told_to_stop_while_it_starts_ends_well_and_leaves_nothing() -> None:
+    """Told twice, as by an operator who is in a hurry."""
+
+    async def story() -> None:
+        async with Testbed(load_hardware("two-nic"), stand_in, WORK_DIR) as testbed:
+            instances = testbed.places.work_dir / "state" / "instances"
+            testbed.driver = testbed.add_instance()
+            await testbed.driver.start()
+            await testbed.driver.wait_ready(READY_SECONDS)
+            before = _sockets(testbed), [*instances.iterdir()]
+            for moment in ("another instance has the duties", "driver.app: started"):
+                new = testbed.add_instance()
+                await new.start()
+                await _wait_log(new, moment)
+                os.kill(new.pid, signal.SIGTERM)
+                ended = await new.stop(READY_SECONDS)
+                assert ended.exit_code == 0, ended.log
+                assert "Traceback" not in ended.log
+                assert (_sockets(testbed), [*instances.iterdir()]) == before
+            await testbed.driver.wait_ready(READY_SECONDS)
+
+    play(story)
 
 
 def test_dead_sockets_go_at_the_next_start_and_health_is_known_again_when_an_instance_has_gone() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -33,6 +34,8 @@ WAIT_SECONDS = 0.2
 """Pace of who waits for the duties: a predecessor that is killed says no word."""
 OVERLAP_SECONDS = 1.0
 """Pace of the others, while there is more than one instance."""
+PATIENCE_SECONDS = 10.0
+"""Who has the duties gives them within a second or two; for longer it hangs, or is stopped."""
 
 
 class InstanceState(StrEnum):
@@ -77,6 +80,8 @@ class Handover:
         self._state = InstanceState.WAITING
         self._elders: frozenset[str] = frozenset()
         self._leaving = False
+        self._complain_at = 0.0
+        """When to say that the duties do not come (``time.monotonic()``); 0: not asked for yet."""
         self._changed = asyncio.Event()
         self.others: frozenset[str] = frozenset()
         """Pod UIDs of the other living instances, as last seen."""
@@ -124,17 +129,25 @@ class Handover:
     async def relieve(self, timeout_seconds: float) -> bool:
         """We are about to leave: let a newcomer become ready first. Whether another instance stays.
 
-        From now on we do not take the duties.
+        From now on we do not take the duties, and no other that leaves counts on us.
         """
         deadline = time.monotonic() + timeout_seconds
         self._leaving = True
+        self._instances.say_goodbye()
         if self._state is InstanceState.WAITING:
             self._successor.release()
-        self._look()
-        while self.newcomers and time.monotonic() < deadline:
+        staying = self._find_staying()
+        while self.newcomers & staying and time.monotonic() < deadline:
             await asyncio.sleep(WAIT_SECONDS)
-            self._look()
-        return bool(self.others) and not self.newcomers
+            staying = self._find_staying()
+        return bool(staying) and not self.newcomers & staying
+
+    def _find_staying(self) -> frozenset[str]:
+        """Others that do not leave, too: of those who leave at the same time the last one stays for the pods
+        that wait."""
+        leaving = self._instances.find_leaving()  # first: who has gone since is not among the others
+        self._look()
+        return self.others - leaving
 
     def step_aside(self, why: str) -> None:
         """Let the duties go, e.g. because another instance's records are not ours to judge."""
@@ -190,8 +203,25 @@ class Handover:
                 log.info("took the duties over")
                 self._enter(InstanceState.ON_DUTY)
                 return
-            if self._state is InstanceState.WAITING and self._successor.held and self._is_fit():
-                self._instances.request()
+            if self._state is InstanceState.WAITING and self._is_fit():
+                self._ask()
+
+    def _ask(self) -> None:
+        """Say that we are ready for the duties, and after a while to the log who does not give them."""
+        if self._successor.held:
+            self._instances.request()
+        now = time.monotonic()
+        self._complain_at = self._complain_at or now + PATIENCE_SECONDS
+        if now >= self._complain_at:
+            self._complain_at = math.inf
+            waits_for = self._duty if self._successor.held else self._successor
+            log.warning(
+                "ready for the duties for %g s, and they are not given: %s has %s; here are also %s",
+                PATIENCE_SECONDS,
+                waits_for.describe_holder() or "somebody",
+                waits_for.path,
+                ", ".join(sorted(self.others)) or "no others",
+            )
 
     def _take(self) -> bool:
         """The duties, if they are free and we are next; whether we have them now."""
@@ -217,6 +247,7 @@ class Handover:
 
     def _enter(self, state: InstanceState) -> None:
         self._state = state
+        self._complain_at = 0.0
         if state is InstanceState.ON_DUTY:
             self._elders = self.others
         for known in InstanceState:
@@ -226,8 +257,8 @@ class Handover:
     # Who is about
 
     async def _follow_folder(self) -> None:
-        with FolderWatch(self._instances.folder) as watch:
-            while True:
+        while True:  # a new watch each time: the folder itself may have been removed and made again
+            with FolderWatch(self._instances.folder) as watch:
                 self._changed.set()
                 await watch.wait_changed()
 
@@ -240,6 +271,7 @@ class Handover:
         self._look()
 
     def _look(self) -> None:
+        self._instances.stay()
         before, self.others = self.others, self._instances.find_others()
         self._elders &= self.others
         self._metrics.instances.set(1 + len(self.others))

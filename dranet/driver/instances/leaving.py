@@ -44,10 +44,13 @@ class Leaving:
             log.warning("some claim statuses or Events were not written in time")
 
     async def _step_back(self, deadline: float) -> None:
-        """The other instance takes new work; ours is served to its end."""
+        """The other instance takes new work; ours is served to its end. The kubelet hangs up on who is not
+        registered any more, so what it waits for is answered before."""
+        loop = asyncio.get_running_loop()
+        await self._kubelet.drain(deadline - loop.time())
         await self._kubelet.deregister()
         await asyncio.sleep(LINGER_SECONDS)
-        await self._kubelet.drain(deadline - asyncio.get_running_loop().time())
+        await self._kubelet.drain(deadline - loop.time())
 
     async def _drain(self, deadline: float) -> None:
         """Nobody else is there: refuse new work, and let what was promised happen."""

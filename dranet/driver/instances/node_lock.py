@@ -38,7 +38,7 @@ class NodeLock:
             raise _busy(timeout_seconds, reason)
         try:
             if self._depth == 0 and not self._processes.acquire(deadline):
-                raise _busy(timeout_seconds, reason, self._processes.read_holder())
+                raise _busy(timeout_seconds, reason, self._processes.describe_holder())
             self._depth += 1
             try:
                 yield
@@ -63,8 +63,8 @@ class NodeLock:
             self._threads.release()
 
 
-def _busy(seconds: float, reason: Reason | None, holder: int | None = None) -> KernelError:
-    where = "" if holder is None else f", in process {holder}"
+def _busy(seconds: float, reason: Reason | None, holder: str = "") -> KernelError:
+    where = holder and f", in {holder}"
     return KernelError(
         f"another attach or release on this node took longer than {seconds:.3g} s{where}",
         operation="wait for the node's devices",

@@ -13,15 +13,18 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dranet.errors import DranetError, SettingsError
+from dranet.errors import DranetError, SettingsError, StoreError
 from dranet.filelock import FileLock
 from dranet.kubelet.sockets import remove_dead_socket
 
 log = logging.getLogger(__name__)
 
+FOLDER = "instances"
+"""In the state folder."""
 FOLDER_MODE = 0o750
 _LOCK = ".lock"
 _REQUEST = ".wants-duties"
+_GOODBYE = ".is-leaving"
 _ALONE = "(alone)"
 """An instance without a pod UID; no UID has parentheses."""
 _JOIN_SECONDS = 2.0
@@ -56,14 +59,29 @@ class Instances:
                 f"another driver{self._describe_holder()} has the same pod UID, {self._own}",
                 hint="set --pod-uid to metadata.uid of the driver's own pod",
             )
-        self.withdraw_request()  # of a dead process: a container that restarts has the same UID
+        self._withdraw_words(self._own)  # of a dead process: a container that restarts has the same UID
         self._remove_dead()
+
+    def stay(self) -> None:
+        """Be there again where somebody has removed our file: others would take us for dead. Repeatable."""
+        if self._lock.is_in_place():
+            return
+        if self._lock.held:
+            log.warning("%s was removed while this instance lives: making it again", self._lock.path)
+        self._lock.close()
+        try:
+            self.folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            self._lock.try_acquire()
+        except (OSError, StoreError) as error:
+            log.debug("cannot make %s again: %s", self._lock.path, error)
 
     def leave(self) -> None:
         """Be gone for the others; repeatable. The last thing that an instance does."""
         if self._lock.held:
-            self.withdraw_request()
-            self._path(self._own).unlink(missing_ok=True)
+            _remove(self._lock.path)
+            self._withdraw_words(
+                self._own
+            )  # afterwards: who looks between the two must not take us for staying
         self._lock.close()
 
     def find_others(self) -> frozenset[str]:
@@ -74,10 +92,7 @@ class Instances:
 
     def request(self) -> None:
         """Ask who has the duties to hand them over; repeatable."""
-        try:
-            self._request(self._own).touch()
-        except OSError as error:
-            log.debug("cannot ask for the duties: %s", error)
+        self._leave_word(_REQUEST)
 
     def find_askers(self) -> frozenset[str]:
         """Those that asked, also when they are dead by now."""
@@ -85,15 +100,33 @@ class Instances:
 
     def withdraw_request(self, name: str = "") -> None:
         """Ours, or that of ``name``: it is fulfilled or void. Wakes who asked. Repeatable."""
-        self._request(name or self._own).unlink(missing_ok=True)
+        _remove(self._word(name or self._own, _REQUEST))
+
+    def say_goodbye(self) -> None:
+        """We are about to leave: nobody may count on us. Holds until :meth:`leave`."""
+        self._leave_word(_GOODBYE)
+
+    def find_leaving(self) -> frozenset[str]:
+        """Those that have said good-bye, also when they are dead by now."""
+        return self._list_names(_GOODBYE)
+
+    def _leave_word(self, word: str) -> None:
+        try:
+            self._word(self._own, word).touch()
+        except OSError as error:
+            log.debug("cannot tell the other instances: %s", error)
+
+    def _withdraw_words(self, name: str) -> None:
+        for word in (_REQUEST, _GOODBYE):
+            _remove(self._word(name, word))
+
+    def _word(self, name: str, word: str) -> Path:
+        return self.folder / f"{name}{word}"
 
     # Who lives
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}{_LOCK}"
-
-    def _request(self, name: str) -> Path:
-        return self.folder / f"{name}{_REQUEST}"
 
     def _list_names(self, suffix: str) -> frozenset[str]:
         return frozenset(path.name.removesuffix(suffix) for path in self.folder.glob(f"*{suffix}"))
@@ -117,9 +150,22 @@ class Instances:
                 for path in self._sockets_of(name if name != _ALONE else ""):
                     if remove_dead_socket(path):
                         log.info("removed %s, left behind by a dead instance of the driver", path)
-                self.withdraw_request(name)
-                self._path(name).unlink(missing_ok=True)
+                self._withdraw_words(name)
+                _remove(self._path(name))
 
     def _describe_holder(self) -> str:
         pid = self._lock.read_holder()
         return f" (pid {pid})" if pid else ""
+
+
+def list_living(folder: Path) -> list[str]:
+    """Pod UIDs of all that live, ourselves included, for messages."""
+    return sorted(Instances(folder, "", lambda _: ()).find_others())
+
+
+def _remove(path: Path) -> None:
+    """What cannot be removed, as on a disk that turned read-only, is void when its owner is dead."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.debug("cannot remove %s: %s", path, error)

@@ -1,0 +1,75 @@
+"""The way out beside another instance, with the kubelet that hangs up on who is not registered any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from dranet.driver.instances import leaving
+from dranet.driver.instances.handover import Handover
+from dranet.driver.instances.leaving import Leaving
+from dranet.driver.reports.reporter import Reporter
+from dranet.store import ClaimStore
+from dranet.testbed.kubelet.nouns import PluginFailure
+from tests.contract.calls import eventually, refs
+from tests.contract.conftest import root
+from tests.contract.room import Room, registered
+
+__all__ = ["root"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ClaimStore]:
+    with closing(ClaimStore(tmp_path / "claims.db")) as store:
+        store.open()
+        yield store
+
+
+async def say_yes(_: float) -> bool:
+    return True
+
+
+def leaving_of(room: Room, store: ClaimStore) -> Leaving:
+    """Of an instance beside which another one stays."""
+    handover = cast("Handover", SimpleNamespace(relieve=say_yes))
+    return Leaving(handover, room.plugin, store, cast("Reporter", SimpleNamespace(flush=say_yes)))
+
+
+async def test_a_call_in_flight_is_answered_before_the_kubelet_hangs_up(
+    root: Path, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that waits for its DHCP server, when the instance that has it is updated."""
+    monkeypatch.setattr(leaving, "LINGER_SECONDS", 0.2)
+    async with registered(root) as (room, node):
+        room.script.hold("slow")
+        (plugin,) = node.manager.plugins
+        call = asyncio.create_task(plugin.prepare(refs("slow")))
+        await eventually(lambda: room.script.prepared == [["slow"]])
+        ending = asyncio.create_task(leaving_of(room, store).run(10.0))
+        assert (await plugin.prepare(refs("late"))).keys() == {"late"}
+        room.script.release()
+        assert (await call).keys() == {"slow"}
+        await ending
+        await eventually(lambda: node.manager.plugins == ())
+
+
+async def test_a_call_that_does_not_end_holds_the_way_out_up_for_its_time_only(
+    root: Path, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "LINGER_SECONDS", 0.1)
+    async with registered(root) as (room, node):
+        room.script.hold("hangs")
+        (plugin,) = node.manager.plugins
+        call = asyncio.create_task(plugin.prepare(refs("hangs")))
+        await eventually(lambda: room.script.prepared == [["hangs"]])
+        async with asyncio.timeout(5):
+            await leaving_of(room, store).run(0.3)
+        await eventually(lambda: node.manager.plugins == ())
+        (failure,) = await asyncio.gather(call, return_exceptions=True)
+        assert isinstance(failure, PluginFailure)
