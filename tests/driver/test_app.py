@@ -16,6 +16,7 @@ from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
 from dranet.driver.instances.handover import InstanceState
+from dranet.driver.parts import Parts
 from dranet.driver.policy import PolicySource
 from dranet.driver.probes.server import PartState
 from dranet.errors import KernelError, SettingsError
@@ -43,10 +44,10 @@ async def test_a_first_scan_that_the_kernel_does_not_answer_does_not_end_the_sta
 
     monkeypatch.setattr(NodeScanner, "read", fail)
     own = settings(tmp_path)
-    driver = app.Driver(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
-    driver._store.open()
-    await driver._prepare_state()
-    driver._store.close()
+    parts = Parts(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
+    parts.store.open()
+    await app.Driver(parts)._prepare_state()
+    parts.store.close()
     assert "the first scan failed" in caplog.text
 
 
@@ -90,43 +91,43 @@ async def test_an_instance_leaves_the_duties_to_a_newer_driver_whose_records_it_
     tmp_path: Path, client: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = replace(settings(tmp_path), pod_uid="old")
-    driver = app.Driver(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
-    driver._handover.join()
-    driver._store.open()
-    driver._look_at_store()
-    before = driver._handover.state
+    parts = Parts(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
+    parts.handover.join()
+    parts.store.open()
+    parts._look_at_store()
+    before = parts.handover.state
     with contextlib.closing(sqlite3.connect(tmp_path / "claims.db", isolation_level=None)) as newer:
         newer.execute("PRAGMA user_version=99")
         newer.execute("INSERT INTO prepared VALUES ('uid', 'a record of the future')")
-    driver._look_at_store()
-    assert (before, driver._handover.state) == (InstanceState.ON_DUTY, InstanceState.ASIDE)
-    state = driver._readiness.read()["instance"]
+    parts._look_at_store()
+    assert (before, parts.handover.state) == (InstanceState.ON_DUTY, InstanceState.ASIDE)
+    state = parts.readiness.read()["instance"]
     assert (state.ready, state.detail) == (False, "pod old is aside")
     assert caplog.text.count("stepping aside: a newer driver") == 1
     with contextlib.closing(sqlite3.connect(tmp_path / "claims.db", isolation_level=None)) as newer:
         newer.execute("DELETE FROM prepared")
         newer.execute("PRAGMA user_version=1")  # drained and rolled back
-    driver._look_at_store()
-    assert driver._handover.state is InstanceState.WAITING
-    driver._store.close()
-    driver._handover.leave()
+    parts._look_at_store()
+    assert parts.handover.state is InstanceState.WAITING
+    parts.store.close()
+    parts.handover.leave()
 
 
 async def test_readiness_tells_of_a_newcomer_and_stays_ready_beside_it(
     tmp_path: Path, client: ApiClient
 ) -> None:
-    def instance(uid: str) -> app.Driver:
+    def instance(uid: str) -> Parts:
         own = replace(settings(tmp_path), pod_uid=uid)
-        return app.Driver(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
+        return Parts(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
 
     old, new = instance("old"), instance("new")
-    old._handover.join()
-    assert old._readiness.read()["instance"] == PartState(True, "pod old is on-duty")
-    new._handover.join()
-    assert new._readiness.read()["instance"] == PartState(False, "pod new is waiting")
-    assert new._readiness.read()["slices"] == PartState(True, "published by another instance")
-    await old._handover.relieve(0)
+    old.handover.join()
+    assert old.readiness.read()["instance"] == PartState(True, "pod old is on-duty")
+    new.handover.join()
+    assert new.readiness.read()["instance"] == PartState(False, "pod new is waiting")
+    assert new.readiness.read()["slices"] == PartState(True, "published by another instance")
+    await old.handover.relieve(0)
     told = "pod old is on-duty; new not ready to take over yet"
-    assert old._readiness.read()["instance"] == PartState(True, told)
-    for driver in (old, new):
-        driver._handover.leave()
+    assert old.readiness.read()["instance"] == PartState(True, told)
+    for parts in (old, new):
+        parts.handover.leave()

@@ -1,0 +1,283 @@
+"""The parts of the driver, each made and told of the others that it works with: the one place for wiring."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dranet import __version__
+from dranet.cluster.client import ApiClient
+from dranet.cluster.events import ObjectRef
+from dranet.cluster.nodes import fetch_node_addresses
+from dranet.cluster.pods import fetch_claim_for_node
+from dranet.cluster.slices import PublishListeners, SlicePublisher
+from dranet.driver.attachments import Attachments
+from dranet.driver.doctor.features import Features
+from dranet.driver.gate import ReadyGate
+from dranet.driver.health.file import HealthFile
+from dranet.driver.health.monitor import HealthMonitor, build_rules, do_nothing
+from dranet.driver.health.signs import SignSource
+from dranet.driver.hooks import PodHooks
+from dranet.driver.instances.handover import Handover, InstanceState
+from dranet.driver.instances.leaving import Leaving
+from dranet.driver.instances.roster import FOLDER, Instances
+from dranet.driver.leases import Leases
+from dranet.driver.lifelines import Lifelines
+from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.metadata.files import MetadataFiles
+from dranet.driver.policy import PolicySource
+from dranet.driver.prepare import Preparer
+from dranet.driver.probes.readiness import Readiness
+from dranet.driver.probes.ready_file import ReadyFile
+from dranet.driver.probes.server import ProbeServer
+from dranet.driver.publish import FactsReader, Inventory, PublishLoop
+from dranet.driver.reconcile import Reconciler
+from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.reporter import Reporter
+from dranet.driver.reports.writer import ApiWriter
+from dranet.driver.snapshots import SnapshotQueue
+from dranet.driver.succession import Succession
+from dranet.kernel.attachment.uplink import UplinkRules
+from dranet.kernel.boot import read_boot_id
+from dranet.kernel.lifelines import LifelineTarget
+from dranet.kernel.podlinks import PodLinks
+from dranet.kubelet.kubelet_plugin import KubeletPlugin
+from dranet.runtime.cdi import CdiSpecs
+from dranet.runtime.nri import NriPlugin
+from dranet.settings import Settings
+from dranet.store import ClaimStore
+from dranet.telemetry import Metrics
+
+HEALTH_ECHO_SECONDS = 1.0
+"""When a health stream ends, the kubelet forgets what all instances said. It may notice that after we do."""
+
+
+class Parts:
+    """Every part of the driver, knowing those that it works with. Nothing runs yet, and no file is open."""
+
+    def __init__(
+        self, settings: Settings, client: ApiClient, policy: PolicySource, reader: FactsReader
+    ) -> None:
+        self.settings = settings
+        self.client = client
+        self.policy = policy
+        self.boot_id = read_boot_id(settings.procfs_root)
+        self.metrics = Metrics()
+        self.store = ClaimStore(settings.state_dir / "claims.db")
+        self.gate = ReadyGate(settings.state_dir)
+        self.cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
+        self.lifelines = self._build_lifelines()
+        self.reporter = self._build_reporter()
+        self.announcer = Announcer(
+            settings.driver_name,
+            settings.node_name,
+            self.reporter,
+            self.metrics,
+            self.store.get_by_pod,
+        )
+        self.pod_links = PodLinks(self._note_pod_change)
+        self.attachments = Attachments(
+            self.store, self.gate, self._get_uplink_rules, self.announcer.released, self.pod_links
+        )
+        self.leases = Leases(self.store, self.attachments, self.announcer, self.metrics)
+        self.inventory = Inventory(reader, policy.get, self.store, self.metrics)
+        self.health = self._build_health()
+        self.metadata = self._build_metadata()
+        self.leases.on_links = self.metadata.links_changed
+        self.publisher = self._build_publisher()
+        self.reconciler = self._build_reconciler()
+        self.snapshots = SnapshotQueue()
+        self.preparer = self._build_preparer()
+        self.succession = Succession(self.preparer.hand_on)
+        self.nri = self._build_nri()
+        self.kubelet = self._build_kubelet()
+        self.publish = PublishLoop(
+            self.inventory,
+            self.publisher,
+            self.metrics,
+            settings.rescan_seconds,
+            on_scan=do_nothing,
+            health=self.health,
+        )
+        self.health.on_change = self.kubelet.health_changed
+        self.health.on_taints = self.publish.publish
+        self.publish.set_lifelines(self.lifelines.targets)
+        self.handover = self._build_handover()
+        self.leaving = Leaving(self.handover, self.kubelet, self.store, self.reporter)
+        self.readiness = Readiness(
+            settings.pod_uid, self.handover, self.leaving, self.nri, self.kubelet, self.publisher
+        )
+        self._loop = asyncio.get_running_loop()
+        self.store.on_foreign_change = self._note_foreign_change
+        self.ready_file = ReadyFile(settings.ready_file, self.readiness.read) if settings.ready_file else None
+        self.probes = ProbeServer(
+            settings.bind_address,
+            self.metrics,
+            self.readiness.read,
+            may_wait=lambda: bool(self.handover.others),
+            read_features=Features(settings, self.publisher, self.kubelet, self.nri).read,
+        )
+        self._set_up_gauges()
+
+    def _build_reporter(self) -> Reporter:
+        driver, node = self.settings.driver_name, self.settings.node_name
+        return Reporter(ApiWriter(self.client, driver, node), self.metrics, ObjectRef.of_node(node))
+
+    def _note_pod_change(self, pod_uid: str) -> None:
+        self.health.pod_changed(pod_uid)
+
+    def _build_lifelines(self) -> Lifelines:
+        return Lifelines(
+            self.settings.node_addresses,
+            self.client.url,
+            lambda: fetch_node_addresses(self.client, self.settings.node_name),
+            on_news=self._set_lifelines,
+            retry_seconds=self.settings.rescan_seconds,
+        )
+
+    def _set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+        self.publish.set_lifelines(targets)
+
+    def _get_uplink_rules(self) -> UplinkRules:
+        return UplinkRules(self.lifelines.targets, self.settings.sysfs_root)
+
+    def _build_health(self) -> HealthMonitor:
+        settings = self.settings
+        return HealthMonitor(
+            self.inventory,
+            SignSource(self.inventory, self.store, self.pod_links, settings.sysfs_root),
+            settings.node_name,
+            build_rules(settings),
+            HealthFile(settings.state_dir / "health.json", self.boot_id),
+            self.announcer,
+            self.metrics.health,
+            is_on_duty=lambda: self.handover.state is InstanceState.ON_DUTY,
+        )
+
+    def _build_metadata(self) -> DeviceMetadata:
+        settings = self.settings
+        return DeviceMetadata(
+            driver_name=settings.driver_name,
+            sysfs_root=settings.sysfs_root,
+            store=self.store,
+            files=MetadataFiles(settings.state_dir, settings.driver_name),
+            cdi=self.cdi,
+            policy=lambda: self.inventory.view.policy,
+            events=self.reporter,
+            metrics=self.metrics,
+            enabled=settings.device_metadata,
+        )
+
+    def _build_publisher(self) -> SlicePublisher:
+        return SlicePublisher(
+            self.client,
+            self.settings.driver_name,
+            self.settings.node_name,
+            listeners=PublishListeners(
+                failed=lambda reason: self.metrics.api_errors.labels(reason).inc(),
+                wrote=lambda verb: self.metrics.slices.writes.labels(verb).inc(),
+                missing=self.metrics.slices.show_missing,
+            ),
+        )
+
+    def _build_reconciler(self) -> Reconciler:
+        return Reconciler(
+            boot_id=self.boot_id,
+            store=self.store,
+            attachments=self.attachments,
+            gate=self.gate,
+            cdi=self.cdi,
+            metadata=self.metadata,
+            announcer=self.announcer,
+            metrics=self.metrics,
+        )
+
+    def _build_nri(self) -> NriPlugin:
+        hooks = PodHooks(
+            self.store,
+            self.attachments,
+            self.announcer,
+            self.snapshots.put,
+            self.settings.hook_budget_seconds,
+            self.metadata,
+            self.succession.ask,
+        )
+        return NriPlugin(
+            self.settings.nri_socket,
+            self.settings.driver_name,
+            self.settings.nri_index,
+            hooks,
+            observe=self.metrics.observe_nri,
+            is_our_mount=lambda mount: self.gate.find_claim(mount) is not None,
+        )
+
+    def _build_preparer(self) -> Preparer:
+        return Preparer(
+            driver_name=self.settings.driver_name,
+            boot_id=self.boot_id,
+            sysfs_root=self.settings.sysfs_root,
+            fetch=lambda ref: fetch_claim_for_node(self.client, ref, self.settings.node_name),
+            inventory=self.inventory,
+            store=self.store,
+            attachments=self.attachments,
+            leases=self.leases,
+            cdi=self.cdi,
+            gate=self.gate,
+            runtime_ready=lambda: self.nri.is_ready,
+            announcer=self.announcer,
+            metrics=self.metrics,
+            metadata=self.metadata,
+        )
+
+    def _build_kubelet(self) -> KubeletPlugin:
+        return KubeletPlugin(
+            self.settings.driver_name,
+            self.settings.dra_socket,
+            self.settings.registration_socket,
+            self.preparer,
+            health=self.health,
+            shared=bool(self.settings.pod_uid),
+        )
+
+    def _build_handover(self) -> Handover:
+        settings = self.settings
+        return Handover(
+            settings.state_dir,
+            Instances(settings.state_dir / FOLDER, settings.pod_uid, settings.sockets_of),
+            self.metrics.handover,
+            is_fit=lambda: bool(self.kubelet.registered) and self.nri.is_ready,
+            on_state=self._note_state,
+            on_company=self._look_at_store,
+            on_gone=self._note_gone,
+        )
+
+    def _note_state(self, state: InstanceState) -> None:
+        """Ports are the node's: the one with the duties answers probes for all."""
+        if state is InstanceState.ON_DUTY:
+            self.probes.want_port()
+        elif state is not InstanceState.WAITING:
+            self.probes.release_port()
+
+    def _look_at_store(self) -> None:
+        """What another instance has written may be ours to mind (leases), or more than we understand."""
+        if self.store.is_newer:
+            self.handover.step_aside("a newer driver has written the records of this node's claims")
+        else:
+            self.handover.come_back()
+
+    def _note_foreign_change(self) -> None:
+        """Called on any thread."""
+        self._loop.call_soon_threadsafe(self.leases.committed)
+
+    def _note_gone(self) -> None:
+        """The kubelet has forgotten the health of our devices with the stream of the other one."""
+        self.announcer.others_are_gone()
+        self.kubelet.health_changed()
+        asyncio.get_running_loop().call_later(HEALTH_ECHO_SECONDS, self.kubelet.health_changed)
+
+    def _set_up_gauges(self) -> None:
+        """Gauges that are read when they are scraped."""
+        self.metrics.build_info.labels(__version__).set(1)
+        self.metrics.prepared_claims.set_function(lambda: len(self.store.get_all()))
+        self.metrics.inventory.attributes_file_ok.set_function(lambda: not self.policy.problem)
+        self.metrics.last_published.set_function(lambda: self.publisher.last_published)
