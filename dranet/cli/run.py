@@ -10,6 +10,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+from dranet import malloc
 from dranet.settings import DECLARATIONS, Declaration, LogFormat, Settings, load_settings
 from dranet.telemetry import set_up_logging
 
@@ -79,6 +80,7 @@ def _end_quietly(*_: object) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT."""
     signal.signal(signal.SIGTERM, _end_quietly)
+    malloc.use_one_heap()
     settings = settings_from(options)
     set_up_logging(settings.log_level, as_json=settings.log_format is LogFormat.JSON)
     from dranet.driver.app import run_driver

@@ -13,6 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from dranet import malloc
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -31,12 +33,19 @@ class Workers(ThreadPoolExecutor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         call = partial(fn, *args, **kwargs)
         if fn is not socket.getaddrinfo:
-            return super().submit(call)
+            return super().submit(_run, call)
         key = args, tuple(kwargs.items())
         running = self._look_ups.get(key)
         if running is None or running.done():
             running = self._look_ups[key] = _look_up(call)
         return running
+
+
+def _run(call: Callable[[], T]) -> T:
+    """A scan or a claim needs much for a moment. What failed keeps it until its error has been told."""
+    answer = call()
+    malloc.give_back()
+    return answer
 
 
 def _look_up(call: Callable[[], T]) -> Future[T]:

@@ -234,9 +234,9 @@ class InterfaceConfig(Part):
         default=None, alias="arpAnnounce", description="`arp_announce`: 0 to 2", examples=[2]
     )
     vrf: VrfConfig | None = Field(default=None, description="put the link into a VRF of the pod")
-    ipv6: Ipv6Config = Field(default_factory=Ipv6Config, description="how IPv6 behaves on the link")
+    ipv6: Ipv6Config = Field(default_factory=Ipv6Config.empty, description="how IPv6 behaves on the link")
     rate_limit: RateLimits = Field(
-        default_factory=RateLimits, alias="rateLimit", description="limits of what the link carries"
+        default_factory=RateLimits.empty, alias="rateLimit", description="limits of what the link carries"
     )
 
     @property
@@ -490,9 +490,9 @@ class EthtoolConfig(Part):
         description="the driver's own flags (`ethtool --show-priv-flags`)",
         examples=[{"rx_cqe_compress": True}],
     )
-    rings: RingsConfig = Field(default_factory=RingsConfig, description="descriptors in the rings")
-    channels: ChannelsConfig = Field(default_factory=ChannelsConfig, description="number of queues")
-    coalesce: CoalesceConfig = Field(default_factory=CoalesceConfig, description="interrupt moderation")
+    rings: RingsConfig = Field(default_factory=RingsConfig.empty, description="descriptors in the rings")
+    channels: ChannelsConfig = Field(default_factory=ChannelsConfig.empty, description="number of queues")
+    coalesce: CoalesceConfig = Field(default_factory=CoalesceConfig.empty, description="interrupt moderation")
 
 
 class RdmaConfig(Part):
@@ -520,13 +520,15 @@ class NetworkConfig(Part):
         description="a named set of parameters from a profile provider; refused while none is configured",
         examples=["rail-optimised"],
     )
-    interface: InterfaceConfig = Field(default_factory=InterfaceConfig, description="the link in the pod")
+    interface: InterfaceConfig = Field(
+        default_factory=InterfaceConfig.empty, description="the link in the pod"
+    )
     routes: Entries[RouteConfig] = Field(default=(), description="routes through the device")
     rules: Entries[RuleConfig] = Field(
         default=(), description="policy rules of the pod. Not with a VRF, which brings its own"
     )
     neighbors: Entries[NeighbourConfig] = Field(default=(), description="permanent neighbours on the device")
-    ethtool: EthtoolConfig = Field(default_factory=EthtoolConfig, description="settings of the device")
+    ethtool: EthtoolConfig = Field(default_factory=EthtoolConfig.empty, description="settings of the device")
     sysctls: Annotated[
         dict[Annotated[str, Field(min_length=1, max_length=255)], SysctlValue], BeforeValidator(without_nulls)
     ] = Field(
@@ -535,7 +537,7 @@ class NetworkConfig(Part):
         "stands for the interface's name in the pod",
         examples=[{"net.ipv4.conf.IFNAME.rp_filter": 2, "net.ipv4.tcp_mtu_probing": 1}],
     )
-    rdma: RdmaConfig = Field(default_factory=RdmaConfig, description="the RDMA device")
+    rdma: RdmaConfig = Field(default_factory=RdmaConfig.empty, description="the RDMA device")
 
     @property
     def needs_link(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -50,10 +50,19 @@ class Part(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
+    @classmethod
+    def empty(cls) -> Self:
+        """With nothing asked for.
+
+        Nothing is validated either, which takes no schema: that of the whole config has all objects in it,
+        and each would come a second time.
+        """
+        return cast("Self", cls.model_construct())
+
     @property
     def is_empty(self) -> bool:
         """Nothing is asked for."""
-        return not self.model_dump(exclude_defaults=True)
+        return self == self.empty()
 
     def find_conflicts(self) -> Iterator[Conflict]:
         """What is wrong among fields of which each is right by itself."""

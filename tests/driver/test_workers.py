@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -79,3 +82,34 @@ def test_a_name_that_there_is_not_is_an_error_for_who_asked(name_server: NameSer
             await loop.getaddrinfo("wrong", 443)
 
     asyncio.run(scenario())
+
+
+_LEAVE_HOLES = """
+import asyncio, re
+from dranet.driver.workers import Workers
+
+pins = []
+
+def read_anonymous_mb():
+    return int(re.search(r"Anonymous: +(\\d+)", open("/proc/self/smaps_rollup").read())[1]) / 1024
+
+def work():
+    blocks = [bytes(2000) for _ in range(20_000)]
+    pins.extend(blocks[::500] + blocks[-1:])
+
+async def main():
+    asyncio.get_running_loop().set_default_executor(Workers(2))
+    await asyncio.to_thread(print, "warm")
+    before = read_anonymous_mb()
+    await asyncio.to_thread(work)
+    print(int(read_anonymous_mb() - before))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc's allocator")
+def test_what_a_job_needed_for_a_moment_goes_back_to_the_kernel() -> None:
+    command = [sys.executable, "-c", _LEAVE_HOLES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert int(done.stdout.split()[1]) < 20

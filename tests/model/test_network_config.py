@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from dranet.model.network import NetworkConfig
-from dranet.model.network_part import join_path, walk_fields
+from dranet.model.network_part import Part, join_path, walk_fields
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
 
 HUGE = pytest.param(10**5000, id="of 5001 digits")
@@ -415,3 +415,36 @@ def test_any_json_is_either_a_valid_config_or_a_validation_error(value: Any) -> 
     except ValidationError:
         return
     assert NetworkConfig.model_validate(config.model_dump(mode="json", by_alias=True)) == config
+
+
+def has_schema(part: type[Part]) -> bool:
+    return part.__pydantic_complete__
+
+
+def test_objects_that_ask_for_nothing_need_no_schema_of_their_own() -> None:
+    class Inner(Part):
+        x: int | None = None
+
+    class Outer(Part):
+        inner: Inner = Field(default_factory=Inner.empty)
+
+    config = Outer.model_validate({})
+    assert config.inner.is_empty
+    assert not has_schema(Inner)
+    assert config.inner == Inner() == Inner.model_validate({"x": None})
+    assert has_schema(Inner)
+    assert not Outer.model_validate({"inner": {"x": 0}}).inner.is_empty
+
+
+def test_every_object_of_a_config_is_such_a_one_when_it_is_absent() -> None:
+    objects = {path: field for path, field in walk_fields(NetworkConfig) if field.part and not field.is_list}
+    made = {path: field.info.default_factory for path, field in objects.items() if field.info.default_factory}
+    assert {"interface", "interface.rateLimit", "ethtool.rings", "rdma"} < made.keys()
+    assert made == {path: field.part.empty for path, field in objects.items() if field.part and path in made}
+
+
+@given(DOCUMENTS)
+def test_a_config_is_empty_when_nothing_of_it_would_be_written(document: dict[str, Any]) -> None:
+    config = NetworkConfig.model_validate(document)
+    assert config.is_empty == (not config.model_dump(exclude_defaults=True))
+    assert config.ethtool.is_empty == (not config.ethtool.model_dump(exclude_defaults=True))

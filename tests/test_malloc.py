@@ -1,0 +1,66 @@
+"""Threads share one heap, and what is free in the midst of it goes back to the kernel.
+
+Each is shown in a process of its own.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc's allocator")
+
+_COUNT_HEAPS = """
+import re, sys, threading
+from dranet import malloc
+
+if "one" in sys.argv:
+    malloc.use_one_heap()
+done, kept = threading.Barrier(5), []
+
+def work():
+    kept.append([bytes(1000 + n) for n in range(100)])
+    done.wait(10)
+    done.wait(10)
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+done.wait(10)
+heap_bytes = 64 << 20  # of a thread's heap, which starts at a multiple of it (arena.c: HEAP_MAX_SIZE)
+starts = re.findall(r"^([0-9a-f]+)-[0-9a-f]+ rw-p 00000000 00:00 0 *$", open("/proc/self/maps").read(), re.M)
+print(sum(int(start, 16) % heap_bytes == 0 for start in starts))
+done.wait(10)
+"""
+_LEAVE_HOLES = """
+import re
+from dranet import malloc
+
+def read_anonymous_mb():
+    return int(re.search(r"Anonymous: +(\\d+)", open("/proc/self/smaps_rollup").read())[1]) / 1024
+
+blocks = [bytes(2000) for _ in range(20_000)]
+pins = blocks[::500] + blocks[-1:]
+del blocks
+full = read_anonymous_mb()
+malloc.give_back()
+print(int(full - read_anonymous_mb()), len(pins))
+"""
+
+
+def run(script: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+def test_threads_have_no_heaps_of_their_own_when_told_so() -> None:
+    assert int(run(_COUNT_HEAPS)) > 1
+    assert int(run(_COUNT_HEAPS, "one")) == 0
+
+
+def test_free_memory_below_what_lives_on_goes_back_to_the_kernel() -> None:
+    given_back, _ = map(int, run(_LEAVE_HOLES).split())
+    assert given_back > 20
