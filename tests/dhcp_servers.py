@@ -147,7 +147,8 @@ def start_udhcpd(
     lines = [f"static_lease {mac} {address}" for mac, address in (reserved or {}).items()]
     config = _UDHCPD_CONFIG.format(interface=interface, home=home, reserved="\n".join(lines))
     (home / "conf").write_text(config)
-    process = _start(namespace, home, str(busybox), "udhcpd", "-f", "-vv", str(home / "conf"))
+    options = ("-f", "-vv", "-a", "200")  # ms that it looks for duplicates; 2000 unless told
+    process = _start(namespace, home, str(busybox), "udhcpd", *options, str(home / "conf"))
     server = Udhcpd(process, home / "leases", home / "log")
     wait_until(lambda: "started" in server.log, "udhcpd starts")
     return server

@@ -262,14 +262,11 @@ def add_nic(node: Namespace, fabric: Namespace, name: str, mac: str) -> None:
 
 
 def add_nics(node: Namespace, fabric: Namespace, macs: Mapping[str, str]) -> None:
-    """As ``add_nic``, for each name and its address, with one process on either side."""
-    near, far = "", ""
-    for name, mac in macs.items():
-        near += f"link add {name} address {mac} type veth peer name p-{name} netns {fabric.name}\n"
-        near += f"link set {name} up\n"
-        far += f"link set p-{name} up\n"
-    node.ip_lines(near)
-    fabric.ip_lines(far)
+    """As ``add_nic``, for each name and its address; far ends first, so that carriers are there at once."""
+    veth = "link add {} address {} type veth peer name p-{} netns {}\n".format
+    node.ip_lines("".join(veth(name, mac, name, fabric.name) for name, mac in macs.items()))
+    fabric.ip_lines("".join(f"link set p-{name} up\n" for name in macs))
+    node.ip_lines("".join(f"link set {name} up\n" for name in macs))
 
 
 Picture = dict[str, list[dict[str, Any]]]
@@ -292,10 +289,20 @@ def wait_settled(namespace: Namespace) -> Picture:
 
     def is_settled() -> bool:
         taken.append(namespace.picture())
-        return _has_local_routes(taken[-1])
+        return _has_local_routes(taken[-1]) and not _is_checking(taken[-1])
 
     wait_until(is_settled, f"{namespace.name} answers at its addresses")
     return taken[-1]
+
+
+def _is_checking(picture: Picture) -> bool:
+    """Whether an address waits for its check, which some settings of a link begin anew."""
+    return any(
+        info.get("tentative")
+        for link in picture["addresses"]
+        if "LOWER_UP" in link["flags"]
+        for info in link["addr_info"]
+    )
 
 
 def _has_local_routes(picture: Picture) -> bool:
@@ -321,7 +328,7 @@ def wait_unchanged(before: Picture, namespace: Namespace, but: Collection[str] =
     """The namespace looks again as it did (``but`` for some keys), once the kernel has done its own part."""
     wanted = _without(before, but)
     with suppress(pytest.fail.Exception):
-        wait_until(lambda: _without(namespace.picture(), but) == wanted, "as before", seconds=5.0)
+        wait_until(lambda: _without(namespace.picture(), but) == wanted, "as before", seconds=15.0)
     after = _without(namespace.picture(), but)
     lines = []
     for part, entries in wanted.items():

@@ -184,8 +184,7 @@ def set_up(node: Namespace, link: str, *names: str) -> None:
 
 def vandalise(pod: Namespace, link: str, names: Iterable[str]) -> None:
     """Let a tenant do all this; the kernel may refuse some of it."""
-    for name in names:
-        _shell(pod, VANDALISM[name], link)
+    _shell(pod, "\n".join(f"({VANDALISM[name]})" for name in names), link)
 
 
 def _shell(namespace: Namespace, script: str, link: str) -> subprocess.CompletedProcess[str]:

@@ -39,22 +39,24 @@ def devices(facts: NodeFacts) -> dict[str, Device]:
     return {device.name: device for device in build_devices(facts, {})}
 
 
+NOT_OURS = "igbvf_close+"
+"""igbvf warns of itself: it was closed while it reset, which it does without the lock of who closes."""
+
+
 @pytest.fixture(autouse=True)
 def kernel_log(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that makes the kernel warn or oops fails, whatever it asserts."""
-    before = _kernel_complaints()
-    yield
-    if os.environ.get(IN_MACHINE):
-        new = _kernel_complaints()[len(before) :]
-        assert new == [], f"the kernel's log after {request.node.name}"
-
-
-def _kernel_complaints() -> list[str]:
     if not os.environ.get(IN_MACHINE):
-        return []
+        yield
+        return
     with Path("/dev/kmsg").open("rb", buffering=0) as log:
         os.set_blocking(log.fileno(), False)
-        return [line for line in _records(log.fileno()) if "WARNING:" in line or "BUG:" in line]
+        log.seek(0, os.SEEK_END)
+        yield
+        new = [line for line in _records(log.fileno()) if "WARNING:" in line or "BUG:" in line]
+        assert [line for line in new if NOT_OURS not in line] == [], (
+            f"the kernel's log after {request.node.name}"
+        )
 
 
 def _records(descriptor: int) -> Iterator[str]:

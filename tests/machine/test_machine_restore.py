@@ -16,7 +16,7 @@ from dranet.model.plan import AttachPlan, MoveLink, SetUp
 from dranet.testbed.machine.hardware import MACHINE
 from tests.kernel.settings_of_links import ADDRESSES, HOST_SETTINGS, VANDALISM, vandalise
 from tests.machine import kernel_view
-from tests.namespaces import Namespace, read_ethtool, read_sysctls
+from tests.namespaces import Namespace, read_ethtool, read_sysctls, wait_until
 
 pytestmark = pytest.mark.machine
 
@@ -107,6 +107,7 @@ def plan_for(link: str) -> AttachPlan:
 
 def shown(link: str) -> dict[str, Any]:
     """What ip, tc, ethtool and /proc/sys say of a link, without what follows the carrier."""
+    wait_until(lambda: NO_MAC not in vf_macs(link), "every virtual function has its address", 60)
     (entry,) = kernel_view.ip("addr", "show", "dev", link)
     flags = sorted(set(entry.pop("flags")) - {"NO-CARRIER", "LOWER_UP"})
     addresses = [without_time(info) for info in entry.pop("addr_info") if info]
@@ -132,6 +133,15 @@ def shown(link: str) -> dict[str, Any]:
         "ethtool": read_ethtool([link]),
         "sysctls": read_sysctls([link]),
     }
+
+
+NO_MAC = "00:00:00:00:00:00"
+"""Of a virtual function while its driver starts anew, as it does after the physical one was down."""
+
+
+def vf_macs(link: str) -> list[str]:
+    (entry,) = kernel_view.ip("link", "show", "dev", link)
+    return [vf["address"] for vf in entry.get("vfinfo_list", ())]
 
 
 def without_time(info: dict[str, Any]) -> dict[str, Any]:

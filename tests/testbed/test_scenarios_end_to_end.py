@@ -122,7 +122,7 @@ class TestDemo:
             tree = descendants(demo.pid)
             assert any("dranet run" in command for command in tree.values()), tree
             demo.send_signal(number)
-            demo.wait(20)
+            demo.wait(60)
             said = demo.stderr.read()
         assert (said == "interrupted; the testbed is gone\n") == (number == signal.SIGINT), said
         assert demo.returncode == (-number if number == signal.SIGKILL else 128 + number)
