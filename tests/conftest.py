@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.judge.plugin", "tests.namespaces"]
 
 # A change must not fail for an example that the change before it did not meet: searching is for `make fuzz`.
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("fuzz", max_examples=1000, print_blob=True)
+# Nor because the machine was busy: these are no timed tests.
+UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, **UNTIMED)
+settings.register_profile("fuzz", max_examples=1000, print_blob=True, **UNTIMED)
 settings.load_profile("repeatable")
 
 
