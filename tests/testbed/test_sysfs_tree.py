@@ -13,6 +13,7 @@ from dranet.testbed.node.sysfs_tree import ShownLink, SysfsTree
 
 GPU = "0000:1b:00.0"
 NIC = "0000:18:00.0"
+TWO_NIC = load_hardware("two-nic")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> SysfsTree:
 
 @pytest.fixture
 def small(tmp_path: Path) -> SysfsTree:
-    tree = SysfsTree(tmp_path, load_hardware("two-nic"))
+    tree = SysfsTree(tmp_path, TWO_NIC)
     tree.write()
     return tree
 
@@ -114,7 +115,7 @@ class TestProcfs:
 
 class TestInterfaces:
     def shown(self, name: str, *, number: int = 1, index: int = 7) -> ShownLink:
-        nic = load_hardware("two-nic").nics()[number]
+        nic = TWO_NIC.nics()[number]
         return ShownLink(name, index, nic.nic.mac, nic)
 
     def names(self, tree: SysfsTree) -> set[str]:
