@@ -40,6 +40,7 @@ SCHEMA_VERSION = RECORD_VERSION
 """``PRAGMA user_version`` of a file with records that this driver wrote. A newer one is never written to."""
 EMPTY_VERSION = 1
 """Of a file without records: any driver may go on with it."""
+_LOOK_AGAIN_SECONDS = 0.01
 BUSY_SECONDS = 5.0
 """How long a write waits for another process's, at most: a transaction is one write to the disk."""
 
@@ -103,7 +104,7 @@ class ClaimStore:
             ) from error
 
     def _set_up(self, db: sqlite3.Connection) -> None:
-        db.execute("PRAGMA journal_mode=WAL")
+        _switch_to_wal(db)
         db.execute("PRAGMA synchronous=FULL")
         version = read_user_version(db)
         if version > SCHEMA_VERSION:
@@ -311,6 +312,24 @@ def _move_aside(db: sqlite3.Connection, claim_uid: str, record: BadRecord) -> bo
             row = (claim_uid, record.text, record.why)
             db.execute("INSERT INTO quarantine (claim_uid, record, why) VALUES (?, ?, ?)", row)
         return bool(found.rowcount)
+
+
+def _switch_to_wal(db: sqlite3.Connection) -> None:
+    """Several that open a new file at the same time want the same. SQLite lets one of them and refuses the
+    others at once, whatever the busy timeout: they could wait for each other."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while not _is_in_wal(db, deadline):
+        time.sleep(_LOOK_AGAIN_SECONDS)
+
+
+def _is_in_wal(db: sqlite3.Connection, deadline: float) -> bool:
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+    except sqlite3.OperationalError as error:
+        if not _is_busy(error) or time.monotonic() >= deadline:
+            raise
+        return False
+    return True
 
 
 def _is_busy(error: sqlite3.DatabaseError) -> bool:
