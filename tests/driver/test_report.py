@@ -166,6 +166,8 @@ async def test_the_newest_word_is_what_is_tried_again() -> None:
         reporter.set_statuses(CLAIM, [a_status("old")])
         await until(lambda: writer.tries[CLAIM.uid] > 1)
         reporter.set_statuses(CLAIM, [a_status("new")])
+        tries = writer.tries[CLAIM.uid]
+        await until(lambda: writer.tries[CLAIM.uid] > tries + 1)  # the try that was under way is over
         del writer.always[CLAIM.uid]
         assert await reporter.flush(5)
     assert writer.devices == ["new"]
