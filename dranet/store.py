@@ -9,6 +9,8 @@ that no commit keeps waiting, whether somebody else has committed since; only th
 records that have changed are decoded. Who reads a record to write it back holds the node's devices meanwhile
 (``driver.attachments``), for nothing here keeps the other instance from doing the same.
 
+A disk that refuses, or has damaged the file, costs Prepare and nothing else (docs/decisions/031).
+
 It knows no kernel, cluster or runtime; it is called from the event loop and from the NRI thread.
 """
 
@@ -19,40 +21,42 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from dranet import marks
 from dranet.errors import Reason, StoreError
-from dranet.model.plan import RECORD_VERSION, PreparedClaim
+from dranet.filelock import FileLock
+from dranet.model.plan import PreparedClaim
 from dranet.model.record_json import encode_record
-from dranet.store_mirror import (
-    BadRecord,
-    Claims,
-    Mirror,
-    read_data_version,
-    read_user_version,
-    transaction,
+from dranet.store_db import (
+    BUSY_SECONDS,
+    EMPTY_VERSION,
+    SCHEMA_VERSION,
+    connect,
+    is_read_only,
+    is_refusal,
+    move_aside,
+    newer_error,
+    store_error,
+    try_to_write,
 )
+from dranet.store_file import Content, DamagedError, Image, read_content, read_image
+from dranet.store_loose import decode_loosely
+from dranet.store_mirror import Mirror, read_data_version, read_user_version
+from dranet.store_pending import Changes, Claims, apply_changes
+from dranet.store_salvage import finish_replacing, read_damaged, replace_damaged
+
+__all__ = ["SCHEMA_VERSION", "ClaimStore"]
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = RECORD_VERSION
-"""``PRAGMA user_version`` of a file with records that this driver wrote. A newer one is never written to."""
-EMPTY_VERSION = 1
-"""Of a file without records: any driver may go on with it."""
-_LOOK_AGAIN_SECONDS = 0.01
-BUSY_SECONDS = 5.0
-"""How long a write waits for another process's, at most: a transaction is one write to the disk."""
+OPEN_LOCK = "claims.lock"
+"""Held while the file is opened: one salvages, the others find it done."""
+REOPEN_SECONDS = 1.0
+"""How often a file that could not be opened is tried again, at most."""
 
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS prepared (claim_uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID",
-    """CREATE TABLE IF NOT EXISTS quarantine (
-        claim_uid TEXT NOT NULL,
-        record TEXT NOT NULL,
-        why TEXT NOT NULL,
-        at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
-    )""",
-)
+_KEPT_IN_MEMORY = (Reason.STORE_UNWRITABLE, Reason.STORE_CORRUPT)
 
 
 class ClaimStore:
@@ -61,9 +65,9 @@ class ClaimStore:
     Reading raises nothing: where the disk fails, memory shows what was read last.
 
     Raises:
-        StoreError: ``STORE_UNWRITABLE`` when the disk refuses; the memory then still shows what the
-            disk has. ``STORE_CORRUPT`` when the file is not ours. ``STORE_NEWER`` when a newer driver has
-            written records into it, before or since.
+        StoreError: ``STORE_UNWRITABLE`` when the disk refuses what must be durable; the memory then still
+            shows what was before. ``STORE_CORRUPT`` when the file turns out damaged while it is open.
+            ``STORE_NEWER`` when a newer driver has written records into it, before or since.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,52 +75,149 @@ class ClaimStore:
         self._lock = threading.RLock()
         """Held while the disk works; readers do not take it."""
         self._db: sqlite3.Connection | None = None
+        self._is_open = False
+        self._next_try = 0.0
+        """When to try again to open a file that could not be (``time.monotonic()``)."""
         self._mirror = Mirror(path, self._tell_change)
         self._file: tuple[int, int] | None = None
         """Device and inode number of what is open."""
+        self._content = Content()
+        """Of a file that could not be opened."""
+        self.trouble: StoreError | None = None
+        """Why the last write, or the opening, was refused; ``None`` when the disk takes what it is given."""
         self.quarantined: tuple[str, ...] = ()
         """Claim UIDs whose records could not be read at the last open; this process set them aside."""
         self.on_foreign_change: Callable[[], None] | None = None
         """Called after a look, on its thread, that found records of somebody else's. Must be quick."""
+        self.on_trouble: Callable[[Reason, str], None] | None = None
+        """Called, on any thread, once for each thing that people should know: the disk began to refuse, the
+        file was damaged, records were set aside. Must be quick."""
 
     @property
     def folder(self) -> Path:
         """Where the file lies; who shares the one shares the other."""
         return self._path.parent
 
+    # --- opening and closing ----------------------------------------------------------------------------
+
     def open(self) -> None:
-        """Open or create the file and read every record. One bad record never blocks another."""
+        """Open or create the file and read every record. One bad record never blocks another.
+
+        A damaged file is set aside and replaced by what can be read of it. Where the disk refuses, memory
+        shows what the file says, and it is opened later.
+
+        Raises:
+            StoreError: there is no folder, or a newer driver's records are in the file.
+        """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-            self._db = sqlite3.connect(
-                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._set_up(self._db)
-        except sqlite3.DatabaseError as error:
-            self.close()
-            raise self._failure("open", error) from error
-        except StoreError:
-            self.close()
-            raise
         except OSError as error:
             raise StoreError(
                 f"store {self._path}: {error.strerror}", hint="is the state folder a writable mount?"
             ) from error
+        with self._lock:
+            self._open_file()
+            self._is_open = True
 
-    def _set_up(self, db: sqlite3.Connection) -> None:
-        _switch_to_wal(db)
-        db.execute("PRAGMA synchronous=FULL")
-        version = read_user_version(db)
-        if version > SCHEMA_VERSION:
-            raise self._newer(version)
-        with transaction(db):
-            for statement in _TABLES:
-                db.execute(statement)
-            if read_user_version(db) == 0:
-                db.execute(f"PRAGMA user_version={EMPTY_VERSION}")
-        self._mirror.open()
+    def _open_file(self) -> None:
+        with self._alone() as is_alone:
+            self._content, refused = self._inspect(may_mend=is_alone)
+            if refused is None:
+                refused = self._attach()
+        if refused is not None:
+            self._mirror.show(self._content.rows)
+            self._next_try = time.monotonic() + REOPEN_SECONDS
+            self._note_refusal(refused)
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Whether no other instance opens the file meanwhile: else nothing is to be mended."""
+        with closing(FileLock(self._path.with_name(OPEN_LOCK))) as lock:
+            try:
+                is_alone = lock.acquire(time.monotonic() + BUSY_SECONDS)
+            except StoreError as error:
+                log.info("store %s: opened without a lock: %s", self._path, error)
+                is_alone = False
+            yield is_alone
+
+    def _inspect(self, *, may_mend: bool) -> tuple[Content, StoreError | None]:
+        """What the file says, without touching it; and why it must not be opened."""
+        try:
+            if may_mend:
+                finish_replacing(self._path)
+            image = read_image(self._path)
+        except FileNotFoundError:
+            return Content(), None
+        except OSError as error:
+            raise StoreError(f"store {self._path}: cannot read: {error.strerror}") from error
+        if image.version > SCHEMA_VERSION:
+            raise newer_error(self._path, image.version)
+        try:
+            return read_content(image), None
+        except DamagedError as error:
+            return self._salvage(image, str(error), may_mend=may_mend)
+
+    def _salvage(self, image: Image, why: str, *, may_mend: bool) -> tuple[Content, StoreError | None]:
+        salvage = read_damaged(image, why)
+        refused = None
+        try:
+            end = f"it lies at {replace_damaged(self._path, salvage.content)}" if may_mend else ""
+        except (OSError, sqlite3.Error) as error:
+            end = ""
+            log.error("store %s: cannot be replaced by a fresh one: %s", self._path, error)
+        if not end:
+            end = "it could not be replaced, so no claim is prepared"
+            refused = StoreError(f"store {self._path}: damaged: {why}", reason=Reason.STORE_CORRUPT)
+        self._tell(Reason.STORE_CORRUPT, f"store {self._path}: {salvage.describe()}; {end}")
+        return salvage.content, refused
+
+    def _attach(self) -> StoreError | None:
+        """Open the file with SQLite; returns why the disk does not let us."""
+        try:
+            self._db = connect(self._path)
+            marks.reached(marks.Step.MIGRATE_TABLES_MADE)
+            self._mirror.open()
+        except sqlite3.DatabaseError as error:
+            self._detach()
+            if not is_refusal(error):
+                raise store_error(self._path, "open", error) from error
+            return store_error(self._path, "open", error)
         self._file = self._read_identity()
-        self._set_aside(db, self._mirror.bad)
+        self._set_aside(self._db)
+        return self._try_to_write(self._db)
+
+    def _try_to_write(self, db: sqlite3.Connection) -> StoreError | None:
+        """So that people hear of it before a pod waits; returns why the file is of no use as it is open."""
+        try:
+            try_to_write(db)
+        except sqlite3.DatabaseError as error:
+            refused = store_error(self._path, "write", error)
+            if is_read_only(error):
+                self._detach()
+                return refused
+            self._note_refusal(refused)
+        else:
+            self._note_success(0)
+        return None
+
+    def _detach(self) -> None:
+        self._mirror.close()
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _set_aside(self, db: sqlite3.Connection) -> None:
+        """Move records that cannot be read to where they block nobody, unless another instance does it."""
+        moved: list[str] = []
+        try:
+            moved += [uid for uid, record in self._mirror.bad.items() if move_aside(db, uid, record)]
+        except sqlite3.DatabaseError as error:
+            log.error("store %s: records cannot be set aside yet: %s", self._path, error)
+        self.quarantined = tuple(moved)
+        if moved:
+            marks.reached(marks.Step.MIGRATE_SET_ASIDE)
+            claims = ", ".join(moved)
+            self._tell(Reason.STORE_CORRUPT, f"store {self._path}: records of claims {claims} cannot be read")
 
     def _read_identity(self) -> tuple[int, int] | None:
         """Of what lies at the path; ``None`` where nothing does, or nothing can be found out."""
@@ -135,19 +236,15 @@ class ClaimStore:
                 hint="drain the node, so that their devices are given back, then restart the driver",
             )
 
-    def _set_aside(self, db: sqlite3.Connection, bad: Mapping[str, BadRecord]) -> None:
-        """Move records that cannot be read to where they block nobody, unless another instance does it."""
-        self.quarantined = tuple(uid for uid, record in bad.items() if _move_aside(db, uid, record))
-        for claim_uid in self.quarantined:
-            log.error("store %s: the record of claim %s is set aside", self._path, claim_uid)
-
     def close(self) -> None:
-        """Close the file; the memory stays readable."""
+        """Write down what is pending if the disk lets us, and close the file; the memory stays readable."""
+        if self.unwritten:
+            self.flush_pending()
         with self._lock:
-            self._mirror.close()
-            if self._db is not None:
-                self._db.close()
-                self._db = None
+            self._is_open = False
+            self._detach()
+
+    # --- reading ----------------------------------------------------------------------------------------
 
     @property
     def is_newer(self) -> bool:
@@ -156,16 +253,64 @@ class ClaimStore:
         self._mirror.refresh()
         return self._mirror.newer_version > 0
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether the disk took what it was given last."""
+        return self.trouble is None
+
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """UIDs of claims of which memory knows more than the disk: where their devices are, or that they are
+        given back. A driver that is killed now finds out again."""
+        return tuple(self._mirror.pending)
+
+    @property
+    def quarantine_size(self) -> int:
+        """Records that lie in the file and cannot be read, since whenever."""
+        try:
+            return self._mirror.count_quarantined() if self._mirror.is_open else len(self._content.quarantine)
+        except sqlite3.Error as error:
+            self._mirror.complain(error)
+            return len(self.quarantined)
+
     def check_version(self) -> None:
         """Pass while this driver knows every record of the file, and memory shows what is in it.
 
         Raises:
-            StoreError: ``STORE_NEWER``, retryable: the newer driver will answer. Or the disk refuses, and
-                what others have committed is not known.
+            StoreError: ``STORE_NEWER``, retryable: the newer driver will answer. Or others have committed
+                what the disk does not let us see.
         """
+        self._try_to_open()
         self._look()
-        if self.is_newer:
-            raise self._newer(self._mirror.newer_version)
+        if self._mirror.newer_version:
+            raise newer_error(self._path, self._mirror.newer_version)
+
+    def _try_to_open(self) -> None:
+        """Once the disk takes writes again."""
+        if self._db is None and self._is_open and self._lock.acquire(blocking=False):
+            try:
+                self._open_again()
+            finally:
+                self._lock.release()
+
+    def _open_again(self) -> None:
+        if time.monotonic() < self._next_try:
+            return
+        self._next_try = time.monotonic() + REOPEN_SECONDS
+        try:
+            self._open_file()
+        except StoreError as error:
+            if error.reason is Reason.STORE_NEWER:
+                raise
+            self._note_refusal(error)
+
+    def _look(self) -> Claims:
+        """For who acts on what is not there: a look that fails is no answer. It fails only where somebody
+        else has committed, and the disk does not let us see what."""
+        try:
+            return self._mirror.look()
+        except sqlite3.DatabaseError as error:
+            raise store_error(self._path, "read", error) from error
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         return self._mirror.refresh().get(claim_uid)
@@ -178,28 +323,78 @@ class ClaimStore:
     def get_all(self) -> tuple[PreparedClaim, ...]:
         return tuple(self._mirror.refresh().values())
 
+    def get_set_aside(self, claim_uid: str) -> PreparedClaim | None:
+        """What a give-back needs of a record that cannot be read whole: of a claim that a pod has, without
+        the parts that are damaged. Never to be attached. ``None``: nothing of use."""
+        return next(filter(None, map(decode_loosely, self._read_set_aside(claim_uid))), None)
+
+    def _read_set_aside(self, claim_uid: str) -> Sequence[str]:
+        with self._lock:
+            if self._db is None:
+                return [row.text for row in self._content.quarantine if row.claim_uid == claim_uid]
+            statement = "SELECT record FROM quarantine WHERE claim_uid = ? ORDER BY at DESC"
+            try:
+                return [text for (text,) in self._db.execute(statement, (claim_uid,))]
+            except sqlite3.DatabaseError as error:
+                self._mirror.complain(error)
+                return []
+
     def _tell_change(self) -> None:
         if self.on_foreign_change is not None:
             self.on_foreign_change()
+
+    # --- writing ----------------------------------------------------------------------------------------
 
     def put(self, record: PreparedClaim) -> None:
         """Commit one record; when this returns, it survives a kill and a power cut."""
         self.put_all((record,))
 
-    def put_all(self, records: Iterable[PreparedClaim], *, deadline: float | None = None) -> None:
+    def put_all(
+        self, records: Iterable[PreparedClaim], *, durable: bool = True, deadline: float | None = None
+    ) -> None:
         """Commit several records in one transaction: all or none.
 
-        ``deadline`` (``time.monotonic()``) ends the wait for another process's transaction sooner.
+        Args:
+            records: what they are now.
+            durable: fail where the disk refuses. Else keep them in memory until it takes them: right for what
+                the kernel, the runtime and the API server show again, wrong for a plan.
+            deadline: ``time.monotonic()``; ends the wait for others' transactions sooner.
         """
-        batch = tuple(records)
-        rows = [(r.claim.uid, self._encode(r)) for r in batch]
-        with self._writing(deadline) as writing:
-            before = writing.before
-            if any(uid not in before for uid, _ in rows):
-                self._check_in_place()
-            writing.write("INSERT OR REPLACE INTO prepared (claim_uid, record) VALUES (?, ?)", rows)
-            writing.set_version(SCHEMA_VERSION if before or batch else EMPTY_VERSION)
-            writing.commit({**before, **{r.claim.uid: r for r in batch}}, dict(rows))
+        wanted = {record.claim.uid: record for record in records}
+        texts = {uid: self._encode(record) for uid, record in wanted.items()}
+        try:
+            self._commit(wanted, texts, deadline)
+        except StoreError as error:
+            if durable or not self._may_keep(error):
+                raise
+            self._mirror.keep(wanted)
+
+    def delete(self, claim_uid: str) -> None:
+        """Forget a claim; an unknown one is fine. Where the disk refuses, memory forgets it first."""
+        is_aside = self._db is not None and self.get_set_aside(claim_uid) is not None
+        if claim_uid not in self._look() and not is_aside:
+            return
+        try:
+            self._commit({claim_uid: None}, {}, None)
+        except StoreError as error:
+            if not self._may_keep(error):
+                raise
+            self._mirror.keep({claim_uid: None})
+
+    def flush_pending(self) -> bool:
+        """Write down what the disk has refused, if it takes it by now; does nothing where there is nothing.
+        Returns whether memory and disk agree. Raises nothing."""
+        if self.is_writable and not self._mirror.pending and not self._mirror.bad:
+            return True
+        with suppress(StoreError):
+            self._commit({}, {}, None)
+            with self._lock:
+                if self._mirror.bad and self._db is not None:
+                    self._set_aside(self._db)
+        return self.is_writable and not self._mirror.pending
+
+    def _may_keep(self, error: StoreError) -> bool:
+        return self._is_open and error.reason in _KEPT_IN_MEMORY
 
     def _encode(self, record: PreparedClaim) -> str:
         try:
@@ -209,129 +404,117 @@ class ClaimStore:
                 f"store {self._path}: the record of claim {record.claim} cannot be written down: {error}"
             ) from error
 
-    def delete(self, claim_uid: str) -> None:
-        """Forget a claim; an unknown one is fine."""
-        if claim_uid not in self._look():
-            return
-        with self._writing() as writing:
-            kept = {uid: record for uid, record in writing.before.items() if uid != claim_uid}
-            writing.write("DELETE FROM prepared WHERE claim_uid = ?", [(claim_uid,)])
-            if not kept:
-                writing.set_version(EMPTY_VERSION)
-            writing.commit(kept, {})
-
-    def _look(self) -> Claims:
-        """For who acts on what is not there: a look that fails is no answer."""
-        try:
-            return self._mirror.look()
-        except sqlite3.DatabaseError as error:
-            raise self._failure("read", error) from error
+    def _commit(
+        self,
+        wanted: Mapping[str, PreparedClaim | None],
+        texts: Mapping[str, str],
+        deadline: float | None,
+    ) -> None:
+        """Write ``wanted`` (``None``: delete) and everything that is pending, in one transaction."""
+        with self._writing(deadline) as writing:
+            before, pending = writing.before, self._mirror.pending
+            if any(uid not in before and record is not None for uid, record in wanted.items()):
+                self._check_in_place()
+            left = {uid: change for uid, change in pending.items() if uid not in wanted}
+            late = {uid: self._encode(c.after) for uid, c in left.items() if c.after is not None}
+            gone = [uid for uid, record in wanted.items() if record is None]
+            gone += [uid for uid, change in left.items() if change.after is None]
+            after = {uid: record for uid, record in {**before, **wanted}.items() if record is not None}
+            after = dict(apply_changes(after, left))
+            writing.write(gone, {**late, **texts}, is_empty=not after)
+            writing.commit(after, {**late, **texts}, pending)
+        self._note_success(len(left))
 
     @contextmanager
-    def _writing(self, deadline: float | None = None) -> Iterator[_Writing]:
+    def _writing(self, deadline: float | None) -> Iterator[_Writing]:
         """A transaction on the freshest content, with nobody else writing; rolled back unless committed."""
-        with self._lock:
-            if self._db is None:
-                raise StoreError(f"store {self._path} is closed")
-            seconds = BUSY_SECONDS if deadline is None else deadline - time.monotonic()
+        seconds = BUSY_SECONDS if deadline is None else deadline - time.monotonic()
+        seconds = min(max(seconds, 0.0), BUSY_SECONDS)
+        if not self._lock.acquire(timeout=-1 if deadline is None else seconds):
+            raise self._note_refusal(StoreError(f"store {self._path}: the disk hangs", retryable=True))
+        try:
+            db = self._need_db()
+            db.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
+            db.execute("BEGIN IMMEDIATE")
             try:
-                self._db.execute(f"PRAGMA busy_timeout={int(min(max(seconds, 0.0), BUSY_SECONDS) * 1000)}")
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    before = self._mirror.look()
-                    if self._mirror.newer_version:
-                        raise self._newer(self._mirror.newer_version)
-                    yield _Writing(self._db, self._mirror, before)
-                finally:
-                    if self._db.in_transaction:  # SQLite has ended it by itself after some errors
-                        self._db.execute("ROLLBACK")
-            except sqlite3.DatabaseError as error:
-                raise self._failure("write", error) from error
+                self._mirror.look()
+                if self._mirror.newer_version:
+                    raise newer_error(self._path, self._mirror.newer_version)
+                yield _Writing(db, self._mirror)
+            finally:
+                if db.in_transaction:  # SQLite has ended it by itself after some errors
+                    db.execute("ROLLBACK")
+        except sqlite3.DatabaseError as error:
+            if is_read_only(error):
+                self._detach()
+            raise self._note_refusal(store_error(self._path, "write", error)) from error
+        finally:
+            self._lock.release()
 
-    def _newer(self, version: int) -> StoreError:
-        return StoreError(
-            f"store {self._path} has schema version {version}, this driver knows {SCHEMA_VERSION}",
-            hint="run the newer driver that wrote it; once the node is drained, an older one may follow",
-            reason=Reason.STORE_NEWER,
-            retryable=True,
-        )
+    def _need_db(self) -> sqlite3.Connection:
+        if not self._is_open:
+            raise StoreError(f"store {self._path} is closed")
+        if self._db is None:
+            self._open_again()
+        if self._db is None:
+            raise self.trouble or StoreError(f"store {self._path} cannot be opened")
+        return self._db
 
-    def _failure(self, operation: str, error: sqlite3.DatabaseError) -> StoreError:
-        if _is_busy(error):
-            return StoreError(
-                f"store {self._path}: cannot {operation}: another process is writing to it all the time",
-                hint="end whatever has the file open, or look for a disk that hangs",
-                retryable=True,
-            )
-        if isinstance(error, sqlite3.OperationalError):
-            return StoreError(
-                f"store {self._path}: cannot {operation}: {error}",
-                hint="is the state folder a writable mount with free space?",
-            )
-        return StoreError(
-            f"store {self._path}: {error}",
-            hint="the file is damaged; drain the node, then remove it",
-            reason=Reason.STORE_CORRUPT,
-        )
+    def _note_refusal(self, error: StoreError) -> StoreError:
+        """Said once, until the disk takes something again."""
+        is_news = self.trouble is None
+        self.trouble = error
+        if is_news:
+            self._tell(error.reason, f"{error}; no claim is prepared meanwhile, all else goes on")
+        return error
+
+    def _note_success(self, late: int) -> None:
+        if self.trouble is not None:
+            log.info("store %s: the disk takes writes again, %d changes late", self._path, late)
+        self.trouble = None
+
+    def _tell(self, reason: Reason, note: str) -> None:
+        log.error("%s", note)
+        if self.on_trouble is not None:
+            self.on_trouble(reason, note)
 
 
 class _Writing:
     """A transaction under way."""
 
-    def __init__(self, db: sqlite3.Connection, mirror: Mirror, before: Claims) -> None:
+    def __init__(self, db: sqlite3.Connection, mirror: Mirror) -> None:
         self._db = db
         self._mirror = mirror
         self._others = read_data_version(db)
-        self.before = before
+        self.before = mirror.filed
         """What is in the file."""
 
-    def write(self, statement: str, rows: Sequence[tuple[str, ...]]) -> None:
-        self._db.executemany(statement, rows)
+    def write(self, gone: Iterable[str], texts: Mapping[str, str], *, is_empty: bool) -> None:
+        """Remove some rows, write others, and say what it takes to read the file from now on. Something is
+        written in any case: where nothing is wanted, to see whether the disk takes it."""
+        for claim_uid in gone:
+            self._db.execute("DELETE FROM prepared WHERE claim_uid = ?", (claim_uid,))
+            self._forget_set_aside(claim_uid)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO prepared (claim_uid, record) VALUES (?, ?)", texts.items()
+        )
+        now = read_user_version(self._db)
+        needed = SCHEMA_VERSION if texts else EMPTY_VERSION if is_empty else now
+        if needed != now or not texts:
+            self._db.execute(f"PRAGMA user_version={needed}")
+            marks.reached(marks.Step.MIGRATE_VERSION_SET)
 
-    def set_version(self, version: int) -> None:
-        """What it takes to read the file from now on."""
-        if version != read_user_version(self._db):
-            self._db.execute(f"PRAGMA user_version={version}")
+    def _forget_set_aside(self, claim_uid: str) -> None:
+        """Of a claim that was given back by it. What was of no use stays, for people to look at."""
+        rows = self._db.execute("SELECT record FROM quarantine WHERE claim_uid = ?", (claim_uid,)).fetchall()
+        used = [(claim_uid, text) for (text,) in rows if decode_loosely(text) is not None]
+        self._db.executemany("DELETE FROM quarantine WHERE claim_uid = ? AND record = ?", used)
 
-    def commit(self, after: Claims, texts: Mapping[str, str]) -> None:
+    def commit(self, after: Claims, texts: Mapping[str, str], settled: Changes) -> None:
         """Change the disk, then the memory to ``after``."""
         self._db.execute("COMMIT")
-        self._mirror.adopt(self.before, after, texts, self._is_alone)
+        marks.reached(marks.Step.MIGRATE_COMMITTED)
+        self._mirror.adopt(self.before, after, texts, settled, self._is_alone)
 
     def _is_alone(self) -> bool:
         return read_data_version(self._db) == self._others
-
-
-def _move_aside(db: sqlite3.Connection, claim_uid: str, record: BadRecord) -> bool:
-    """Whether it was still there, as it was read."""
-    with transaction(db):
-        found = db.execute(
-            "DELETE FROM prepared WHERE claim_uid = ? AND record = ?", (claim_uid, record.text)
-        )
-        if found.rowcount:
-            row = (claim_uid, record.text, record.why)
-            db.execute("INSERT INTO quarantine (claim_uid, record, why) VALUES (?, ?, ?)", row)
-        return bool(found.rowcount)
-
-
-def _switch_to_wal(db: sqlite3.Connection) -> None:
-    """Several that open a new file at the same time want the same. SQLite lets one of them and refuses the
-    others at once, whatever the busy timeout: they could wait for each other."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while not _is_in_wal(db, deadline):
-        time.sleep(_LOOK_AGAIN_SECONDS)
-
-
-def _is_in_wal(db: sqlite3.Connection, deadline: float) -> bool:
-    try:
-        db.execute("PRAGMA journal_mode=WAL")
-    except sqlite3.OperationalError as error:
-        if not _is_busy(error) or time.monotonic() >= deadline:
-            raise
-        return False
-    return True
-
-
-def _is_busy(error: sqlite3.DatabaseError) -> bool:
-    code: int | None = getattr(error, "sqlite_errorcode", None)  # only what SQLite itself raised has one
-    return code is not None and code & 0xFF == sqlite3.SQLITE_BUSY

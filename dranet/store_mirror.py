@@ -10,20 +10,30 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from dranet.dataclass import dataclass
 from dranet.model.plan import RECORD_VERSION, PreparedClaim
 from dranet.model.record_json import RecordError, decode_record
+from dranet.store_pending import Changes, Claims, add_changes, apply_changes, rebase_changes
 
 log = logging.getLogger(__name__)
 
 LOOK_BUSY_SECONDS = 0.2
 """How long a look waits. SQLite keeps readers waiting only while it recovers a file after a crash."""
 
-Claims = Mapping[str, PreparedClaim]
+
+CREATE_TABLES = (
+    "CREATE TABLE IF NOT EXISTS prepared (claim_uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE IF NOT EXISTS quarantine (
+        claim_uid TEXT NOT NULL,
+        record TEXT NOT NULL,
+        why TEXT NOT NULL,
+        at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+    )""",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +58,12 @@ class Mirror:
         self._digests: dict[str, int] = {}
         """Of the text of each row, by claim UID: what has changed is told without decoding it."""
         self._complaint = ""
+        self.filed: Claims = {}
+        """What the file says. Replaced as a whole, never changed."""
+        self.pending: Changes = {}
+        """What the disk has refused. Replaced as a whole, never changed."""
         self.claims: Claims = {}
-        """Replaced as a whole, never changed."""
+        """What the file says, but for what it is still to take. Replaced as a whole, never changed."""
         self.bad: Mapping[str, BadRecord] = {}
         """Rows that could not be read at the last look that found changes."""
         self.newer_version = 0
@@ -70,6 +84,33 @@ class Mirror:
             self._seen = -1  # of an earlier connection it means nothing
             self._catch_up(self._db)
 
+    def show(self, texts: Mapping[str, str]) -> None:
+        """Take the rows from elsewhere, because SQLite cannot open the file: a disk that takes no writes."""
+        with self._lock:
+            if self._digests != {uid: hash(text) for uid, text in texts.items()}:
+                self._read_rows(texts.items())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what others commit is seen."""
+        return self._db is not None
+
+    def count_quarantined(self) -> int:
+        """Rows that have been set aside, or should be.
+
+        Raises:
+            sqlite3.Error: the disk fails.
+        """
+        with self._lock:
+            (count,) = self._db.execute("SELECT count(*) FROM quarantine").fetchone() if self._db else (0,)
+            return int(count) + len(self.bad)
+
+    def keep(self, wanted: Mapping[str, PreparedClaim | None]) -> None:
+        """Remember what the disk has refused until it takes it: records by claim UID, ``None`` for none."""
+        with self._lock:
+            self.pending = add_changes(self.pending, self.filed, wanted)
+            self.claims = apply_changes(self.filed, self.pending)
+
     def close(self) -> None:
         """Close the file; ``claims`` stay."""
         with self._lock:
@@ -82,7 +123,7 @@ class Mirror:
         try:
             return self.look()
         except sqlite3.Error as error:
-            self._complain(error)
+            self.complain(error)
             return self.claims
 
     def look(self) -> Claims:
@@ -102,7 +143,12 @@ class Mirror:
         return after
 
     def adopt(
-        self, before: Claims, after: Claims, texts: Mapping[str, str], is_alone: Callable[[], bool]
+        self,
+        before: Claims,
+        after: Claims,
+        texts: Mapping[str, str],
+        settled: Changes,
+        is_alone: Callable[[], bool],
     ) -> None:
         """Take over what this process has just committed, without reading it back.
 
@@ -110,20 +156,23 @@ class Mirror:
             before: what the transaction began with.
             after: what is in the file now, unless somebody else has committed, too.
             texts: the rows written, by claim UID.
+            settled: what was pending and is in the file now, or has been overtaken.
             is_alone: whether nobody else has committed since the transaction began.
         """
         with self._lock:
+            self.pending = {u: c for u, c in self.pending.items() if c is not settled.get(u)}
             try:
                 seen = self._seen if self._db is None else read_data_version(self._db)
-                is_known = self.claims is before and is_alone()
+                is_known = self.filed is before and is_alone()
             except sqlite3.Error as error:
-                self._complain(error)
+                self.complain(error)
                 seen, is_known = self._seen, True
             if is_known:
                 kept = {uid: digest for uid, digest in self._digests.items() if uid not in before}
                 known = {uid: self._digests[uid] for uid in after if uid not in texts}
                 self._digests = kept | known | {uid: hash(text) for uid, text in texts.items()}
-                self.claims, self._seen = after, seen
+                self.filed, self._seen = after, seen
+            self.claims = apply_changes(self.filed, self.pending)
         if not is_known:
             self.refresh()
 
@@ -140,23 +189,28 @@ class Mirror:
         self._seen = seen
 
     def _read_changes(self, db: sqlite3.Connection) -> None:
+        self._read_rows(db.execute("SELECT claim_uid, record FROM prepared ORDER BY claim_uid"))
+
+    def _read_rows(self, rows: Iterable[tuple[str, str]]) -> None:
         claims: dict[str, PreparedClaim] = {}
         digests: dict[str, int] = {}
         bad: dict[str, BadRecord] = {}
-        for claim_uid, text in db.execute("SELECT claim_uid, record FROM prepared ORDER BY claim_uid"):
+        for claim_uid, text in rows:
             digests[claim_uid] = hash(text)
-            known = self.claims.get(claim_uid)
+            known = self.filed.get(claim_uid)
             if known is not None and self._digests[claim_uid] == digests[claim_uid]:
                 claims[claim_uid] = known
                 continue
             try:
-                claims[claim_uid] = decode_record(PreparedClaim, text)
+                claims[claim_uid] = decode_row(claim_uid, text)
             except RecordError as error:
                 bad[claim_uid] = BadRecord(text, str(error))
                 if self._digests.get(claim_uid) != digests[claim_uid]:
                     _log_bad(self._path, claim_uid, error)
         if digests != self._digests:
-            self.claims = claims
+            self.filed = claims
+            self.pending = rebase_changes(self.pending, claims)
+            self.claims = apply_changes(claims, self.pending)
         self._digests, self.bad = digests, bad
 
     def _note_newer(self, version: int) -> None:
@@ -170,10 +224,23 @@ class Mirror:
             )
         self.newer_version = version
 
-    def _complain(self, error: sqlite3.Error) -> None:
+    def complain(self, error: sqlite3.Error) -> None:
+        """Say once that the file cannot be read."""
         if str(error) != self._complaint:
             log.error("store %s: cannot be read, memory has to do: %s", self._path, error)
         self._complaint = str(error)
+
+
+def decode_row(claim_uid: str, text: str) -> PreparedClaim:
+    """The record of a row.
+
+    Raises:
+        RecordError: it is none, or another claim's.
+    """
+    record = decode_record(PreparedClaim, text)
+    if record.claim.uid != claim_uid:
+        raise RecordError(f"is {record.claim.uid!r}, and the row is of {claim_uid!r}", ".claim.uid")
+    return record
 
 
 def read_data_version(db: sqlite3.Connection) -> int:

@@ -178,14 +178,6 @@ def test_a_file_of_a_newer_driver_is_refused(path: Path) -> None:
     assert caught.value.reason is Reason.STORE_NEWER
 
 
-def test_a_file_that_is_no_database_is_named_as_damaged(path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"this is not a database, and it is longer than a header" * 50)
-    with pytest.raises(StoreError, match="not a database") as caught:
-        opened(path)
-    assert caught.value.reason is Reason.STORE_CORRUPT
-
-
 def test_a_write_that_the_disk_refuses_changes_nothing_in_memory(path: Path) -> None:
     store = opened(path)
     store.put(a_record())

@@ -27,7 +27,7 @@ SERVE = """
 import json, sys, sqlite3
 from dataclasses import replace
 from pathlib import Path
-from dranet.store import ClaimStore
+from dranet.store import SCHEMA_VERSION, ClaimStore
 from tests.test_store import a_record
 def use(path):
     global store, raw

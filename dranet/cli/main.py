@@ -24,6 +24,7 @@ COMMANDS = {
     "run": "dranet.cli.run",
     "devices": "dranet.cli.devices",
     "topology": "dranet.cli.topology",
+    "claims": "dranet.cli.claims",
     "capture": "dranet.cli.capture",
     "doctor": "dranet.cli.doctor",
     "demo": "dranet.cli.demo",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases, next_attempt_age
 from dranet.driver.reports.announce import Announcer
-from dranet.errors import DranetError, KernelError, Reason
+from dranet.errors import DranetError, KernelError, Reason, StoreError
 from dranet.kernel.dhcp.lifetime import seconds_left
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
@@ -394,16 +396,14 @@ async def test_an_end_is_said_once_in_the_log(bench: Bench, caplog: pytest.LogCa
     assert caplog.text.count("is not renewed") == 1
 
 
-async def test_a_store_that_cannot_be_written_when_a_lease_ends_does_not_end_the_task(bench: Bench) -> None:
+async def test_a_lease_that_ends_while_the_store_cannot_be_written_is_told(bench: Bench) -> None:
     bench.store.put(a_record(LEASE))
     bench.server.answers = [REFUSED, REFUSED, *[GONE] * 9]
-    assert bench.store._db is not None
-    bench.store._db.execute("PRAGMA query_only=ON")
-    await bench.run_for(610)
-    assert bench.told.news == []
-    bench.store._db.execute("PRAGMA query_only=OFF")
-    await bench.run_for(100)
+    with refusing(bench.store):
+        await bench.run_for(610)
     assert bench.told.news == [("lost", "uid", 1, Reason.DHCP_LEASE_REFUSED)]
+    assert bench.store.unwritten == ("uid",)
+    assert bench.store.flush_pending()
 
 
 # --- restarts and clocks -------------------------------------------------------------------------------
@@ -593,15 +593,27 @@ async def test_a_lease_for_ever_is_counted_until_its_claim_is_forgotten(bench: B
     running.cancel()
 
 
-async def test_a_store_that_cannot_be_written_does_not_end_the_renewals(bench: Bench) -> None:
+async def test_renewals_go_on_while_the_store_cannot_be_written(bench: Bench) -> None:
     bench.store.put(a_record(LEASE))
-    assert bench.store._db is not None
-    bench.store._db.execute("PRAGMA query_only=ON")
-    await bench.run_for(610)
-    bench.store._db.execute("PRAGMA query_only=OFF")
-    await bench.run_for(300)
-    assert bench.times("renew") == [600, 825]
-    assert bench.stored_lease().obtained_at == START + 825
+    with refusing(bench.store):
+        await bench.run_for(610)
+        assert bench.stored_lease().obtained_at == START + 600
+        await bench.run_for(600)
+    assert bench.times("renew") == [600, 1200]
+    assert bench.store.flush_pending()
+    assert bench.stored_lease().obtained_at == START + 1200
+
+
+@contextmanager
+def refusing(store: ClaimStore) -> Iterator[None]:
+    """The disk takes nothing."""
+
+    def refuse() -> sqlite3.Connection:
+        raise StoreError("the disk is full")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_need_db", refuse)
+        yield
 
 
 async def test_while_no_pod_has_the_link_it_is_asked_for_on_the_host(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.settings import Settings
+from dranet.store_salvage import find_damaged
 
 PLACES = "places"
 
@@ -36,6 +37,7 @@ def _iter_findings(settings: Settings) -> Iterator[Finding]:
         "no claim can be prepared: what is promised must be on disk first",
         "mount a folder of the node's own disk there (--state-dir)",
     )
+    yield from _judge_damaged_stores(settings.state_dir)
     yield _judge_folder(
         settings.cdi_dir,
         "the runtime does not learn what a container of a claim gets",
@@ -49,6 +51,21 @@ def _iter_findings(settings: Settings) -> Iterator[Finding]:
         may_be_made=False,
         must_be_writable=False,
     )
+
+
+def _judge_damaged_stores(state_dir: Path) -> Iterator[Finding]:
+    try:
+        damaged = find_damaged(state_dir / "claims.db")
+    except OSError:
+        return  # of the folder itself it was said already
+    for file in damaged:
+        yield Finding(
+            PLACES,
+            Severity.WARNING,
+            f"{file}: the disk has damaged the store; a fresh one was made of what could be read",
+            "a NIC whose record was lost comes back from its pod as the pod had it",
+            "look at the disk and at dranet claims, then remove the file",
+        )
 
 
 def _judge_folder(

@@ -1,0 +1,264 @@
+"""``dranet claims``: what is prepared and attached on this node, also while no driver runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from dranet.cli.claims_look import Node, Place, SeenClaim, SeenDevice, State, look
+from dranet.cli.run import add_settings_flags, read_settings
+from dranet.cli.screen import (
+    CONTINUED,
+    Screen,
+    find_screen,
+    format_table,
+    never_fail_to_print,
+    print_document,
+    printable,
+)
+from dranet.errors import StoreError
+from dranet.kernel.boot import read_boot_id
+from dranet.model.plan import DhcpLease
+
+_DESCRIPTION = """\
+Show the claims that are prepared on this node, where their devices are, and
+whether the kernel agrees. Reads the driver's store as it lies on the disk, beside
+a running driver or without one; changes nothing. Needs root, to look into the
+network namespaces of pods.
+"""
+
+_EPILOG = """\
+States: attached   every link is in its pod
+        waiting    prepared; the sandbox of its pod does not run yet, or no more
+        prepared   nothing of it moves into the pod (GPUs, admin access)
+        incomplete its pod's namespace lacks a link
+        orphaned   its pod's namespace is gone; the driver gives the devices back
+        placed     the namespace could not be looked into
+        earlier boot  of before the last reboot; the driver forgets it
+
+Exit code: 0; 1 when the store cannot be read, is damaged, or has no such claim; 2
+when arguments or settings are wrong.
+"""
+
+_GOOD = (State.ATTACHED, State.PREPARED, State.WAITING)
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "claims",
+        help="what is prepared and attached on this node, also while no driver runs",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [-o FORM] [CLAIM] [settings]",
+    )
+    parser.add_argument(
+        "claim",
+        nargs="?",
+        metavar="CLAIM",
+        help="all about one: NAME, NAMESPACE/NAME, its UID, or its pod's UID",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "wide", "json"),
+        metavar="FORM",
+        default="table",
+        help="table (default); wide: with UIDs, sandboxes, gates and leases; json: everything known",
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
+    add_settings_flags(
+        parser.add_argument_group("settings", "as for dranet run"), ("state_dir", "procfs_root")
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look and print."""
+    settings = read_settings(options)
+    node = look(settings.state_dir, read_boot_id(settings.procfs_root))
+    claims = [seen for seen in node.claims if not options.claim or _is_named(seen, options.claim)]
+    if options.claim and not claims:
+        raise StoreError(_describe_unknown(options.claim, node))
+    if options.output == "json":
+        print_document(json.dumps(_to_document(node, claims), indent=2))
+    else:
+        never_fail_to_print()
+        screen = find_screen()
+        lines = _iter_details(claims) if options.claim else _iter_lines(node, claims, options, screen)
+        print("\n".join(lines))
+    if node.damage:
+        print(f"dranet: the store is damaged: {node.damage}", file=sys.stderr)
+    return 1 if node.damage else 0
+
+
+def _is_named(seen: SeenClaim, name: str) -> bool:
+    ref, pod = seen.record.claim, seen.record.pod
+    return name in (ref.name, f"{ref.namespace}/{ref.name}", ref.uid, pod.uid)
+
+
+def _describe_unknown(name: str, node: Node) -> str:
+    if any(name == row.claim_uid for row in node.quarantine):
+        return f"the record of claim {name} cannot be read: see dranet claims"
+    return f"no claim {name} is prepared on this node"
+
+
+# --- as text --------------------------------------------------------------------------------------------
+
+
+def _iter_lines(
+    node: Node, claims: Sequence[SeenClaim], options: argparse.Namespace, screen: Screen
+) -> Iterator[str]:
+    if claims:
+        yield from _table(claims, screen, is_wide=options.output == "wide")
+        yield ""
+    yield _sum_up(claims)
+    for row in node.quarantine:
+        yield f"quarantined: the record of claim {printable(row.claim_uid)}: {printable(row.why)}"
+    for file in node.damaged_files:
+        yield f"a damaged store was set aside: {file}"
+
+
+def _table(claims: Sequence[SeenClaim], screen: Screen, *, is_wide: bool) -> Iterator[str]:
+    header: tuple[str, ...] = ("CLAIM", "POD", "LINKS", "STATE")
+    if is_wide:
+        header = ("CLAIM", "POD", "DEVICES", "LINKS", "LEASE", "GATE", "SANDBOX", "UID", "STATE")
+    rows = [_cells(seen, is_wide=is_wide) for seen in claims]
+    first, *blocks = format_table(header, rows, screen.columns)
+    yield from map(screen.bold, first)
+    for seen, block in zip(claims, blocks, strict=True):
+        yield from block if seen.state in _GOOD else map(screen.bold, block)
+
+
+def _cells(seen: SeenClaim, *, is_wide: bool) -> tuple[str, ...]:
+    record = seen.record
+    name = f"{record.claim.namespace}/{record.claim.name}"
+    links = ", ".join(filter(None, map(_link, seen.devices))) or "-"
+    if not is_wide:
+        return name, record.pod.name, links, _state(seen)
+    return (
+        name,
+        record.pod.name,
+        ", ".join(device.prepared.device.name for device in seen.devices),
+        links,
+        ", ".join(_lease(plan.lease) for plan in record.plans if plan.lease is not None) or "-",
+        "open" if seen.gate_open else "closed",
+        record.sandbox_id[:13] or "-",
+        record.claim.uid,
+        _state(seen),
+    )
+
+
+def _link(seen: SeenDevice) -> str:
+    return f"{seen.host_ifname or '?'} -> {seen.pod_ifname}" if seen.pod_ifname else ""
+
+
+def _state(seen: SeenClaim) -> str:
+    text = str(seen.state)
+    if seen.state is State.INCOMPLETE:
+        away = [device for device in seen.devices if device.place in (Place.HOST, Place.GONE)]
+        where = [f"{d.pod_ifname} is {'on the host' if d.place is Place.HOST else 'gone'}" for d in away]
+        text = f"{text}: {', '.join(where)}"
+    elif seen.state is State.ORPHANED:
+        text = f"{text}: its namespace is gone"
+    elif seen.trouble:
+        text = f"{text}; {seen.trouble}"
+    is_odd = seen.gate_open and seen.state not in (State.ATTACHED, State.PREPARED, State.PLACED)
+    return f"{text}; its gate is open" if is_odd else text
+
+
+def _lease(lease: DhcpLease) -> str:
+    left = int(lease.obtained_at + lease.lease_seconds - time.time())
+    return f"{lease.address} ({f'{left} s left' if left > 0 else 'ended'})"
+
+
+def _sum_up(claims: Sequence[SeenClaim]) -> str:
+    counts = Counter(seen.state for seen in claims)
+    told = [f"{counts[state]} {state}" for state in State if counts[state]]
+    total = f"{len(claims)} claim{'' if len(claims) == 1 else 's'}" if claims else "no claim"
+    return f"{total} prepared on this node" + (f": {', '.join(told)}" if told else "")
+
+
+def _iter_details(claims: Sequence[SeenClaim]) -> Iterator[str]:
+    for number, seen in enumerate(claims):
+        if number:
+            yield ""
+        record = seen.record
+        yield f"claim      {record.claim.namespace}/{record.claim.name}"
+        yield f"uid        {record.claim.uid}"
+        yield f"pod        {record.pod.namespace}/{record.pod.name} ({record.pod.uid})"
+        yield f"state      {_state(seen)}"
+        yield f"gate       {'open' if seen.gate_open else 'closed'}"
+        if record.sandbox_id:
+            yield f"sandbox    {record.sandbox_id}"
+            yield f"namespace  {record.netns_path} ({record.netns_id or 'not told from a later one'})"
+        for device in seen.devices:
+            yield f"device     {device.prepared.device.name}, request {device.prepared.request_reference}"
+            yield from (f"{CONTINUED}{line}" for line in _iter_device(device))
+
+
+def _iter_device(seen: SeenDevice) -> Iterator[str]:
+    plan = seen.prepared.plan
+    if seen.pod_ifname:
+        yield f"link     {_link(seen)}, now: {_WHERE[seen.place]}"
+    if plan is not None and plan.host is not None:
+        yield f"host     mac {plan.host.mac}, mtu {plan.host.mtu}"
+    if plan is not None and plan.steps:
+        yield f"steps    {', '.join(step.step for step in plan.steps)}"
+    if plan is not None and plan.lease is not None:
+        yield f"lease    {_lease(plan.lease)} of {plan.lease.server}"
+
+
+_WHERE = {
+    Place.POD: "in the pod",
+    Place.HOST: "on the host",
+    Place.GONE: "nowhere to be found",
+    Place.UNKNOWN: "not known",
+}
+
+
+# --- for programs ---------------------------------------------------------------------------------------
+
+
+def _to_document(node: Node, claims: Sequence[SeenClaim]) -> dict[str, object]:
+    return {
+        "claims": [_describe(seen) for seen in claims],
+        "quarantined": [{"claimUID": row.claim_uid, "why": row.why, "at": row.at} for row in node.quarantine],
+        "damagedFiles": [str(file) for file in node.damaged_files],
+        "damage": node.damage,
+    }
+
+
+def _describe(seen: SeenClaim) -> dict[str, object]:
+    record = seen.record
+    return {
+        "namespace": record.claim.namespace,
+        "name": record.claim.name,
+        "uid": record.claim.uid,
+        "pod": {"namespace": record.pod.namespace, "name": record.pod.name, "uid": record.pod.uid},
+        "state": str(seen.state),
+        "gateOpen": seen.gate_open,
+        "sandbox": record.sandbox_id,
+        "netns": record.netns_path,
+        "bootID": record.boot_id,
+        "devices": [_describe_device(device) for device in seen.devices],
+        "trouble": seen.trouble,
+    }
+
+
+def _describe_device(seen: SeenDevice) -> dict[str, object]:
+    plan = seen.prepared.plan
+    lease = plan.lease if plan is not None else None
+    return {
+        "name": seen.prepared.device.name,
+        "request": seen.prepared.request_reference,
+        "hostLink": seen.host_ifname,
+        "podLink": seen.pod_ifname,
+        "place": str(seen.place),
+        "lease": lease and {"address": lease.address, "ends": lease.obtained_at + lease.lease_seconds},
+    }

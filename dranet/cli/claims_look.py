@@ -1,0 +1,206 @@
+"""What is prepared and attached on this node: the store's file, and whether the kernel agrees.
+
+Looks only: the file is read as it lies there, beside a running driver or without one.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+
+from dranet.dataclass import dataclass
+from dranet.driver.gate import ReadyGate
+from dranet.errors import DranetError, KernelError, Reason, StoreError
+from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.locate import Side, find_link, open_host_side, open_pod_side
+from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netns_id import read_netns_id
+from dranet.model.plan import RECORD_VERSION, AttachPlan, PreparedClaim, PreparedDevice
+from dranet.model.record_json import RecordError
+from dranet.store_file import Content, DamagedError, QuarantinedRow, read_content, read_image
+from dranet.store_mirror import decode_row
+from dranet.store_salvage import find_damaged, read_damaged
+
+
+class State(StrEnum):
+    """What became of a prepared claim."""
+
+    ATTACHED = "attached"
+    """Every link is in its pod."""
+    PREPARED = "prepared"
+    """Nothing of it moves into the pod."""
+    WAITING = "waiting"
+    """For the sandbox of its pod."""
+    INCOMPLETE = "incomplete"
+    """Its pod's namespace is there, and not every link is in it."""
+    ORPHANED = "orphaned"
+    """Its pod's namespace is gone."""
+    PLACED = "placed"
+    """In a namespace that could not be looked into."""
+    EARLIER_BOOT = "earlier boot"
+    """Nothing of it is left in the kernel; the driver forgets it when it starts."""
+
+
+class Place(StrEnum):
+    """Where a link is now."""
+
+    POD = "pod"
+    HOST = "host"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    NONE = ""
+    """The device has no link that the pod gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDevice:
+    """A device of a claim."""
+
+    prepared: PreparedDevice
+    place: Place
+
+    @property
+    def host_ifname(self) -> str:
+        plan = self.prepared.plan
+        return plan.host.ifname if plan is not None and plan.host is not None else self.prepared.device.ifname
+
+    @property
+    def pod_ifname(self) -> str:
+        return self.prepared.plan.pod_ifname if self.prepared.plan is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenClaim:
+    """A claim, as store and kernel have it."""
+
+    record: PreparedClaim
+    state: State
+    devices: tuple[SeenDevice, ...]
+    gate_open: bool
+    """Whether its containers may start."""
+    trouble: str = ""
+    """Why the kernel could not be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """All of it."""
+
+    claims: tuple[SeenClaim, ...]
+    quarantine: tuple[QuarantinedRow, ...]
+    damaged_files: tuple[Path, ...]
+    damage: str = ""
+    """Of the store as it is now: what is shown is what can be read of it."""
+
+
+def look(state_dir: Path, boot_id: str) -> Node:
+    """Read the store and ask the kernel.
+
+    Raises:
+        StoreError: there is no store, it may not be read, or it is a newer driver's.
+    """
+    path = state_dir / "claims.db"
+    content, damage = _read_store(path)
+    gate = ReadyGate(state_dir)
+    claims, bad = [], []
+    for claim_uid, text in content.rows.items():
+        try:
+            claims.append(_see(decode_row(claim_uid, text), boot_id, gate))
+        except RecordError as error:
+            bad.append(QuarantinedRow(claim_uid, text, str(error), ""))
+    claims.sort(key=lambda seen: (seen.record.claim.namespace, seen.record.claim.name, seen.record.claim.uid))
+    return Node(tuple(claims), (*content.quarantine, *bad), tuple(find_damaged(path)), damage)
+
+
+def _read_store(path: Path) -> tuple[Content, str]:
+    try:
+        image = read_image(path)
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"there is no store {path}: no driver has run here, or with another folder",
+            hint="--state-dir says where; on the node, or in the driver's pod",
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"store {path}: {error.strerror}", hint="run it as root, or in the driver's pod"
+        ) from error
+    if image.version > RECORD_VERSION:
+        raise StoreError(
+            f"store {path} has records of version {image.version}, this dranet knows {RECORD_VERSION}",
+            hint="use the dranet of the driver that wrote them",
+            reason=Reason.STORE_NEWER,
+        )
+    try:
+        return read_content(image), ""
+    except DamagedError as error:
+        return read_damaged(image, str(error)).content, str(error)
+
+
+def _see(record: PreparedClaim, boot_id: str, gate: ReadyGate) -> SeenClaim:
+    is_open = gate.is_attached(record.claim.uid)
+    if record.boot_id != boot_id:
+        return SeenClaim(record, State.EARLIER_BOOT, _placed(record, Place.UNKNOWN), is_open)
+    if not record.plans:
+        return SeenClaim(record, State.PREPARED, _placed(record, Place.NONE), is_open)
+    try:
+        state, devices = _ask_kernel(record)
+    except (DranetError, OSError) as error:
+        return SeenClaim(record, State.PLACED, _placed(record, Place.UNKNOWN), is_open, str(error))
+    return SeenClaim(record, state, devices, is_open)
+
+
+def _placed(record: PreparedClaim, place: Place) -> tuple[SeenDevice, ...]:
+    return tuple(
+        SeenDevice(device, place if device.plan is not None and device.plan.pod_ifname else Place.NONE)
+        for device in record.devices
+    )
+
+
+def _ask_kernel(record: PreparedClaim) -> tuple[State, tuple[SeenDevice, ...]]:
+    with ExitStack() as stack:
+        home = stack.enter_context(open_host_side())
+        netns = _open_namespace(record)
+        pod = None
+        if netns is not None:
+            pod = stack.enter_context(open_pod_side(stack.enter_context(netns)))
+        devices = tuple(SeenDevice(device, _find(device.plan, home, pod)) for device in record.devices)
+    if not record.netns_path:
+        return State.WAITING, devices
+    if pod is None:
+        return State.ORPHANED, devices
+    is_whole = all(seen.place in (Place.POD, Place.NONE) for seen in devices)
+    return State.ATTACHED if is_whole else State.INCOMPLETE, devices
+
+
+def _open_namespace(record: PreparedClaim) -> NetworkNamespace | None:
+    """``None`` where it is gone, or another one has its path by now."""
+    if not record.netns_path:
+        return None
+    try:
+        netns = NetworkNamespace.open(record.netns_path)
+    except KernelError as error:
+        if error.reason is Reason.NETNS_GONE:
+            return None
+        raise
+    try:
+        is_same = not record.netns_id or read_netns_id(netns) == record.netns_id
+    except BaseException:
+        netns.close()
+        raise
+    if is_same:
+        return netns
+    netns.close()
+    return None
+
+
+def _find(plan: AttachPlan | None, home: Side, pod: Side | None) -> Place:
+    if plan is None or not plan.pod_ifname:
+        return Place.NONE
+    if plan.host is None:  # a link on top of one that stays
+        found = read_link(pod.rtnl, ifname=plan.pod_ifname) if pod is not None else None
+        return Place.POD if found is not None else Place.GONE
+    seen = find_link(plan, plan.host, home, pod)
+    if seen is None:
+        return Place.GONE
+    return Place.HOST if seen.side is home else Place.POD

@@ -1,0 +1,197 @@
+"""``dranet claims``: what a driver has done, in real namespaces, as its store and the kernel have it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dranet.cli.claims_look import look
+from dranet.cli.main import main
+from dranet.errors import StoreError
+from dranet.model.plan import RECORD_VERSION, DhcpLease
+from dranet.store import ClaimStore
+from tests.driver.bench import Bench, sandbox
+from tests.namespaces import Namespace
+
+pytestmark = pytest.mark.kernel
+NOBODY = 65534
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Path:
+    """A procfs that says which boot this is."""
+    file = tmp_path / "proc" / "sys" / "kernel" / "random" / "boot_id"
+    file.parent.mkdir(parents=True)
+    file.write_text("boot\n")
+    return tmp_path / "proc"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, node: Namespace) -> Iterator[Bench]:
+    with closing(Bench(tmp_path / "state", node, "boot")) as bench:
+        yield bench
+
+
+@pytest.fixture
+def show(
+    tmp_path: Path, boot: Path, node: Namespace, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command on the node: its exit code, output and errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        given = ["claims", *arguments, "--state-dir", str(tmp_path / "state"), "--procfs-root", str(boot)]
+        code = node.run(lambda: main(given))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+Show = Callable[..., tuple[int, str, str]]
+
+
+def states(show: Show) -> dict[str, str]:
+    _, out, _ = show("-o", "json")
+    return {claim["name"]: claim["state"] for claim in json.loads(out)["claims"]}
+
+
+def test_each_claim_has_its_links_and_whether_the_kernel_agrees(
+    bench: Bench, pod: Namespace, show: Show
+) -> None:
+    bench.prepare("eth1", "net1", "training")
+    bench.prepare("eth2", "net2", "waiting", pod_uid="other-pod")
+    assert bench.run_sandbox(sandbox(pod))
+    wanted = (
+        "CLAIM             POD  LINKS         STATE\n"
+        "default/training  pod  eth1 -> net1  attached\n"
+        "default/waiting   pod  eth2 -> net2  waiting\n"
+        "\n"
+        "2 claims prepared on this node: 1 attached, 1 waiting\n"
+    )
+    assert show() == (0, wanted, "")
+
+
+def test_the_same_is_seen_when_no_driver_runs_and_the_files_stay_as_they_are(
+    bench: Bench, pod: Namespace, show: Show, tmp_path: Path
+) -> None:
+    bench.prepare("eth1", "net1", "training")
+    assert bench.run_sandbox(sandbox(pod))
+    beside = show("-o", "wide")
+    bench.close()
+    before = {file: file.stat() for file in (tmp_path / "state").rglob("*")}
+    assert show("-o", "wide") == beside
+    after = {file: file.stat() for file in (tmp_path / "state").rglob("*")}
+    assert {f: (s.st_mtime_ns, s.st_size) for f, s in after.items()} == {
+        f: (s.st_mtime_ns, s.st_size) for f, s in before.items()
+    }
+
+
+def test_a_link_that_left_its_pod_and_a_namespace_that_is_gone_are_told(
+    bench: Bench, pod: Namespace, make_namespace: Callable[..., Namespace], show: Show, node: Namespace
+) -> None:
+    bench.prepare("eth1", "net1", "stolen")
+    bench.prepare("eth2", "net2", "orphan", pod_uid="other-pod")
+    assert bench.run_sandbox(sandbox(pod))
+    second = make_namespace()
+    other = replace(sandbox(second, 2), uid="other-pod")
+    assert bench.run_sandbox(other)
+    assert states(show) == {"stolen": "attached", "orphan": "attached"}
+    pod.ip("link", "set", "net1", "netns", node.name)
+    bench.close()
+    subprocess.run(["ip", "netns", "del", second.name], check=True)
+    second.netns.close()
+    second.gone = True
+    code, out, _ = show()
+    assert code == 0
+    assert "incomplete: net1 is on the host; its gate is open" in out
+    assert "orphaned: its namespace is gone" in out
+
+
+def test_a_claim_is_found_by_name_uid_or_pod_with_all_that_is_known(
+    bench: Bench, pod: Namespace, show: Show
+) -> None:
+    record = bench.prepare("eth1", "net1", "training")
+    (device,) = record.devices
+    assert device.plan is not None
+    lease = DhcpLease("10.0.0.5/24", "10.0.0.1", "02:00", "02:01", time.time(), 3600, 1800, 3000)
+    leased = replace(device, plan=replace(device.plan, lease=lease))
+    bench.store.put(replace(record, devices=(leased,)))
+    assert bench.run_sandbox(sandbox(pod))
+    for name in ("training", "default/training", "pod-uid"):
+        code, out, _ = show(name)
+        assert code == 0
+        assert "state      attached\n" in out
+        assert f"namespace  {pod.path}" in out
+        assert "link     eth1 -> net1, now: in the pod" in out
+        assert "lease    10.0.0.5/24 (3" in out
+    code, _, err = show("nobody")
+    assert (code, "no claim nobody" in err) == (1, True)
+
+
+def test_what_an_earlier_boot_left_and_what_cannot_be_read_is_told_apart(
+    bench: Bench, show: Show, tmp_path: Path
+) -> None:
+    record = bench.prepare("eth1", "net1", "old")
+    bench.store.put(replace(record, boot_id="before"))
+    bench.prepare("eth2", "net2", "bad")
+    with closing(sqlite3.connect(tmp_path / "state" / "claims.db")) as db, db:
+        db.execute("UPDATE prepared SET record = 'nonsense' WHERE claim_uid = 'bad'")
+    code, out, _ = show()
+    assert code == 0
+    assert "earlier boot" in out
+    assert "quarantined: the record of claim bad: no JSON" in out
+
+
+def test_of_a_damaged_store_what_can_be_read_is_shown_and_the_exit_code_says_so(
+    bench: Bench, show: Show, tmp_path: Path
+) -> None:
+    bench.prepare("eth1", "net1", "training")
+    bench.close()
+    path = tmp_path / "state" / "claims.db"
+    content = bytearray(path.read_bytes())
+    content[:100] = bytes(100)
+    path.write_bytes(content)
+    code, out, err = show()
+    assert (code, "default/training" in out, "no SQLite database" in err) == (1, True, True)
+    assert path.read_bytes() == bytes(content)
+
+
+def test_no_file_and_a_newer_file_are_named(show: Show, tmp_path: Path) -> None:
+    code, out, err = show()
+    assert (code, out) == (1, "")
+    assert "no driver has run here" in err
+    path = tmp_path / "state" / "claims.db"
+    with closing(ClaimStore(path)) as store:
+        store.open()
+    assert show()[:2] == (0, "no claim prepared on this node\n")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version={RECORD_VERSION + 1}")
+    code, out, err = show()
+    assert (code, out) == (1, "")
+    assert "StoreOfNewerDriver" in err
+
+
+def test_who_may_not_read_the_store_is_told_to_be_root(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    with closing(ClaimStore(folder / "claims.db")) as store:
+        store.open()
+    tmp_path.chmod(stat.S_IRWXU)
+    child = os.fork()
+    if child == 0:
+        os.setuid(NOBODY)
+        try:
+            look(folder, "boot")
+        except StoreError as error:
+            os._exit(0 if "run it as root" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
