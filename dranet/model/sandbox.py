@@ -57,9 +57,9 @@ class Rlimit:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container about to be created in a pod, with what plugins before us add to it. ``mounts`` include
-    those of its CDI devices; ``rlimits`` are those that its image or somebody before us set, not the ones
-    that it inherits, and of several of one type the last counts."""
+    """A container about to be created in a pod, with what plugins before us add to it, or one that exists.
+    ``mounts`` include those of its CDI devices; ``rlimits`` are those that its image or somebody before us
+    set, not the ones that it inherits, and of several of one type the last counts."""
 
     id: str
     name: str
@@ -67,6 +67,8 @@ class Container:
     mounts: tuple[Mount, ...] = ()
     rlimits: tuple[Rlimit, ...] = ()
     devices: tuple[CharDevice, ...] = ()
+    running: bool = False
+    """Its processes live, perhaps frozen; false of one that is only created (told by Synchronize alone)."""
 
 
 @dataclass(frozen=True, slots=True)

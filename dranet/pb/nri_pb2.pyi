@@ -35,6 +35,7 @@ class _EventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Event.ValueType
     STOP_POD_SANDBOX: _Event.ValueType  # 2
     REMOVE_POD_SANDBOX: _Event.ValueType  # 3
     CREATE_CONTAINER: _Event.ValueType  # 4
+    START_CONTAINER: _Event.ValueType  # 6
 
 class Event(_Event, metaclass=_EventEnumTypeWrapper): ...
 
@@ -43,6 +44,7 @@ RUN_POD_SANDBOX: Event.ValueType  # 1
 STOP_POD_SANDBOX: Event.ValueType  # 2
 REMOVE_POD_SANDBOX: Event.ValueType  # 3
 CREATE_CONTAINER: Event.ValueType  # 4
+START_CONTAINER: Event.ValueType  # 6
 Global___Event: _TypeAlias = Event  # noqa: Y015
 
 class _ContainerState:
@@ -253,7 +255,7 @@ Global___StateChangeEvent: _TypeAlias = StateChangeEvent  # noqa: Y015
 
 @_typing.final
 class PodSandboxRequest(_message.Message):
-    """The request of each pod event that has an RPC of its own (from NRI 0.12 on); the answer is Empty."""
+    """The request of each event that has an RPC of its own (from NRI 0.12 on); the answer is Empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -272,6 +274,30 @@ class PodSandboxRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PodSandboxRequest: _TypeAlias = PodSandboxRequest  # noqa: Y015
+
+@_typing.final
+class StartContainerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POD_FIELD_NUMBER: _builtins.int
+    CONTAINER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pod(self) -> Global___PodSandbox: ...
+    @_builtins.property
+    def container(self) -> Global___Container: ...
+    def __init__(
+        self,
+        *,
+        pod: Global___PodSandbox | None = ...,
+        container: Global___Container | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "pod", b"pod"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "pod", b"pod"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartContainerRequest: _TypeAlias = StartContainerRequest  # noqa: Y015
 
 @_typing.final
 class CreateContainerRequest(_message.Message):

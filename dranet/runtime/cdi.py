@@ -9,12 +9,12 @@ every container that names its devices; so names are checked here.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dranet import files
 from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError, SettingsError, StoreError
 from dranet.model.facts import CharDevice
@@ -28,7 +28,8 @@ CDI_CLASS = "claim"
 
 _VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_MODE = 0o644
+_FOLDER_MODE = 0o755
+"""Other drivers and their tools use the folder, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,9 @@ class CdiSpecs:
         }
         content = json.dumps(spec, indent=1, sort_keys=True).encode()
         try:
-            self._cdi_dir.mkdir(parents=True, exist_ok=True)
-            _replace_file(path, self._temporary(path), content)
+            if not self._cdi_dir.is_dir():
+                files.make_folder(self._cdi_dir, _FOLDER_MODE, is_setting=True)
+            files.replace_file(path, self._temporary(path), content, durable=True)
         except OSError as error:
             raise self._unwritable(path, error) from error
 
@@ -95,8 +97,8 @@ class CdiSpecs:
         """
         path = self._path(claim_uid)
         try:
-            path.unlink(missing_ok=True)
-            self._temporary(path).unlink(missing_ok=True)
+            files.remove_file(path)
+            files.remove_file(self._temporary(path))
         except OSError as error:
             raise self._unwritable(path, error) from error
 
@@ -108,12 +110,20 @@ class CdiSpecs:
         """
         pattern = re.compile(rf"\.?{re.escape(self._prefix)}(?P<uid>{_NAME.pattern})\.json(\.tmp)?")
         try:
-            names = [entry.name for entry in self._cdi_dir.iterdir()]
+            names = [entry.name for entry in self._cdi_dir.iterdir() if files.is_file(entry)]
         except FileNotFoundError:
             return set()
         except OSError as error:
             raise self._unwritable(self._cdi_dir, error) from error
         return {match["uid"] for name in names if (match := pattern.fullmatch(name))}
+
+    def has(self, claim_uid: str) -> bool:
+        """Whether the claim has its file.
+
+        Raises:
+            ProtocolError: the claim uid cannot be part of a CDI name.
+        """
+        return self._path(claim_uid).is_file()
 
     def _path(self, claim_uid: str) -> Path:
         _check_name(claim_uid)
@@ -127,28 +137,12 @@ class CdiSpecs:
     def _unwritable(self, path: Path, error: OSError) -> StoreError:
         return StoreError(
             f"CDI spec {path}: {error.strerror}",
-            hint=f"make {self._cdi_dir} writable, with free space; the runtime must read that very folder",
+            hint=files.hint_for(
+                error,
+                f"make {self._cdi_dir} writable, with free space; the runtime must read that very folder",
+            ),
             retryable=True,
         )
-
-
-def _replace_file(path: Path, temporary: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, also after a power cut."""
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    temporary.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_name(text: str) -> bool:

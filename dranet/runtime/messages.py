@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dranet.errors import ProtocolError
 from dranet.model.facts import CharDevice
 from dranet.model.sandbox import UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
@@ -12,6 +14,8 @@ _NETWORK = "network"
 
 _CHAR = "c"
 """The type of a character device."""
+
+_RUNNING = (nri_pb2.CONTAINER_RUNNING, nri_pb2.CONTAINER_PAUSED)
 
 _RLIM_INFINITY = (1 << 64) - 1
 
@@ -45,13 +49,12 @@ def parse_container(message: nri_pb2.Container) -> Container:
     Raises:
         ProtocolError: it has no id.
     """
-    if not message.id:
-        raise ProtocolError("the runtime named a container without an id")
+    _check_container(message)
     return Container(
         id=message.id,
         name=message.name,
         pod_sandbox_id=message.pod_sandbox_id,
-        mounts=tuple(Mount(m.source, m.destination, m.type, tuple(m.options)) for m in message.mounts),
+        mounts=tuple(map(_parse_mount, message.mounts)),
         rlimits=tuple(
             Rlimit(limit.type, _parse_amount(limit.soft), _parse_amount(limit.hard))
             for limit in message.rlimits
@@ -61,7 +64,33 @@ def parse_container(message: nri_pb2.Container) -> Container:
             for device in message.linux.devices
             if device.type == _CHAR
         ),
+        running=message.state in _RUNNING,
     )
+
+
+def parse_listed_container(message: nri_pb2.Container, is_our_mount: Callable[[str], bool]) -> Container:
+    """One of all containers of the node, with no more of it than tells whose devices it has.
+
+    Raises:
+        ProtocolError: it has no id.
+    """
+    _check_container(message)
+    return Container(
+        id=message.id,
+        name=message.name,
+        pod_sandbox_id=message.pod_sandbox_id,
+        mounts=tuple(_parse_mount(mount) for mount in message.mounts if is_our_mount(mount.source)),
+        running=message.state in _RUNNING,
+    )
+
+
+def _check_container(message: nri_pb2.Container) -> None:
+    if not message.id:
+        raise ProtocolError("the runtime named a container without an id")
+
+
+def _parse_mount(message: nri_pb2.Mount) -> Mount:
+    return Mount(message.source, message.destination, message.type, tuple(message.options))
 
 
 def _parse_amount(amount: int) -> int:

@@ -6,21 +6,26 @@ node behind it. So handlers run inline, on the one thread that reads the socket.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, Self
+from functools import partial
+from typing import NoReturn, Protocol, Self, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from dranet.dataclass import dataclass
-from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
+from dranet.errors import ProtocolError
+from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
-from dranet.runtime.messages import build_adjustment, parse_container, parse_pod
+from dranet.runtime.messages import build_adjustment, parse_container, parse_listed_container, parse_pod
 from dranet.runtime.traits import EventForm, RuntimeTraits
 from dranet.telemetry import Outcome
-from dranet.wire.mux import Mux
-from dranet.wire.ttrpc import Code, TtrpcConnection, TtrpcError
+from dranet.wire.mux import DeadlineExceeded, Mux
+from dranet.wire.ttrpc import MAX_RECEIVE_BYTES, Code, TtrpcConnection, TtrpcError
+
+log = logging.getLogger(__name__)
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 """Served by us."""
@@ -32,6 +37,9 @@ RUNTIME_STREAM = 2
 REGISTRATION_SECONDS = 30.0
 """How long registration and Synchronize may take. The runtime accepts plugins one after another and gives a
 silent one 5 seconds, so a few of those in front of us are normal."""
+
+MAX_SYNCHRONIZE_BYTES = MAX_RECEIVE_BYTES
+"""All parts of one Synchronize together; 250 pods with annotations of 256 KiB each would fit."""
 
 
 class RuntimeHooks(Protocol):
@@ -55,8 +63,10 @@ class RuntimeHooks(Protocol):
     def disconnected(self, reason: str) -> None:
         """The connection that ``connected`` announced is lost (not by ``stop``); it is being made anew."""
 
-    def synchronize(self, pods: Sequence[PodSandbox]) -> None:
-        """Every pod that exists, stopped ones included (``pid`` 0). Must be quick: defer the work."""
+    def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> None:
+        """Every pod that exists, stopped ones included (``pid`` 0), and the containers that are created or
+        running. Of these only names, state and the mounts of our CDI devices are told: a node may have tens
+        of thousands of others. Must be quick: defer the work."""
 
     def run_pod_sandbox(self, pod: PodSandbox) -> bool: ...
 
@@ -65,6 +75,10 @@ class RuntimeHooks(Protocol):
     def remove_pod_sandbox(self, pod: PodSandbox) -> bool: ...
 
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment: ...
+
+    def start_container(self, pod: PodSandbox, container: Container) -> bool:
+        """The container is made, its mounts included, and its process is about to run. Of it only the name
+        and the id are told."""
 
 
 class Observer(Protocol):
@@ -88,13 +102,20 @@ _POD_EVENTS: Mapping[int, str] = {
     nri_pb2.REMOVE_POD_SANDBOX: "RemovePodSandbox",
 }
 """Events that come as ``StateChange``, or (NRI 0.12 and later) as an RPC of this name."""
+_START_CONTAINER = "StartContainer"
+"""One more of these; it tells of a container, too."""
 
-SUBSCRIPTION = sum(1 << (event - 1) for event in (*_POD_EVENTS, nri_pb2.CREATE_CONTAINER))
+SUBSCRIPTION = sum(
+    1 << (event - 1) for event in (*_POD_EVENTS, nri_pb2.CREATE_CONTAINER, nri_pb2.START_CONTAINER)
+)
 """The events we ask for: exactly those that we have hooks for."""
 
+_Message = TypeVar("_Message", bound=Message)
+_Noun = TypeVar("_Noun")
+
 PodHook = Callable[[PodSandbox], bool]
-IsOurMount = Callable[[Mount], bool]
-"""Whether a mount of a container is one that our CDI devices bring."""
+IsOurMount = Callable[[str], bool]
+"""Whether a mount with this source is one that our CDI devices bring."""
 
 
 class PluginSession:
@@ -123,19 +144,20 @@ class PluginSession:
             "Shutdown": _shutdown,
             "StateChange": self._state_change,
             "CreateContainer": self._create_container,
+            _START_CONTAINER: self._start_container,
         }
         self._connection = TtrpcConnection(
             mux, serve_stream=PLUGIN_STREAM, call_stream=RUNTIME_STREAM, handle=self._handle
         )
-        self._synchronized_pods: list[PodSandbox] = []
+        self._parts = _Parts(is_our_mount)
         self._synchronized = False
         self.introduced = False
         """``connected`` has been told."""
         self.traits = RuntimeTraits()
         """Replaced as a whole, so any thread may look."""
 
-    def run(self, identity: PluginIdentity) -> None:
-        """Register, then serve. Never returns.
+    def run(self, identity: PluginIdentity) -> NoReturn:
+        """Register, then serve, until the connection ends.
 
         Raises:
             ConnectionLost: the runtime is gone.
@@ -155,7 +177,13 @@ class PluginSession:
             RUNTIME_SERVICE, "RegisterPlugin", request.SerializeToString(), REGISTRATION_SECONDS
         )
         while not (answer.done and self._synchronized):
-            self._connection.process(deadline - time.monotonic())
+            try:
+                self._connection.process(deadline - time.monotonic())
+            except DeadlineExceeded as error:
+                what = "synchronize" if answer.done else "register"
+                raise DeadlineExceeded(
+                    f"the runtime did not {what} us within {REGISTRATION_SECONDS:g} s"
+                ) from error
             if answer.done:
                 answer.result()
 
@@ -164,16 +192,23 @@ class PluginSession:
             raise TtrpcError(Code.UNIMPLEMENTED, f"no service {service}")
         try:
             if method in self._pod_hooks:
+                self._check_introduced(method)
                 self._note_event_form(EventForm.OWN_CALL)
                 request = nri_pb2.PodSandboxRequest.FromString(payload)
                 self._run_pod_hook(method, request.pod)
                 return b""
             if method in self._methods:
+                self._check_introduced(method)
                 return self._methods[method](payload).SerializeToString()
         except DecodeError as error:
             raise TtrpcError(Code.INVALID_ARGUMENT, f"unreadable {method} request: {error}") from error
         # A runtime from NRI 0.12 on relies on this code to fall back to StateChange.
         raise TtrpcError(Code.UNIMPLEMENTED, f"no method {method}")
+
+    def _check_introduced(self, method: str) -> None:
+        """The hooks are told who calls before they are called."""
+        if not self.introduced and method != "Configure":
+            raise TtrpcError(Code.FAILED_PRECONDITION, f"{method} came before Configure")
 
     def _configure(self, payload: bytes) -> Message:
         request = nri_pb2.ConfigureRequest.FromString(payload)
@@ -184,13 +219,14 @@ class PluginSession:
         return nri_pb2.ConfigureResponse(events=SUBSCRIPTION)
 
     def _synchronize(self, payload: bytes) -> Message:
+        parts, self._parts = self._parts, _Parts(self._is_our_mount)  # a failed one leaves nothing behind
         request = nri_pb2.SynchronizeRequest.FromString(payload)
-        self._synchronized_pods += [parse_pod(pod) for pod in request.pods]
+        parts.add(request, len(payload))
         if request.more:
+            self._parts = parts
             return nri_pb2.SynchronizeResponse(more=True)
-        pods, self._synchronized_pods = self._synchronized_pods, []
         with self._observed("Synchronize"):
-            self._hooks.synchronize(tuple(pods))
+            self._hooks.synchronize(tuple(parts.pods), tuple(parts.containers))
         self._synchronized = True
         self._set_ready()
         return nri_pb2.SynchronizeResponse()
@@ -201,7 +237,21 @@ class PluginSession:
         method = _POD_EVENTS.get(request.event)
         if method is not None:  # an event that we did not subscribe to is none of our business
             self._run_pod_hook(method, request.pod)
+        elif request.event == nri_pb2.START_CONTAINER:
+            self._run_start_hook(request.pod, request.container)
         return nri_pb2.Empty()
+
+    def _start_container(self, payload: bytes) -> Message:
+        self._note_event_form(EventForm.OWN_CALL)
+        request = nri_pb2.StartContainerRequest.FromString(payload)
+        self._run_start_hook(request.pod, request.container)
+        return nri_pb2.Empty()
+
+    def _run_start_hook(self, pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> None:
+        with self._observed(_START_CONTAINER) as observation:
+            started = Container(container.id, container.name, container.pod_sandbox_id)
+            if not self._hooks.start_container(parse_pod(pod), started):
+                observation.outcome = Outcome.NOOP
 
     def _run_pod_hook(self, method: str, pod: nri_pb2.PodSandbox) -> None:
         with self._observed(method) as observation:
@@ -223,11 +273,46 @@ class PluginSession:
             self.traits = replace(self.traits, event_form=form)
 
     def _note_mounts(self, container: Container) -> None:
-        if not self.traits.shows_our_mounts and any(map(self._is_our_mount, container.mounts)):
+        if not self.traits.shows_our_mounts and any(
+            self._is_our_mount(mount.source) for mount in container.mounts
+        ):
             self.traits = replace(self.traits, shows_our_mounts=True)
 
     def _observed(self, method: str) -> _Observation:
         return _Observation(self._observe, method)
+
+
+class _Parts:
+    """What has come of a Synchronize so far."""
+
+    def __init__(self, is_our_mount: IsOurMount) -> None:
+        self._is_our_mount = is_our_mount
+        self.pods: list[PodSandbox] = []
+        self.containers: list[Container] = []
+        self._bytes = 0
+
+    def add(self, request: nri_pb2.SynchronizeRequest, size: int) -> None:
+        """Take one more part, of this many bytes.
+
+        Raises:
+            TtrpcError: RESOURCE_EXHAUSTED, it never ends.
+        """
+        self._bytes += size
+        if self._bytes > MAX_SYNCHRONIZE_BYTES:
+            limit = f"the parts of Synchronize are over the limit of {MAX_SYNCHRONIZE_BYTES} bytes"
+            raise TtrpcError(Code.RESOURCE_EXHAUSTED, limit)
+        self.pods += _parse_each(parse_pod, request.pods)
+        parse = partial(parse_listed_container, is_our_mount=self._is_our_mount)
+        self.containers += _parse_each(parse, request.containers)
+
+
+def _parse_each(parse: Callable[[_Message], _Noun], messages: Iterable[_Message]) -> Iterator[_Noun]:
+    """All that can be read: one odd entry must not hide the others."""
+    for message in messages:
+        try:
+            yield parse(message)
+        except ProtocolError as error:
+            log.warning("left out of Synchronize: %s", error)
 
 
 class _Observation:

@@ -61,6 +61,11 @@ class MuxDecoder:
         self._stream = 0
         self._missing = 0
 
+    @property
+    def is_midway(self) -> bool:
+        """Part of a frame has come, and its rest has not."""
+        return bool(self._header) or self._missing > 0
+
     def feed(self, data: bytes) -> list[Chunk]:
         """Take more bytes from the trunk; return the stream bytes among them.
 
@@ -126,6 +131,11 @@ class Mux:
         if not data:
             raise ConnectionLost("the peer closed the connection")
         return self._decoder.feed(data)
+
+    @property
+    def is_midway(self) -> bool:
+        """Part of a frame has come, and its rest has not."""
+        return self._decoder.is_midway
 
     def _wait_readable(self, timeout_seconds: float) -> None:
         poll = select.poll()

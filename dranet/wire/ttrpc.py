@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from dranet.errors import DranetError, ProtocolError
 from dranet.pb import ttrpc_pb2
-from dranet.wire.mux import DeadlineExceeded, Mux
+from dranet.wire.mux import Chunk, ConnectionLost, DeadlineExceeded, Mux
 
 MAX_SEND_BYTES = 4 * 1024 * 1024
 """A Go receiver discards a longer message, whoever sent it."""
@@ -30,7 +30,12 @@ MAX_SEND_BYTES = 4 * 1024 * 1024
 MAX_RECEIVE_BYTES = 64 * 1024 * 1024
 """Runtimes before containerd 1.7.26 send without a limit (6 MB seen), so we take much more than we send."""
 
+STALL_SECONDS = 10.0
+"""How long a message may take from its first byte to its last. Silence between messages is normal; a peer
+that stops within one is stuck, or has lost its place, and waits for nothing of ours any more."""
+
 _HEADER = struct.Struct(">IIBB")
+_SHORTEST_WAIT_SECONDS = 0.001
 _NANOSECONDS = 1_000_000_000
 
 log = logging.getLogger(__name__)
@@ -108,6 +113,11 @@ class FrameDecoder:
         return frames
 
     @property
+    def is_midway(self) -> bool:
+        """Part of a frame has come, and its rest has not."""
+        return bool(self._header)
+
+    @property
     def _has_header(self) -> bool:
         return len(self._header) == _HEADER.size
 
@@ -132,15 +142,15 @@ class FrameDecoder:
         return frame
 
 
-def encode_frame(stream_id: int, kind: FrameType, data: bytes) -> bytes:
+def encode_frame(stream_id: int, kind: FrameType, data: bytes, max_bytes: int = MAX_SEND_BYTES) -> bytes:
     """One unary message.
 
     Raises:
-        TtrpcError: RESOURCE_EXHAUSTED, more than :data:`MAX_SEND_BYTES` of data.
+        TtrpcError: RESOURCE_EXHAUSTED, more than ``max_bytes`` of data.
     """
-    if len(data) > MAX_SEND_BYTES:
+    if len(data) > max_bytes:
         raise TtrpcError(
-            Code.RESOURCE_EXHAUSTED, f"message of {len(data)} bytes is over the limit of {MAX_SEND_BYTES}"
+            Code.RESOURCE_EXHAUSTED, f"message of {len(data)} bytes is over the limit of {max_bytes}"
         )
     return _HEADER.pack(len(data), stream_id, kind, 0) + data
 
@@ -197,35 +207,70 @@ class TtrpcConnection:
 
     ``handle`` runs inline. What it raises is answered as a status: a :class:`TtrpcError` with its code, any
     other ``DranetError`` as UNKNOWN with its text (as Go peers do), anything else, which is our bug, as
-    INTERNAL and with a traceback in the log. The connection lives on in each case.
+    INTERNAL and with a traceback in the log. The connection lives on in each case. ``max_request_bytes`` is
+    for who plays a peer that sends longer ones.
     """
 
-    def __init__(self, mux: Mux, *, serve_stream: int, call_stream: int, handle: Handler) -> None:
+    def __init__(
+        self,
+        mux: Mux,
+        *,
+        serve_stream: int,
+        call_stream: int,
+        handle: Handler,
+        max_request_bytes: int = MAX_SEND_BYTES,
+    ) -> None:
         self._mux = mux
         self._serve_stream = serve_stream
         self._call_stream = call_stream
         self._handle = handle
+        self._max_request_bytes = max_request_bytes
         self._requests = FrameDecoder()
         self._answers = FrameDecoder()
         self._pending: dict[int, PendingCall] = {}
         self._next_stream_id = 1
         self._last_request_id = 0
+        self._midway_since: float | None = None
 
     def process(self, timeout_seconds: float | None = None) -> None:
         """Read the trunk once; handle every request and take every answer that became whole.
 
         Raises:
-            ConnectionLost: the peer is gone.
+            ConnectionLost: the peer is gone, or stopped in the middle of a message.
             DeadlineExceeded: nothing came in time.
             ProtocolError: the peer does not speak mux.
         """
-        for chunk in self._mux.receive(timeout_seconds):
+        handled = 0
+        for chunk in self._receive(timeout_seconds):
             if chunk.stream == self._serve_stream:
                 for frame in self._requests.feed(chunk.data):
                     self._serve(frame)
+                    handled += 1
             elif chunk.stream == self._call_stream:
                 for frame in self._answers.feed(chunk.data):
                     self._settle(frame)
+                    handled += 1
+        self._note_progress(handled)
+
+    def _receive(self, timeout_seconds: float | None) -> list[Chunk]:
+        if self._midway_since is None:
+            return self._mux.receive(timeout_seconds)
+        # Not less: after a stop of the whole process the rest may lie there already.
+        patience = max(self._midway_since + STALL_SECONDS - time.monotonic(), _SHORTEST_WAIT_SECONDS)
+        if timeout_seconds is not None and timeout_seconds <= patience:
+            return self._mux.receive(timeout_seconds)
+        try:
+            return self._mux.receive(patience)
+        except DeadlineExceeded as error:
+            raise _stalled() from error
+
+    def _note_progress(self, handled: int) -> None:
+        if not (self._mux.is_midway or self._requests.is_midway or self._answers.is_midway):
+            self._midway_since = None
+        elif handled or self._midway_since is None:
+            self._midway_since = time.monotonic()
+        elif time.monotonic() > self._midway_since + STALL_SECONDS:
+            raise _stalled()
 
     def call(self, service: str, method: str, payload: bytes, timeout_seconds: float) -> bytes:
         """Call and wait for the answer's payload, handling what comes in between.
@@ -256,7 +301,8 @@ class TtrpcConnection:
         request = ttrpc_pb2.Request(
             service=service, method=method, payload=payload, timeout_nano=int(timeout_seconds * _NANOSECONDS)
         )
-        frame = encode_frame(stream_id, FrameType.REQUEST, request.SerializeToString())
+        data = request.SerializeToString()
+        frame = encode_frame(stream_id, FrameType.REQUEST, data, self._max_request_bytes)
         pending = PendingCall(stream_id)
         self._pending[stream_id] = pending
         self._next_stream_id += 2
@@ -315,6 +361,10 @@ class TtrpcConnection:
             too_long = _failure(error.code, str(error))
             frame = encode_frame(stream_id, FrameType.RESPONSE, too_long.SerializeToString())
         self._mux.send(self._serve_stream, frame)
+
+
+def _stalled() -> ConnectionLost:
+    return ConnectionLost(f"the peer sent half a message, and not the rest within {STALL_SECONDS:g} s")
 
 
 def _failure(code: int, message: str) -> ttrpc_pb2.Response:

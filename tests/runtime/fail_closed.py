@@ -13,10 +13,12 @@ import os
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,12 @@ import pytest
 
 from dranet.testbed.cluster import RuntimeFactory, Testbed
 from dranet.testbed.containerd.fetch import ContainerdUnavailable
+from dranet.testbed.driver_process import DriverProcess
 from dranet.testbed.kubelet.nouns import PodStage
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.node.hoststate import HostState
 from dranet.testbed.node.iproute import in_namespace, read_json
+from dranet.testbed.runtime.contract import RestartableRuntime
 
 NIC = "enp35s0np0"
 ADDRESS = "10.64.0.1"
@@ -39,6 +43,27 @@ OUT_OF_TIME = 1.3
 TOO_LATE = ("out of time", "still attaching")
 """The two answers of a hook that has none left: the attach gave up and is undone, or that still goes on."""
 SECONDS = 40
+
+BUSY_DRIVER = """
+import signal, sys, threading
+from dranet.cli.main import main
+
+busy = False
+
+def compute():
+    while busy:
+        sum(range(1000))
+
+def change(*_):
+    global busy
+    busy = not busy
+    for _ in range(4):
+        threading.Thread(target=compute, daemon=True).start()
+
+signal.signal(signal.SIGUSR1, change)
+sys.exit(main())
+"""
+"""The ordinary driver, with four threads that always want to compute from one SIGUSR1 until the next."""
 
 RTMGRP_LINK, RTM_NEWLINK, RTM_DELLINK, IFF_UP = 1, 16, 17, 1
 NLMSG_HEADER_BYTES = 16
@@ -296,3 +321,58 @@ async def a_hook_that_is_held_up_answers_with_an_error_while_the_runtime_still_w
     events = [event["message"] for event in await pod.testbed.fetch_events("worker")]
     assert any(message.startswith("HookDeadlineExceeded: ") for message in events), events
     await pod.delete()
+
+
+async def a_pod_that_outlives_its_runtime_keeps_its_nic_and_gives_it_back(pod: Pod) -> None:
+    """A runtime that was started anew says nothing of the end of older pods."""
+    runtime, driver = pod.testbed.runtime, pod.testbed.driver
+    assert isinstance(runtime, RestartableRuntime)
+    await pod.start()
+    await pod.wait_running()
+    for restart in (runtime.restart, runtime.crash):
+        before = count_connections(driver)
+        await restart()
+        await until(partial(lambda seen: count_connections(driver) > seen, before), "it is connected again")
+        await driver.wait_ready(SECONDS)
+        await pod.assert_whole()
+    await pod.delete()
+    assert pod.gate() == []
+
+
+def count_connections(driver: DriverProcess) -> int:
+    return driver.log_file.read_text().count("connected to the runtime")
+
+
+async def a_driver_whose_threads_never_rest_attaches_in_time(pod: Pod) -> None:
+    driver = pod.testbed.driver
+    await driver.stop()
+    await driver.start(command=(sys.executable, "-c", BUSY_DRIVER, "run"))
+    await driver.wait_ready(SECONDS)
+    os.kill(driver.pid, signal.SIGUSR1)
+    await pod.start()
+    await pod.wait_running()
+    os.kill(driver.pid, signal.SIGUSR1)
+    await pod.assert_whole()
+    events = [event["message"] for event in await pod.testbed.fetch_events("worker")]
+    assert not any("HookDeadlineExceeded" in message for message in events), events
+    await pod.delete()
+
+
+async def a_pod_has_its_nic_and_gives_it_back(pod: Pod) -> None:
+    await pod.start()
+    await pod.wait_running()
+    await pod.assert_whole()
+    await pod.delete()
+
+
+EVERYWHERE: tuple[Story, ...] = (a_pod_that_outlives_its_runtime_keeps_its_nic_and_gives_it_back,)
+"""Those in which runtimes differ."""
+
+STORIES: tuple[Story, ...] = (
+    *EVERYWHERE,
+    a_driver_that_is_killed_inside_its_hook_lets_no_container_start_bare,
+    a_pod_that_goes_while_its_driver_is_dead_gives_its_nic_back,
+    a_driver_that_hangs_for_longer_than_the_runtime_waits_lets_no_container_start_bare,
+    a_hook_that_is_held_up_answers_with_an_error_while_the_runtime_still_waits,
+    a_driver_whose_threads_never_rest_attaches_in_time,
+)

@@ -40,8 +40,8 @@ def in_private_node(test: Test) -> Test:
         return test
 
     @pytest.mark.timeout(_TIMEOUT_SECONDS + 20)
-    def outside(inside: Mapping[str, ET.Element]) -> None:
-        _tell(inside[test.__name__])
+    def outside(request: pytest.FixtureRequest, inside: Mapping[str, ET.Element]) -> None:
+        _tell(inside[request.node.name])
 
     outside.__doc__ = test.__doc__
     return outside
@@ -68,10 +68,11 @@ def _tell(report: ET.Element) -> None:
             pytest.fail(kind.text or "failed without a word", pytrace=False)
 
 
-def find_companions(request: pytest.FixtureRequest) -> Sequence[str]:
+def find_companions(request: pytest.FixtureRequest, lane: str) -> Sequence[str]:
     """The chosen tests of the requesting file that share a tree."""
     items = [item for item in request.session.items if item.path == request.path]
-    return [i.nodeid for i in items if isinstance(i, pytest.Function) and "inside" in i.fixturenames]
+    sharing = [item for item in items if isinstance(item, pytest.Function) and "inside" in item.fixturenames]
+    return [item.nodeid for item in sharing if item.callspec.params["lane"] == lane]
 
 
 def run_inside(

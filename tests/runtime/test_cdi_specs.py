@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_written_is_a_store_error_with_path_and_mend(tmp
     blocker.write_text("a file where the folder should be")
     specs = CdiSpecs(blocker, "dra.net")
     with pytest.raises(
-        StoreError, match=rf"{blocker}/dra\.net-claim_{UID}\.json: .*\(make {blocker} writable"
+        StoreError, match=rf"{blocker}/dra\.net-claim_{UID}\.json: {blocker} is a file, .* move it away"
     ):
         specs.write(UID, [NIC])
     with pytest.raises(StoreError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from pathlib import Path
@@ -38,6 +39,11 @@ def test_each_generation_gets_its_own_format(version: str, config_version: int, 
     assert plugins["io.containerd.nri.v1.nri"]["socket_path"] == "/run/t/nri.sock"
     options = plugins[cri]["containerd"]["runtimes"]["runc"]["options"]
     assert options["BinaryName"] == '/cache/"odd" bin/runc'
+
+
+def test_a_runtime_can_be_had_without_nri() -> None:
+    config = tomllib.loads(render_containerd_config(dataclasses.replace(LAYOUT, has_nri=False), "1.7.24"))
+    assert config["plugins"]["io.containerd.nri.v1.nri"]["disable"] is True
 
 
 @pytest.mark.parametrize("version", ["1.7.24", "2.1.9"])

@@ -12,6 +12,7 @@ from dranet.testbed.containerd import fetch as containerd_fetch
 from dranet.testbed.containerd.fetch import (
     ContainerdUnavailable,
     default_cache_dir,
+    fetch_newer_toolchain,
     fetch_toolchain,
     find_toolchain,
 )
@@ -45,6 +46,32 @@ def test_what_was_fetched_before_needs_no_apt(tmp_path: Path, monkeypatch: pytes
 def test_an_unfinished_fetch_is_not_taken_for_a_toolchain(tmp_path: Path) -> None:
     (tmp_path / "fetch-x" / "stage" / "bin").mkdir(parents=True)
     assert find_toolchain(tmp_path) is None
+
+
+def note_toolchain(cache: Path, suite: str, version: str) -> None:
+    folder = cache / f"{suite}-{version}-bookworm-amd64"
+    folder.mkdir(parents=True)
+    manifest = {"version": version, "packages": {}, "explicit_suite": True}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_the_newer_one_is_of_version_2_whatever_else_was_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    note_toolchain(tmp_path, "forky", "1.7.99")
+    note_toolchain(tmp_path, "sid", "2.4.1")
+    toolchain = fetch_newer_toolchain(tmp_path, print)
+    assert (toolchain.version, toolchain.major) == ("2.4.1", 2)
+
+
+def test_without_a_newer_one_each_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    note_toolchain(tmp_path, "forky", "1.7.99")
+    with pytest.raises(
+        ContainerdUnavailable, match=r"forky has containerd 1\.7\.99; sid: NoApt: this machine"
+    ):
+        fetch_newer_toolchain(tmp_path, print)
 
 
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="no apt-get")

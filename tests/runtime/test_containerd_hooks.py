@@ -64,8 +64,8 @@ class Wrapped:
     def disconnected(self, reason: str) -> None:
         self._hooks.disconnected(reason)
 
-    def synchronize(self, pods: Sequence[PodSandbox]) -> None:
-        self._hooks.synchronize(pods)
+    def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> None:
+        self._hooks.synchronize(pods, containers)
 
     def run_pod_sandbox(self, pod: PodSandbox) -> bool:
         return not self.misses_run and self._hooks.run_pod_sandbox(pod)
@@ -82,6 +82,9 @@ class Wrapped:
         if not self.looks_at_others:
             container = replace(container, devices=(), rlimits=())
         return self._hooks.create_container(pod, container)
+
+    def start_container(self, pod: PodSandbox, container: Container) -> bool:
+        return self._hooks.start_container(pod, container)
 
 
 def ip(*arguments: str) -> None:
@@ -275,6 +278,24 @@ async def test_a_pod_whose_sandbox_ran_on_the_hosts_network_without_us_gets_no_c
     sandbox = await runtime.run_sandbox(SandboxSpec("default", "pod", POD_UID, host_network=True))
     with pytest.raises(RuntimeFailure, match="runs on the host's network"):
         await runtime.create_container(sandbox, container_of(bench))
+
+
+@in_private_node
+async def test_the_next_sandbox_of_a_pod_gets_the_nic_and_keeps_it_when_the_last_one_is_removed(
+    runtime: ContainerdRuntime, bench: Bench, node: Namespace
+) -> None:
+    before = node.picture()
+    bench.prepare("rail0", "net1")
+    first = await runtime.run_sandbox(SANDBOX)
+    await runtime.create_container(first, container_of(bench))
+    await runtime.stop_sandbox(first.id)
+    second = await runtime.run_sandbox(replace(SANDBOX, attempt=1))
+    container = await runtime.create_container(second, container_of(bench))
+    await runtime.remove_sandbox(first.id)
+    shown = await runtime.exec_in_container(container, ["ip", "addr", "show", "dev", "net1"])
+    assert "inet 172.16.0.5/24" in shown.stdout
+    await runtime.remove_sandbox(second.id)
+    assert node.picture() == before
 
 
 # --- two instances, as during an update ------------------------------------------------------------------

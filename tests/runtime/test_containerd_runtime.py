@@ -13,16 +13,14 @@ import re
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from dranet.driver.gate import ReadyGate
-from dranet.errors import KernelError
-from dranet.model.facts import CharDevice
-from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
+from dranet.model.sandbox import ContainerAdjustment, Mount
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from dranet.testbed.containerd import node as containerd_node
@@ -36,61 +34,11 @@ from dranet.testbed.runtime.contract import (
     SandboxSpec,
 )
 from tests.runtime.private_node import in_private_node
+from tests.runtime.stories import NULL, Hooks
 
 pytestmark = pytest.mark.runtime
 
 OWN_NETNS = "/proc/self/ns/net"
-NULL = CharDevice("/dev/infiniband/uverbs7", 1, 3)
-"""A name no host has, with the numbers of the null device: it can be opened everywhere."""
-
-
-class Hooks:
-    """Records what the runtime says; ``fail_pod``, ``adjustment`` and ``may_go_on`` say how to answer."""
-
-    def __init__(self) -> None:
-        self.pods_at_start: Sequence[PodSandbox] = ()
-        self.calls: list[tuple[str, PodSandbox]] = []
-        self.fail_pod: KernelError | None = None
-        self.may_go_on = threading.Event()
-        self.may_go_on.set()
-        self.adjustment = ContainerAdjustment()
-        self.mounts: tuple[Mount, ...] = ()
-        self.runtime_version = ""
-
-    def named(self, hook: str) -> PodSandbox:
-        return next(pod for name, pod in self.calls if name == hook)
-
-    def connected(
-        self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
-    ) -> None:
-        del request_timeout_seconds
-        self.runtime_version = f"{runtime_name} {runtime_version}"
-
-    def disconnected(self, reason: str) -> None:
-        del reason
-
-    def synchronize(self, pods: Sequence[PodSandbox]) -> None:
-        self.pods_at_start = pods
-
-    def run_pod_sandbox(self, pod: PodSandbox) -> bool:
-        self.calls.append(("run", pod))
-        self.may_go_on.wait(timeout=20)
-        if self.fail_pod is not None:
-            raise self.fail_pod
-        return True
-
-    def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
-        self.calls.append(("stop", pod))
-        return True
-
-    def remove_pod_sandbox(self, pod: PodSandbox) -> bool:
-        self.calls.append(("remove", pod))
-        return True
-
-    def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
-        self.mounts += container.mounts
-        self.calls.append(("create", pod))
-        return self.adjustment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +116,6 @@ def plugin(runtime: ContainerdRuntime, folder: Path, hooks: Hooks) -> Iterator[N
     plugin.start()
     assert plugin.wait_ready(10), plugin.last_failure
     yield plugin
-    hooks.may_go_on.set()
     plugin.stop()
 
 
@@ -267,29 +214,15 @@ async def test_a_device_that_was_not_given_cannot_be_opened(runtime: ContainerdR
 
 
 @in_private_node
-async def test_a_container_does_not_start_before_its_ready_file_exists(
-    runtime: ContainerdRuntime, cdi: CdiSpecs, folder: Path
-) -> None:
-    ready = folder / "ready"
-    cdi.write("c1", [CdiDevice("nic0", mounts=(Mount(str(ready), "/run/dranet/ready"),))])
-    spec = ContainerSpec("main", cdi_devices=(cdi.device_id("c1", "nic0"),))
-    sandbox = await run_pod(runtime)
-    with pytest.raises(RuntimeFailure, match=str(ready)):
-        await runtime.create_container(sandbox, spec)
-    ready.touch()
-    container = await runtime.create_container(sandbox, spec)
-    assert container.mounts["/run/dranet/ready"] == str(ready)
-
-
-@in_private_node
 async def test_a_sandbox_that_replaces_another_finds_the_gate_shut(
     runtime: ContainerdRuntime, cdi: CdiSpecs, folder: Path
 ) -> None:
     """The driver's own gate, and nobody there to shut it: the link dangles with the end of the first."""
-    gate = ReadyGate(folder / "state")
+    gate = ReadyGate(folder)
     cdi.write("c1", [CdiDevice("nic0", mounts=(gate.mount_for("c1"),))])
     spec = ContainerSpec("main", cdi_devices=(cdi.device_id("c1", "nic0"),))
     first = await run_pod(runtime)
+    gate.note_attached("c1", first.netns_path)
     gate.open("c1", first.netns_path)
     await runtime.create_container(first, spec)
     await runtime.stop_sandbox(first.id)
@@ -297,47 +230,9 @@ async def test_a_sandbox_that_replaces_another_finds_the_gate_shut(
     second = await run_pod(runtime)
     with pytest.raises(RuntimeFailure, match=gate.mount_for("c1").source):
         await runtime.create_container(second, spec)
+    gate.note_attached("c1", second.netns_path)
     gate.open("c1", second.netns_path)
     await runtime.create_container(second, spec)
-
-
-@in_private_node
-async def test_an_unknown_cdi_device_fails_the_container(runtime: ContainerdRuntime, cdi: CdiSpecs) -> None:
-    with pytest.raises(RuntimeFailure, match=r"dra\.net/claim=c1-nic9"):
-        await runtime.create_container(
-            await run_pod(runtime), ContainerSpec("main", cdi_devices=(cdi.device_id("c1", "nic9"),))
-        )
-
-
-@in_private_node
-@pytest.mark.usefixtures("plugin")
-async def test_our_plugin_sees_the_life_of_a_pod(runtime: ContainerdRuntime, hooks: Hooks) -> None:
-    assert hooks.runtime_version.startswith(runtime.name)
-    sandbox = await run_pod(runtime)
-    await runtime.create_container(sandbox, ContainerSpec("main"))
-    await runtime.stop_sandbox(sandbox.id)
-    await runtime.remove_sandbox(sandbox.id)
-    assert [name for name, _ in hooks.calls] == ["run", "create", "stop", "remove"]
-    assert {pod.id for _, pod in hooks.calls} == {sandbox.id}
-    pod = hooks.named("run")
-    assert (pod.namespace, pod.name, pod.uid) == ("default", "trainer", "uid-of-trainer")
-    assert pod.netns_path == sandbox.netns_path
-    assert pod.pid > 0
-    assert pod.annotations["a"] == "b"
-
-
-@in_private_node
-async def test_our_error_fails_the_pod_with_our_text(
-    runtime: ContainerdRuntime, plugin: NriPlugin, hooks: Hooks
-) -> None:
-    hooks.fail_pod = KernelError("cannot move eth1: no such device")
-    with pytest.raises(RuntimeFailure, match="cannot move eth1: no such device"):
-        await run_pod(runtime)
-    wait_until(lambda: len(hooks.calls) == 3, "the runtime took the pod down")
-    assert [name for name, _ in hooks.calls] == ["run", "stop", "remove"]
-    hooks.fail_pod = None
-    assert (await run_pod(runtime)).netns_path
-    assert plugin.is_ready
 
 
 @in_private_node
@@ -358,55 +253,6 @@ async def test_our_adjustment_reaches_the_container(
     assert container.mounts["/etc/nccl.conf"] == str(source)
     done = await runtime.exec_in_container(container, ["sh", "-c", f"cat /etc/nccl.conf > {NULL.path}"])
     assert done.exit_code == 0
-
-
-@in_private_node
-@pytest.mark.usefixtures("plugin")
-async def test_a_hook_that_is_late_lets_the_pod_run_and_the_ready_file_stops_its_container(
-    runtime: ContainerdRuntime, hooks: Hooks, cdi: CdiSpecs, folder: Path
-) -> None:
-    """The runtime fails open after two seconds: the reason for the ready file."""
-    ready = folder / "ready"
-    cdi.write("c1", [CdiDevice("nic0", mounts=(Mount(str(ready), "/run/dranet/ready"),))])
-    hooks.may_go_on.clear()
-    sandbox = await run_pod(runtime)
-    assert hooks.named("run").id == sandbox.id
-    with pytest.raises(RuntimeFailure, match=str(ready)):
-        await runtime.create_container(
-            sandbox, ContainerSpec("main", cdi_devices=(cdi.device_id("c1", "nic0"),))
-        )
-
-
-@in_private_node
-@pytest.mark.usefixtures("plugin")
-async def test_our_plugin_is_told_the_mounts_of_a_containers_cdi_devices(
-    runtime: ContainerdRuntime, hooks: Hooks, cdi: CdiSpecs, folder: Path
-) -> None:
-    """By them the driver knows a container that brings the claim of another pod."""
-    source = folder / "ready"
-    source.write_text("attached")
-    ready = Mount(str(source), "/run/dranet/ready")
-    cdi.write("c1", [CdiDevice("nic0", mounts=(ready,))])
-    sandbox = await run_pod(runtime)
-    await runtime.create_container(sandbox, ContainerSpec("main", cdi_devices=(cdi.device_id("c1", "nic0"),)))
-    assert (ready.source, ready.destination) in {(m.source, m.destination) for m in hooks.mounts}
-
-
-@in_private_node
-@pytest.mark.usefixtures("plugin")
-async def test_pods_outlive_a_restart_of_containerd_and_the_plugin_finds_them_again(
-    runtime: ContainerdRuntime, hooks: Hooks
-) -> None:
-    sandbox = await run_pod(runtime)
-    container = await runtime.create_container(sandbox, ContainerSpec("main"))
-    first = runtime.pid
-    await runtime.restart()
-    assert runtime.pid not in {0, first}
-    wait_until(lambda: bool(hooks.pods_at_start), "synchronized with the pod")
-    assert [(pod.id, pod.netns_path, pod.running) for pod in hooks.pods_at_start] == [
-        (sandbox.id, sandbox.netns_path, True)
-    ]
-    assert (await runtime.exec_in_container(container, ["true"])).exit_code == 0
 
 
 @in_private_node

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from google.protobuf.message import Message
 
 from dranet.errors import DeviceError
 from dranet.model.facts import CharDevice
@@ -23,198 +23,20 @@ from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustm
 from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.runtime.nri import NriPlugin, backoff_delays
 from dranet.runtime.traits import EventForm, RuntimeTraits
-from dranet.wire.mux import ConnectionLost, Mux, encode_message
-from dranet.wire.ttrpc import Code, FrameType, PendingCall, TtrpcConnection, TtrpcError, encode_frame
-
-PLUGIN = "nri.pkg.api.v1alpha1.Plugin"
-RUNTIME = "nri.pkg.api.v1alpha1.Runtime"
-SECONDS = 10.0
-
-RUN, STOP, REMOVE = nri_pb2.RUN_POD_SANDBOX, nri_pb2.STOP_POD_SANDBOX, nri_pb2.REMOVE_POD_SANDBOX
-
-
-def pod_message(name: str = "web", runtime_handler: str = "") -> nri_pb2.PodSandbox:
-    namespaces = [
-        nri_pb2.LinuxNamespace(type="pid", path="/proc/7/ns/pid"),
-        nri_pb2.LinuxNamespace(type="network", path="/run/netns/web"),
-    ]
-    return nri_pb2.PodSandbox(
-        id=f"sandbox-{name}",
-        name=name,
-        namespace="shop",
-        uid=f"uid-{name}",
-        annotations={"a": "b"},
-        linux=nri_pb2.LinuxPodSandbox(namespaces=namespaces),
-        pid=7,
-        runtime_handler=runtime_handler,
-    )
-
-
-WEB = PodSandbox(
-    id="sandbox-web",
-    name="web",
-    namespace="shop",
-    uid="uid-web",
-    netns_path="/run/netns/web",
-    pid=7,
-    annotations={"a": "b"},
+from dranet.wire.mux import encode_message
+from dranet.wire.ttrpc import Code, FrameType, TtrpcError, encode_frame
+from tests.runtime.nri_peer import (
+    PLUGIN,
+    REMOVE,
+    RUN,
+    SECONDS,
+    STOP,
+    WEB,
+    Link,
+    RecordingHooks,
+    Socket,
+    pod_message,
 )
-
-
-class RecordingHooks:
-    """Hooks that note each call; a test may put an action in front of one."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[object, ...]] = []
-        self.actions: dict[str, Callable[[], None]] = {}
-        self.adjustment = ContainerAdjustment()
-        self.ours = True
-        self._called = threading.Condition()
-
-    def wait_for(self, name: str, count: int = 1) -> list[tuple[object, ...]]:
-        """Wait until a hook was called so often; return the calls."""
-        with self._called:
-            assert self._called.wait_for(lambda: len(self._of(name)) >= count, SECONDS), self.calls
-            return self._of(name)
-
-    def _of(self, name: str) -> list[tuple[object, ...]]:
-        return [call for call in self.calls if call[0] == name]
-
-    def _note(self, name: str, *arguments: object) -> None:
-        with self._called:
-            self.calls.append((name, *arguments))
-            self._called.notify_all()
-        self.actions.get(name, lambda: None)()
-
-    def connected(
-        self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
-    ) -> None:
-        self._note("connected", runtime_name, runtime_version, request_timeout_seconds)
-
-    def disconnected(self, reason: str) -> None:
-        self._note("disconnected", reason)
-
-    def synchronize(self, pods: Sequence[PodSandbox]) -> None:
-        self._note("synchronize", tuple(pods))
-
-    def run_pod_sandbox(self, pod: PodSandbox) -> bool:
-        self._note("run", pod)
-        return self.ours
-
-    def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
-        self._note("stop", pod)
-        return self.ours
-
-    def remove_pod_sandbox(self, pod: PodSandbox) -> bool:
-        self._note("remove", pod)
-        return self.ours
-
-    def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
-        self._note("create", pod, container)
-        return self.adjustment
-
-
-class Link:
-    """One accepted connection, the runtime's end."""
-
-    def __init__(self, trunk: socket.socket, *, configure_first: bool = False) -> None:
-        self.trunk = trunk
-        self.mux = Mux(trunk)
-        self.registered: nri_pb2.RegisterPluginRequest | None = None
-        self.refusal: TtrpcError | None = None
-        self.configured: PendingCall | None = None
-        self._configure_first = configure_first
-        self.connection = TtrpcConnection(self.mux, serve_stream=2, call_stream=1, handle=self._handle)
-
-    def _handle(self, service: str, method: str, payload: bytes) -> bytes:
-        assert (service, method) == (RUNTIME, "RegisterPlugin")
-        self.registered = nri_pb2.RegisterPluginRequest.FromString(payload)
-        if self._configure_first:  # the answer to RegisterPlugin leaves when this returns
-            self.send_configure()
-        if self.refusal is not None:
-            raise self.refusal
-        return b""
-
-    def send_configure(self, request_timeout: int = 2000) -> None:
-        """``request_timeout`` in milliseconds; 0 is not on the wire, as before NRI 0.7."""
-        request = nri_pb2.ConfigureRequest(
-            runtime_name="containerd", runtime_version="2.1.9", request_timeout=request_timeout
-        )
-        payload = request.SerializeToString()
-        self.configured = self.connection.start_call(PLUGIN, "Configure", payload, SECONDS)
-
-    def wait_registered(self) -> nri_pb2.RegisterPluginRequest:
-        while self.registered is None:
-            self.connection.process(SECONDS)
-        return self.registered
-
-    def wait_configured(self) -> nri_pb2.ConfigureResponse:
-        assert self.configured is not None
-        while not self.configured.done:
-            self.connection.process(SECONDS)
-        return nri_pb2.ConfigureResponse.FromString(self.configured.result())
-
-    def call(self, method: str, request: Message, service: str = PLUGIN) -> bytes:
-        return self.connection.call(service, method, request.SerializeToString(), SECONDS)
-
-    def synchronize(self, *pods: nri_pb2.PodSandbox, more: bool = False) -> nri_pb2.SynchronizeResponse:
-        answer = self.call("Synchronize", nri_pb2.SynchronizeRequest(pods=pods, more=more))
-        return nri_pb2.SynchronizeResponse.FromString(answer)
-
-    def state_change(self, event: nri_pb2.Event.ValueType, pod: nri_pb2.PodSandbox) -> None:
-        self.call("StateChange", nri_pb2.StateChangeEvent(event=event, pod=pod))
-
-    def create_container(self, *devices: nri_pb2.LinuxDevice) -> nri_pb2.ContainerAdjustment:
-        container = nri_pb2.Container(
-            id="c1",
-            name="main",
-            pod_sandbox_id="sandbox-web",
-            mounts=[nri_pb2.Mount(source="/src", destination="/dst", type="bind", options=["ro", "bind"])],
-            rlimits=[nri_pb2.POSIXRlimit(type="RLIMIT_NOFILE", soft=1024, hard=2**64 - 1)],
-            linux=nri_pb2.LinuxContainer(devices=devices),
-        )
-        request = nri_pb2.CreateContainerRequest(pod=pod_message(), container=container)
-        return nri_pb2.CreateContainerResponse.FromString(self.call("CreateContainer", request)).adjust
-
-    def wait_closed(self) -> None:
-        with pytest.raises(ConnectionLost):
-            self.mux.receive(SECONDS)
-
-    def close(self) -> None:
-        self.mux.close()
-
-
-class Socket:
-    """The runtime's listening socket."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._listener.settimeout(SECONDS)
-        self._links: list[Link] = []
-
-    def accept(self, *, configure_first: bool = False) -> Link:
-        trunk, _ = self._listener.accept()
-        trunk.settimeout(None)
-        self._links.append(Link(trunk, configure_first=configure_first))
-        return self._links[-1]
-
-    def admit(self, *pods: nri_pb2.PodSandbox) -> Link:
-        """The whole handshake, in the usual order."""
-        link = self.accept()
-        link.wait_registered()
-        link.send_configure()
-        link.wait_configured()
-        link.synchronize(*pods)
-        return link
-
-    def close(self) -> None:
-        self._listener.close()
-        for link in self._links:
-            link.close()
-        self.path.unlink()
 
 
 class Observations(list[tuple[str, str]]):
@@ -251,7 +73,7 @@ def plugin(tmp_path: Path, hooks: RecordingHooks, observations: Observations) ->
         "10",
         hooks,
         observe=observations,
-        is_our_mount=lambda mount: mount.source == "/src",
+        is_our_mount=lambda source: source == "/src",
         wait=lambda stopping, _seconds: stopping.wait(0.001),
     )
     plugin.start()
@@ -277,9 +99,8 @@ def test_it_registers_whichever_comes_first_configure_or_the_answer(
     assert (registered.plugin_name, registered.plugin_idx) == ("dra.net", "10")
     if not configure_first:
         link.send_configure()
-    assert (
-        link.wait_configured().events == 0b1111
-    )  # run, stop, remove, create; nothing a runtime may not know
+    # Run, stop, remove, create, start; nothing that a runtime may not know.
+    assert link.wait_configured().events == 0b101111
     assert hooks.calls == [("connected", "containerd", "2.1.9", 2.0)]
     assert not plugin.is_ready
     link.synchronize()
@@ -763,7 +584,7 @@ def test_a_runtime_that_never_synchronizes_is_left(
     plugin.start()
     listening.accept().wait_registered()
     assert left.wait(SECONDS)
-    assert plugin.last_failure == "the peer did not answer in time"
+    assert re.fullmatch(r"the runtime did not (register|synchronize) us within 0.05 s", plugin.last_failure)
     plugin.stop()
     listening.close()
 
@@ -790,3 +611,18 @@ def test_it_outlives_a_shortage_of_descriptors(
     short._run()
     assert "Too many open files" in attempts[0]
     assert "No such file" in attempts[1]
+
+
+def test_the_start_of_a_container_is_told_in_both_forms(
+    listener: Socket, plugin: NriPlugin, hooks: RecordingHooks
+) -> None:
+    link = listener.admit()
+    assert plugin.wait_ready(SECONDS)
+    pod = nri_pb2.PodSandbox(id="s1", name="p", namespace="n", uid="u")
+    container = nri_pb2.Container(id="c1", name="main", pod_sandbox_id="s1")
+    own = nri_pb2.StartContainerRequest(pod=pod, container=container)
+    event = nri_pb2.StateChangeEvent(event=nri_pb2.START_CONTAINER, pod=pod, container=container)
+    for method, request in (("StartContainer", own), ("StateChange", event)):
+        link.call(method, request)
+    sandbox = PodSandbox("s1", "p", "n", "u")
+    assert hooks.wait_for("start", 2) == [("start", sandbox, Container("c1", "main", "s1"))] * 2

@@ -49,6 +49,7 @@ class Hooks:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.pods: dict[str, PodSandbox] = {}
+        self.containers: tuple[Container, ...] = ()
         self.inodes: dict[str, int] = {}
         self.adjustment = ContainerAdjustment()
         self.error: DeviceError | None = None
@@ -66,7 +67,8 @@ class Hooks:
 
     def disconnected(self, reason: str) -> None: ...
 
-    def synchronize(self, pods: Sequence[PodSandbox]) -> None:
+    def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> None:
+        self.containers = tuple(containers)
         for pod in pods:
             self._note("synchronize", pod)
 
@@ -85,6 +87,9 @@ class Hooks:
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
         self._note(f"create {container.name}", pod)
         return self.adjustment
+
+    def start_container(self, pod: PodSandbox, container: Container) -> bool:
+        return self._note(f"start {container.name}", pod)
 
 
 @pytest.fixture
@@ -270,7 +275,7 @@ async def test_the_namespace_is_there_at_stop_and_gone_at_remove(
             await refused
     await runtime.remove_sandbox(sandbox.id)
     assert hooks.pods["remove"].netns_path == ""
-    assert hooks.calls == ["run", "create main", "stop", "remove"]
+    assert hooks.calls == ["run", "create main", "start main", "stop", "remove"]
 
 
 async def test_stopping_and_removing_are_repeatable(runtime: StandInRuntime, hooks: Hooks) -> None:
@@ -308,7 +313,7 @@ async def test_the_runtimes_restart_keeps_pods_but_loses_their_events(
     assert hooks.inodes["synchronize"] == hooks.inodes["run"]
     await runtime.create_container(sandbox, ContainerSpec("main"))
     await runtime.remove_sandbox(sandbox.id)
-    assert hooks.calls == ["run", "synchronize", "create main"]
+    assert hooks.calls == ["run", "synchronize", "create main", "start main"]
 
 
 async def test_a_plugin_that_starts_anew_learns_of_living_pods_and_misses_no_end(

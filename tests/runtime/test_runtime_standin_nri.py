@@ -38,6 +38,7 @@ class Hooks:
         self.name = name
         self.calls = calls
         self.pods: tuple[PodSandbox, ...] = ()
+        self.containers: tuple[Container, ...] = ()
         self.stopped: PodSandbox | None = None
         self.shown: list[Container] = []
         self.devices: tuple[CharDevice, ...] = ()
@@ -60,8 +61,8 @@ class Hooks:
 
     def disconnected(self, reason: str) -> None: ...
 
-    def synchronize(self, pods: Sequence[PodSandbox]) -> None:
-        self.pods = tuple(pods)
+    def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> None:
+        self.pods, self.containers = tuple(pods), tuple(containers)
 
     def run_pod_sandbox(self, pod: PodSandbox) -> bool:
         return self._note("run", pod)
@@ -78,6 +79,10 @@ class Hooks:
         self.shown.append(container)
         env = ((f"FROM_{self.name.upper()}", container.name),)
         return ContainerAdjustment(devices=self.devices, env=env)
+
+    def start_container(self, pod: PodSandbox, container: Container) -> bool:
+        del container
+        return self._note("start", pod)
 
 
 class Bench:

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import pytest
 
+from dranet.testbed.cluster import Places
 from dranet.testbed.isolation import WORK_DIR
+from dranet.testbed.node.node import Node
+from dranet.testbed.runtime.contract import PodRuntime
+from dranet.testbed.runtime.nri_link import NriTraits
+from dranet.testbed.runtime.standin import StandInRuntime
 from dranet.testbed.runtimes import stand_in
 from tests.runtime import fail_closed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(120)]
+
+
+def test_a_pod_that_outlives_its_runtime_keeps_its_nic_and_gives_it_back() -> None:
+    fail_closed.play(
+        stand_in, WORK_DIR, fail_closed.a_pod_that_outlives_its_runtime_keeps_its_nic_and_gives_it_back
+    )
 
 
 def test_a_driver_that_is_killed_inside_its_hook_lets_no_container_start_bare() -> None:
@@ -41,3 +52,17 @@ def test_a_hook_that_is_held_up_answers_with_an_error_while_the_runtime_still_wa
         WORK_DIR,
         fail_closed.a_hook_that_is_held_up_answers_with_an_error_while_the_runtime_still_waits,
     )
+
+
+def test_a_driver_whose_threads_never_rest_attaches_in_time() -> None:
+    fail_closed.play(stand_in, WORK_DIR, fail_closed.a_driver_whose_threads_never_rest_attaches_in_time)
+
+
+def stand_in_as_1_7(places: Places, _: Node) -> PodRuntime:
+    """It names no namespace when a pod stops, and nobody rescues what is in it then."""
+    traits = NriTraits(nri_version="0.6.1", stop_without_netns_path=True)
+    return StandInRuntime(places.nri_socket, places.cdi_dir, places.netns_dir, traits=traits)
+
+
+def test_a_pod_gives_its_nic_back_though_the_runtime_does_not_say_from_where() -> None:
+    fail_closed.play(stand_in_as_1_7, WORK_DIR, fail_closed.a_pod_has_its_nic_and_gives_it_back)

@@ -32,6 +32,8 @@ class Layout:
     nri_socket: Path
     cdi_dir: Path
     cgroup: str
+    has_nri: bool = True
+    """Without it ``nri_socket`` is never made: what a runtime costs by itself."""
 
     def __post_init__(self) -> None:
         for path in (self.socket, self.ttrpc_socket, self.nri_socket):
@@ -105,7 +107,7 @@ level = "info"
 path = {_quote(volatile / "opt")}
 
 [plugins."io.containerd.nri.v1.nri"]
-disable = false
+disable = {"false" if layout.has_nri else "true"}
 socket_path = {_quote(layout.nri_socket)}
 plugin_path = {_quote(volatile / "nri-plugins")}
 plugin_config_path = {_quote(volatile / "nri-conf.d")}

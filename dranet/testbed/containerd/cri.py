@@ -6,7 +6,9 @@ with the runtime's own text, because that is what a kubelet would show its user.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,11 +33,19 @@ _CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
 
 _Response = TypeVar("_Response", bound=Message)
 
+CallListener = Callable[[str, float], None]
+"""Told of each call that succeeded: its method, and the seconds from the request to the answer."""
+
+
+def nobody(_method: str, _seconds: float) -> None:
+    """Nobody listens."""
+
 
 class CriClient:
     """One connection. Every call raises :class:`RuntimeFailure` when it is refused or takes 30 s."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, on_call: CallListener = nobody) -> None:
+        self._on_call = on_call
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
 
     async def close(self) -> None:
@@ -102,8 +112,15 @@ class CriClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )
+        begin = time.perf_counter()
         try:
             answer: _Response = await call(request, timeout=_CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             raise RuntimeFailure(f"{method}: {error.details() or error.code().name}") from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RuntimeFailure(f"{method}: the connection was closed meanwhile") from None
+        self._on_call(method, time.perf_counter() - begin)
         return answer

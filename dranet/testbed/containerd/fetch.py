@@ -40,6 +40,9 @@ Report = Callable[[str], None]
 DEBIAN_CONTAINERD_SUITE = "trixie"
 """The stable Debian release with containerd 1.7; its binary runs from glibc 2.34 on, so on bookworm too."""
 
+NEWER_SUITES = ("forky", "sid")
+"""Debian releases in the making, the steadier one first, for a containerd of a later major version."""
+
 _PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "containerd": ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr"),
     "runc": ("usr/sbin/runc",),
@@ -70,6 +73,11 @@ class Toolchain:
     folder: Path
     version: str
     packages: Mapping[str, str]
+
+    @property
+    def major(self) -> int:
+        """1 or 2: they differ in their configuration, and in what they tell plugins."""
+        return int(self.version.partition(".")[0])
 
     @property
     def bin_dir(self) -> Path:
@@ -119,6 +127,28 @@ def fetch_toolchain(cache_dir: Path, report: Report, containerd_suite: str | Non
         return _fetch(cache_dir.resolve(), report, containerd_suite)
     except PackagesUnavailable as error:
         raise ContainerdUnavailable(error.cause, error.detail) from error
+
+
+def fetch_newer_toolchain(cache_dir: Path, report: Report) -> Toolchain:
+    """As :func:`fetch_toolchain`, with a containerd of version 2 or later: whatever is offered today.
+
+    Raises:
+        ContainerdUnavailable: none is, or it does not run here; says so of each place.
+    """
+    cached = (find_toolchain(cache_dir, suite) for suite in NEWER_SUITES)
+    if found := next((toolchain for toolchain in cached if toolchain and toolchain.major >= 2), None):
+        return found
+    complaints = []
+    for suite in NEWER_SUITES:
+        try:
+            toolchain = fetch_toolchain(cache_dir, report, suite)
+        except ContainerdUnavailable as error:
+            complaints.append(f"{suite}: {error}")
+        else:
+            if toolchain.major >= 2:
+                return toolchain
+            complaints.append(f"{suite} has containerd {toolchain.version}")
+    raise ContainerdUnavailable(Shortage.FETCH_FAILED, f"no containerd 2: {'; '.join(complaints)}")
 
 
 def _fetch(cache_dir: Path, report: Report, explicit_suite: str | None) -> Toolchain:

@@ -21,7 +21,7 @@ from pathlib import Path
 from dranet.pb import cri_pb2 as pb
 from dranet.testbed.containerd import node
 from dranet.testbed.containerd.config import Layout, render_cni_conflist, render_containerd_config
-from dranet.testbed.containerd.cri import CriClient
+from dranet.testbed.containerd.cri import CallListener, CriClient, nobody
 from dranet.testbed.containerd.fetch import Toolchain
 from dranet.testbed.containerd.image import BUSYBOX_IMAGE
 from dranet.testbed.runtime.contract import (
@@ -53,13 +53,24 @@ class ContainerdRuntime:
 
     ``work_dir`` must be short (sockets lie below it) and may be anywhere; the log stays there after the
     end. ``nri_socket`` is where plugins will find NRI, ``cdi_dir`` the only folder searched for CDI specs.
+    ``on_call`` is told how long each call of the CRI took.
     """
 
-    def __init__(self, toolchain: Toolchain, work_dir: Path, nri_socket: Path, cdi_dir: Path) -> None:
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        work_dir: Path,
+        nri_socket: Path,
+        cdi_dir: Path,
+        *,
+        has_nri: bool = True,
+        on_call: CallListener = nobody,
+    ) -> None:
         cgroup = node.CGROUP_PREFIX + secrets.token_hex(4)
         self._toolchain = toolchain
         self._version = toolchain.version
-        self._layout = Layout(work_dir, toolchain.bin_dir, nri_socket, cdi_dir, cgroup)
+        self._layout = Layout(work_dir, toolchain.bin_dir, nri_socket, cdi_dir, cgroup, has_nri)
+        self._on_call = on_call
         self._process: asyncio.subprocess.Process | None = None
         self._client: CriClient | None = None
         self._pods: dict[str, pb.PodSandboxConfig] = {}
@@ -109,6 +120,13 @@ class ContainerdRuntime:
         await self._end_process()
         await self._boot()
 
+    async def crash(self) -> None:
+        """As :meth:`restart`, by SIGKILL: what containerd was about to do is not done."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        await self.restart()
+
     async def run_sandbox(self, spec: SandboxSpec) -> RunningSandbox:
         config = _sandbox_config(spec, self._layout.cgroup)
         sandbox_id = await self._cri.run_pod_sandbox(config)
@@ -118,9 +136,10 @@ class ContainerdRuntime:
 
     async def create_container(self, sandbox: RunningSandbox, spec: ContainerSpec) -> RunningContainer:
         """Create, start and look inside. A container that does not start is removed again."""
-        container_id = await self._cri.create_container(
-            sandbox.id, _container_config(spec), self._pods[sandbox.id]
-        )
+        pod = self._pods[sandbox.id]
+        # The names of the last sandbox are taken as long as it is there.
+        config = _container_config(spec, pod.metadata.attempt)
+        container_id = await self._cri.create_container(sandbox.id, config, pod)
         try:
             await self._cri.start_container(container_id)
             return await self._inspect(container_id, spec.name)
@@ -179,7 +198,7 @@ class ContainerdRuntime:
                 stderr=log,
                 env={**os.environ, "PATH": f"{layout.bin_dir}:{os.environ.get('PATH', os.defpath)}"},
             )
-        self._client = CriClient(layout.socket)
+        self._client = CriClient(layout.socket, self._on_call)
         await self._wait_serving(self._process, self._client)
 
     async def _wait_serving(self, process: asyncio.subprocess.Process, client: CriClient) -> None:
@@ -221,12 +240,9 @@ class ContainerdRuntime:
         try:
             done = await self._cri.exec_sync(container_id, ["/bin/busybox", "sh", "-c", _INSPECT])
         except RuntimeFailure as failure:
-            code = await self._wait_exit_code(container_id)
-            if code is None:
-                raise
-            raise RuntimeFailure(f"container {name} ended at once, exit code {code}") from failure
+            raise await self._explain(container_id, name, str(failure)) from failure
         if done.exit_code != 0:
-            raise RuntimeFailure(f"cannot look into container {name}: {done.stderr.decode(errors='replace')}")
+            raise await self._explain(container_id, name, done.stderr.decode(errors="replace"))
         environment, devices, mounts = done.stdout.decode(errors="replace").split("\0\0", 2)
         return RunningContainer(
             id=container_id,
@@ -235,6 +251,13 @@ class ContainerdRuntime:
             env=_parse_environment(environment),
             mounts=_parse_mounts(mounts, node.read_mounts()),
         )
+
+    async def _explain(self, container_id: str, name: str, refusal: str) -> RuntimeFailure:
+        """Why nobody can look into it: it may have ended before, or while, we did."""
+        code = await self._wait_exit_code(container_id)
+        if code is None:
+            return RuntimeFailure(f"cannot look into container {name}: {refusal}")
+        return RuntimeFailure(f"container {name} ended at once, exit code {code}")
 
     async def _wait_exit_code(self, container_id: str) -> int | None:
         """The CRI hears of an exit a moment after runc; ``None`` where the container lives on."""
@@ -307,7 +330,9 @@ def _sandbox_config(spec: SandboxSpec, cgroup: str) -> pb.PodSandboxConfig:
     network = pb.NODE if spec.host_network else pb.POD
     options = pb.NamespaceOption(network=network, pid=pb.CONTAINER, ipc=pb.POD)
     return pb.PodSandboxConfig(
-        metadata=pb.PodSandboxMetadata(name=spec.name, uid=spec.uid, namespace=spec.namespace),
+        metadata=pb.PodSandboxMetadata(
+            name=spec.name, uid=spec.uid, namespace=spec.namespace, attempt=spec.attempt
+        ),
         hostname="" if spec.host_network else spec.name,
         dns_config=pb.DNSConfig(options=["ndots:1"]),
         labels=spec.labels,
@@ -319,9 +344,9 @@ def _sandbox_config(spec: SandboxSpec, cgroup: str) -> pb.PodSandboxConfig:
     )
 
 
-def _container_config(spec: ContainerSpec) -> pb.ContainerConfig:
+def _container_config(spec: ContainerSpec, attempt: int) -> pb.ContainerConfig:
     return pb.ContainerConfig(
-        metadata=pb.ContainerMetadata(name=spec.name),
+        metadata=pb.ContainerMetadata(name=spec.name, attempt=attempt),
         image=pb.ImageSpec(image=BUSYBOX_IMAGE),
         command=spec.command,
         envs=[pb.KeyValue(key=key, value=value) for key, value in spec.env],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class RuntimeFailure(Exception):
@@ -35,6 +35,8 @@ class SandboxSpec:
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     host_network: bool = False
+    attempt: int = 0
+    """Which sandbox of this pod: the kubelet makes the next one while the last is stopped and still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +96,17 @@ class PodRuntime(Protocol):
 
     async def remove_sandbox(self, sandbox_id: str) -> None:
         """Repeatable; an unknown id is fine."""
+        ...
+
+
+@runtime_checkable
+class RestartableRuntime(PodRuntime, Protocol):
+    """A runtime that can go away by itself; its pods live on, and give no Stop and Remove events any more."""
+
+    async def restart(self) -> None:
+        """End it in order, and start it on the same state."""
+        ...
+
+    async def crash(self) -> None:
+        """Kill it, and start it on the same state."""
         ...

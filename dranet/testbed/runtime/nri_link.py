@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from dranet.errors import ProtocolError
 from dranet.pb import nri_pb2
 from dranet.wire.mux import Mux
-from dranet.wire.ttrpc import MAX_SEND_BYTES, Code, TtrpcConnection, TtrpcError
+from dranet.wire.ttrpc import MAX_RECEIVE_BYTES, MAX_SEND_BYTES, Code, TtrpcConnection, TtrpcError
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -66,6 +66,11 @@ class NriTraits:
         """Whether the NRI version is this or a later one."""
         major, minor = self.nri_version.split(".")[:2]
         return (int(major), int(minor)) >= version
+
+    @property
+    def max_request_bytes(self) -> int:
+        """Of one message. The oldest have no limit: 6 MB were seen of containerd 1.7.24."""
+        return MAX_SEND_BYTES if self.is_at_least(_SPLIT_SYNCHRONIZE) else MAX_RECEIVE_BYTES
 
     @property
     def event_mask(self) -> int:
@@ -124,6 +129,7 @@ class PluginLink:
             serve_stream=RUNTIME_STREAM,
             call_stream=PLUGIN_STREAM,
             handle=self._registration.handle,
+            max_request_bytes=traits.max_request_bytes,
         )
         self._event_form = traits.event_form
         self.events = 0
@@ -178,19 +184,20 @@ class PluginLink:
             request.nri_version = traits.nri_version
         return request
 
-    def synchronize(self, pods: Sequence[nri_pb2.PodSandbox]) -> None:
-        """Tell of every pod, in as many parts as the size limit wants.
+    def synchronize(
+        self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container] = ()
+    ) -> None:
+        """Tell of every pod and container, in as many parts as the size limit wants.
 
         Raises:
             ProtocolError: the plugin did not take it.
         """
-        parts = _split(pods) if self._traits.is_at_least(_SPLIT_SYNCHRONIZE) else [list(pods)]
+        whole = nri_pb2.SynchronizeRequest(pods=pods, containers=containers)
         deadline = time.monotonic() + self._traits.request_timeout_seconds
-        for number, part in enumerate(parts, start=1):
-            request = nri_pb2.SynchronizeRequest(pods=part, more=number < len(parts))
+        for part in _split(whole) if self._traits.is_at_least(_SPLIT_SYNCHRONIZE) else [whole]:
             remaining = deadline - time.monotonic()
-            answer = self._call("Synchronize", request, nri_pb2.SynchronizeResponse, remaining)
-            if answer.more != request.more:
+            answer = self._call("Synchronize", part, nri_pb2.SynchronizeResponse, remaining)
+            if answer.more != part.more:
                 raise ProtocolError(f"plugin {self.name} does not understand a Synchronize in parts")
 
     def wants(self, event: int) -> bool:
@@ -213,6 +220,22 @@ class PluginLink:
             else:
                 return
         self._call("StateChange", nri_pb2.StateChangeEvent(event=event, pod=pod), nri_pb2.Empty, seconds)
+
+    def start_container(self, pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> None:
+        """Tell that a container is made; same errors as :meth:`send_pod_event`."""
+        seconds = self._traits.request_timeout_seconds
+        if self._event_form is EventForm.RPC:
+            request = nri_pb2.StartContainerRequest(pod=pod, container=container)
+            try:
+                self._call("StartContainer", request, nri_pb2.Empty, seconds)
+            except TtrpcError as error:
+                if error.code != Code.UNIMPLEMENTED:
+                    raise
+                self._event_form = EventForm.STATE_CHANGE
+            else:
+                return
+        event = nri_pb2.StateChangeEvent(event=nri_pb2.START_CONTAINER, pod=pod, container=container)
+        self._call("StateChange", event, nri_pb2.Empty, seconds)
 
     def create_container(
         self, pod: nri_pb2.PodSandbox, container: nri_pb2.Container
@@ -237,15 +260,18 @@ _RPC_NAMES: dict[int, str] = {
 }
 
 
-def _split(pods: Sequence[nri_pb2.PodSandbox]) -> list[list[nri_pb2.PodSandbox]]:
+def _split(whole: nri_pb2.SynchronizeRequest) -> list[nri_pb2.SynchronizeRequest]:
     """Parts that fit into one message each; one part at least."""
-    parts: list[list[nri_pb2.PodSandbox]] = [[]]
+    parts = [nri_pb2.SynchronizeRequest()]
     room = _PART_BYTES
-    for pod in pods:
-        size = pod.ByteSize() + _ENTRY_BYTES
-        if size > room and parts[-1]:
-            parts.append([])
-            room = _PART_BYTES
-        parts[-1].append(pod)
-        room -= size
+    for name in ("pods", "containers"):
+        for entry in getattr(whole, name):
+            size = entry.ByteSize() + _ENTRY_BYTES
+            if size > room and room < _PART_BYTES:
+                parts.append(nri_pb2.SynchronizeRequest())
+                room = _PART_BYTES
+            getattr(parts[-1], name).append(entry)
+            room -= size
+    for part in parts[:-1]:
+        part.more = True
     return parts

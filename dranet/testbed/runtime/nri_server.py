@@ -13,7 +13,7 @@ import logging
 import socket
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dranet.errors import ProtocolError
@@ -41,6 +41,8 @@ class _Pod:
     message: nri_pb2.PodSandbox
     sends_events: bool = True
     """Lost when the runtime restarts: containerd does not tell of older pods any more."""
+    containers: dict[str, nri_pb2.Container] = field(default_factory=dict)
+    """Created or running, with what plugins have added."""
 
 
 class NriServer:
@@ -131,6 +133,7 @@ class NriServer:
             if pod is None:
                 return
             pod.message.pid = 0
+            pod.containers.clear()
             if self._traits.stop_without_netns_path:
                 pod.message.ClearField("linux")
             if pod.sends_events:
@@ -165,7 +168,32 @@ class NriServer:
                 else:
                     adjustments.append(Adjustment(plugin.name, adjust))
                     _add(shown, adjust)
+            shown.state = nri_pb2.CONTAINER_CREATED
+            self._pods[pod_id].containers[container.id] = shown
         return tuple(adjustments)
+
+    def start_container(self, pod_id: str, container_id: str) -> None:
+        """The OCI runtime has made it, with its mounts; it runs when this returns.
+
+        Raises:
+            RuntimeFailure: a plugin answered with an error.
+        """
+        with self._changed:
+            pod = self._pods[pod_id]
+            container = pod.containers[container_id]
+            for plugin in self._subscribers(nri_pb2.START_CONTAINER):
+                try:
+                    plugin.start_container(pod.message, container)
+                except TtrpcError as error:
+                    raise RuntimeFailure(_describe(error)) from error
+                except ProtocolError as error:
+                    self._drop(plugin, error)
+            container.state = nri_pb2.CONTAINER_RUNNING
+
+    def forget_container(self, pod_id: str, container_id: str) -> None:
+        """It could not be started, and is gone."""
+        with self._changed:
+            self._pods[pod_id].containers.pop(container_id, None)
 
     def _tell(self, event: nri_pb2.Event.ValueType, pod: nri_pb2.PodSandbox) -> str | None:
         """Send an event to each subscriber; return the first plugin's refusal (later ones are not asked)."""
@@ -209,7 +237,10 @@ class NriServer:
     def _admit(self, plugin: PluginLink) -> None:
         plugin.register()
         with self._changed:  # as containerd 1.7.26 and later: no pod changes while a plugin is synchronized
-            plugin.synchronize([pod.message for pod in self._pods.values()])
+            pods = self._pods.values()
+            plugin.synchronize(
+                [pod.message for pod in pods], [each for pod in pods for each in pod.containers.values()]
+            )
             self._plugins.append(plugin)
             self._plugins.sort(key=lambda each: each.name[:2])
             self._changed.notify_all()

@@ -119,6 +119,10 @@ class StandInRuntime:
         before give no Stop and Remove events any more, as with containerd."""
         await asyncio.to_thread(self._nri.restart)
 
+    async def crash(self) -> None:
+        """The same: what the stand-in is about to do is done in one go."""
+        await self.restart()
+
     async def get_plugins(self) -> tuple[str, ...]:
         """``index-name`` of every plugin that gets events now."""
         return await asyncio.to_thread(lambda: self._nri.plugins)
@@ -159,9 +163,13 @@ class StandInRuntime:
         injection = resolve(self._cdi_dir, spec.cdi_devices)
         container_id = secrets.token_hex(32)
         message = _build_container(pod, container_id, spec, injection)
-        adjustments = self._nri.create_container(pod.id, message)
-        given = _merge(injection, adjustments)
-        _check_mount_sources(given)
+        try:
+            given = _merge(injection, self._nri.create_container(pod.id, message))
+            _check_mount_sources(given)
+            self._nri.start_container(pod.id, container_id)
+        except RuntimeFailure:
+            self._nri.forget_container(pod.id, container_id)
+            raise
         return RunningContainer(
             id=container_id,
             name=spec.name,
