@@ -7,8 +7,9 @@ written once:
 * release: close the gate -> kernel gives back -> commit *nowhere*
 
 A kill between any two of these leaves a state that the next reconcile adopts, finishes or undoes, because
-both kernel calls are idempotent. Called from the NRI thread and from worker threads, never from the
-event loop itself.
+both kernel calls are idempotent. Neither waits for a disk that refuses: where a device is can be found out
+again, and the plan was on the disk before the kubelet was answered. Called from the NRI thread and from
+worker threads, never from the event loop itself.
 
 Two instances of the driver may be about: the lock reaches across both, and under it the store is read afresh,
 so that the one finds what the other has done.
@@ -24,16 +25,20 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field, replace
 from typing import NamedTuple
 
+from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.driver.gate import ReadyGate
 from dranet.driver.held_namespaces import HeldNamespaces, PodLinks
 from dranet.driver.instances.node_lock import NodeLock
-from dranet.errors import ClaimError, DranetError, KernelError, Reason
+from dranet.driver.start_windows import may_be_shared
+from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
 from dranet.kernel.attachment.attach import attach, verify
 from dranet.kernel.attachment.detach import DetachReport, detach
+from dranet.kernel.attachment.presence import find_absent, find_strayed
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import read_netns_id
+from dranet.kernel.netns_search import find_netns
 from dranet.model.claim import ClaimRef
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Mount, PodSandbox
@@ -109,7 +114,7 @@ class Attachments:
     ) -> None:
         """``on_released`` is told of releases that nobody asked for: a sandbox ended without a word."""
         self._store = store
-        self._gate = gate
+        self.gate = gate
         self._uplink_rules = uplink_rules
         self._on_released = on_released
         self._lock = NodeLock(store.folder / LOCK_FILE)
@@ -184,19 +189,23 @@ class Attachments:
         try:
             self._commit_place(pod, claims, read_netns_id(netns), deadline)
             links = attach(_plans(claims), netns, self._uplink_rules(), deadline=deadline)
+            marks.reached(marks.Step.ATTACH_VERIFIED)
         except Exception as error:
             if all(claim.sandbox_id == pod.id for claim in claims):  # what was in the pod stays there
                 self._namespaces.hold(pod.uid, pod.id, netns)
             else:
                 netns.close()
             for claim in claims:
-                self._gate.close(claim.claim.uid)  # it may have been open since an earlier attach
+                self.gate.close(claim.claim.uid)  # it may have been open since an earlier attach
             if isinstance(error, KernelError) and error.operation == DEADLINE:
                 raise _too_late(error, pod) from error
             raise
         self._namespaces.hold(pod.uid, pod.id, netns)
         for claim in claims:
-            self._gate.open(claim.claim.uid, pod.netns_path)
+            if not may_be_shared(claim):
+                self.gate.open(claim.claim.uid, pod.netns_path)
+            self.gate.note_attached(claim.claim.uid, pod.netns_path)
+            marks.reached(marks.Step.ATTACH_GATE_OPENED)
         return links
 
     def _commit_place(
@@ -207,7 +216,8 @@ class Attachments:
             for claim in claims
         ]
         if placed != list(claims):
-            self._store.put_all(placed, deadline=deadline)
+            self._store.put_all(placed, durable=False, deadline=deadline)
+            marks.reached(marks.Step.ATTACH_PLACE_COMMITTED)
 
     def find_missing(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
         """Names of the pod's prepared devices that are not in its namespace as planned; asks the kernel.
@@ -222,6 +232,44 @@ class Attachments:
                 return tuple(plan.device for plan in _plans(absent))
             return self._find_lacking(pod, claims)
 
+    def find_absent(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
+        """Names of the pod's prepared devices that are not in its namespace at all, or were never seen there
+        as planned; asks the kernel. What the pod's own processes have set on them since is theirs.
+
+        Raises:
+            KernelError: as :meth:`find_missing`.
+        """
+        with self._locked_until(deadline):
+            claims = self._get_moving(pod)
+            plans = _plans(claims)
+            if not all(self.is_attached(claim, pod.id) for claim in claims):
+                return tuple(plan.device for plan in plans)
+            if not claims:
+                return ()
+            with self._namespace(claims[0], pod.netns_path) as netns:
+                return tuple(plan.device for plan in plans) if netns is None else find_absent(plans, netns)
+
+    def is_namespace_gone(self, claim: PreparedClaim) -> bool:
+        """Whether the path to the namespace with the claim's devices leads there no more. We may be the last
+        who hold it.
+
+        Raises:
+            KernelError: there is a namespace, and nobody can tell which.
+        """
+        opened = _open_namespace(claim, claim.netns_path)
+        if opened is not None:
+            opened.close()
+        return opened is None
+
+    def has_come_back(self, claim: PreparedClaim) -> bool:
+        """Whether a device of a claim that is in no sandbox is on the host in a state that is a pod's:
+        whoever had put it there could not write that down.
+
+        Raises:
+            KernelError: netlink failed.
+        """
+        return bool(find_strayed(claim.plans))
+
     def _find_lacking(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> tuple[str, ...]:
         """Of claims that were attached in this sandbox."""
         with self._namespace(claims[0], pod.netns_path) as netns:
@@ -234,7 +282,7 @@ class Attachments:
 
     def find_foreign(self, pod: PodSandbox, mounts: Iterable[Mount]) -> Iterator[ForeignClaim]:
         """Claims whose ready files a container brings although its pod has none of their devices."""
-        for claim_uid in filter(None, map(self._gate.find_claim, mounts)):
+        for claim_uid in filter(None, map(self.gate.find_claim, mounts)):
             claim = self._store.get(claim_uid)
             if claim is None or claim.pod.uid != pod.uid:
                 yield ForeignClaim(claim_uid, claim)
@@ -243,7 +291,9 @@ class Attachments:
         """Whether the claim's devices were verified in this sandbox."""
         current = self._store.get(claim.claim.uid)
         return (
-            current is not None and current.sandbox_id == sandbox_id and self._gate.is_open(claim.claim.uid)
+            current is not None
+            and current.sandbox_id == sandbox_id
+            and self.gate.is_attached(claim.claim.uid)
         )
 
     def release_sandbox(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
@@ -287,14 +337,33 @@ class Attachments:
         """
         with self.locked():
             claim = self._store.get(claim_uid)
-            if claim is None or not claim.netns_path:
-                return None
+            if claim is None:
+                return self._release_set_aside(claim_uid)
             if expected is not None and not _are_same([claim], [expected]):
+                return None
+            if not claim.netns_path and not self.has_come_back(claim):
                 return None
             return self._release(claim, claim.netns_path)
 
+    def _release_set_aside(self, claim_uid: str) -> ReleaseReport | None:
+        """What can be given back of a claim whose record cannot be read whole."""
+        claim = self._store.get_set_aside(claim_uid)
+        if claim is None or not (claim.netns_path or self.has_come_back(claim)):
+            return None
+        return self._give_back(claim, claim.netns_path)
+
     def _release(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
-        self._gate.close(claim.claim.uid)
+        report = self._give_back(claim, netns_path)
+        self._store.put_all([replace(claim, sandbox_id="", netns_path="", netns_id="")], durable=False)
+        marks.reached(marks.Step.RELEASE_PLACE_CLEARED)
+        return report
+
+    def _give_back(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
+        try:
+            self.gate.close(claim.claim.uid)
+        except StoreError as error:  # it shuts by itself with the sandbox, whose end this is
+            log.warning("%s", error)
+        marks.reached(marks.Step.RELEASE_GATE_CLOSED)
         with self._namespace(claim, netns_path) as netns:
             report = _detach(claim, netns)
         planned = Counter(plan.device for plan in claim.plans)  # several times, where it has several shares
@@ -305,7 +374,7 @@ class Attachments:
                 operation="detach",
                 reason=Reason.DETACH_FAILED,
             )
-        self._store.put(replace(claim, sandbox_id="", netns_path="", netns_id=""))
+        marks.reached(marks.Step.RELEASE_DEVICES_HOME)
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
     @contextmanager
@@ -315,22 +384,12 @@ class Attachments:
         if held is not None:
             yield held
             return
-        try:
-            opened = NetworkNamespace.open(netns_path or claim.netns_path)
-        except KernelError as error:
-            if error.reason is not Reason.NETNS_GONE:
-                raise
-            log.info("the namespace of %s is gone: %s", claim.pod, error)
+        opened = _open_namespace(claim, netns_path or claim.netns_path)
+        if opened is None:
             yield None
             return
         with opened:
-            found = read_netns_id(opened)
-            if claim.netns_id and found != claim.netns_id:
-                # What is in there, under whatever name, is another pod's.
-                log.info("the namespace of %s is gone: its path leads to another one, %s", claim.pod, found)
-                yield None
-            else:
-                yield opened
+            yield opened
 
     def close(self) -> None:
         """Let go of every held namespace; attached devices stay where they are."""
@@ -339,12 +398,45 @@ class Attachments:
                 self._namespaces.close()
 
 
+def _open_namespace(claim: PreparedClaim, path: str) -> NetworkNamespace | None:
+    """The namespace with the claim's devices, if it is what is at the path.
+
+    Raises:
+        KernelError: what is there cannot be opened or entered.
+    """
+    if not path:
+        return None
+    try:
+        opened = NetworkNamespace.open(path)
+    except KernelError as error:
+        if error.reason is not Reason.NETNS_GONE:
+            raise
+        log.info("the namespace of %s is gone: %s", claim.pod, error)
+        return None
+    try:
+        found = read_netns_id(opened)
+    except BaseException:
+        opened.close()
+        raise
+    if claim.netns_id and found != claim.netns_id:
+        # What is in there, under whatever name, is another pod's.
+        log.info("the namespace of %s is gone: its path leads to another one, %s", claim.pod, found)
+        opened.close()
+        return None
+    return opened
+
+
 def _detach(claim: PreparedClaim, netns: NetworkNamespace | None) -> DetachReport:
     """Where the namespace is gone the kernel brings hardware back by itself, but not at once: one that is
-    taken for lost too early would come back as the pod had it, and nobody would restore it."""
+    taken for lost too early would come back as the pod had it, and nobody would restore it. Nor does it as
+    long as a process is left that lives in the namespace, or a mount of it elsewhere."""
     hardware = {prepared.device.name for prepared in claim.devices if prepared.device.pci_address}
     deadline = time.monotonic() + RETURN_SECONDS
     report = detach(claim.plans, netns)
+    if netns is None and not hardware.isdisjoint(report.missing):
+        with find_netns(claim.netns_id, near=claim.netns_path) as hidden:
+            if hidden is not None:
+                return detach(claim.plans, hidden)
     while netns is None and not hardware.isdisjoint(report.missing) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
         report = detach(claim.plans, netns)

@@ -5,24 +5,31 @@ namespace of the sandbox in which the claim was attached and verified, so it can
 that sandbox lives; otherwise the OCI runtime cannot make the mount and the container is not created. This
 holds even when the runtime has skipped our hook, which it does when a plugin is late or gone (it "fails
 open"), and when a sandbox is replaced while no driver runs.
+
+The file is of the claim, and several pods may have one claim: then it is there only while a container of the
+right one is being started (``start_windows``). That the claim is attached is noted in a file beside it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from dranet.errors import StoreError
+from dranet import files, marks
+from dranet.errors import ProtocolError, StoreError
 from dranet.model.sandbox import Mount
+from dranet.runtime.cdi import is_name
 
 CONTAINER_FOLDER = "/var/run/dranet/claims"
 """Where a container sees the ready files of its claims."""
 
 
 class ReadyGate:
-    """The ready files below ``<state_dir>/ready``; an empty folder means that nothing is attached."""
+    """The ready files below ``<state_dir>/ready``, and the notes of what is attached below
+    ``<state_dir>/attached``; all are links to namespaces."""
 
     def __init__(self, state_dir: Path) -> None:
         self._folder = state_dir / "ready"
+        self._notes = state_dir / "attached"
 
     def mount_for(self, claim_uid: str) -> Mount:
         """The mount that holds a container back until the claim is attached."""
@@ -30,54 +37,137 @@ class ReadyGate:
 
     def find_claim(self, mount: Mount) -> str | None:
         """UID of the claim whose ready file this is; ``None`` for any other mount."""
-        source = Path(mount.source)
-        return source.name if source.parent == self._folder else None
+        return self.find_claim_by_source(mount.source)
+
+    def find_claim_by_source(self, source: str) -> str | None:
+        """The same, quickly: a Synchronize asks it of each mount of the node."""
+        folder, _, name = source.rpartition("/")
+        return name if folder == str(self._folder) else None
+
+    def is_attached(self, claim_uid: str) -> bool:
+        """Whether the claim was verified in a sandbox that lives."""
+        return (self._notes / claim_uid).exists()
 
     def is_open(self, claim_uid: str) -> bool:
         """Whether a container of the claim could start now."""
         return (self._folder / claim_uid).exists()
 
+    def note_attached(self, claim_uid: str, netns_path: str) -> None:
+        """The claim is verified in the sandbox with this network namespace; its containers are held back.
+
+        Raises:
+            StoreError: the file cannot be made.
+            ProtocolError: the uid cannot be part of a path.
+        """
+        _put_link(self._notes, claim_uid, netns_path)
+
     def open(self, claim_uid: str, netns_path: str) -> None:
-        """Let the claim's containers start in the sandbox with this network namespace; replaces an older one.
+        """Let the claim's containers start in the sandbox with this network namespace.
 
         Raises:
             StoreError: the file cannot be made; the containers stay held back.
+            ProtocolError: the uid cannot be part of a path.
         """
-        fresh = self._folder / f".{claim_uid}"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-            fresh.unlink(missing_ok=True)
-            fresh.symlink_to(netns_path)
-            fresh.replace(self._folder / claim_uid)
-        except OSError as error:
-            raise _unwritable(self._folder / claim_uid, error) from error
+        _put_link(self._folder, claim_uid, netns_path)
 
-    def close(self, claim_uid: str) -> None:
-        """Hold the claim's containers back; repeatable.
+    def open_again(self, claim_uid: str) -> None:
+        """The same, for the sandbox in which the claim was verified.
+
+        Raises:
+            StoreError: it was not, or the file cannot be made; the containers stay held back.
+            ProtocolError: the uid cannot be part of a path.
+        """
+        try:
+            netns_path = (self._notes / _name(claim_uid)).readlink()
+        except OSError as error:
+            raise _unwritable(self._notes / claim_uid, error) from error
+        self.open(claim_uid, str(netns_path))
+
+    def shut(self, claim_uid: str) -> None:
+        """Hold the claim's containers back; it stays attached. Repeatable.
 
         Raises:
             StoreError: the file cannot be removed; containers may still start.
+            ProtocolError: the uid cannot be part of a path.
         """
-        try:
-            (self._folder / claim_uid).unlink(missing_ok=True)
-        except OSError as error:
-            raise _unwritable(self._folder / claim_uid, error) from error
+        _take_link(self._folder, claim_uid)
 
-    def list_open(self) -> frozenset[str]:
-        """Claim UIDs whose gate was opened, also where the sandbox has ended since.
+    def close(self, claim_uid: str) -> None:
+        """Hold the claim's containers back; it is attached nowhere. Repeatable.
 
         Raises:
-            StoreError: the folder cannot be read.
+            StoreError: a file cannot be removed; containers may still start.
+            ProtocolError: the uid cannot be part of a path.
         """
-        try:
-            return frozenset(entry.name for entry in self._folder.iterdir())
-        except FileNotFoundError:
-            return frozenset()
-        except OSError as error:
-            raise _unwritable(self._folder, error) from error
+        _take_link(self._folder, claim_uid)
+        _take_link(self._notes, claim_uid)
+
+    def list_claims(self) -> frozenset[str]:
+        """UIDs of claims that have files here, also where the sandbox has ended since.
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        return frozenset(_list_links(self._folder)) | frozenset(_list_links(self._notes))
+
+
+def _name(claim_uid: str) -> str:
+    if not is_name(claim_uid):
+        raise ProtocolError(f"claim uid {claim_uid!r} cannot be part of a path")
+    return claim_uid
+
+
+def _put_link(folder: Path, claim_uid: str, target: str) -> None:
+    """Replaces an older one at once."""
+    path, fresh = folder / _name(claim_uid), folder / f".{claim_uid}"
+    try:
+        files.make_folder(folder)
+        _remove_link(fresh)
+        _check_link(path)
+        fresh.symlink_to(target)
+        marks.reached(marks.Step.ATTACH_GATE_STAGED)
+        fresh.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _take_link(folder: Path, claim_uid: str) -> None:
+    path = folder / _name(claim_uid)
+    try:
+        files.check_folder(folder)
+        _remove_link(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _list_links(folder: Path) -> list[str]:
+    try:
+        files.check_folder(folder)
+        return [entry.name for entry in folder.iterdir() if _is_ours(entry)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _is_ours(path: Path) -> bool:
+    """Our files are links; what a crash left of one begins with a dot, and is none."""
+    return is_name(path.name) and path.is_symlink()
+
+
+def _remove_link(path: Path) -> None:
+    _check_link(path)
+    path.unlink(missing_ok=True)
+
+
+def _check_link(path: Path) -> None:
+    """Whoever put something else there would have let the containers start, or means it for himself."""
+    if not path.is_symlink() and path.exists():
+        raise files.NotOurs("no link to a network namespace", path)
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"ready file {path}: {error.strerror}", hint="is the state folder a writable mount with free space?"
-    )
+    on_disk = "is the state folder a writable mount with free space?"
+    return StoreError(f"ready file {path}: {error.strerror}", hint=files.hint_for(error, on_disk))

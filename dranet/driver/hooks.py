@@ -16,11 +16,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from dranet.dataclass import dataclass
+from dranet import marks
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.in_time import run_in_time
 from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.reconcile.runtime_view import (
+    ASSUMED_REQUEST_TIMEOUT_SECONDS,
+    RuntimeSnapshot,
+    RuntimeView,
+    placements,
+)
 from dranet.driver.reports.announce import Announcer
+from dranet.driver.start_windows import StartWindows
 from dranet.errors import DranetError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.device import DeviceKind
@@ -32,9 +39,6 @@ from dranet.store import ClaimStore
 
 log = logging.getLogger(__name__)
 
-ASSUMED_REQUEST_TIMEOUT_SECONDS = 2.0
-"""``plugin_request_timeout`` of a runtime that does not tell it (before NRI 0.7): the default of them all."""
-
 _USABLE_SHARE = 0.85
 """Of the runtime's patience. The rest is for the way there and back, on a node that is busy."""
 
@@ -44,17 +48,6 @@ of a second and more, so eight need most of a hook; to undo them goes on behind 
 
 LATE_RELEASE_SECONDS = 30.0
 """How long the give-back of what was attached too late waits for others. No runtime waits for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeSnapshot:
-    """Pods and records at the moment of Synchronize: no hook of ours can run between the two readings."""
-
-    pods: tuple[PodSandbox, ...]
-    records: tuple[PreparedClaim, ...]
-    placed_before: Mapping[str, str]
-    """Sandboxes by claim, as they were before the runtime made its list. A hook of another instance may have
-    attached a pod since, which is then in the records and not in the list."""
 
 
 class PodHooks:
@@ -69,15 +62,20 @@ class PodHooks:
         budget_seconds: float,
         metadata: DeviceMetadata | None = None,
         on_waiting: Callable[[ClaimRef], None] = lambda _: None,
+        view: RuntimeView | None = None,
+        windows: StartWindows | None = None,
     ) -> None:
         """``metadata`` tells containers of their devices; ``None``: nobody does. ``on_waiting`` is told of a
-        claim that another pod waits for; it must not block."""
+        claim that another pod waits for; it must not block. ``view`` is kept to what the runtime tells.
+        ``windows`` let containers start."""
         self._store = store
         self._attachments = attachments
         self._announcer = announcer
         self._on_synchronized = on_synchronized
         self._metadata = metadata
         self._on_waiting = on_waiting
+        self._view = view or RuntimeView()
+        self._windows = windows or StartWindows(attachments.gate)
         self._wanted_seconds = budget_seconds
         self._budget_seconds = min(budget_seconds, ASSUMED_REQUEST_TIMEOUT_SECONDS * _USABLE_SHARE)
         self._patience_seconds = ASSUMED_REQUEST_TIMEOUT_SECONDS
@@ -87,8 +85,9 @@ class PodHooks:
         self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
     ) -> None:
         """Take as much time as was configured and the runtime has; the list of pods comes next."""
-        self._placed_before = {claim.claim.uid: claim.sandbox_id for claim in self._store.get_all()}
+        self._placed_before = placements(self._store.get_all())
         self._patience_seconds = request_timeout_seconds or ASSUMED_REQUEST_TIMEOUT_SECONDS
+        self._view.patience_seconds = self._patience_seconds
         usable = self._patience_seconds * _USABLE_SHARE
         self._budget_seconds = min(self._wanted_seconds, usable)
         context = {
@@ -107,13 +106,30 @@ class PodHooks:
             )
 
     def disconnected(self, reason: str) -> None:
+        self._view.lose()
         log.warning("the runtime is away (%s); reconnecting", reason)
 
-    def synchronize(self, pods: Sequence[PodSandbox]) -> None:
+    def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container] = ()) -> None:
         """Take a snapshot and answer at once; reconcile follows outside the hook."""
+        self._view.replace(pods)
         self._attachments.forget_sandboxes_except(pod.id for pod in pods)
         records = self._store.get_all()
+        self._tell_bare(pods, containers)
         self._on_synchronized(RuntimeSnapshot(tuple(pods), records, self._placed_before))
+
+    def _tell_bare(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
+        """Containers that were started while no driver was there, with a claim that another pod has: the one
+        thing that the ready file lets pass, because it is of the claim and not of the pod."""
+        known = {pod.id: pod for pod in pods}
+        for container in containers:
+            pod = known.get(container.pod_sandbox_id)
+            if pod is None or not container.running:
+                continue
+            for foreign in self._attachments.find_foreign(pod, container.mounts):
+                error = foreign.describe(pod)
+                context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
+                log.error("container runs without its devices: %s", error, extra={"context": context})
+                self._announcer.runs_bare(pod, container.name, error)
 
     def run_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Attach the pod's devices. Returns whether the pod has any.
@@ -121,10 +137,12 @@ class PodHooks:
         Raises:
             DranetError: they are not attached, and the host is as before.
         """
+        self._view.note(pod)
         claims = self._moving_claims(pod)
         if claims:
             attach = partial(self._attach, pod, claims)
             self._in_time(pod, claims, "attaching", attach, lambda _: self._take_back(pod))
+            marks.reached(marks.Step.ATTACH_BEFORE_ANSWER)
         return bool(claims)
 
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
@@ -134,6 +152,7 @@ class PodHooks:
         Raises:
             DranetError: they are not all there, or the container brings a claim that another pod has.
         """
+        self._view.note(pod)
         if self._store.is_newer:
             return ContainerAdjustment()
         self._check_owner(pod, container)
@@ -142,9 +161,19 @@ class PodHooks:
             ensure = partial(self._ensure_attached, pod, container, claims)
             # Late or not, what is there stays: other containers of the pod may be at work with it.
             self._in_time(pod, claims, "looking for the devices", ensure)
+            self._windows.begin(pod.uid, container.id, claims)
+            marks.reached(marks.Step.ATTACH_BEFORE_CONTAINER)
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
         adjustment = ContainerAdjustment(devices=_rdma_nodes(devices), rlimits=_rlimits(devices, container))
         return adjustment.without(container)
+
+    def start_container(self, pod: PodSandbox, container: Container) -> bool:
+        """The container has its mounts: nobody else is to start with them. Returns whether its pod has
+        devices."""
+        claims = self._moving_claims(pod)
+        if claims:
+            self._windows.end(pod.uid, container.id, claims)
+        return bool(claims)
 
     def _check_owner(self, pod: PodSandbox, container: Container) -> None:
         for foreign in self._attachments.find_foreign(pod, container.mounts):
@@ -174,6 +203,8 @@ class PodHooks:
         Raises:
             DranetError: a claim's devices are still in the pod; those of the others are back.
         """
+        self._view.remove(pod.id)
+        self._windows.forget(pod.uid)
         if not self._moving_claims(pod):
             return False
         seconds = self._budget_seconds
@@ -182,6 +213,7 @@ class PodHooks:
         for report in reports:
             if report.error is not None:
                 raise report.error
+        marks.reached(marks.Step.RELEASE_BEFORE_STOP_ANSWER)
         return bool(reports)
 
     def _release(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
@@ -258,6 +290,7 @@ class PodHooks:
         links: Sequence[AttachedLink] = report.links
         if self._metadata is not None:
             links = self._metadata.attached(claims, links, pod.netns_path)
+            marks.reached(marks.Step.ATTACH_METADATA_WRITTEN)
         if not report.is_news:
             self._announcer.found_attached(claims, links)
             return

@@ -20,14 +20,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
+from dranet import marks
 from dranet.driver.attachments import Attachments, ReleaseReport
-from dranet.driver.cdi_devices import build_cdi_devices
+from dranet.driver.container_files import ContainerFiles
 from dranet.driver.gate import ReadyGate
 from dranet.driver.instances.work_locks import Work, WorkLocks
 from dranet.driver.leases import Leases, iter_leases
 from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.reports.announce import Announcer
-from dranet.errors import ClaimError, DranetError, ProtocolError, Reason
+from dranet.errors import ClaimError, DranetError, ProtocolError, Reason, StoreError
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
 from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
@@ -79,6 +80,7 @@ class Preparer:
         back."""
         self._cdi = cdi
         self._gate = gate
+        self._files = ContainerFiles(gate, cdi, metadata)
         self._runtime_ready = runtime_ready
         self._announcer = announcer
         self._metrics = metrics
@@ -87,12 +89,14 @@ class Preparer:
         """One outcome for each claim, by UID."""
         with self._metrics.time_dra("PrepareResourceClaims"):
             outcomes = await asyncio.gather(*(self._prepare_one(ref) for ref in refs))
+        marks.reached(marks.Step.PREPARE_BEFORE_ANSWER)
         return {ref.uid: outcome for ref, outcome in zip(refs, outcomes, strict=True)}
 
     async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, str]:
         """One error text for each claim, by UID; empty is success. Unknown claims succeed."""
         with self._metrics.time_dra("UnprepareResourceClaims"):
             errors = [await self._unprepare_one(ref) for ref in refs]
+        marks.reached(marks.Step.RELEASE_BEFORE_ANSWER)
         return {ref.uid: error for ref, error in zip(refs, errors, strict=True)}
 
     async def _prepare_one(self, ref: ClaimRef) -> PrepareOutcome:
@@ -103,11 +107,12 @@ class Preparer:
                 record = self._store.get(ref.uid)
                 if record is None or record.boot_id != self._boot_id:
                     claim = await self._fetch(ref)
+                    marks.reached(marks.Step.PREPARE_CLAIM_FETCHED)
                     record = await self._prepare_anew(claim)
                     self._announcer.prepared(record)
                     context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
                     log.info("prepared", extra={"context": context})
-                await asyncio.to_thread(self._write_cdi, record)
+                await asyncio.to_thread(self._files.write, record)
         except DranetError as error:
             log.warning(
                 "prepare failed: %s", error, extra={"context": {"claim": ref, "reason": error.reason}}
@@ -158,13 +163,32 @@ class Preparer:
                     return
                 self._announcer.prepared(record)
                 log.info("handed on", extra={"context": {"claim": ref, "pod": record.pod}})
-                await asyncio.to_thread(self._write_cdi, record)
+                await asyncio.to_thread(self._files.write, record)
         except DranetError as error:
             context = {"claim": ref, "reason": error.reason}
             log.warning("not handed on to the next pod: %s", error, extra={"context": context})
             self._announcer.prepare_failed(ref, claim, error)
         except Exception:
             log.exception("bug in handing on", extra={"context": {"claim": ref}})
+
+    async def finish(self, record: PreparedClaim) -> bool:
+        """Write the files of a prepared claim again, which are missing; nobody would ask us to: the kubelet
+        has its answer. Returns whether it was done.
+
+        Raises:
+            DranetError: a folder cannot be written, or another instance works on the claim for too long.
+        """
+        async with self._work.hold(Work.CLAIM, [record.claim.uid]):
+            current = self._store.get(record.claim.uid)
+            if current is None or not await asyncio.to_thread(self._files.are_missing, current):
+                return False
+            await asyncio.to_thread(self._files.write, current)
+            return True
+
+    async def forget(self, ref: ClaimRef) -> str:
+        """Unprepare a claim that nobody has any more, without a call of the kubelet. Returns why it could not
+        be done; empty is success."""
+        return await self._unprepare_one(ref)
 
     def _is_left(self, record: PreparedClaim | None) -> TypeGuard[PreparedClaim]:
         """Prepared, and no sandbox has its devices."""
@@ -239,14 +263,21 @@ class Preparer:
         with self._attachments.locked():
             _check_goes_on(is_cancelled)
             report = self._attachments.release_claim(claim_uid)
-            self._gate.close(claim_uid)
-            self._cdi.remove(claim_uid)
-            if self._metadata is not None:
-                self._metadata.remove(claim_uid)
+            self._shut_gate(claim_uid)
+            self._files.remove(claim_uid)
             self._store.delete(claim_uid)
+            marks.reached(marks.Step.RELEASE_RECORD_DELETED)
         if self._metadata is not None:
             self._metadata.devices_moved()
         return report
+
+    def _shut_gate(self, claim_uid: str) -> None:
+        """It lies on the disk of the store, which holds up no pod's end, and leads to a sandbox that has
+        ended. The regular look removes it later."""
+        try:
+            self._gate.close(claim_uid)
+        except StoreError as error:
+            log.warning("left behind: %s", error)
 
     def _plan_and_commit(
         self,
@@ -263,7 +294,9 @@ class Preparer:
                 record = self._metadata.plan(claim, record)
             if record.plans:
                 self._check_runtime()
+            marks.reached(marks.Step.PREPARE_STATE_READ)
             self._store.put(record)
+            marks.reached(marks.Step.PREPARE_RECORD_COMMITTED)
         return record
 
     @functools.cached_property
@@ -288,15 +321,6 @@ class Preparer:
                 hint="enable NRI in the runtime; this is retried",
                 retryable=True,
             )
-
-    def _write_cdi(self, record: PreparedClaim) -> None:
-        """What is mounted is there before the file that says so."""
-        devices = build_cdi_devices(record, self._gate, self._cdi.device_id)
-        if self._metadata is not None:
-            self._metadata.prepare(record)
-            devices += self._metadata.cdi_devices(record)
-        if devices:
-            self._cdi.write(record.claim.uid, devices)
 
 
 async def _in_thread(work: Callable[[Callable[[], bool]], T]) -> T:

@@ -18,3 +18,4 @@ class EventReason(StrEnum):
     DEVICE_UNHEALTHY = "NetworkDeviceUnhealthy"
     DEVICE_HEALTHY = "NetworkDeviceHealthy"
     CLAIM_STATUS_REFUSED = "ClaimStatusRefused"
+    RUNS_WITHOUT_DEVICES = "RunsWithoutDevices"

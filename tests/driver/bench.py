@@ -8,12 +8,17 @@ from pathlib import Path
 from dranet.claims.plan.device import plan_device
 from dranet.cluster.events import EventNote
 from dranet.driver.attachments import Attachments, ReleaseReport
+from dranet.driver.container_files import ContainerFiles
 from dranet.driver.gate import ReadyGate
-from dranet.driver.hooks import PodHooks, RuntimeSnapshot
+from dranet.driver.hooks import PodHooks
 from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.metadata.files import MetadataFiles
-from dranet.driver.reconcile import Reconciler
+from dranet.driver.reconcile.actions import ActionLog
+from dranet.driver.reconcile.files import FileReconciler
+from dranet.driver.reconcile.pods import PodReconciler
+from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, RuntimeView, placements
 from dranet.driver.reports.announce import Announcer
+from dranet.driver.start_windows import StartWindows
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.record import read_link_state
@@ -48,6 +53,7 @@ class Told(Announcer):
         self.stuck_devices: list[PreparedDevice] = []
         self.refusals: list[tuple[str, DranetError]] = []
         self.events: list[EventNote] = []
+        self.bare: list[tuple[str, str]] = []
 
     def add_event(self, event: EventNote) -> None:
         self.events.append(event)
@@ -75,6 +81,10 @@ class Told(Announcer):
     def container_refused(self, pod: PodSandbox, error: DranetError) -> None:
         self.refusals.append((pod.name, error))
 
+    def runs_bare(self, pod: PodSandbox, container: str, error: DranetError) -> None:
+        self.bare.append((pod.name, container))
+        self.refusals.append((pod.name, error))
+
 
 class Bench:
     """The part of the driver that moves devices, over a state folder; another one is the driver restarted."""
@@ -85,9 +95,11 @@ class Bench:
         self.store = ClaimStore(folder / "claims.db")
         self.store.open()
         self.gate = ReadyGate(folder)
+        self.windows = StartWindows(self.gate)
         self.attachments = Attachments(self.store, self.gate, on_released=self.told.released)
         self.snapshots: list[RuntimeSnapshot] = []
         self.waiting: list[ClaimRef] = []
+        self.view = RuntimeView()
         self.hooks = PodHooks(
             self.store,
             self.attachments,
@@ -95,18 +107,18 @@ class Bench:
             self.snapshots.append,
             budget_seconds=30,
             on_waiting=self.waiting.append,
+            view=self.view,
+            windows=self.windows,
         )
         self.connect()
         self.cdi = CdiSpecs(folder / "cdi", "dra.net")
-        self.reconciler = Reconciler(
-            boot_id=boot_id,
-            store=self.store,
-            attachments=self.attachments,
-            gate=self.gate,
-            cdi=self.cdi,
-            metadata=self._build_metadata(folder),
-            announcer=self.told,
-            metrics=Metrics(),
+        metadata = self._build_metadata(folder)
+        self.metrics = Metrics()
+        actions = ActionLog(self.metrics)
+        self.pods = PodReconciler(self.store, self.attachments, metadata, self.told, actions)
+        files = ContainerFiles(self.gate, self.cdi, metadata)
+        self.files = FileReconciler(
+            boot_id, self.store, self.attachments, self.gate, files, self.windows, actions
         )
 
     def _build_metadata(self, folder: Path) -> DeviceMetadata:
@@ -132,9 +144,11 @@ class Bench:
         rdma_device: str = "",
         pci_address: str = "",
         pod_uid: str = POD_UID,
+        is_shared: bool = False,
     ) -> PreparedClaim:
-        """A claim for one NIC, as Prepare leaves it. ``config`` is that of the claim, beside the name; its
-        ``rdma_device`` goes with it, as in exclusive mode."""
+        """A claim for one NIC, as Prepare leaves it; from a template, unless other pods may name it.
+        ``config`` is that of the claim, beside the name; its ``rdma_device`` goes with it, as in exclusive
+        mode."""
         asked = {"mtu": 1400, **(config or {}), "name": pod_ifname}
         interface = {key: value for key, value in asked.items() if key != "routes"}
         parameters = {"interface": interface, "routes": asked.get("routes", [])}
@@ -150,12 +164,18 @@ class Bench:
         network = NetworkConfig.model_validate(parameters)
         plan = plan_device(device, host, network, rdma_exclusive=bool(rdma_device))
         prepared = PreparedDevice(request="nic", pool="node", device=device, plan=plan, rdma=rdma)
-        return self.put(prepared, uid, pod_uid)
+        return self.put(prepared, uid, pod_uid, pod_claim_name="" if is_shared else "nic")
 
-    def put(self, device: PreparedDevice, uid: str = "claim-uid", pod_uid: str = POD_UID) -> PreparedClaim:
+    def put(
+        self,
+        device: PreparedDevice,
+        uid: str = "claim-uid",
+        pod_uid: str = POD_UID,
+        pod_claim_name: str = "nic",
+    ) -> PreparedClaim:
         """A claim for one device."""
         claim, pod = ClaimRef("default", uid, uid), PodRef("default", "pod", pod_uid)
-        record = PreparedClaim(claim, pod, (device,), boot_id="boot")
+        record = PreparedClaim(claim, pod, (device,), boot_id="boot", pod_claim_name=pod_claim_name)
         self.store.put(record)
         return record
 
@@ -172,6 +192,9 @@ class Bench:
         container = Container("c", name, pod.id, rlimits=rlimits)
         return self.node.run(lambda: self.hooks.create_container(pod, container))
 
+    def start_container(self, pod: PodSandbox, name: str = "main") -> bool:
+        return self.node.run(lambda: self.hooks.start_container(pod, Container("c", name, pod.id)))
+
     def stop_sandbox(self, pod: PodSandbox) -> bool:
         return self.node.run(lambda: self.hooks.stop_pod_sandbox(pod))
 
@@ -179,7 +202,13 @@ class Bench:
         """As after a connection, with these pods in its Synchronize."""
         self.connect()
         self.hooks.synchronize(pods)
-        self.node.run(lambda: self.reconciler.reconcile(self.snapshots[-1]))
+        self.node.run(lambda: self.pods.reconcile(self.snapshots[-1]))
+
+    def look(self) -> None:
+        """As every few minutes, with what the runtime has told, and nothing under way."""
+        records = self.store.get_all()
+        snapshot = RuntimeSnapshot(self.view.read(), records, placements(records), is_news=False)
+        self.node.run(lambda: self.pods.reconcile(snapshot))
 
     def close(self) -> None:
         self.attachments.close()

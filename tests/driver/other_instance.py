@@ -35,7 +35,7 @@ DEATHS: dict[str, tuple[object, str]] = {
     "before the kernel's part": (attachments, "attach"),
     "before the gate opens": (ReadyGate, "open"),
     "before the kernel gives back": (attachments, "detach"),
-    "before the release is committed": (ClaimStore, "put"),
+    "before the release is committed": (ClaimStore, "put_all"),
 }
 """By point in a walk: the function at whose call the process is killed."""
 

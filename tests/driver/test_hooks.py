@@ -42,7 +42,7 @@ def test_a_hook_that_runs_out_of_time_undoes_what_it_did_and_says_so(
     assert caught.value.reason is Reason.HOOK_DEADLINE_EXCEEDED
     assert "default/pod" in str(caught.value)
     wait_until(lambda: (node.picture(), pod.picture()) == (before, inside), "what was done is undone")
-    assert not bench.gate.list_open()
+    assert not bench.gate.list_claims()
     ((_, told),) = bench.told.failures
     assert told.reason is Reason.HOOK_DEADLINE_EXCEEDED
     bench.hooks.connected("patient", "1", 60.0)
@@ -181,7 +181,7 @@ def test_a_pod_on_the_hosts_network_is_refused_in_whichever_hook_comes_first(
     assert caught.value.reason is Reason.UNSUPPORTED_CLAIM
     assert len(bench.told.failures) == 1
     assert node.picture() == before
-    assert not bench.gate.list_open()
+    assert not bench.gate.list_claims()
 
 
 # --- the same hook twice --------------------------------------------------------------------------------

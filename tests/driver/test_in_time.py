@@ -120,9 +120,9 @@ def test_a_device_that_the_kernel_brings_too_late_is_given_back(
         bench.run_sandbox(sandbox(pod))
     assert caught.value.reason is Reason.HOOK_DEADLINE_EXCEEDED
     assert "net1" in names(pod), "the kernel has done its part by then"
-    assert not bench.gate.list_open()
+    assert not bench.gate.list_claims()
     hold.set()
     wait_until(lambda: len(bench.told.reports) == 1, "the device is given back")
     assert "net1" not in names(pod)
     assert node.picture() == before
-    assert not bench.gate.list_open()
+    assert not bench.gate.list_claims()

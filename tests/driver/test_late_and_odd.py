@@ -38,7 +38,7 @@ def test_a_device_that_went_away_after_prepare_fails_the_pod_and_the_other_one_i
     assert caught.value.reason is Reason.DEVICE_NOT_FOUND
     assert gone in str(caught.value)
     assert (node.picture(), pod.picture()) == (before, inside)
-    assert not bench.gate.list_open()
+    assert not bench.gate.list_claims()
 
 
 def test_a_device_that_was_replaced_by_another_of_its_name_is_not_taken_for_it(
@@ -229,7 +229,7 @@ def test_the_second_claim_of_a_pod_that_fails_takes_the_first_one_back(
     with pytest.raises(KernelError, match="net2"):
         bench.run_sandbox(sandbox(pod))
     assert (node.picture(), pod.picture()) == (before, inside)
-    assert not bench.gate.list_open()
+    assert not bench.gate.list_claims()
     ((records, _),) = bench.told.failures
     assert [record.claim.uid for record in records] == ["claim-a", "claim-b"]
 

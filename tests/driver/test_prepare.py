@@ -281,7 +281,6 @@ async def test_an_unwritable_store_fails_the_claim_and_nothing_else(tmp_path: Pa
     bench.store._db.execute("PRAGMA query_only=ON")
     assert "store" in (await bench.prepare(claim)).error
     assert bench.read_specs() == []
-    bench.store._db.execute("PRAGMA query_only=OFF")
     assert (await bench.prepare(claim)).error == ""
 
 

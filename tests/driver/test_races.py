@@ -53,7 +53,7 @@ def test_a_renewal_after_the_snapshot_does_not_keep_a_pod_from_its_nic(
     renew(bench, 1.0)
     bench.hooks.synchronize([sandbox(pod)])
     renew(bench, 2.0)
-    node.run(lambda: bench.reconciler.reconcile(bench.snapshots[-1]))
+    node.run(lambda: bench.pods.reconcile(bench.snapshots[-1]))
     assert "net1" in names(pod)
 
 
@@ -67,7 +67,7 @@ def test_a_renewal_after_the_snapshot_does_not_keep_a_nic_in_a_pod_that_is_gone(
     bench.connect()
     bench.hooks.synchronize([])
     renew(bench, 2.0)
-    node.run(lambda: bench.reconciler.reconcile(bench.snapshots[-1]))
+    node.run(lambda: bench.pods.reconcile(bench.snapshots[-1]))
     assert "eth1" in names(node)
 
 
@@ -102,7 +102,7 @@ def test_a_pod_that_is_being_stopped_is_no_failure_of_reconcile(
     bench.run_sandbox(sandbox(pod))
     bench.hooks.synchronize([sandbox(pod)])
     bench.attachments._stopped_sandboxes.add("sandbox-1")
-    node.run(lambda: bench.reconciler.reconcile(bench.snapshots[-1]))
+    node.run(lambda: bench.pods.reconcile(bench.snapshots[-1]))
     assert bench.told.failures == []
 
 

@@ -250,25 +250,44 @@ def no_space_on(disk: Path) -> Iterator[None]:
     junk.unlink()
 
 
-def test_on_a_full_disk_both_refuse_and_what_the_kernel_gave_back_meanwhile_is_found_later(
+def test_on_a_full_disk_both_attach_and_give_back_and_write_it_down_later(
     small_disk: Path, node: Namespace, pod: Namespace
 ) -> None:
     with closing(Bench(small_disk, node)) as one, closing(Bench(small_disk, node)) as two:
         before = node.picture()
         one.prepare("eth1", "net1")
         with no_space_on(small_disk):
-            for bench in (one, two):
-                with pytest.raises(StoreError, match="full"):
-                    bench.run_sandbox(sandbox(pod))
-        assert node.picture() == before
-        assert two.run_sandbox(sandbox(pod))
+            with pytest.raises(StoreError, match="full"):
+                two.prepare("eth2", "net2", "refused")
+            assert one.run_sandbox(sandbox(pod))
+            assert two.run_sandbox(sandbox(pod))
+            assert "net1" in names(pod)
+            assert one.stop_sandbox(sandbox(pod))
+            assert two.stop_sandbox(sandbox(pod))
+            assert node.picture() == before
+            assert one.run_sandbox(sandbox(pod, 2))
+        assert one.store.unwritten
+        assert one.store.flush_pending()
+        assert [bench.store.get_all()[0].sandbox_id for bench in (one, two)] == ["sandbox-2"] * 2
+
+
+def test_where_a_device_is_that_the_disk_did_not_learn_of_is_found_out_after_a_kill(
+    small_disk: Path, node: Namespace, pod: Namespace
+) -> None:
+    with closing(Bench(small_disk, node)) as first:
+        before = node.picture()
+        first.prepare("eth1", "net1")
         with no_space_on(small_disk):
-            for bench in (one, two):
-                with pytest.raises(StoreError, match="full"):
-                    bench.stop_sandbox(sandbox(pod))
-        assert node.picture() == before
-        assert one.stop_sandbox(sandbox(pod))
-        assert [bench.store.get_all()[0].netns_path for bench in (one, two)] == ["", ""]
+            first.run_sandbox(sandbox(pod))
+            lost = sqlite3.connect(small_disk / "claims.db")  # what the disk knows
+            (text,) = lost.execute("SELECT record FROM prepared").fetchone()
+            lost.close()
+    assert '"sandbox_id":""' in text
+    for pods in ([sandbox(pod)], []):
+        with closing(Bench(small_disk, node)) as again:
+            again.reconcile(*pods)
+            assert ("net1" in names(pod)) is bool(pods)
+    assert node.picture() == before
 
 
 # --- reconcile ------------------------------------------------------------------------------------------
@@ -282,7 +301,7 @@ def test_reconcile_leaves_a_pod_alone_that_the_other_has_attached_after_the_runt
     bench.connect()
     other.do("run", *spell(sandbox(pod)))
     bench.hooks.synchronize([])
-    node.run(lambda: bench.reconciler.reconcile(bench.snapshots[-1]))
+    node.run(lambda: bench.pods.reconcile(bench.snapshots[-1]))
     assert "net1" in names(pod)
     bench.reconcile()
     assert "net1" not in names(pod), "this list was made after it"
@@ -295,11 +314,16 @@ def test_reconcile_says_nothing_of_pods_that_a_newer_driver_takes_over_meanwhile
     bench.run_sandbox(sandbox(pod))
     bench.connect()
     bench.hooks.synchronize([sandbox(pod)])
-    answers = iter([False, True] * 2)  # when reconcile looks, and when it holds the devices
-    monkeypatch.setattr(ClaimStore, "is_newer", property(lambda _: next(answers)))
-    node.run(lambda: bench.reconciler.reconcile(bench.snapshots[-1]))
-    node.run(lambda: bench.reconciler.reconcile(replace(bench.snapshots[-1], pods=())))
-    assert next(answers, None) is None
+    asked: list[str] = []
+
+    def refuse(_: ClaimStore) -> None:
+        asked.append("while it holds the devices")
+        raise StoreError("records of a newer driver", reason=Reason.STORE_NEWER)
+
+    monkeypatch.setattr(ClaimStore, "check_version", refuse)
+    node.run(lambda: bench.pods.reconcile(bench.snapshots[-1]))
+    node.run(lambda: bench.pods.reconcile(replace(bench.snapshots[-1], pods=())))
+    assert len(asked) == 2
     assert told(bench) == [1, 0, 0, 0]
     assert bench.told.stuck == []
 
@@ -322,7 +346,7 @@ def test_a_sweep_takes_no_file_of_a_claim_that_the_other_is_preparing(
     bench.cdi.write("left-over", [CdiDevice("nic")])
     other.start("prepare_files", 30)
     while len(bench.store.get_all()) < 30:
-        bench.reconciler.sweep_leftovers()
+        bench.files.sweep_leftovers()
     assert other.answer() == []
     assert len(bench.cdi.list_claims()) == 30
 
@@ -334,7 +358,7 @@ def test_claims_of_an_earlier_boot_are_forgotten_while_the_other_prepares(
     other.start("prepare_files", 30)
     while len(bench.store.get_all()) < 30:
         bench.store.put(before)
-        bench.reconciler.forget_other_boots()
+        bench.files.forget_other_boots()
         assert bench.store.get("of-before") is None
     assert other.answer() == []
     assert len(bench.store.get_all()) == 30

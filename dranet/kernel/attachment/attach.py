@@ -15,6 +15,7 @@ from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
+from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.kernel.attachment.detach import give_back_link, give_back_rdma
@@ -173,9 +174,11 @@ class _Attachment:
         """Take the next step, or several, if there is time; a refusal gets the device's name."""
         self.deadline.check(plan, first.step)
         try:
-            return apply()
+            applied = apply()
         except KernelError as refusal:
             raise _failure(plan, refusal) from refusal
+        marks.reached(marks.Step.ATTACH_STEPS_APPLIED)
+        return applied
 
     def _bring_in(self, plan: AttachPlan) -> Target | None:
         """The device's link in the pod; ``None`` for a device without one."""
@@ -200,6 +203,7 @@ class _Attachment:
         self.undo.later(plan.device, partial(delete_sublink, self.pod, step))
         try:
             link = create_sublink(self.home, self.pod, step)
+            marks.reached(marks.Step.ATTACH_SUBLINK_CREATED)
         except KernelError as refusal:
             self._name_who_has_the_name(plan, refusal)
             explain_refusal(refusal, step)
@@ -217,8 +221,10 @@ class _Attachment:
         if found.link.master is not None:
             raise DeviceError(f"link {found.link.ifname} is enslaved on the node", reason=Reason.DEVICE_BUSY)
         self.undo.later(plan.device, partial(give_back_link, plan, host, self.home, self.pod))
+        marks.reached(marks.Step.ATTACH_LINK_FOUND)
         try:
             self._move(host, move, found.link)
+            marks.reached(marks.Step.ATTACH_LINK_MOVED)
         except KernelError as refusal:
             self._name_who_has_the_name(plan, refusal)
             raise
@@ -264,6 +270,7 @@ class _Attachment:
                 self.guard.check_rdma(name)
             if attach_rdma(name, self.pod.netns):
                 self.undo.later(plan.device, partial(give_back_rdma, plan, self.home, self.pod))
+                marks.reached(marks.Step.ATTACH_RDMA_MOVED)
 
     def _read_back(self, plan: AttachPlan, ifindex: int) -> AttachedLink:
         link = read_link(self.pod.rtnl, ifindex)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_link
@@ -91,6 +92,7 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
     problems: list[str] = []
     if pod is not None:  # RDMA first: the link's return makes watchers scan
         problems += [problem for remove in _iter_removals(plan, pod) for problem in _try(remove)]
+        marks.reached(marks.Step.RELEASE_EXTRAS_REMOVED)
         try:
             give_back_rdma(plan, home, pod)
         except DranetError as error:
@@ -98,8 +100,10 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
     creation = planned_creation(plan)
     if creation is not None and pod is not None:
         delete_sublink(pod, creation)
+        marks.reached(marks.Step.RELEASE_SUBLINK_DELETED)
     elif creation is None and plan.host is not None:
         problems += give_back_link(plan, plan.host, home, pod)
+        marks.reached(marks.Step.RELEASE_LINK_RESTORED)
     for step in plan.steps:
         if isinstance(step, JoinVrf) and pod is not None:
             problems += _try(partial(remove_unused_vrf, pod, step))
@@ -147,7 +151,8 @@ def give_back_rdma(plan: AttachPlan, home: Side, pod: Side) -> None:
     for step in plan.steps:
         if isinstance(step, MoveRdma):
             try:
-                detach_rdma(step.rdma_device, home.netns, pod.netns)
+                if detach_rdma(step.rdma_device, home.netns, pod.netns):
+                    marks.reached(marks.Step.RELEASE_RDMA_HOME)
             except KernelError as error:
                 if error.errno != errno.EPROTONOSUPPORT:  # without RDMA netlink nothing can have moved
                     raise
@@ -166,6 +171,7 @@ def give_back_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | No
     if found.side is home:
         return restore_link(home, found.link, host)
     _move_home(found, host, home)
+    marks.reached(marks.Step.RELEASE_LINK_HOME)
     link = read_link(home.rtnl, ifname=host.ifname)
     if link is None or link.mac != found.link.mac:
         returned = find_link(plan, host, home, None)

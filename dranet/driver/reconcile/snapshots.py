@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dranet.driver.hooks import RuntimeSnapshot
+from dranet.driver.reconcile.runtime_view import RuntimeSnapshot
 
 
 class SnapshotQueue:

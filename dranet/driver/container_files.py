@@ -1,0 +1,67 @@
+"""What is written for the containers of a claim: its CDI spec, and the files that the spec mounts."""
+
+from __future__ import annotations
+
+from dranet import marks
+from dranet.driver.cdi_devices import build_cdi_devices
+from dranet.driver.gate import ReadyGate
+from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.model.plan import PreparedClaim
+from dranet.runtime.cdi import CdiDevice, CdiSpecs
+
+
+class ContainerFiles:
+    """The files of every claim. Callable from any thread; one claim at a time."""
+
+    def __init__(self, gate: ReadyGate, cdi: CdiSpecs, metadata: DeviceMetadata | None) -> None:
+        """``metadata`` tells containers of their devices; ``None``: nobody does."""
+        self._gate = gate
+        self._cdi = cdi
+        self._metadata = metadata
+
+    def write(self, record: PreparedClaim) -> None:
+        """Make the files what the record says; what is mounted is there before the file that says so.
+
+        Raises:
+            StoreError: a folder cannot be written.
+        """
+        if self._metadata is not None:
+            self._metadata.prepare(record)
+            marks.reached(marks.Step.PREPARE_METADATA_WRITTEN)
+        devices = self._build(record)
+        if devices:
+            self._cdi.write(record.claim.uid, devices)
+            marks.reached(marks.Step.PREPARE_CDI_WRITTEN)
+
+    def _build(self, record: PreparedClaim) -> tuple[CdiDevice, ...]:
+        devices = build_cdi_devices(record, self._gate, self._cdi.device_id)
+        return devices if self._metadata is None else devices + self._metadata.cdi_devices(record)
+
+    def are_missing(self, record: PreparedClaim) -> bool:
+        """Whether there is no CDI spec although the claim's containers ask for one.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        return not self._cdi.has(record.claim.uid) and bool(self._build(record))
+
+    def remove(self, claim_uid: str) -> None:
+        """Take the claim's files away; nothing there is fine.
+
+        Raises:
+            StoreError: the CDI folder cannot be written.
+        """
+        self._cdi.remove(claim_uid)
+        marks.reached(marks.Step.RELEASE_CDI_REMOVED)
+        if self._metadata is not None:
+            self._metadata.remove(claim_uid)
+        marks.reached(marks.Step.RELEASE_METADATA_REMOVED)
+
+    def list_claims(self) -> set[str]:
+        """Uids of all claims that have files, or what a crash left of one.
+
+        Raises:
+            StoreError: the CDI folder cannot be read.
+        """
+        told = self._metadata.list_claims() if self._metadata is not None else frozenset[str]()
+        return self._cdi.list_claims() | told

@@ -1,0 +1,172 @@
+"""Records against pod sandboxes: adopt what is right, attach what is missing, give back what nobody has.
+
+For each record of a living sandbox it adopts (already attached) or attaches (the hook was missed, a device
+was taken away); for the others it gives back (the sandbox ended, and the runtime's events with it). Works
+from a snapshot; a record that a hook has changed since is left alone, because the hook knew better.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from dranet.driver.attachments import Attachments, AttachReport
+from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.reconcile.actions import Action, ActionLog, Why
+from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, lives
+from dranet.driver.reports.announce import Announcer
+from dranet.errors import DranetError, Reason
+from dranet.model.facts import Link
+from dranet.model.plan import PreparedClaim
+from dranet.model.sandbox import PodSandbox
+from dranet.store import ClaimStore
+
+ATTACH_TIMEOUT_SECONDS = 30.0
+"""No runtime waits for reconcile, so it may wait for a hook."""
+
+
+class PodReconciler:
+    """Brings store, runtime and kernel into one of the legal states. Blocking: for a worker thread."""
+
+    def __init__(
+        self,
+        store: ClaimStore,
+        attachments: Attachments,
+        metadata: DeviceMetadata,
+        announcer: Announcer,
+        actions: ActionLog,
+    ) -> None:
+        self._store = store
+        self._attachments = attachments
+        self._metadata = metadata
+        self._announcer = announcer
+        self._actions = actions
+
+    def reconcile(self, snapshot: RuntimeSnapshot) -> None:
+        """One pod's failure never stops the others. Does nothing where the records are a newer driver's by
+        now: that one does."""
+        if self._store.is_newer:
+            return
+        self._actions.keep_only({record.claim.uid for record in snapshot.records})
+        for records in _by_pod(snapshot.records):
+            pod = _find_living(records, snapshot.pods or ())
+            if pod is not None:
+                self._ensure_attached(pod, records, is_news=snapshot.is_news)
+            else:
+                self._release_all(records, snapshot)
+
+    def has_come_home(self, links: Iterable[Link]) -> bool:
+        """Whether one of the node's ``links`` is that of a device which is in a pod by its record, and the
+        pod's namespace is gone: nobody has told of its end yet."""
+        seen = {link.pci_address for link in links if link.pci_address}
+        return any(
+            not seen.isdisjoint(_moved_functions(record)) and self._has_lost_namespace(record)
+            for record in self._store.get_all()
+            if record.netns_path
+        )
+
+    def _has_lost_namespace(self, record: PreparedClaim) -> bool:
+        try:
+            return self._attachments.is_namespace_gone(record)
+        except DranetError:
+            return False  # nobody knows; the regular look says so if it stays
+
+    # --- pods that run -----------------------------------------------------------------------------------
+
+    def _ensure_attached(self, pod: PodSandbox, records: Sequence[PreparedClaim], *, is_news: bool) -> None:
+        why = Why.POD_RUNS if _are_placed(records, pod) else Why.HOOK_MISSED
+        try:
+            deadline = time.monotonic() + ATTACH_TIMEOUT_SECONDS
+            if not is_news and why is Why.POD_RUNS:
+                if not self._attachments.find_absent(pod, deadline=deadline):
+                    return
+                why = Why.DEVICE_MISSING
+            report = self._attachments.attach_pod(pod, deadline=deadline, expected=records)
+        except DranetError as error:
+            self._tell_failure(pod, records, why, error)
+            return
+        if report is not None:
+            self._tell_attached(pod, records, why, report)
+
+    def _tell_failure(
+        self, pod: PodSandbox, records: Sequence[PreparedClaim], why: Why, error: DranetError
+    ) -> None:
+        if error.reason is Reason.STORE_NEWER:
+            return  # since we looked: the newer driver does it
+        news = [self._actions.note_failure(why, record, error) for record in records]
+        # What becomes of a pod whose lease has ended is told by ``Leases``.
+        if any(news) and (error.reason is not Reason.DHCP_LEASE_EXPIRED or not _are_placed(records, pod)):
+            self._announcer.attach_failed(records, error)
+
+    def _tell_attached(
+        self, pod: PodSandbox, records: Sequence[PreparedClaim], why: Why, report: AttachReport
+    ) -> None:
+        if report.is_news and why is Why.POD_RUNS:
+            why = Why.DEVICE_MISSING
+        for record in records:
+            self._actions.note(Action.ATTACHED if report.is_news else Action.ADOPTED, why, record)
+        self._announcer.attached(records, self._metadata.attached(records, report.links, pod.netns_path))
+
+    # --- pods that do not --------------------------------------------------------------------------------
+
+    def _release_all(self, records: Sequence[PreparedClaim], snapshot: RuntimeSnapshot) -> None:
+        for record in records:
+            if snapshot.placed_before.get(record.claim.uid) == record.sandbox_id:
+                why = self._find_why(record, is_runtime_known=snapshot.pods is not None)
+                if why is not None and not self._release(record, why):
+                    return
+
+    def _find_why(self, record: PreparedClaim, *, is_runtime_known: bool) -> Why | None:
+        """Why a record without a living sandbox is to be released; ``None``: it is not, or not yet."""
+        try:
+            if not record.sandbox_id:
+                return Why.CAME_BACK if self._attachments.has_come_back(record) else None
+            if self._attachments.is_namespace_gone(record):
+                return Why.NAMESPACE_GONE
+        except DranetError as error:
+            self._actions.note_failure(Why.NAMESPACE_GONE, record, error)
+            return None
+        return Why.SANDBOX_GONE if is_runtime_known else None
+
+    def _release(self, record: PreparedClaim, why: Why) -> bool:
+        """Whether to go on with others."""
+        try:
+            report = self._attachments.release_claim(record.claim.uid, expected=record)
+        except DranetError as error:
+            if error.reason is Reason.STORE_NEWER:
+                return False
+            if self._actions.note_failure(why, record, error):
+                self._announcer.release_failed(record.claim, error, record.devices)
+            return True
+        if report is not None:
+            self._metadata.released(record.claim.uid)
+            self._actions.note(Action.RELEASED, why, record)
+            self._announcer.released(report)
+        return True
+
+
+def _moved_functions(record: PreparedClaim) -> Iterator[str]:
+    """PCI addresses of the devices that go to the pod themselves."""
+    for prepared in record.devices:
+        if prepared.plan is not None and prepared.plan.host is not None:
+            yield prepared.device.pci_address
+
+
+def _by_pod(records: Iterable[PreparedClaim]) -> Iterable[Sequence[PreparedClaim]]:
+    """Those with devices that move, in a fixed order within a pod."""
+    found: dict[str, list[PreparedClaim]] = {}
+    for record in sorted(records, key=lambda record: (record.claim.name, record.claim.uid)):
+        if record.plans:
+            found.setdefault(record.pod.uid, []).append(record)
+    return found.values()
+
+
+def _find_living(records: Sequence[PreparedClaim], pods: Iterable[PodSandbox]) -> PodSandbox | None:
+    """The pod's sandbox; of several one that has not been stopped, and has the devices, or is the last."""
+    mine = [pod for pod in pods if pod.uid == records[0].pod.uid and lives(pod)]
+    placed = {record.sandbox_id for record in records}
+    return max(mine, key=lambda pod: (pod.running, pod.id in placed, mine.index(pod)), default=None)
+
+
+def _are_placed(records: Sequence[PreparedClaim], pod: PodSandbox) -> bool:
+    return all(record.sandbox_id == pod.id for record in records)

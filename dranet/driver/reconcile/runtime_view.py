@@ -1,0 +1,86 @@
+"""The pod sandboxes that the container runtime has, as far as it has told.
+
+At Synchronize it tells of all; later of those that start or stop. After a restart of the runtime the end of
+older ones is not told (containerd), so who reads this asks the kernel whether their namespaces live.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from dranet.dataclass import dataclass
+from dranet.model.plan import PreparedClaim
+from dranet.model.sandbox import PodSandbox
+
+ASSUMED_REQUEST_TIMEOUT_SECONDS = 2.0
+"""``plugin_request_timeout`` of a runtime that does not tell it (before NRI 0.7): the default of them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSnapshot:
+    """Pods and records, read so that what differs is not just under way."""
+
+    pods: tuple[PodSandbox, ...] | None
+    """``None`` where the runtime is away: nobody knows then which pods there are."""
+    records: tuple[PreparedClaim, ...]
+    placed_before: Mapping[str, str]
+    """Sandboxes by claim, as they were some time before the runtime's pods were asked for. A hook of another
+    instance may have attached a pod since, which is then in the records and not among the pods."""
+    is_news: bool = True
+    """The first look after a connection: what is in place is looked at as a whole, and told to users."""
+
+
+def placements(records: Iterable[PreparedClaim]) -> Mapping[str, str]:
+    """Sandboxes by claim UID; empty where the claim is in none."""
+    return {record.claim.uid: record.sandbox_id for record in records}
+
+
+def lives(pod: PodSandbox) -> bool:
+    """Whether the sandbox has a network namespace of its own that is there. Its process says nothing: some
+    runtimes (CRI-O) run sandboxes without any."""
+    return bool(pod.netns_path) and Path(pod.netns_path).exists()
+
+
+class RuntimeView:
+    """By sandbox. Told on the NRI thread, read on any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pods: dict[str, PodSandbox] | None = None
+        self.patience_seconds = ASSUMED_REQUEST_TIMEOUT_SECONDS
+        """How long the runtime waits for a plugin."""
+
+    def replace(self, pods: Iterable[PodSandbox]) -> None:
+        """The runtime has these and no others."""
+        with self._lock:
+            self._pods = {pod.id: _strip(pod) for pod in pods}
+
+    def note(self, pod: PodSandbox) -> None:
+        """A sandbox runs, or gets a container."""
+        with self._lock:
+            if self._pods is not None:
+                self._pods[pod.id] = _strip(pod)
+
+    def remove(self, sandbox_id: str) -> None:
+        """It has stopped."""
+        with self._lock:
+            if self._pods is not None:
+                self._pods.pop(sandbox_id, None)
+
+    def lose(self) -> None:
+        """The runtime is away; when it is back it says everything again."""
+        with self._lock:
+            self._pods = None
+
+    def read(self) -> tuple[PodSandbox, ...] | None:
+        """Every sandbox that has not stopped, in the order in which they came; ``None``: nobody knows."""
+        with self._lock:
+            return None if self._pods is None else tuple(self._pods.values())
+
+
+def _strip(pod: PodSandbox) -> PodSandbox:
+    """Annotations may be long, and there may be hundreds of pods."""
+    return replace(pod, annotations={}) if pod.annotations else pod
