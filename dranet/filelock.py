@@ -20,9 +20,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
+from dranet import files
 from dranet.errors import StoreError
-
-FILE_MODE = 0o600
 
 _FIRST_WAIT_SECONDS = 0.0005
 _LONGEST_WAIT_SECONDS = 0.01
@@ -139,7 +138,7 @@ class FileLock:
     def _read_holder(self) -> tuple[str, str]:
         """Process id and pod UID; what is not there is empty."""
         try:
-            text = self.path.read_bytes()[:_HOLDER_BYTES].decode(errors="replace")
+            text = files.read_file(self.path, _HOLDER_BYTES).decode(errors="replace")
         except OSError:
             return "", ""
         pid, _, pod_uid = text.strip().partition(" ")
@@ -230,6 +229,8 @@ def _try_lock_byte(fd: int, offset: int) -> bool:
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):  # POSIX allows either
             return False
+        if error.errno == errno.EBADF:
+            return True  # a read-only mount, where nobody can prepare, and give-backs have the lock above
         raise
     return True
 
@@ -248,12 +249,17 @@ def _waits() -> Iterator[float]:
 
 
 def _open_lock_file(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        return files.open_file(path, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+    return files.open_file(path, os.O_RDONLY)  # flock(2) does not mind, and NICs still come back
 
 
 def _is_at(fd: int, path: Path) -> bool:
     try:
-        found = path.stat()
+        found = path.lstat()
     except FileNotFoundError:
         return False
     opened = os.fstat(fd)
@@ -276,4 +282,4 @@ _NO_LOCKS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 def _unusable(path: Path, error: OSError) -> StoreError:
     on_disk = "is its folder a writable mount with free space?"
     hint = "use a folder on a local file system" if error.errno in _NO_LOCKS else on_disk
-    return StoreError(f"lock file {path}: {error.strerror}", hint=hint)
+    return StoreError(f"lock file {path}: {error.strerror}", hint=files.hint_for(error, hint))

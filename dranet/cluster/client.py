@@ -310,13 +310,17 @@ async def _exchange(connection: Connection, request: bytes) -> _Answer:
 async def _iter_lines(answer: _Answer, silence_seconds: float) -> AsyncGenerator[bytes, None]:
     """The non-empty lines of a stream; a silence is a :class:`TimeoutError`."""
     pieces = iter_body(answer.connection.reader, answer.head)
-    rest = b""
+    rest = bytearray()
     while True:
         async with asyncio.timeout(silence_seconds):
             piece = await anext(pieces, b"")
         if not piece:
             return
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, last = piece.split(b"\n")
+        if lines:
+            lines[0] = bytes(rest) + lines[0]
+            rest.clear()
+        rest += last  # in place: to copy all of a long line for each piece would stop the loop
         for line in lines:
             if line.strip():
                 yield line

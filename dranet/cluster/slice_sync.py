@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from dranet import marks
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject, WatchEvent
 from dranet.cluster.feature_follower import FeatureFollower
@@ -140,7 +141,9 @@ class SliceSync:
             plan = plan_sync(self._view.get_slices(), pool, self._owner)
         if plan.writes:
             self._listeners.begins()
+            marks.reached(marks.Step.PUBLISH_BEGUN)
             await self._carry_out(plan, pool)
+            marks.reached(marks.Step.PUBLISH_DONE)
         self.generation = plan.generation
 
     async def _write_bare(self, desired: DesiredPool, error: ClusterError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from dranet import marks
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.messages import check_stored
@@ -31,13 +32,17 @@ class SliceWriter:
         match write:
             case DeleteSlice():
                 await self._delete(write)
+                marks.reached(marks.Step.PUBLISH_SLICE_DELETED)
                 self._on_write("delete")
                 return {}
             case UpdateSlice():
                 stored = await self._client.replace(paths.resource_slice(write.name), write.body)
+                marks.reached(marks.Step.PUBLISH_SLICE_UPDATED)
                 return self._take(stored, "update")
             case CreateSlice():
-                return self._take(await self._client.create(paths.RESOURCE_SLICES, write.body), "create")
+                stored = await self._client.create(paths.RESOURCE_SLICES, write.body)
+                marks.reached(marks.Step.PUBLISH_SLICE_CREATED)
+                return self._take(stored, "create")
 
     def _take(self, stored: JsonObject, verb: str) -> JsonObject:
         self._view.note_written(check_stored(stored, f"the {verb} of a slice"), _now())

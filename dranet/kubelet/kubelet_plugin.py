@@ -7,12 +7,13 @@ import logging
 import time
 from pathlib import Path
 
+from dranet import files, marks
 from dranet.errors import SettingsError
 from dranet.kubelet.health import HealthService, HealthSource
 from dranet.kubelet.peer import KubeletPeer, KubeletTraits
 from dranet.kubelet.plugin import ANSWER_SECONDS, ClaimHandler, DraPluginServer
 from dranet.kubelet.registration import RegistrationServer, StatusCallback
-from dranet.kubelet.sockets import PLUGIN_DIR_MODE, OwnerLock, check_socket_path
+from dranet.kubelet.sockets import OwnerLock, check_socket_path, make_plugin_dir
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,10 @@ class KubeletPlugin:
         """Prepare and Unprepare calls being worked on."""
         return self._dra.in_flight
 
+    def list_calls(self) -> list[tuple[str, float]]:
+        """Each of them, with its claims, and for how many seconds."""
+        return self._dra.list_calls()
+
     def take_ownership(self) -> None:
         """Become a driver of this name on the node, before anything shared is touched; repeatable.
 
@@ -88,7 +93,7 @@ class KubeletPlugin:
         for path in self._paths:
             check_socket_path(path)
         _check_registry(self._paths[1].parent)
-        _make_plugin_dir(self._plugin_dir)
+        _use_plugin_dir(self._plugin_dir)
         self._lock.acquire()
 
     async def start(self) -> None:
@@ -160,6 +165,7 @@ class KubeletPlugin:
         self._dra.refuse("the driver is stopping")
         await self._dra.drain(drain_seconds)
         await self._dra.stop()
+        marks.reached(marks.Step.HANDOVER_SOCKETS_REMOVED)
         self._lock.release()
 
 
@@ -172,10 +178,11 @@ def _check_registry(folder: Path) -> None:
         )
 
 
-def _make_plugin_dir(folder: Path) -> None:
+def _use_plugin_dir(folder: Path) -> None:
     try:
-        folder.mkdir(mode=PLUGIN_DIR_MODE, parents=True, exist_ok=True)
+        make_plugin_dir(folder)
     except OSError as error:
         raise SettingsError(
-            f"cannot make the plugin folder {folder}: {error.strerror}", hint="check --kubelet-root"
+            f"cannot use the plugin folder {folder}: {error.strerror}",
+            hint=files.hint_for(error, "check --kubelet-root"),
         ) from error

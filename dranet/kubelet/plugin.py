@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -20,6 +21,7 @@ import grpc.aio
 from dranet.dataclass import dataclass
 from dranet.errors import DranetError
 from dranet.kubelet.claim_locks import ClaimLocks
+from dranet.kubelet.claim_refs import sort_refs
 from dranet.kubelet.health import HEALTH_SERVICES, HealthService
 from dranet.kubelet.peer import KubeletPeer
 from dranet.kubelet.server import UnixServer
@@ -32,6 +34,9 @@ KUBELET_TIMEOUT_SECONDS = 45.0
 """The kubelet's patience with one call (``pkg/kubelet/cm/dra``)."""
 ANSWER_SECONDS = 30.0
 """We answer before that, also for a claim whose work is not done: a named reason is better than a timeout."""
+
+CANCEL_SECONDS = 2.0
+"""For what undoes itself when it is cancelled; nobody waits for it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class DraPluginServer:
         self._peer = peer or KubeletPeer()
         self._answer_seconds = answer_seconds
         self._locks = ClaimLocks()
-        self._in_flight: set[asyncio.Task[Any]] = set()
+        self._in_flight: dict[asyncio.Task[Any], float] = {}
         self._refusal = ""
         handlers = [self._service(version) for version in DRA_VERSIONS]
         if health is not None:
@@ -127,6 +132,11 @@ class DraPluginServer:
     def in_flight(self) -> int:
         """Calls being worked on, also those that their caller has given up."""
         return len(self._in_flight)
+
+    def list_calls(self) -> list[tuple[str, float]]:
+        """Each call in flight, with its claims, and for how many seconds."""
+        now = time.monotonic()
+        return [(task.get_name(), now - since) for task, since in tuple(self._in_flight.items())]
 
     async def start(self) -> None:
         """Serve.
@@ -160,7 +170,7 @@ class DraPluginServer:
             self._health.close()
         for task in self._in_flight:
             task.cancel()
-        await self.drain(KUBELET_TIMEOUT_SECONDS)
+        await self.drain(CANCEL_SECONDS)
         await self._server.stop(grace_seconds=1.0)
 
     def _service(self, version: DraVersion) -> grpc.GenericRpcHandler:
@@ -198,10 +208,12 @@ class DraPluginServer:
         self, request: pb.NodePrepareResourcesRequest, context: _Context, *, has_share_id: bool
     ) -> pb.NodePrepareResourcesResponse:
         refs = await _parse_refs(request.claims, context)
+        good, bad = sort_refs(refs)
+        outcomes = {uid: _failed(why) for uid, why in bad.items()}
         if self._refusal:
-            outcomes = {ref.uid: _failed(self._refusal) for ref in refs}
+            outcomes |= {ref.uid: _failed(self._refusal) for ref in good}
         else:
-            outcomes = await self._run(self._handler.prepare, refs, _failed, context)
+            outcomes |= await self._run(self._handler.prepare, good, _failed, context)
         return pb.NodePrepareResourcesResponse(
             claims={uid: _to_wire(outcome, has_share_id=has_share_id) for uid, outcome in outcomes.items()}
         )
@@ -210,7 +222,9 @@ class DraPluginServer:
         self, request: pb.NodeUnprepareResourcesRequest, context: _Context
     ) -> pb.NodeUnprepareResourcesResponse:
         refs = await _parse_refs(request.claims, context)
-        errors = await self._run(self._handler.unprepare, refs, str, context)
+        good, bad = sort_refs(refs)
+        # Nothing was ever prepared for the bad ones, and Unprepare of the unknown succeeds.
+        errors = dict.fromkeys(bad, "") | await self._run(self._handler.unprepare, good, str, context)
         return pb.NodeUnprepareResourcesResponse(
             claims={uid: pb.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()}
         )
@@ -227,7 +241,7 @@ class DraPluginServer:
             return {}  # a liveness probe
         started = asyncio.Event()
         task = asyncio.create_task(self._call_in_turn(call, refs, started), name=_describe(call, refs))
-        self._in_flight.add(task)
+        self._in_flight[task] = time.monotonic()
         task.add_done_callback(self._finish)
         try:
             done, _ = await asyncio.wait({task}, timeout=self._answer_seconds)
@@ -250,7 +264,7 @@ class DraPluginServer:
             return await call(refs)
 
     def _finish(self, task: asyncio.Task[Any]) -> None:
-        self._in_flight.discard(task)
+        self._in_flight.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, DranetError):
             log.error("bug in %s", task.get_name(), exc_info=error)

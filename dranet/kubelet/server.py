@@ -13,13 +13,31 @@ import grpc.aio
 
 from dranet.errors import DranetError, SettingsError
 from dranet.kubelet.folder import FolderWatch
-from dranet.kubelet.sockets import PLUGIN_DIR_MODE, PublishedSocket, check_socket_path
+from dranet.kubelet.sockets import PublishedSocket, check_socket_path, make_plugin_dir
 
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.1
 LONGEST_RETRY_SECONDS = 10.0
 _FOR_EVER_SECONDS = 1e9
+
+MAX_CONNECTIONS = 256
+"""At a time, on one socket. The kubelet has one or two; each takes a descriptor and some kilobytes."""
+MAX_CALLS = 1024
+"""At a time, on one connection: the kubelet has one for each pod that starts or ends."""
+MAX_REQUEST_BYTES = 4 << 20
+"""gRPC's own default, by which the kubelet lives, too. A claim takes about 100 bytes."""
+HANDSHAKE_SECONDS = 10
+"""For the first words of a connection; gRPC would wait for two minutes. Who has shaken hands may be silent
+for ever: the kubelet is, and takes the end of its connection for our end."""
+
+_OPTIONS = (
+    ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+    ("grpc.max_concurrent_streams", MAX_CALLS),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+    ("grpc.http2.settings_timeout", HANDSHAKE_SECONDS * 1000),
+)
 
 
 class UnixServer:
@@ -140,7 +158,8 @@ class UnixServer:
         previous, delay = self._server, FIRST_RETRY_SECONDS
         while True:
             try:
-                _make_folder(self.path.parent)
+                if not self.path.parent.is_dir():
+                    make_plugin_dir(self.path.parent)
                 await self._serve()
                 break
             except (DranetError, OSError) as error:
@@ -162,11 +181,7 @@ def _new_server(handlers: Sequence[grpc.GenericRpcHandler]) -> grpc.aio.Server:
     # gRPC's own fork handlers only write a warning at each fork while a server runs. Read by its core
     # when the first server of the process is made.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    return grpc.aio.server(handlers=handlers)
-
-
-def _make_folder(folder: Path) -> None:
-    folder.mkdir(mode=PLUGIN_DIR_MODE, exist_ok=True)
+    return grpc.aio.server(handlers=handlers, options=_OPTIONS)
 
 
 def _cannot_listen(path: Path, cause: Exception | None = None) -> SettingsError:

@@ -14,11 +14,23 @@ import socket
 import stat
 from pathlib import Path
 
+from dranet import files
 from dranet.errors import SettingsError, StoreError
 from dranet.filelock import FileLock
 from dranet.socket_names import UNIX_PATH_MAX_BYTES
 
-PLUGIN_DIR_MODE = 0o750
+SOCKET_MODE = 0o600
+"""Of both sockets: the kubelet is root."""
+
+
+def make_plugin_dir(folder: Path) -> None:
+    """The driver's own folder in the kubelet's ``plugins``: nobody but root has business in it.
+
+    Raises:
+        OSError: the disk refuses, or something else than a folder lies there.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
 
 
 def check_socket_path(path: Path) -> None:
@@ -136,6 +148,7 @@ class PublishedSocket:
             SettingsError: something that is not a socket lies there.
             OSError: the folder went away meanwhile.
         """
+        bound.chmod(SOCKET_MODE)  # whatever the umask was when it was bound
         # The removal is a step of its own: the kubelet takes remove and create for a new instance.
         _unlink_socket(self.path)
         bound.rename(self.path)

@@ -73,13 +73,19 @@ class DrivenNode:
             root / "plugins" / DRIVER_NAME / "dra.sock",
         )
 
-    async def start(self, *, wait: bool = True) -> None:
-        """Start the driver, and wait until it is ready."""
-        await self.testbed.driver.start({"kubeconfig": str(self._kubeconfig)})
+    async def start(self, *, wait: bool = True, command: Sequence[str] = ()) -> None:
+        """Start the driver, or the build ``command`` of it, and wait until it is ready."""
+        await self.testbed.driver.start({"kubeconfig": str(self._kubeconfig)}, command=command)
         if wait:
             await self.testbed.driver.wait_ready(READY_SECONDS)
 
-    async def claim(self, name: str, *results: Result, spec: Sequence[JsonObject] = ()) -> ClaimRef:
+    async def claim(
+        self,
+        name: str,
+        *results: Result,
+        spec: Sequence[JsonObject] = (),
+        config: Sequence[JsonObject] = (),
+    ) -> ClaimRef:
         """A claim, allocated and reserved past the scheduler, for a pod that only the API server knows."""
         requests = list(spec) or [
             {"name": result.request, "exactly": {"deviceClassName": "any"}} for result in results
@@ -97,7 +103,7 @@ class DrivenNode:
         node_selector = {"nodeSelectorTerms": [{"matchFields": [_OF_THIS_NODE]}]}
         status = {
             "allocation": {
-                "devices": {"results": [result.to_json() for result in results]},
+                "devices": {"results": [result.to_json() for result in results], "config": list(config)},
                 "nodeSelector": node_selector,
             },
             "reservedFor": [{"resource": "pods", "name": name, "uid": await self._make_consumer(name)}],

@@ -64,8 +64,8 @@ REGISTRATION = (
     ),
     _proven(
         "1.2",
-        "The driver's folder is its own and must exist: we make it, for owner and group.",
-        f"{_WHOLE}::test_the_plugin_folder_is_made_for_its_owner_and_group_only",
+        "The driver's folder is its own and must exist: we make it, for its owner alone.",
+        f"{_WHOLE}::test_the_plugin_folder_is_made_for_its_owner_only",
     ),
     _proven(
         "1.2",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import sys
 from pathlib import Path
 
 import grpc
@@ -121,26 +121,23 @@ async def test_a_kill_between_the_commit_and_the_answer_is_repaired_by_the_repet
 ) -> None:
     """2.3, 10: the promise is on disk and nobody heard of it. The kubelet asks again and gets it."""
     claim = await node.claim("cut", Result(NIC))
-    blocked = _make_cdi_write_hang(node.testbed.places.cdi_dir, claim.uid)
-    call = asyncio.create_task(node.calls.prepare([claim]))
-    await until(lambda: asyncio.to_thread(lambda: claim.uid in node.stored()))
-    assert not call.done()
-    await node.testbed.driver.kill()
+    await node.testbed.driver.stop()
+    await node.start(command=dies_at("prepare:record-committed", node.testbed.places.work_dir))
     with pytest.raises(grpc.aio.AioRpcError) as cut:
-        await call
+        await node.calls.prepare([claim])
     assert cut.value.code() is grpc.StatusCode.UNAVAILABLE
-    blocked.unlink()
+    await until(lambda: asyncio.to_thread(lambda: not node.testbed.driver.is_running))
+    assert claim.uid in node.stored()
     await node.start()
     assert node.stored() == {claim.uid}
     (device,) = (await node.calls.prepare([claim])).claims[claim.uid].devices
     assert set(device.cdi_device_ids) <= node.cdi_names()
 
 
-def _make_cdi_write_hang(cdi_dir: Path, uid: str) -> Path:
-    """The spec file is written after the commit; to open a FIFO that nobody reads takes for ever."""
-    path = cdi_dir / f".dra.net-claim_{uid}.json.tmp"
-    os.mkfifo(path)
-    return path
+def dies_at(step: str, folder: Path) -> tuple[str, ...]:
+    """A build of the driver that kills itself when it comes to the step for the first time."""
+    build = (sys.executable, "-m", "tests.survival.builds.dying_driver", str(folder))
+    return (*build, "--die-at", f"{step}:1")
 
 
 async def test_what_was_prepared_by_one_process_is_unprepared_by_the_next(node: DrivenNode) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -291,11 +292,18 @@ async def test_who_is_not_given_the_duties_tells_who_has_them(
         assert caplog.text.count("they are not given") == 2
 
 
-async def test_words_that_cannot_be_removed_end_nobody(tmp_path: Path) -> None:
+async def test_words_that_cannot_be_removed_end_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a disk that has turned read-only."""
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
     async with running(tmp_path, "old") as old:
+        monkeypatch.setattr("dranet.files.remove_file", refuse)
         for name in ("new", "dead"):
-            (tmp_path / "instances" / f"{name}.wants-duties").mkdir()
+            (tmp_path / "instances" / f"{name}.wants-duties").touch()
         async with running(tmp_path, "new", fit=False) as new:
             await eventually(lambda: old.state is InstanceState.RETIRED)
             await eventually(lambda: new.state is InstanceState.ON_DUTY)
@@ -399,5 +407,5 @@ class TestInstances:
 
     def test_a_folder_that_cannot_be_made_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with pytest.raises(SettingsError, match=r"cannot make .*file/instances"):
+        with pytest.raises(SettingsError, match=r"cannot use folder .*file/instances"):
             Instances(tmp_path / "file" / "instances", "one", lambda _: ()).join()

@@ -15,8 +15,8 @@ from dranet.telemetry import Metrics
 
 
 @asynccontextmanager
-async def serving(parts: Mapping[str, PartState]) -> AsyncIterator[ProbeServer]:
-    server = ProbeServer("127.0.0.1:0", Metrics(), lambda: parts)
+async def serving(parts: Mapping[str, PartState], fault: str = "") -> AsyncIterator[ProbeServer]:
+    server = ProbeServer("127.0.0.1:0", Metrics(), lambda: parts, read_fault=lambda: fault)
     await server.start()
     try:
         yield server
@@ -41,6 +41,11 @@ async def get(server: ProbeServer, path: str) -> tuple[int, str]:
 async def test_health_answers_while_the_loop_runs() -> None:
     async with serving({"runtime": PartState(False)}) as server:
         assert await get(server, "/healthz") == (200, "ok\n")
+
+
+async def test_health_is_500_and_says_why_where_only_a_new_process_helps() -> None:
+    async with serving({}, fault="the thread is gone") as server:
+        assert await get(server, "/healthz") == (500, "the thread is gone\n")
 
 
 async def test_readiness_is_503_and_names_the_part_that_is_not_ready() -> None:

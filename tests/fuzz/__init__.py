@@ -5,8 +5,8 @@ atheris, mutates the bytes towards code that no input has reached. A target runs
 since libFuzzer ends the process that it runs in.
 """
 
-INSTRUMENTED = ("dranet.claims", "dranet.model", "dranet.kernel")
+INSTRUMENTED = ("dranet.claims", "dranet.model", "dranet.kernel", "dranet.wire", "dranet.cluster")
 """Packages whose branches guide the fuzzer; nothing of them may be imported before it is asked to watch."""
 
-NAMES = ["config", "claim", "plan", "plan-for-another-link", "dhcp"]
+NAMES = ["config", "claim", "plan", "plan-for-another-link", "dhcp", "nri-frames", "http"]
 """The keys of ``targets.TARGETS``."""

@@ -138,7 +138,9 @@ async def get_info(root: Path, seconds: float = DEADLINE) -> registration_pb2.Pl
 
 
 async def prepare(root: Path, uid: str) -> dra_v1_pb2.NodePrepareResourcesResponse:
-    request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[dra_v1_pb2.Claim(uid=uid)])
+    request = dra_v1_pb2.NodePrepareResourcesRequest(
+        claims=[dra_v1_pb2.Claim(namespace="team", name="a", uid=uid)]
+    )
     return await ask(dra_socket(root), PREPARE, request, dra_v1_pb2.NodePrepareResourcesResponse)
 
 
@@ -178,14 +180,16 @@ async def test_the_endpoint_that_is_registered_answers(kubelet_root: Path) -> No
             "v1.DRAResourceHealth",
             "v1alpha1.DRAResourceHealth",
         ]
-        request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[dra_v1_pb2.Claim(uid="a")])
+        request = dra_v1_pb2.NodePrepareResourcesRequest(
+            claims=[dra_v1_pb2.Claim(namespace="team", name="a", uid="a")]
+        )
         answer = await ask(Path(info.endpoint), PREPARE, request, dra_v1_pb2.NodePrepareResourcesResponse)
     assert list(answer.claims) == ["a"]
 
 
-async def test_the_plugin_folder_is_made_for_its_owner_and_group_only(kubelet_root: Path) -> None:
+async def test_the_plugin_folder_is_made_for_its_owner_only(kubelet_root: Path) -> None:
     async with running(kubelet_root):
-        assert dra_socket(kubelet_root).parent.stat().st_mode & 0o777 == 0o750
+        assert dra_socket(kubelet_root).parent.stat().st_mode & 0o777 == 0o700
 
 
 async def test_the_plugin_can_start_again_after_it_stopped(kubelet_root: Path) -> None:
@@ -294,7 +298,9 @@ async def test_instances_that_share_have_sockets_of_their_own_and_each_removes_i
         "dra.net-old-reg.sock",
     ]
     await old.deregister()
-    request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[dra_v1_pb2.Claim(uid="a")])
+    request = dra_v1_pb2.NodePrepareResourcesRequest(
+        claims=[dra_v1_pb2.Claim(namespace="team", name="a", uid="a")]
+    )
     for name in ("old", "new"):  # who has left the registry serves what still comes
         path = dra_socket(kubelet_root).with_name(f"dra-{name}.sock")
         answer = await ask(path, PREPARE, request, dra_v1_pb2.NodePrepareResourcesResponse)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from dranet import files
 from dranet.model.health import FaultKind
 from dranet.model.health_damping import FaultState
 from dranet.model.health_tracker import DeviceMemory, KnownFault
@@ -36,9 +37,7 @@ class HealthFile:
     def read(self) -> dict[str, DeviceMemory]:
         """Memories by device; empty where there are none of this boot."""
         try:
-            with self._path.open(encoding="utf-8") as file:
-                document = json.loads(file.read(_MOST_BYTES))
-            return self._decode(document)
+            return self._decode(json.loads(files.read_file(self._path, _MOST_BYTES)))
         except FileNotFoundError:
             return {}
         except (
@@ -57,9 +56,8 @@ class HealthFile:
         """Replace the file. Blocking."""
         fresh = self._path.with_suffix(".new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-            fresh.write_text(json.dumps(self._encode(memories)), encoding="utf-8")
-            fresh.replace(self._path)
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
+            files.replace_file(self._path, fresh, json.dumps(self._encode(memories)).encode())
             self._complained = False
         except OSError as error:
             if not self._complained:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from dranet import marks
 from dranet.driver.instances.handover import Handover
 from dranet.driver.reports.reporter import Reporter
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
@@ -30,6 +31,8 @@ class Leaving:
         self._store = store
         self._reporter = reporter
         self.begun = False
+        self.waiting_for: tuple[str, ...] = ()
+        """Pods whose sandboxes are waited for, as last seen."""
 
     async def run(self, seconds: float) -> None:
         """End our part of the work, within about so many seconds, and say the last words."""
@@ -49,6 +52,7 @@ class Leaving:
         loop = asyncio.get_running_loop()
         await self._kubelet.drain(deadline - loop.time())
         await self._kubelet.deregister()
+        marks.reached(marks.Step.HANDOVER_DEREGISTERED)
         await asyncio.sleep(LINGER_SECONDS)
         await self._kubelet.drain(deadline - loop.time())
 
@@ -57,15 +61,17 @@ class Leaving:
         loop = asyncio.get_running_loop()
         self._kubelet.refuse("the driver is stopping; the kubelet tries again with its successor")
         await self._kubelet.drain(deadline - loop.time())
-        told: list[str] = []
         while (waiting := self._pods_waiting()) and loop.time() < deadline:
-            if waiting != told:
+            if waiting != self.waiting_for:
                 log.info("waiting for pod sandboxes to run: %s", ", ".join(waiting))
-                told = waiting
+                self.waiting_for = waiting
             await asyncio.sleep(DRAIN_POLL_SECONDS)
+        self.waiting_for = ()
         if waiting:
             log.warning("stopping although prepared pods have not run yet: %s", ", ".join(waiting))
 
-    def _pods_waiting(self) -> list[str]:
+    def _pods_waiting(self) -> tuple[str, ...]:
         """Pods that were promised a NIC and whose sandbox has not run yet."""
-        return [str(record.pod) for record in self._store.get_all() if record.plans and not record.netns_path]
+        return tuple(
+            str(record.pod) for record in self._store.get_all() if record.plans and not record.netns_path
+        )

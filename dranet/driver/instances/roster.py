@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from dranet import files, marks
 from dranet.errors import DranetError, SettingsError, StoreError
 from dranet.filelock import FileLock
 from dranet.kubelet.sockets import remove_dead_socket
@@ -21,7 +22,6 @@ log = logging.getLogger(__name__)
 
 FOLDER = "instances"
 """In the state folder."""
-FOLDER_MODE = 0o750
 _LOCK = ".lock"
 _REQUEST = ".wants-duties"
 _GOODBYE = ".is-leaving"
@@ -48,11 +48,12 @@ class Instances:
             StoreError: the folder cannot be used.
         """
         try:
-            for folder in (self.folder.parent, self.folder):
-                folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            files.make_folder(self.folder.parent, is_setting=True)
+            files.make_folder(self.folder)
         except OSError as error:
             raise SettingsError(
-                f"cannot make {self.folder}: {error.strerror}", hint="check --state-dir"
+                f"cannot use folder {self.folder}: {error.strerror}",
+                hint=files.hint_for(error, "check --state-dir"),
             ) from error
         if not self._lock.acquire(time.monotonic() + _JOIN_SECONDS):
             raise SettingsError(
@@ -61,6 +62,7 @@ class Instances:
             )
         self._withdraw_words(self._own)  # of a dead process: a container that restarts has the same UID
         self._remove_dead()
+        marks.reached(marks.Step.HANDOVER_JOINED)
 
     def stay(self) -> None:
         """Be there again where somebody has removed our file: others would take us for dead. Repeatable."""
@@ -70,7 +72,7 @@ class Instances:
             log.warning("%s was removed while this instance lives: making it again", self._lock.path)
         self._lock.close()
         try:
-            self.folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            files.make_folder(self.folder)
             self._lock.try_acquire()
         except (OSError, StoreError) as error:
             log.debug("cannot make %s again: %s", self._lock.path, error)
@@ -79,6 +81,7 @@ class Instances:
         """Be gone for the others; repeatable. The last thing that an instance does."""
         if self._lock.held:
             _remove(self._lock.path)
+            marks.reached(marks.Step.HANDOVER_NAME_REMOVED)
             self._withdraw_words(
                 self._own
             )  # afterwards: who looks between the two must not take us for staying
@@ -93,6 +96,7 @@ class Instances:
     def request(self) -> None:
         """Ask who has the duties to hand them over; repeatable."""
         self._leave_word(_REQUEST)
+        marks.reached(marks.Step.HANDOVER_REQUEST_LEFT)
 
     def find_askers(self) -> frozenset[str]:
         """Those that asked, also when they are dead by now."""
@@ -112,7 +116,7 @@ class Instances:
 
     def _leave_word(self, word: str) -> None:
         try:
-            self._word(self._own, word).touch()
+            files.touch(self._word(self._own, word))
         except OSError as error:
             log.debug("cannot tell the other instances: %s", error)
 
@@ -129,7 +133,9 @@ class Instances:
         return self.folder / f"{name}{_LOCK}"
 
     def _list_names(self, suffix: str) -> frozenset[str]:
-        return frozenset(path.name.removesuffix(suffix) for path in self.folder.glob(f"*{suffix}"))
+        """What is no file tells of nobody."""
+        found = self.folder.glob(f"*{suffix}")
+        return frozenset(path.name.removesuffix(suffix) for path in found if files.is_file(path))
 
     def _lives(self, name: str) -> bool:
         """A lock that cannot be asked for counts as held."""
@@ -145,7 +151,7 @@ class Instances:
         one that knew nothing of this folder there is only the lock of the plugin folder, which we have."""
         for name in (self._list_names(_LOCK) | {_ALONE}) - {self._own}:
             with contextlib.closing(FileLock(self._path(name))) as lock:
-                if not lock.try_acquire():
+                if not _can_take(lock):
                     continue
                 for path in self._sockets_of(name if name != _ALONE else ""):
                     if remove_dead_socket(path):
@@ -158,6 +164,15 @@ class Instances:
         return f" (pid {pid})" if pid else ""
 
 
+def _can_take(lock: FileLock) -> bool:
+    """A lock that cannot be asked for is nobody's whose leavings are ours to remove."""
+    try:
+        return lock.try_acquire()
+    except StoreError as error:
+        log.warning("left as it is: %s", error)
+        return False
+
+
 def list_living(folder: Path) -> list[str]:
     """Pod UIDs of all that live, ourselves included, for messages."""
     return sorted(Instances(folder, "", lambda _: ()).find_others())
@@ -166,6 +181,6 @@ def list_living(folder: Path) -> list[str]:
 def _remove(path: Path) -> None:
     """What cannot be removed, as on a disk that turned read-only, is void when its owner is dead."""
     try:
-        path.unlink(missing_ok=True)
+        files.remove_file(path)
     except OSError as error:
         log.debug("cannot remove %s: %s", path, error)

@@ -2,30 +2,36 @@
 
 ``<state_dir>/metadata/<claim uid>/<request>/<driver>-metadata.json``. The folder of a request is what a
 container sees, and has nothing in it but the file, which is replaced by a rename: a reader finds the old one
-or the new one, also in a container that runs already. No file is synced to the disk, because after a power
-cut every claim is prepared anew; so the runtime's hook can write one.
+or the new one, also in a container that runs already. Whoever a container runs as may read both; the folders
+above them are for the driver alone, as a mount does not ask for them. No file is synced to the disk, because
+after a power cut every claim is prepared anew; so the runtime's hook can write one.
 """
 
 from __future__ import annotations
 
-import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dranet import files
 from dranet.claims.metadata import JsonObject, MetadataError, decode_stream, encode_stream, file_name
 from dranet.errors import ProtocolError, StoreError
 from dranet.filelock import FileLock
 from dranet.runtime.cdi import is_name
 
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
-"""Whoever a container runs as may read."""
+"""Of what a container sees."""
+
+_MOST_BYTES = 8 << 20
+"""Of a file; one device's part is a few kilobytes."""
 
 LOCK_SECONDS = 0.5
 """How long one waits for the other instance of a rolling update, which holds the lock for one small write."""
 
 _LOCK = ".lock"
+_TEMPORARY = ".new"
 
 
 class MetadataFiles:
@@ -50,7 +56,8 @@ class MetadataFiles:
             ProtocolError: as :meth:`folder_of`.
         """
         try:
-            return decode_stream((self.folder_of(claim_uid, request) / self._name).read_bytes())
+            path = self.folder_of(claim_uid, request) / self._name
+            return decode_stream(files.read_file(path, _MOST_BYTES))
         except (OSError, MetadataError):
             return None
 
@@ -71,7 +78,8 @@ class MetadataFiles:
                 if before is not None and before[0] == document:
                     return False
                 content = encode_stream(document, 1 if before is None else before[1] + 1)
-                _replace_file(folder / self._name, folder.parent / f".{request}.new", content)
+                temporary = folder.parent / f".{request}{_TEMPORARY}"
+                files.replace_file(folder / self._name, temporary, content, FILE_MODE)
         except OSError as error:
             raise self._unwritable(folder, error) from error
         return True
@@ -79,17 +87,32 @@ class MetadataFiles:
     def remove(self, claim_uid: str) -> None:
         """Remove all files of a claim; nothing there is fine. Containers that still run lose them.
 
+        What the driver did not make there stays.
+
         Raises:
             StoreError: the folder cannot be written.
             ProtocolError: the uid cannot be part of a path.
         """
         folder = self._claim_folder(claim_uid)
         try:
-            for path in (*sorted(folder.rglob("*"), reverse=True), folder):
+            files.check_folder(self._folder)
+            files.check_folder(folder)
+            for path in folder.iterdir():
                 with suppress(FileNotFoundError):  # the other instance removes them, too
-                    path.rmdir() if path.is_dir() else path.unlink()
+                    self._remove_own(path)
+            folder.rmdir()
+        except FileNotFoundError:
+            return
         except OSError as error:
             raise self._unwritable(folder, error) from error
+
+    def _remove_own(self, path: Path) -> None:
+        """One entry of a claim's folder."""
+        if stat.S_ISDIR(path.lstat().st_mode):
+            files.remove_file(path / self._name)
+            path.rmdir()
+        elif path.name == _LOCK or path.name.endswith(_TEMPORARY):
+            files.remove_file(path)
 
     def list_claims(self) -> frozenset[str]:
         """Uids of all claims that have files here.
@@ -98,6 +121,7 @@ class MetadataFiles:
             StoreError: the folder cannot be read.
         """
         try:
+            files.check_folder(self._folder)
             return frozenset(entry.name for entry in self._folder.iterdir() if is_name(entry.name))
         except FileNotFoundError:
             return frozenset()
@@ -126,7 +150,9 @@ class MetadataFiles:
     def _unwritable(self, path: Path, error: OSError) -> StoreError:
         return StoreError(
             f"device metadata {path}: {error.strerror}",
-            hint=f"make {self._folder} writable, with free space, or set device_metadata to false",
+            hint=files.hint_for(
+                error, f"make {self._folder} writable, with free space, or set device_metadata to false"
+            ),
             retryable=True,
         )
 
@@ -138,15 +164,6 @@ def _checked(name: str) -> str:
 
 
 def _make_folders(folder: Path, root: Path) -> None:
-    for each in (root, folder.parent, folder):
-        if not each.is_dir():
-            each.mkdir(parents=True, exist_ok=True)
-            each.chmod(FOLDER_MODE)  # whatever the umask is
-
-
-def _replace_file(path: Path, temporary: Path, content: bytes) -> None:
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, FILE_MODE)
-        file.write(content)
-    temporary.replace(path)
+    files.make_folder(root, is_setting=not root.parent.exists())
+    files.make_folder(folder.parent)
+    files.make_folder(folder, FOLDER_MODE)

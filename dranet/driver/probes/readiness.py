@@ -53,7 +53,8 @@ class Readiness:
     def _read_runtime(self) -> PartState:
         if self._runtime.is_ready:
             return PartState(True)
-        return PartState(False, f"NRI is not connected: {self._runtime.last_failure or 'not tried yet'}")
+        reason = f"NRI is not connected: {self._runtime.last_failure or 'not tried yet'}"
+        return PartState(False, self._runtime.fault or reason)
 
     def _read_slices(self) -> PartState:
         if self._handover.state is not InstanceState.ON_DUTY:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from dranet import files
 from dranet.driver.probes.server import PartState
 from dranet.errors import SettingsError
 
@@ -37,13 +38,13 @@ class ReadyFile:
             SettingsError: the folder is missing, or cannot be written.
         """
         try:
-            self._path.unlink(missing_ok=True)
-            self._path.touch()
-            self._path.unlink()
+            files.remove_file(self._path)
+            files.touch(self._path)
+            files.remove_file(self._path)
         except OSError as error:
             raise SettingsError(
                 f"--ready-file: cannot write {self._path}: {error.strerror}",
-                hint="mount an emptyDir at its folder",
+                hint=files.hint_for(error, "mount an emptyDir at its folder"),
             ) from error
 
     async def run(self) -> None:
@@ -60,9 +61,9 @@ class ReadyFile:
             return
         try:
             if ready:
-                self._path.touch()
+                files.touch(self._path)
             else:
-                self._path.unlink(missing_ok=True)
+                files.remove_file(self._path)
         except OSError as error:
             log.warning("ready file %s: %s", self._path, error.strerror)
         self._there = ready
@@ -70,5 +71,5 @@ class ReadyFile:
     def remove(self) -> None:
         """Not ready any more, whatever the parts say; repeatable."""
         with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            files.remove_file(self._path)
         self._there = False

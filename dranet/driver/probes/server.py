@@ -1,9 +1,9 @@
 """``/healthz``, ``/readyz`` and ``/metrics`` over plain HTTP, served from the event loop.
 
-``/healthz`` answers as long as the loop runs: the kubelet restarts us when it does not. ``/readyz`` lists
-each part with its state and is 503 until all are ready; a lost peer shows here and is not a crash.
-``/readyz?verbose`` adds what was found out about the peers' features, which never make the driver unready;
-``?verbose=json`` is the same for programs (``dranet doctor``).
+``/healthz`` answers as long as the loop runs, and is 500 when something is gone that only a new process has:
+the kubelet restarts us. ``/readyz`` lists each part with its state and is 503 until all are ready; a lost
+peer shows here and is not a crash. ``/readyz?verbose`` adds what was found out about the peers' features,
+which never make the driver unready; ``?verbose=json`` is the same for programs (``dranet doctor``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from dranet.telemetry import Metrics
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS = 5.0
+"""For a request to come and its answer to be taken, together."""
 MAX_HEADER_BYTES = 16 * 1024
+MAX_CONNECTIONS = 64
+"""At a time. The port is open to whoever reaches the node; hooks need descriptors, too."""
 PORT_RETRY_SECONDS = 0.2
 
 
@@ -41,6 +44,9 @@ class Response:
     content_type: str = "text/plain; charset=utf-8"
 
 
+OK = Response("200 OK", b"ok\n")
+
+
 class ProbeServer:
     """A tiny HTTP/1.1 server: GET and HEAD, one request a connection.
 
@@ -56,6 +62,7 @@ class ProbeServer:
         *,
         may_wait: Callable[[], bool] = bool,
         read_features: Callable[[], Sequence[Finding]] = tuple,
+        read_fault: Callable[[], str] = str,
     ) -> None:
         host, _, port = bind_address.rpartition(":")
         self._host = host.strip("[]") or None
@@ -63,9 +70,12 @@ class ProbeServer:
         self._metrics = metrics
         self._read_state = read_state
         self._may_wait = may_wait
+        self._read_fault = read_fault
         self._read_features = read_features
         self._wanted = asyncio.Event()
         self._server: asyncio.Server | None = None
+        self._callers: dict[asyncio.StreamWriter, None] = {}
+        """Oldest first."""
 
     async def start(self) -> None:
         """Listen, or leave that to :meth:`run` while the port is the predecessor's.
@@ -131,15 +141,26 @@ class ProbeServer:
             await self._server.wait_closed()
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._make_room(writer)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._answer(request))
-                await writer.drain()
-        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+                writer.close()
+                await writer.wait_closed()  # so that who does not read is cut off, too
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             log.debug("a probe request ended early")
         finally:
-            writer.close()
+            self._callers.pop(writer, None)
+            writer.transport.abort()
+
+    def _make_room(self, newest: asyncio.StreamWriter) -> None:
+        """Who has been here for longest goes first: a real prober says what it wants at once, and is gone."""
+        self._callers[newest] = None
+        while len(self._callers) > MAX_CONNECTIONS:
+            oldest = next(iter(self._callers))
+            self._callers.pop(oldest)
+            oldest.transport.abort()
 
     def _answer(self, request: bytes) -> bytes:
         method, _, rest = request.partition(b" ")
@@ -155,7 +176,8 @@ class ProbeServer:
         if method not in (b"GET", b"HEAD"):
             return Response("405 Method Not Allowed", b"only GET and HEAD\n")
         if path == b"/healthz":
-            return Response("200 OK", b"ok\n")
+            fault = self._read_fault()
+            return Response("500 Internal Server Error", f"{fault}\n".encode()) if fault else OK
         if path == b"/readyz":
             return self._readiness(query)
         if path == b"/metrics":

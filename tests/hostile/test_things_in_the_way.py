@@ -1,0 +1,373 @@
+"""What lies under the driver's own names and is not the driver's: never followed, waited for, or removed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dranet import files
+from dranet.driver.gate import ReadyGate
+from dranet.driver.health.file import HealthFile
+from dranet.driver.instances.roster import Instances
+from dranet.driver.metadata.files import MetadataFiles
+from dranet.driver.probes.ready_file import ReadyFile
+from dranet.errors import DranetError, SettingsError, StoreError
+from dranet.filelock import FileLock, NamedLocks
+from dranet.kubelet.sockets import OwnerLock, PublishedSocket, make_plugin_dir
+from dranet.runtime.cdi import CdiDevice, CdiSpecs
+
+UID = "0b51c6a2-7d3f-4c19-9e5c-000000000001"
+SECRET = "not the driver's"
+Plant = Callable[[Path], None]
+
+
+def _link(path: Path) -> None:
+    path.symlink_to(_victim(path))
+
+
+def _dangling_link(path: Path) -> None:
+    path.symlink_to(path.with_name("made-outside"))
+
+
+def _link_to_folder(path: Path) -> None:
+    outside = path.parent / "outside"
+    outside.mkdir(exist_ok=True)
+    (outside / UID).write_text(SECRET)
+    path.symlink_to(outside)
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+    (path / "kept").write_text(SECRET)
+
+
+def _device(path: Path) -> None:
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero, which never ends
+    except PermissionError:
+        pytest.skip("device nodes cannot be made here")
+
+
+def _hard_link(path: Path) -> None:
+    path.hardlink_to(_victim(path))
+
+
+def _victim(path: Path) -> Path:
+    victim = path.with_name("victim")
+    victim.write_text(SECRET)
+    return victim
+
+
+SPECIAL: dict[str, Plant] = {
+    "link": _link,
+    "dangling link": _dangling_link,
+    "link to a folder": _link_to_folder,
+    "pipe": _pipe,
+    "socket": _socket,
+    "folder": _folder,
+    "device": _device,
+}
+
+
+def all_but(*kinds: str) -> pytest.MarkDecorator:
+    """Where one of them is what the driver makes there."""
+    names = [name for name in SPECIAL if name not in kinds]
+    return pytest.mark.parametrize("plant", [SPECIAL[name] for name in names], ids=names)
+
+
+@pytest.fixture(params=SPECIAL)
+def plant(request: pytest.FixtureRequest) -> Plant:
+    return SPECIAL[request.param]
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    """A pipe has no other end: whoever opens it like a file waits for ever."""
+    begin = time.monotonic()
+    yield
+    assert time.monotonic() - begin < 5
+
+
+def snapshot(path: Path) -> list[tuple[str, int, str]]:
+    """Everything in the folder of a planted thing, its content included."""
+    return sorted(
+        (str(each), each.lstat().st_mode, each.read_text() if files.is_file(each) else "")
+        for each in (path.parent, *path.parent.rglob("*"))
+    )
+
+
+def refused(path: Path, act: Callable[[], object], error: type[DranetError] = StoreError) -> None:
+    """It is refused with the path and the mend, and nothing has changed."""
+    before = snapshot(path)
+    with pytest.raises(error, match="which the driver did not make: move it away") as caught:
+        act()
+    assert str(path) in str(caught.value)
+    assert snapshot(path) == before
+
+
+def test_a_lock_file(short_folder: Path, plant: Plant) -> None:
+    path = short_folder / "duty.lock"
+    plant(path)
+    refused(path, FileLock(path).try_acquire)
+    assert FileLock(path).describe_holder() == ""
+
+
+def test_a_lock_file_with_a_second_name_is_not_written_to(short_folder: Path) -> None:
+    path = short_folder / "duty.lock"
+    _hard_link(path)
+    refused(path, FileLock(path).try_acquire)
+
+
+def test_a_file_of_locks_by_name(short_folder: Path, plant: Plant) -> None:
+    path = short_folder / "work.lock"
+    plant(path)
+
+    async def hold() -> None:
+        async with NamedLocks(path).hold(["a"]):
+            pass
+
+    refused(path, lambda: asyncio.run(hold()))
+
+
+def test_the_owners_lock_in_the_plugin_folder(short_folder: Path, plant: Plant) -> None:
+    path = short_folder / "dra.net.lock"
+    plant(path)
+    refused(path, OwnerLock(path).acquire, SettingsError)
+    refused(path, OwnerLock(path, shared=True).acquire, SettingsError)
+
+
+def test_a_cdi_spec(short_folder: Path, plant: Plant) -> None:
+    specs = CdiSpecs(short_folder, "dra.net")
+    for name in (f"dra.net-claim_{UID}.json", f".dra.net-claim_{UID}.json.tmp"):
+        path = short_folder / name
+        plant(path)
+        refused(path, lambda: specs.write(UID, [CdiDevice("nic")]))
+        refused(path, lambda: specs.remove(UID))
+        assert specs.list_claims() == set()
+        _clear(path)
+
+
+def an_attached_claim(state: Path) -> ReadyGate:
+    """Its gate is shut still."""
+    gate = ReadyGate(state)
+    gate.note_attached(UID, "/proc/self/ns/net")
+    return gate
+
+
+def test_a_ready_file(short_folder: Path, plant: Plant) -> None:
+    gate, path = an_attached_claim(short_folder), short_folder / "ready" / UID
+    path.parent.mkdir(mode=0o700)
+    plant(path)
+    if path.is_symlink():  # what the driver makes there, too: opening replaces it, and follows nothing
+        before = snapshot(short_folder / "ready" / "victim")
+        gate.open_again(UID)
+        gate.shut(UID)
+        assert not os.path.lexists(path)
+        assert [entry for entry in before if entry[0] != str(path)] == snapshot(path)
+        return
+    refused(path, lambda: gate.open_again(UID))
+    refused(path, lambda: gate.shut(UID))
+
+
+def test_the_folder_of_ready_files(short_folder: Path) -> None:
+    gate, path = an_attached_claim(short_folder), short_folder / "ready"
+    _link_to_folder(path)
+    refused(path, lambda: gate.open_again(UID))
+    refused(path, lambda: gate.shut(UID))
+    refused(path, gate.list_claims)
+
+
+@pytest.mark.parametrize("uid", ["../outside", "/tmp/outside", "a/b", "", ".", "..", "a\0b", "x\n"])
+def test_a_uid_that_leads_elsewhere_is_no_file_name_anywhere(short_folder: Path, uid: str) -> None:
+    gate, specs = ReadyGate(short_folder / "state"), CdiSpecs(short_folder / "cdi", "dra.net")
+    metadata = MetadataFiles(short_folder / "state", "dra.net")
+    (short_folder / "state/ready").mkdir(parents=True)
+    before = snapshot(short_folder / "state")
+    for act in (
+        lambda: gate.note_attached(uid, "/proc/self/ns/net"),
+        lambda: gate.close(uid),
+        lambda: specs.write(uid, [CdiDevice("nic")]),
+        lambda: specs.remove(uid),
+        lambda: metadata.write(uid, "nic", {}),
+        lambda: metadata.write(UID, uid, {}),
+        lambda: metadata.remove(uid),
+    ):
+        with pytest.raises(DranetError, match="cannot be part of"):
+            act()
+    assert snapshot(short_folder / "state") == before
+
+
+@all_but("folder")
+@pytest.mark.parametrize("name", ["metadata", f"metadata/{UID}", f"metadata/{UID}/nic"])
+def test_a_folder_of_device_metadata(short_folder: Path, plant: Plant, name: str) -> None:
+    path, metadata = short_folder / name, MetadataFiles(short_folder, "dra.net")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plant(path)
+    path.parent.chmod(0o700)
+    refused(path, lambda: metadata.write(UID, "nic", {"metadata": {}}))
+
+
+def test_removing_device_metadata_leaves_what_is_not_the_drivers(short_folder: Path, plant: Plant) -> None:
+    metadata = MetadataFiles(short_folder, "dra.net")
+    metadata.write(UID, "nic", {"metadata": {}})
+    path = short_folder / "metadata" / UID / "foreign"
+    plant(path)
+    before = [entry for entry in snapshot(path) if "foreign" in entry[0] or "victim" in entry[0]]
+    with pytest.raises(StoreError, match="not empty"):
+        metadata.remove(UID)
+    after = snapshot(path)
+    assert all(entry in after for entry in before)
+    assert not (short_folder / "metadata" / UID / "nic").exists()
+
+
+def test_the_memory_of_faults(short_folder: Path, plant: Plant, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("health.json", "health.new"):
+        path = short_folder / name
+        plant(path)
+        before, file = snapshot(path), HealthFile(short_folder / "health.json", "boot")
+        assert file.read() == {}
+        file.write({})  # best effort: it goes on, and says so
+        assert snapshot(path) == before
+        assert f"{path} is " in caplog.text
+        _clear(path)
+
+
+def test_the_file_of_readiness(short_folder: Path, plant: Plant) -> None:
+    path = short_folder / "ready"
+    plant(path)
+    refused(path, ReadyFile(path, dict).start, SettingsError)
+
+
+def test_the_lock_of_another_instance_tells_of_nobody(short_folder: Path, plant: Plant) -> None:
+    folder = short_folder / "instances"
+    folder.mkdir(mode=0o700)
+    path = folder / "other.lock"
+    plant(path)
+    before = snapshot(path)
+    instances = Instances(folder, "me", lambda _: ())
+    instances.join()
+    instances.say_goodbye()
+    assert instances.find_others() == frozenset()
+    instances.leave()
+    assert snapshot(path) == before
+
+
+def test_a_word_to_another_instance_is_not_written_elsewhere(short_folder: Path, plant: Plant) -> None:
+    folder = short_folder / "instances"
+    instances = Instances(folder, "me", lambda _: ())
+    instances.join()
+    path = folder / "me.wants-duties"
+    plant(path)
+    before = snapshot(path)
+    instances.request()
+    assert instances.find_askers() == frozenset()
+    assert snapshot(path) == before
+
+
+@all_but("socket")
+def test_a_public_socket(short_folder: Path, plant: Plant) -> None:
+    path = short_folder / "dra.sock"
+    plant(path)
+    before = snapshot(path)
+    bound = short_folder / "bound"
+    _socket(bound)
+    with pytest.raises(SettingsError, match="is not a socket") as caught:
+        PublishedSocket(path).publish(bound)
+    assert str(path) in str(caught.value)
+    bound.unlink()
+    assert snapshot(path) == before
+
+
+@all_but("folder")
+def test_the_plugin_folder(short_folder: Path, plant: Plant) -> None:
+    path = short_folder / "dra.net"
+    plant(path)
+    before = snapshot(path)
+    with pytest.raises(files.NotOurs, match="which the driver did not make"):
+        make_plugin_dir(path)
+    assert snapshot(path) == before
+
+
+def test_a_folder_of_somebody_else_is_not_used(short_folder: Path) -> None:
+    path, gate = short_folder / "ready", an_attached_claim(short_folder)
+    path.mkdir()
+    try:
+        os.chown(path, 12345, 12345)
+    except OSError:
+        pytest.skip("files cannot be given away here")
+    refused(path, lambda: gate.open_again(UID))
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
+def test_modes_hold_whatever_the_umask_is(short_folder: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        files.make_folder(short_folder / "state", is_setting=True)
+        metadata = MetadataFiles(short_folder / "state", "dra.net")
+        an_attached_claim(short_folder / "state").open_again(UID)
+        metadata.write(UID, "nic", {"metadata": {}})
+        HealthFile(short_folder / "state/health.json", "boot").write({})
+        CdiSpecs(short_folder / "cdi", "dra.net").write(UID, [CdiDevice("nic")])
+    finally:
+        os.umask(before)
+    found = {
+        str(each.relative_to(short_folder)): stat.S_IMODE(each.lstat().st_mode)
+        for each in short_folder.rglob("*")
+        if not each.is_symlink() and each.name != ".lock"
+    }
+    assert found == {
+        "state": 0o700,
+        "state/health.json": 0o600,
+        "state/attached": 0o700,
+        "state/ready": 0o700,
+        "state/metadata": 0o700,
+        f"state/metadata/{UID}": 0o700,
+        f"state/metadata/{UID}/nic": 0o755,
+        f"state/metadata/{UID}/nic/dra.net-metadata.json": 0o644,
+        "cdi": 0o755,
+        f"cdi/dra.net-claim_{UID}.json": 0o600,
+    }
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o700, 0o500])
+def test_rights_that_a_folder_gives_away_are_taken_back_and_none_are_added(
+    short_folder: Path, mode: int
+) -> None:
+    folder = short_folder / "state"
+    folder.mkdir()
+    folder.chmod(mode)
+    files.make_folder(folder, is_setting=True)
+    assert stat.S_IMODE(folder.stat().st_mode) == mode & 0o700
+
+
+def test_a_state_folder_may_be_reached_by_a_link_of_the_operators(short_folder: Path) -> None:
+    (short_folder / "disk").mkdir()
+    (short_folder / "state").symlink_to(short_folder / "disk")
+    instances = Instances(short_folder / "state/instances", "me", lambda _: ())
+    instances.join()
+    assert (short_folder / "disk/instances/me.lock").exists()
+    instances.leave()
+
+
+def _clear(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        (path / "kept").unlink()
+        path.rmdir()
+    else:
+        path.unlink()
