@@ -10,7 +10,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from dranet import malloc
+from dranet import files, malloc
 from dranet.settings import DECLARATIONS, Declaration, LogFormat, Settings, load_settings
 from dranet.telemetry import set_up_logging
 
@@ -78,12 +78,15 @@ def _end_quietly(*_: object) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT. An end that has to be forced has an exit code of its own."""
     signal.signal(signal.SIGTERM, _end_quietly)
+    os.umask(files.UMASK)
     malloc.use_one_heap()
     settings = settings_from(options)
     set_up_logging(settings.log_level, as_json=settings.log_format is LogFormat.JSON)
     from dranet.driver.app import run_driver
+    from dranet.driver.ending import Ending
 
-    asyncio.run(run_driver(settings))
+    with Ending(settings.drain_seconds) as ending:
+        asyncio.run(run_driver(settings, ending))
     return 0

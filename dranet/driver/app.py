@@ -1,8 +1,9 @@
 """The driver as a whole: its parts (``parts``) started in order, drained and stopped.
 
 Start: store, first scan, runtime, kubelet, publish, ready. Stop: not ready, refuse Prepare, wait for pods
-that are prepared but not yet running, then kubelet, runtime, reports, store. Slices stay published: a quick
-restart keeps them, and the kubelet wipes them after 30 s if we do not come back.
+that are prepared but not yet running, then kubelet, runtime, reports, store; all of it in the time that
+``ending`` gives. Slices stay published: a quick restart keeps them, and the kubelet wipes them after 30 s if
+we do not come back.
 
 Two instances may overlap on a node (``driver.instances``): both answer the kubelet and the runtime, the
 duties are of one. Who leaves then refuses nobody: it waits until the other is ready, and serves what
@@ -15,12 +16,13 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from typing import Any
 
 from dranet import __version__
 from dranet.cluster.client import ApiClient
 from dranet.driver.captured import CapturedFacts
+from dranet.driver.ending import MAIN_TASK, Ending
 from dranet.driver.parts import Parts
 from dranet.driver.policy import PolicySource
 from dranet.driver.publish import FactsReader
@@ -37,7 +39,7 @@ WORKER_THREADS = 4
 """For blocking kernel and disk work, which one lock serialises for the most part."""
 
 
-async def run_driver(settings: Settings) -> None:
+async def run_driver(settings: Settings, ending: Ending) -> None:
     """Run until SIGTERM or SIGINT, then drain.
 
     Raises:
@@ -46,18 +48,27 @@ async def run_driver(settings: Settings) -> None:
         KernelError: changes of the node cannot be followed any more.
     """
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(Workers(WORKER_THREADS))
+    ending.stop_with(stop.set)
+    asyncio.get_running_loop().set_default_executor(Workers(WORKER_THREADS))
     FileLock.pod_uid = settings.pod_uid
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    # What the operator wrote is judged before anything outside is asked.
-    policy, reader = PolicySource(settings), _open_reader(settings)
-    async with _api_client(settings) as client:
-        try:
-            await Driver(Parts(settings, client, policy, reader)).run(stop)
-        except ExceptionGroup as group:
-            raise _first(group) from group
+    _name_this_task(MAIN_TASK)
+    try:
+        # What the operator wrote is judged before anything outside is asked.
+        policy, reader = PolicySource(settings), _open_reader(settings)
+        async with _api_client(settings) as client:
+            driver = Driver(Parts(settings, client, policy, reader))
+            ending.describe_work = driver.describe_work
+            await driver.run(stop)
+    except ExceptionGroup as group:
+        raise _first(group) from group
+    finally:
+        ending.begin()
+
+
+def _name_this_task(name: str) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.set_name(name)
 
 
 def _open_reader(settings: Settings) -> FactsReader:
@@ -88,9 +99,15 @@ class Driver:
             stack.enter_context(contextlib.closing(self._parts.store))
             stack.enter_context(contextlib.closing(self._parts.pod_links))
             stack.enter_context(contextlib.closing(self._parts.attachments))
-            await self._prepare_state()
-            await stack.enter_async_context(self._serving())
-            await self._work_until(stop)
+            if await _done_before(stop, self._prepare_state()):
+                await stack.enter_async_context(self._serving())
+                await self._work_until(stop)
+
+    def describe_work(self) -> Sequence[str]:
+        """What the end may wait for, in memory alone: calls of the kubelet, pods that were promised a NIC."""
+        calls = [f"{call} for {seconds:.1f} s" for call, seconds in self._parts.kubelet.list_calls()]
+        pods = self._parts.leaving.waiting_for
+        return calls + ([f"sandboxes of prepared pods have not run: {', '.join(pods)}"] if pods else [])
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -99,7 +116,7 @@ class Driver:
                 tasks.create_task(self._parts.kubelet.watch(), name="kubelet"),
                 tasks.create_task(self._parts.publish.run(), name="publish: scan"),
                 tasks.create_task(self._parts.reporter.run(), name="report"),
-                tasks.create_task(self._reconcile_loop(), name="reconcile"),
+                tasks.create_task(self._parts.reconcile.run(), name="reconcile"),
                 tasks.create_task(self._parts.succession.run(), name="succession"),
                 tasks.create_task(self._parts.lifelines.run(), name="lifelines"),
                 tasks.create_task(self._parts.health.run(), name="health"),
@@ -118,14 +135,15 @@ class Driver:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._parts.publisher.run(), name="publish: slices")
             tasks.create_task(self._parts.leases.run(), name="leases")
+            tasks.create_task(self._parts.reconcile.run_regularly(), name="reconcile: regularly")
 
     async def _prepare_state(self) -> None:
         """Before anybody can call: put aside what a reboot made void, and see the node once.
 
         While a node boots, its tables may change too fast to be read. Prepare and publish scan again.
         """
-        await asyncio.to_thread(self._parts.reconciler.forget_other_boots)
-        await asyncio.to_thread(self._parts.reconciler.sweep_leftovers)
+        await asyncio.to_thread(self._parts.files.forget_other_boots)
+        await asyncio.to_thread(self._parts.files.sweep_leftovers)
         await asyncio.to_thread(self._parts.health.recall)
         try:
             await asyncio.to_thread(self._parts.inventory.scan)
@@ -147,13 +165,20 @@ class Driver:
             stack.push_async_callback(self._parts.kubelet.stop)
             yield
 
-    async def _reconcile_loop(self) -> None:
-        while True:
-            snapshot = await self._parts.snapshots.get()
-            await asyncio.to_thread(self._parts.reconciler.reconcile, snapshot)
+
+async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+    """Do ``work``, unless ``stop`` is set before it has ended. What hangs in a thread then goes on there."""
+    told, working = asyncio.create_task(stop.wait()), asyncio.create_task(work, name="start")
+    try:
+        await asyncio.wait({told, working}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return not stop.is_set()
+    finally:
+        await _end({told, working})
 
 
-async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Cancel, until they have ended: where a cancellation meets the end of a wait, it may be lost
     (``asyncio.wait_for`` before Python 3.12)."""
     left = set(tasks)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from dranet.driver.at_work import noted
 from dranet.errors import DranetError, KernelError, Reason
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class _Job(Generic[T]):
         return True
 
     def run(self) -> None:
-        with self:
+        with self, noted(self._what):
             self._results.append(self._work())
         with self._lock:
             self._ended.set()

@@ -19,16 +19,17 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.driver.attachments import Attachments
 from dranet.driver.instances.work_locks import Work, WorkLocks
 from dranet.driver.lease_client import LeaseClient, check_namespace
 from dranet.driver.lease_records import HeldLease, LeaseEnd, LeaseRecords, iter_leases
 from dranet.driver.reports.announce import Announcer
+from dranet.driver.workers import NotedThreads
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
 from dranet.model.plan import DhcpLease, PreparedClaim
@@ -167,6 +168,7 @@ class Leases:
             outcome = Outcome.SUCCESS
         finally:
             self._metrics.requests.labels(outcome).inc()
+        marks.reached(marks.Step.PREPARE_LEASE_TAKEN)
         context = {"link": request.ifname, "address": lease.address, "server": lease.server}
         log.info("leased", extra={"context": context})
         return lease
@@ -181,6 +183,7 @@ class Leases:
         self._released.add(record.claim.uid)  # at once: a renewal under way has to know
         held = tuple(iter_leases([record]))
         await asyncio.gather(*(self._release_one(own.host_ifname, own.lease) for own in held))
+        marks.reached(marks.Step.RELEASE_LEASES_ENDED)
 
     async def _release_one(self, ifname: str, lease: DhcpLease) -> None:
         context = {"link": ifname, "address": lease.address, "server": lease.server}
@@ -354,9 +357,9 @@ class Leases:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     @functools.cached_property
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> NotedThreads:
         """Of its own: a silent server must not keep the driver from scanning. Made for the first lease."""
-        return ThreadPoolExecutor(THREADS, thread_name_prefix="dhcp")
+        return NotedThreads(THREADS, thread_name_prefix="dhcp")
 
 
 def next_attempt_age(lease: DhcpLease, age: float) -> float:

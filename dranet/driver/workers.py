@@ -14,12 +14,25 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from dranet import malloc
+from dranet.driver.at_work import noted
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Workers(ThreadPoolExecutor):
+class NotedThreads(ThreadPoolExecutor):
+    """A pool whose threads say what they are at (``at_work``)."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return super().submit(_noted, partial(fn, *args, **kwargs))
+
+
+def _noted(call: Callable[[], T]) -> T:
+    with noted(call):
+        return call()
+
+
+class Workers(NotedThreads):
     """The default executor of the driver's event loop.
 
     A look-up gets a thread that nobody waits for; who asks the same while it runs gets the same answer, so

@@ -15,6 +15,7 @@ import pytest
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
+from dranet.driver.ending import Ending
 from dranet.driver.instances.handover import InstanceState
 from dranet.driver.parts import Parts
 from dranet.driver.policy import PolicySource
@@ -62,8 +63,8 @@ async def test_what_the_operator_wrote_wrong_is_told_before_the_cluster_is_asked
         raise AssertionError("asked for the cluster")
 
     monkeypatch.setattr(app, "_api_client", refuse)
-    with pytest.raises(SettingsError, match=complaint):
-        await app.run_driver(replace(settings(tmp_path), **wrong))
+    with pytest.raises(SettingsError, match=complaint), Ending(0) as ending:
+        await app.run_driver(replace(settings(tmp_path), **wrong), ending)
 
 
 async def test_a_part_that_fails_ends_the_driver_with_its_own_error(
@@ -74,6 +75,9 @@ async def test_a_part_that_fails_ends_the_driver_with_its_own_error(
     class Broken:
         def __init__(self, *_: object) -> None: ...
 
+        def describe_work(self) -> list[str]:
+            return []
+
         async def run(self, _: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.fail())
@@ -83,8 +87,8 @@ async def test_a_part_that_fails_ends_the_driver_with_its_own_error(
 
     monkeypatch.setattr(app, "Driver", Broken)
     monkeypatch.setattr(app, "_api_client", lambda _: client)
-    with pytest.raises(KernelError, match="I/O error"):
-        await app.run_driver(settings(tmp_path))
+    with pytest.raises(KernelError, match="I/O error"), Ending(0) as ending:
+        await app.run_driver(settings(tmp_path), ending)
 
 
 async def test_an_instance_leaves_the_duties_to_a_newer_driver_whose_records_it_cannot_read(
