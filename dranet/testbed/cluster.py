@@ -273,6 +273,11 @@ class Testbed:
             raise PodNotApplied(f"pod {name} was not applied; known are {known}")
         return self._pod_uids[name]
 
+    @property
+    def applied_pods(self) -> Mapping[str, str]:
+        """Every pod applied here, name -> uid; of two with one name the later."""
+        return dict(self._pod_uids)
+
     # What a person looks at
 
     async def fetch_claim(self, name: str) -> JsonObject:

@@ -6,12 +6,15 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dranet.errors import DranetError, Reason
 from dranet.settings import flag_name
+
+COMMAND = (sys.executable, "-m", "dranet", "run")
+"""The ordinary driver; settings are added as options."""
 
 _POLL_SECONDS = 0.02
 _LOG_TAIL_LINES = 30
@@ -36,11 +39,12 @@ class DriverProcess:
 
     ``settings`` are names and values of ``dranet.settings.Settings``; ``bind_address`` must be among them.
     With a ``pod_uid`` there may be several at once, which answer probes at one address: this one is ready
-    when it says so itself.
+    when it says so itself. ``command`` is another build of the driver, which takes the same options.
     """
 
-    def __init__(self, settings: Mapping[str, str], log_file: Path) -> None:
+    def __init__(self, settings: Mapping[str, str], log_file: Path, command: Sequence[str] = COMMAND) -> None:
         self._settings = dict(settings)
+        self._command = tuple(command)
         self._probe_address = settings["bind_address"]
         self._pod_uid = ""
         self._process: asyncio.subprocess.Process | None = None
@@ -55,8 +59,13 @@ class DriverProcess:
         """0 while it does not run."""
         return self._process.pid if self._process and self.is_running else 0
 
-    async def start(self, settings: Mapping[str, str] | None = None) -> None:
-        """Start it, this time also with ``settings``; does not wait.
+    @property
+    def exit_code(self) -> int | None:
+        """Of the last one, -n when signal n ended it; ``None`` while it runs, and before the first start."""
+        return self._process.returncode if self._process else None
+
+    async def start(self, settings: Mapping[str, str] | None = None, *, command: Sequence[str] = ()) -> None:
+        """Start it, this time also with ``settings``, and as the build ``command``; does not wait.
 
         Raises:
             DriverFailed: it runs already.
@@ -67,10 +76,7 @@ class DriverProcess:
         self._pod_uid = all_settings.get("pod_uid", "")
         with self.log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "dranet",
-                "run",
+                *(command or self._command),
                 *(part for name, value in all_settings.items() for part in (flag_name(name), value)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

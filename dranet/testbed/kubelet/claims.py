@@ -62,6 +62,10 @@ class ClaimBook:
         for entry in self._entries.values():
             entry.prepared = False
 
+    def forget_all(self) -> None:
+        """As when the checkpoint is lost."""
+        self._entries.clear()
+
     async def prepare(self, pod: PodView) -> PodDevices:
         """Prepare what the pod's claims still need; repeatable.
 

@@ -4,7 +4,7 @@ It does what the kubelet of Kubernetes 1.34 and later does around dynamic resour
 with the same patience: registration, slice wiping, batched Prepare, CDI names per container, sandbox,
 containers, health, Unprepare before the last word on a pod. Its parts are the ``kubelet_*`` modules. It
 knows no driver but through the drivers' sockets. Not played: probes, init containers, restarts of
-containers, volumes, eviction, checkpoints on disk.
+containers, volumes, eviction, checkpoints on disk (a reboot says what is left of them).
 """
 
 from __future__ import annotations
@@ -100,6 +100,20 @@ class TestbedKubelet:
         await self._plugins.start()
         for worker in self._workers.values():
             worker.resync()
+
+    async def start_after_reboot(self, *, keeps_checkpoint: bool) -> None:
+        """After :meth:`stop` and a reboot of the node: every pod is started anew. The checkpoint says which
+        claims pods had; none of them counts as prepared.
+
+        Raises:
+            ClusterError: the API server does not want this node.
+        """
+        self._workers.clear()
+        if keeps_checkpoint:
+            self._book.forget_prepared()
+        else:
+            self._book.forget_all()
+        await self.start()
 
     @property
     def registered_drivers(self) -> tuple[str, ...]:

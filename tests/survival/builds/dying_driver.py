@@ -1,0 +1,74 @@
+"""The driver, armed: it kills itself (SIGKILL) at a marked step. Else it is the ordinary program.
+
+``python -m tests.survival.builds.dying_driver FOLDER [--die-at attach:link-moved:2] [--rdma FOLDER] OPTIONS``
+
+``STEP:n`` means the n-th time that the step is reached, counted from the moment of arming. A driver that
+runs is armed by SIGUSR1, with what the file ``die-at`` in ``FOLDER`` says then; it removes the file when it
+is armed. Each step that it reaches is a line of ``FOLDER/journal``, the last one included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from dranet import marks
+from dranet.cli.main import main as run_dranet
+from tests.survival.builds import rdma_of_files
+
+JOURNAL, ORDER = "journal", "die-at"
+
+
+class Hand:
+    """Counts steps, and kills at the one that it was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self._order = folder / ORDER
+        self._journal = os.open(
+            folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        self._lock = threading.RLock()
+        """Re-entrant: a signal comes to the main thread wherever it is."""
+        self._seen: Counter[str] = Counter()
+        self._die_at = ""
+
+    def arm(self, die_at: str) -> None:
+        with self._lock:
+            self._seen.clear()
+            self._die_at = die_at
+
+    def take_order(self, *_: object) -> None:
+        self.arm(self._order.read_text())
+        self._order.unlink()
+
+    def note(self, step: marks.Step) -> None:
+        with self._lock:
+            self._seen[step] += 1
+            os.write(self._journal, f"{step}\n".encode())
+            if f"{step}:{self._seen[step]}" == self._die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--die-at", default="")
+    parser.add_argument("--rdma", type=Path)
+    own, options = parser.parse_known_args(arguments)
+    hand = Hand(own.folder)
+    hand.arm(own.die_at)
+    marks.listen(hand.note)
+    signal.signal(signal.SIGUSR1, hand.take_order)
+    if own.rdma is not None:
+        rdma_of_files.install(own.rdma)
+    return run_dranet(["run", *options])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""RDMA devices that belong to one namespace each, on a kernel without RDMA: a file says where each one is.
+
+It takes the place of the few calls of RDMA netlink that move a device; what the driver makes of them is its
+own. ``tests/machine`` has the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from dranet.driver import node_reader
+from dranet.kernel.attachment import attach, detach, presence
+from dranet.kernel.netns import NetworkNamespace
+
+
+class RdmaFiles:
+    """``FOLDER/NAME.rdma`` names the namespace of a pod that has the device; on the host there is none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, name: str) -> str:
+        """The namespace that has it, ``device:inode``; empty: the host's."""
+        path = self._folder / f"{name}.rdma"
+        return path.read_text() if path.exists() else ""
+
+    def attach_rdma(self, name: str, pod: NetworkNamespace) -> bool:
+        if self.has_rdma(name, pod):
+            return False
+        (self._folder / f"{name}.rdma").write_text(_identify(pod.fileno()))
+        return True
+
+    def has_rdma(self, name: str, netns: NetworkNamespace) -> bool:
+        return self.find(name) == _identify(netns.fileno())
+
+    def detach_rdma(self, name: str, _: NetworkNamespace, pod: NetworkNamespace) -> bool:
+        if not self.has_rdma(name, pod):
+            return False
+        (self._folder / f"{name}.rdma").unlink()
+        return True
+
+
+def identify_path(netns_path: str) -> str:
+    """A namespace as :meth:`RdmaFiles.find` names it."""
+    found = Path(netns_path).stat()
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _identify(descriptor: int) -> str:
+    found = os.fstat(descriptor)
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _is_exclusive(_: list[str]) -> bool:
+    return True
+
+
+_MODULES: Sequence[ModuleType] = (attach, detach, presence, node_reader)
+"""Where the calls are made."""
+
+
+def install(folder: Path) -> None:
+    """For the rest of the process."""
+    files = RdmaFiles(folder)
+    stand_ins = {
+        "attach_rdma": files.attach_rdma,
+        "has_rdma": files.has_rdma,
+        "detach_rdma": files.detach_rdma,
+        "read_netns_exclusive": _is_exclusive,
+    }
+    for name, stand_in in stand_ins.items():
+        callers = [module for module in _MODULES if hasattr(module, name)]
+        assert callers, f"nobody calls {name}: it has another name by now"
+        for module in callers:
+            setattr(module, name, stand_in)

@@ -1,0 +1,95 @@
+"""The driver is updated and rolled back by one version of its records, with pods running (decision 018)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from dranet.model.plan import RECORD_VERSION
+from dranet.testbed.cluster import JsonObject
+from tests.survival.faults import newer_driver
+from tests.survival.faults.common import begin, end, wait_log
+from tests.survival.stage import Stage
+
+NEWER = (sys.executable, str(Path(newer_driver.__file__)))
+
+
+async def downgrade(stage: Stage) -> None:
+    """From the next version to this one: refused, with all left as it is, until the newer one is back; and
+    let pass once the node is drained."""
+    await _stop(stage)
+    await stage.start_driver(command=NEWER)
+    await begin(stage)
+    assert _read_version(stage) == RECORD_VERSION + 1
+    await _stop(stage)
+    since, records = stage.log_size(), _read_records(stage)
+    await stage.driver.start()
+    await stage.until(lambda: not stage.driver.is_running, "the older one ends")
+    assert f"has schema version {RECORD_VERSION + 1}" in stage.log(since)
+    assert (_read_version(stage), _read_records(stage)) == (RECORD_VERSION + 1, records)
+    await stage.assert_well()
+    await stage.start_driver(command=NEWER)
+    await stage.assert_well()
+    await stage.delete_all_pods()
+    await _stop(stage)
+    await stage.start_driver()
+    await begin(stage)
+    assert _read_version(stage) == RECORD_VERSION
+    await end(stage, "downgrade by one version")
+
+
+async def upgrade(stage: Stage) -> None:
+    """From the version before: what it wrote is read, and each NIC comes home with what it knew."""
+    await begin(stage)
+    await _stop(stage)
+    _write_as_before(_database(stage))
+    assert _read_version(stage) == RECORD_VERSION - 1
+    since = stage.log_size()
+    await stage.start_driver()
+    await wait_log(stage, "adopted: its pod runs claim=default/moved-1", since)
+    assert "set aside" not in stage.log(since)
+    await end(stage, "upgrade by one version")
+
+
+async def _stop(stage: Stage) -> None:
+    if stage.driver.is_running:
+        ended = await stage.driver.stop(30)
+        assert ended.exit_code == 0
+
+
+def _database(stage: Stage) -> Path:
+    return stage.testbed.places.work_dir / "state" / "claims.db"
+
+
+def _read_version(stage: Stage) -> int:
+    with closing(sqlite3.connect(_database(stage))) as db:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _read_records(stage: Stage) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(_database(stage))) as db:
+        return db.execute("SELECT claim_uid, record FROM prepared ORDER BY claim_uid").fetchall()
+
+
+def _write_as_before(path: Path) -> None:
+    """Without what version 3 brought: a record of version 2, as ``tests/data/records/version-2.json`` is."""
+    with closing(sqlite3.connect(path)) as db, db:
+        rows = db.execute("SELECT claim_uid, record FROM prepared").fetchall()
+        assert rows
+        older = [(json.dumps(_without_version_3(json.loads(text))), uid) for uid, text in rows]
+        db.executemany("UPDATE prepared SET record = ? WHERE claim_uid = ?", older)
+        db.execute(f"PRAGMA user_version={RECORD_VERSION - 1}")
+
+
+def _without_version_3(record: JsonObject) -> JsonObject:
+    for key in ("pod_claim_name", "metadata"):
+        del record[key]
+    for device in record["devices"]:
+        del device["alternative"]
+        host = (device.get("plan") or {}).get("host")
+        if host:
+            host["version"] = RECORD_VERSION - 1
+    return record

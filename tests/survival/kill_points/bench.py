@@ -1,0 +1,183 @@
+"""What all walks need: pods that come and go, a DHCP server, a driver that dies, a row for each walk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from dranet.cluster import paths
+from dranet.errors import ClusterError, DranetError, Reason
+from dranet.kernel.dhcp.message import Message
+from dranet.kernel.netns import NetworkNamespace
+from dranet.marks import Step
+from dranet.testbed.cluster import NAMESPACE
+from dranet.testbed.driver_process import DriverProcess
+from dranet.testbed.node.fabric import FABRIC_NETNS
+from dranet.testbed.node.iproute import NETNS_FOLDER
+from tests.dhcp_servers import ScriptedServer, good_answers
+from tests.namespaces import Namespace
+from tests.survival.builds.rdma_of_files import RdmaFiles, identify_path
+from tests.survival.judge import PATIENCE_SECONDS, Verdict
+from tests.survival.kill_points.armed import Armed
+from tests.survival.kill_points.pods import CLAIMS, CLASSES, RDMA, STORAGE_ADDRESS, STORAGE_MAC, build_pod
+from tests.survival.stage import READY_SECONDS, STAND_IN, Stage
+from tests.survival.table import Row
+
+_NUMBERS = count(1)
+"""Of pods, in one process: no two have one name."""
+_RETRY_SECONDS, _RETRY_CAP_SECONDS = 0.1, 0.3
+"""Of a kubelet in a hurry."""
+
+
+class Bench:
+    """A stage for kill points; ``claims`` of each pod, see :mod:`tests.survival.kill_points.pods`."""
+
+    def __init__(self, stage: Stage, claims: int, driver: DriverProcess) -> None:
+        self.stage = stage
+        self.claims = claims
+        is_real = (
+            stage.runtime.name != STAND_IN
+        )  # its containers open device nodes, so nothing is played there
+        self._rdma = None if is_real else stage.testbed.places.work_dir / "rdma"
+        if self._rdma is not None:
+            self._rdma.mkdir(exist_ok=True)
+        self.armed = self.arm_later(driver)
+        """The driver that has the node."""
+
+    def arm_later(self, driver: DriverProcess) -> Armed:
+        """As a driver of the test build; not started."""
+        folder = self.stage.testbed.places.work_dir / f"armed{next(_NUMBERS)}"
+        return Armed(self.stage, driver, folder, self._rdma)
+
+    async def start_driver(self) -> None:
+        """The one that may be armed, and is not; until it is ready."""
+        await self.armed.start()
+        await self.armed.driver.wait_ready(READY_SECONDS)
+
+    # --- pods -------------------------------------------------------------------------------------------
+
+    async def add_pod(self) -> str:
+        """A pod with its claims; does not wait."""
+        name = f"pod{next(_NUMBERS)}"
+        await self.stage.testbed.apply(build_pod(name, self.claims))
+        return name
+
+    async def add_running_pod(self) -> str:
+        name = await self.add_pod()
+        await self.stage.wait_running(name)
+        await self.stage.assert_well()
+        return name
+
+    async def delete_pod(self, name: str) -> None:
+        """Until it is gone, with its claims; it may be gone already."""
+        testbed, uid = self.stage.testbed, self.stage.testbed.pod_uid(name)
+        with _unless_gone():
+            await testbed.delete_pod(name)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await testbed.kubelet.wait_gone(uid)
+        except TimeoutError:
+            raise AssertionError(f"{name} does not go: {testbed.kubelet.failure(uid)}") from None
+        for kind in CLAIMS[self.claims]:
+            with _unless_gone():
+                await testbed.api.delete(paths.resource_claim(NAMESPACE, f"{name}-{kind}"))
+
+    async def delete_while_dead(self, name: str) -> None:
+        """Ask for the pod's end, and wait until the runtime has done its part."""
+        sandbox = self.stage.testbed.sandbox(name)
+        await self.stage.testbed.delete_pod(name)
+        if sandbox is not None:
+            path = Path(sandbox.netns_path)
+            await self.stage.until(lambda: not path.exists(), f"the sandbox of {name} is gone")
+
+    async def rehearse(self) -> tuple[Counter[str], Counter[str]]:
+        """A pod that comes and goes, and nobody dies: the steps of both ways."""
+        begin = len(self.armed.read_journal())
+        name = await self.add_running_pod()
+        middle = len(self.armed.read_journal())
+        await self.delete_pod(name)
+        await self.stage.assert_well()
+        steps = self.armed.read_journal()
+        return Counter(steps[begin:middle]), Counter(steps[middle:])
+
+    # --- tries ------------------------------------------------------------------------------------------
+
+    async def attempt(self, point: str, what: str, deed: Callable[[], Awaitable[Verdict]]) -> None:
+        """One try, which enters the row of its walk.
+
+        Raises:
+            AssertionError: something is amiss. The next try would begin with it, so the story ends.
+        """
+        row = Row(f"killed in {point.partition(':')[0]}", self.stage.runtime.name)
+        try:
+            verdict = await deed()
+        except (AssertionError, TimeoutError, DranetError) as error:
+            self.stage.rows.append(replace(row, lost=1))
+            raise AssertionError(f"{point}, {self.claims} claims, {what}: {error}") from error
+        self.stage.rows.append(verdict.row(row.fault, row.runtime))
+        assert verdict.is_clean, f"{point}, {self.claims} claims, {what}: {verdict}"
+
+    async def judge(self, name: str = "") -> Verdict:
+        """As the stage's judge; and a pod has its RDMA device."""
+        verdict = await self.stage.judge.settle()
+        sandbox = self.stage.testbed.sandbox(name) if name else None
+        if sandbox is not None and self._rdma is not None:
+            holder = RdmaFiles(self._rdma).find(RDMA)
+            if holder != await asyncio.to_thread(identify_path, sandbox.netns_path):
+                verdict = replace(verdict, lost=(*verdict.lost, f"{RDMA} is not in {name} but in {holder!r}"))
+        return verdict
+
+
+@contextlib.asynccontextmanager
+async def a_bench(stage: Stage, claims: int, *, is_shared: bool = False) -> AsyncIterator[Bench]:
+    """With a driver of the test build that is ready; it is killed at the end. ``is_shared``: it has a pod
+    UID, so that there may be others."""
+    _hurry(stage)
+    await stage.testbed.apply(CLASSES)
+    if is_shared:
+        stage.testbed.driver = stage.testbed.add_instance()
+    bench = Bench(stage, claims, stage.driver)
+    with (
+        NetworkNamespace.open(NETNS_FOLDER / FABRIC_NETNS) as netns,
+        ScriptedServer(Namespace(FABRIC_NETNS, netns), "br-storage", _answer),
+    ):
+        await bench.start_driver()
+        try:
+            yield bench
+        finally:
+            if stage.driver.is_running:
+                await stage.driver.kill()
+
+
+def _hurry(stage: Stage) -> None:
+    """A kubelet that tries again soon."""
+    room = stage.testbed.kubelet._room
+    options = replace(
+        room.options, pod_retry_seconds=_RETRY_SECONDS, pod_retry_cap_seconds=_RETRY_CAP_SECONDS
+    )
+    stage.testbed.kubelet._room = replace(room, options=options)
+
+
+@contextlib.contextmanager
+def _unless_gone() -> Iterator[None]:
+    try:
+        yield
+    except ClusterError as error:
+        if error.reason is not Reason.API_NOT_FOUND:
+            raise
+
+
+def _answer(said: Message) -> list[Message]:
+    """The address that the NIC has on the node, for the NIC alone."""
+    is_ours = said.client_mac == STORAGE_MAC
+    return good_answers(said, address=STORAGE_ADDRESS, server="10.65.0.254") if is_ours else []
+
+
+def steps_of(*walks: str, without: frozenset[Step] = frozenset()) -> frozenset[Step]:
+    """All steps of these walks but some."""
+    return frozenset(step for step in Step if step.walk in walks) - without

@@ -1,0 +1,72 @@
+"""Migrate: a store as an earlier version left it, with a pod that runs and a record that nobody can read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from tests.survival.judge import Verdict
+from tests.survival.kill_points.armed import find_points
+from tests.survival.kill_points.bench import Bench, a_bench, steps_of
+from tests.survival.stage import Stage
+
+EARLIER_VERSION = 2
+_NEWER_FIELDS = ("pod_claim_name", "metadata", "netns_id")
+"""Of a record, that the earlier version did not have, or did not have at first."""
+_NEWER_DEVICE_FIELDS = ("alternative",)
+
+
+async def die_while_the_store_is_migrated(stage: Stage, claims: int) -> None:
+    """The pod keeps what it has; it goes as any other, once another driver is there."""
+    async with a_bench(stage, claims) as bench:
+        name = await bench.add_running_pod()
+        for point in find_points([await _rehearse(bench)], steps_of("migrate")):
+            await bench.attempt(point, "a pod runs", partial(_die, bench, point, name))
+        await bench.delete_pod(name)
+        await bench.stage.assert_well()
+
+
+async def _rehearse(bench: Bench) -> Counter[str]:
+    await _put_back(bench)
+    begin = len(bench.armed.read_journal())
+    await bench.start_driver()
+    await bench.stage.assert_well()
+    return Counter(bench.armed.read_journal(begin))
+
+
+async def _die(bench: Bench, point: str, name: str) -> Verdict:
+    await _put_back(bench)
+    await bench.armed.start(point)
+    await bench.armed.wait_killed(point)
+    await bench.start_driver()
+    return await bench.judge(name)
+
+
+async def _put_back(bench: Bench) -> None:
+    await bench.armed.driver.kill()
+    await asyncio.to_thread(write_earlier, bench.stage.testbed.places.work_dir / "state" / "claims.db")
+
+
+def write_earlier(path: Path) -> None:
+    """Make every record what the earlier version would have written, and add one that nobody can read."""
+    with closing(sqlite3.connect(path)) as db, db:
+        rows = db.execute("SELECT claim_uid, record FROM prepared").fetchall()
+        for claim_uid, text in rows:
+            db.execute("UPDATE prepared SET record = ? WHERE claim_uid = ?", (_downgrade(text), claim_uid))
+        db.execute("INSERT INTO prepared (claim_uid, record) VALUES ('broken', '{')")
+        db.execute(f"PRAGMA user_version={EARLIER_VERSION}")
+
+
+def _downgrade(text: str) -> str:
+    record = json.loads(text)
+    for field in _NEWER_FIELDS:
+        record.pop(field, None)
+    for device in record["devices"]:
+        for field in _NEWER_DEVICE_FIELDS:
+            device.pop(field, None)
+    return json.dumps(record)

@@ -1,0 +1,95 @@
+"""The pods of the kill points: one claim, or three of which each takes another way through the driver.
+
+===========  ==========================================================================================
+``rail``     a NIC that moves, with its RDMA device, rules, a route over two ways, limits and sysctls
+``shared``   a macvlan on a NIC that stays, under a name that the node has, too
+``storage``  a NIC that moves, with an address from a DHCP server
+===========  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dranet.testbed.cluster import DRIVER_NAME, JsonObject
+from tests.survival.objects import SHARED_NIC
+
+HARDWARE = str(Path(__file__).with_name("three-nic.yaml"))
+RAIL, STORAGE, UPLINK = "enp35s0np0", "enp65s0", "eno1"
+RDMA = "mlx5_0"
+"""Of :data:`RAIL`."""
+STORAGE_MAC, STORAGE_ADDRESS = "3c:ec:ef:8d:02:41", "10.65.0.1"
+
+_API = "resource.k8s.io/v1"
+_NICS = {"rail": RAIL, "shared": SHARED_NIC, "storage": STORAGE}
+_PARAMETERS: dict[str, JsonObject] = {
+    "rail": {
+        "interface": {
+            "name": "net1",
+            "mtu": 4000,
+            "arpAnnounce": 2,
+            "rateLimit": {"egress": {"rate": "100M"}, "ingress": {"rate": "50M"}},
+        },
+        "routes": [
+            {"destination": "10.90.0.0/16", "gateway": "10.64.0.254"},
+            {
+                "destination": "10.91.0.0/16",
+                "nextHops": [{"gateway": "10.64.0.253", "weight": 3}, {"gateway": "10.64.0.254"}],
+            },
+        ],
+        "rules": [{"priority": 100, "mark": "0x10", "table": 1000}],
+        "neighbors": [{"destination": "10.64.0.200", "hardwareAddr": "02:00:00:00:02:00"}],
+        "ethtool": {"features": {"gro": False}},
+        "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2},
+    },
+    "shared": {"interface": {"name": UPLINK, "type": "macvlan", "addresses": ["10.77.0.1/24"]}},
+    "storage": {"interface": {"name": "net3", "dhcp": True}},
+}
+CLAIMS = {1: ("rail",), 3: ("rail", "shared", "storage")}
+
+CLASSES: list[JsonObject] = [
+    {
+        "apiVersion": _API,
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": f'device.attributes["dra.net"].ifName == "{nic}"'}}]},
+    }
+    for name, nic in _NICS.items()
+]
+
+
+def build_pod(name: str, claims: int) -> list[JsonObject]:
+    """A pod after its claims, which are called ``NAME-rail`` and so on."""
+    kinds = CLAIMS[claims]
+    return [*(_build_claim(f"{name}-{kind}", kind) for kind in kinds), _build_pod(name, kinds)]
+
+
+def _build_claim(name: str, kind: str) -> JsonObject:
+    opaque = {"driver": DRIVER_NAME, "parameters": _PARAMETERS[kind]}
+    return {
+        "apiVersion": _API,
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "devices": {
+                "requests": [{"name": "nic", "exactly": {"deviceClassName": kind}}],
+                "config": [{"opaque": opaque}],
+            }
+        },
+    }
+
+
+def _build_pod(name: str, kinds: Sequence[str]) -> JsonObject:
+    resources = {"claims": [{"name": kind} for kind in kinds]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "resourceClaims": [{"name": kind, "resourceClaimName": f"{name}-{kind}"} for kind in kinds],
+            "containers": [
+                {"name": "main", "image": "x", "command": ["sleep", "infinity"], "resources": resources}
+            ],
+        },
+    }

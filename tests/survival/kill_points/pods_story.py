@@ -1,0 +1,112 @@
+"""Prepare, attach and release: the driver dies at each step of a pod that comes, and of one that goes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dranet.marks import Step
+from tests.survival.judge import Verdict
+from tests.survival.kill_points.armed import find_points
+from tests.survival.kill_points.bench import Bench, a_bench, steps_of
+from tests.survival.stage import Stage
+
+_OF_THREE = frozenset(
+    {
+        Step.PREPARE_LEASE_TAKEN,
+        Step.ATTACH_SUBLINK_UNNAMED,
+        Step.ATTACH_SUBLINK_CREATED,
+        Step.RELEASE_SUBLINK_DELETED,
+        Step.RELEASE_LEASES_ENDED,
+    }
+)
+"""What a pod with one claim, whose NIC moves, does not come by."""
+
+
+def _without(claims: int) -> frozenset[Step]:
+    return _OF_THREE if claims == 1 else frozenset()
+
+
+async def die_while_a_pod_comes(stage: Stage, claims: int) -> None:
+    """The pod runs, whole, once another driver is there."""
+    async with a_bench(stage, claims) as bench:
+        rehearsals = [(await bench.rehearse())[0] for _ in range(2)]
+        for point in find_points(rehearsals, steps_of("prepare", "attach", without=_without(claims))):
+            await bench.attempt(point, "the pod stays", partial(_stays, bench, point))
+
+
+async def die_while_a_pod_comes_that_is_deleted(stage: Stage, claims: int) -> None:
+    """The pod is deleted while no driver is there: nothing of it is left once another one is."""
+    async with a_bench(stage, claims) as bench:
+        rehearsals = [(await bench.rehearse())[0] for _ in range(2)]
+        for point in find_points(rehearsals, steps_of("prepare", "attach", without=_without(claims))):
+            await bench.attempt(point, "the pod goes meanwhile", partial(_goes_meanwhile, bench, point))
+
+
+async def die_while_a_pod_goes(stage: Stage, claims: int) -> None:
+    """The pod goes, and the host is as it was."""
+    async with a_bench(stage, claims) as bench:
+        rehearsals = [(await bench.rehearse())[1] for _ in range(2)]
+        wanted = steps_of("release", without=_without(claims)) | {Step.ATTACH_STATUS_WRITTEN}
+        for point in find_points(rehearsals, wanted):
+            await bench.attempt(point, "the pod goes", partial(_goes, bench, point))
+
+
+async def _die(bench: Bench, point: str) -> str:
+    """The pod at which it died."""
+    await bench.armed.arm(point)
+    name = await bench.add_pod()
+    await bench.armed.wait_killed(point)
+    return name
+
+
+async def _stays(bench: Bench, point: str) -> Verdict:
+    name = await _die(bench, point)
+    await bench.start_driver()
+    await bench.stage.wait_running(name)
+    verdict = await bench.judge(name)
+    if not verdict.is_clean:
+        return verdict
+    await bench.delete_pod(name)
+    return await bench.judge()
+
+
+async def _goes_meanwhile(bench: Bench, point: str) -> Verdict:
+    name = await _die(bench, point)
+    await bench.delete_while_dead(name)
+    await bench.start_driver()
+    await bench.delete_pod(name)
+    return await bench.judge()
+
+
+async def _goes(bench: Bench, point: str) -> Verdict:
+    name = await bench.add_running_pod()
+    await bench.armed.arm(point)
+    await bench.stage.testbed.delete_pod(name)
+    await bench.armed.wait_killed(point)
+    await bench.start_driver()
+    await bench.delete_pod(name)
+    return await bench.judge()
+
+
+SAMPLE = (
+    (_stays, f"{Step.PREPARE_RECORD_COMMITTED}:1"),
+    (_stays, f"{Step.PREPARE_BEFORE_ANSWER}:1"),
+    (_stays, f"{Step.ATTACH_PLACE_COMMITTED}:1"),
+    (_stays, f"{Step.ATTACH_LINK_MOVED}:1"),
+    (_stays, f"{Step.ATTACH_VERIFIED}:1"),
+    (_stays, f"{Step.ATTACH_BEFORE_ANSWER}:1"),
+    (_stays, f"{Step.ATTACH_BEFORE_CONTAINER}:1"),
+    (_goes, f"{Step.RELEASE_LINK_HOME}:1"),
+    (_goes, f"{Step.RELEASE_PLACE_CLEARED}:1"),
+    (_goes, f"{Step.RELEASE_RECORD_DELETED}:1"),
+)
+"""For a real runtime, where a try takes longer. A NIC of the testbed is a veth and dies with its namespace:
+no step is among them after which a link is in a pod that ends before another driver is there."""
+
+
+async def die_while_containerd_works(stage: Stage, claims: int) -> None:
+    """The same on a real runtime, at some of the steps."""
+    async with a_bench(stage, claims) as bench:
+        await bench.rehearse()
+        for deed, point in SAMPLE:
+            await bench.attempt(point, "real runtime", partial(deed, bench, point))
