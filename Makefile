@@ -7,9 +7,11 @@ STAMP  := $(VENV)/.installed
 PROTOS := $(wildcard proto/dranet/pb/*.proto)
 MINUTES ?= 10
 SEEDS   ?= 50
+RUNTIME ?= containerd
+SEED    ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-machine fuzz chaos check fmt proto lock docs bench clean
+.PHONY: help setup demo test test-runtime test-machine fuzz chaos soak check fmt proto lock docs bench clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -30,8 +32,14 @@ $(STAMP): pyproject.toml requirements-dev.lock .ci/system-packages
 demo: setup ## boot a node of eight GPUs and NICs, attach NICs to pods, prove the traffic and the give-back
 	@$(BIN)/dranet demo
 
+# Tests start hundreds of Pythons: what one of them has compiled is there for the others. Two pytest processes
+# share the tests, most of which wait; their results are one.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup ## run every test that this machine can run; list by name those it cannot
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -p tests.beside
+
+test-runtime: setup ## run every test that needs a real container runtime, on containerd 1.7 and on 2.x
+	@TEST_ALL_RUNTIMES=1 $(BIN)/python -m pytest -m runtime tests/runtime tests/testbed tests/survival
 
 test-machine: setup ## boot a stock kernel with NUMA, SR-IOV and RDMA in a virtual machine, run discovery and kernel tests inside
 	@$(BIN)/python -m dranet.testbed.machine
@@ -41,9 +49,13 @@ fuzz: setup ## search for MINUTES=10 for input that breaks something: half by co
 	@$(BIN)/python -m tests.fuzz --seconds $$((30 * $(MINUTES)))
 	@end=$$(($$(date +%s) + 30 * $(MINUTES))); while [ $$(date +%s) -lt $$end ]; do \
 	  $(BIN)/python -m pytest -q -x -m hypothesis --hypothesis-profile=fuzz --timeout=0 || exit; done
+	@HOSTILE_SECONDS=15 $(BIN)/python -m pytest -q tests/hostile
 
 chaos: setup ## let the API server misbehave in SEEDS=50 ways, five seconds each; slices and statuses must end as wanted
 	@CHAOS_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -x tests/chaos --timeout=0
+
+soak: setup ## let pods and faults come at random for MINUTES=10 on RUNTIME=containerd (or stand-in); SEED=... repeats a run
+	@$(BIN)/python -m tests.survival --seconds $$((60 * $(MINUTES))) --runtime $(RUNTIME) --seed $(SEED)
 
 check: setup ## lint, types, import contract, stale generated files
 	$(BIN)/ruff check .
