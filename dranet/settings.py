@@ -285,6 +285,12 @@ class Settings:
     rescan_seconds: float = _setting(
         60.0, _seconds(1), "rescan the node at least this often; changes trigger a scan at once"
     )
+    reconcile_seconds: float = _setting(
+        180.0,
+        _seconds(1),
+        "compare prepared claims with runtime, kernel and API server at least this often; a start, and a "
+        "runtime or kubelet that comes back, lead to it at once",
+    )
     health_taints: HealthTaints = _setting(
         HealthTaints.NO_SCHEDULE,
         _one_of(HealthTaints),
@@ -311,7 +317,11 @@ class Settings:
         "firmware-changed, driver-changed",
     )
     drain_seconds: float = _setting(
-        10.0, _seconds(0), "on SIGTERM wait this long for prepared pods whose sandbox has not run yet"
+        10.0,
+        _seconds(0),
+        "on SIGTERM wait this long for prepared pods whose sandbox has not run yet, or for a successor; 15 s "
+        "later at the latest the process has ended, so the pod's terminationGracePeriodSeconds must be at "
+        "least 20 more than this",
     )
     log_level: LogLevel = _setting(LogLevel.INFO, _one_of(LogLevel), "debug, info, warning or error")
     log_format: LogFormat = _setting(LogFormat.TEXT, _one_of(LogFormat), "text or json")

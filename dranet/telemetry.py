@@ -114,6 +114,27 @@ class ReportMetrics:
         )
 
 
+class StoreMetrics:
+    """What the store of prepared claims tells; read when scraped."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.writable = Gauge(
+            "dranet_store_writable",
+            "0 while the disk refuses records: no claim is prepared, all else goes on.",
+            registry=r,
+        )
+        self.unwritten = Gauge(
+            "dranet_store_unwritten_records",
+            "Claims of which memory knows more than the disk, which refuses it.",
+            registry=r,
+        )
+        self.quarantined = Gauge(
+            "dranet_store_quarantined_records",
+            "Records in the store that cannot be read; `dranet claims` lists them.",
+            registry=r,
+        )
+
+
 class HandoverMetrics:
     """What this instance is to others on the node, as in a rolling update."""
 
@@ -225,6 +246,7 @@ class Metrics:
         self.health = HealthMetrics(r)
         self.handover = HandoverMetrics(r)
         self.reports = ReportMetrics(r)
+        self.store = StoreMetrics(r)
         self.slices = SliceMetrics(r)
         self.not_restored = Counter(
             "dranet_host_state_not_restored_total",
@@ -233,7 +255,10 @@ class Metrics:
             registry=r,
         )
         self.reconcile_actions = Counter(
-            "dranet_reconcile_actions_total", "What reconcile found to do.", ["action"], registry=r
+            "dranet_reconcile_actions_total",
+            "What reconcile found to do, and why.",
+            ["action", "reason"],
+            registry=r,
         )
         self.api_errors = Counter(
             "dranet_api_errors_total", "Failed calls to the API server.", ["reason"], registry=r

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Sequence
+from functools import partial
 
 from dranet import __version__
+from dranet.cluster.claims import fetch_claim
 from dranet.cluster.client import ApiClient
 from dranet.cluster.events import ObjectRef
 from dranet.cluster.nodes import fetch_node_addresses
 from dranet.cluster.pods import fetch_claim_for_node
 from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.driver.attachments import Attachments
+from dranet.driver.container_files import ContainerFiles
 from dranet.driver.doctor.features import Features
 from dranet.driver.gate import ReadyGate
 from dranet.driver.health.file import HealthFile
-from dranet.driver.health.monitor import HealthMonitor, build_rules, do_nothing
+from dranet.driver.health.monitor import HealthMonitor, build_rules
 from dranet.driver.health.signs import SignSource
 from dranet.driver.hooks import PodHooks
 from dranet.driver.instances.handover import Handover, InstanceState
@@ -31,11 +36,17 @@ from dranet.driver.probes.readiness import Readiness
 from dranet.driver.probes.ready_file import ReadyFile
 from dranet.driver.probes.server import ProbeServer
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
-from dranet.driver.reconcile import Reconciler
+from dranet.driver.reconcile.actions import ActionLog
+from dranet.driver.reconcile.files import FileReconciler
+from dranet.driver.reconcile.loop import ReconcileLoop
+from dranet.driver.reconcile.owners import OwnerReconciler
+from dranet.driver.reconcile.pods import PodReconciler
+from dranet.driver.reconcile.runtime_view import RuntimeView
+from dranet.driver.reconcile.snapshots import SnapshotQueue
 from dranet.driver.reports.announce import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.reports.writer import ApiWriter
-from dranet.driver.snapshots import SnapshotQueue
+from dranet.driver.start_windows import StartWindows
 from dranet.driver.succession import Succession
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.boot import read_boot_id
@@ -65,6 +76,7 @@ class Parts:
         self.metrics = Metrics()
         self.store = ClaimStore(settings.state_dir / "claims.db")
         self.gate = ReadyGate(settings.state_dir)
+        self.windows = StartWindows(self.gate)
         self.cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
         self.lifelines = self._build_lifelines()
         self.reporter = self._build_reporter()
@@ -85,9 +97,12 @@ class Parts:
         self.metadata = self._build_metadata()
         self.leases.on_links = self.metadata.links_changed
         self.publisher = self._build_publisher()
-        self.reconciler = self._build_reconciler()
+        self.actions = ActionLog(self.metrics)
+        self.files = self._build_files()
         self.snapshots = SnapshotQueue()
+        self.runtime_view = RuntimeView()
         self.preparer = self._build_preparer()
+        self.reconcile = self._build_reconcile()
         self.succession = Succession(self.preparer.hand_on)
         self.nri = self._build_nri()
         self.kubelet = self._build_kubelet()
@@ -96,7 +111,7 @@ class Parts:
             self.publisher,
             self.metrics,
             settings.rescan_seconds,
-            on_scan=do_nothing,
+            on_scan=lambda: self.reconcile.scanned(self.inventory.view.facts.links),
             health=self.health,
         )
         self.health.on_change = self.kubelet.health_changed
@@ -109,6 +124,7 @@ class Parts:
         )
         self._loop = asyncio.get_running_loop()
         self.store.on_foreign_change = self._note_foreign_change
+        self.store.on_trouble = self.announcer.store_trouble
         self.ready_file = ReadyFile(settings.ready_file, self.readiness.read) if settings.ready_file else None
         self.probes = ProbeServer(
             settings.bind_address,
@@ -116,6 +132,7 @@ class Parts:
             self.readiness.read,
             may_wait=lambda: bool(self.handover.others),
             read_features=Features(settings, self.publisher, self.kubelet, self.nri).read,
+            read_fault=lambda: self.nri.fault,
         )
         self._set_up_gauges()
 
@@ -180,16 +197,36 @@ class Parts:
             ),
         )
 
-    def _build_reconciler(self) -> Reconciler:
-        return Reconciler(
-            boot_id=self.boot_id,
-            store=self.store,
-            attachments=self.attachments,
-            gate=self.gate,
-            cdi=self.cdi,
-            metadata=self.metadata,
-            announcer=self.announcer,
-            metrics=self.metrics,
+    def _build_files(self) -> FileReconciler:
+        return FileReconciler(
+            self.boot_id,
+            self.store,
+            self.attachments,
+            self.gate,
+            ContainerFiles(self.gate, self.cdi, self.metadata),
+            self.windows,
+            self.actions,
+        )
+
+    def _build_reconcile(self) -> ReconcileLoop:
+        pods = PodReconciler(self.store, self.attachments, self.metadata, self.announcer, self.actions)
+        owners = OwnerReconciler(
+            self.settings.driver_name,
+            lambda ref: fetch_claim(self.client, ref),
+            self.preparer.forget,
+            self.actions,
+            patience_seconds=self.settings.reconcile_seconds,
+        )
+        return ReconcileLoop(
+            self.store,
+            self.runtime_view,
+            self.snapshots,
+            pods,
+            self.files,
+            owners,
+            self.actions,
+            self.preparer.finish,
+            self.settings.reconcile_seconds,
         )
 
     def _build_nri(self) -> NriPlugin:
@@ -201,6 +238,8 @@ class Parts:
             self.settings.hook_budget_seconds,
             self.metadata,
             self.succession.ask,
+            self.runtime_view,
+            self.windows,
         )
         return NriPlugin(
             self.settings.nri_socket,
@@ -208,7 +247,8 @@ class Parts:
             self.settings.nri_index,
             hooks,
             observe=self.metrics.observe_nri,
-            is_our_mount=lambda mount: self.gate.find_claim(mount) is not None,
+            is_our_mount=lambda source: self.gate.find_claim_by_source(source) is not None,
+            on_death=partial(os.kill, os.getpid(), signal.SIGTERM),  # a successor has the thread again
         )
 
     def _build_preparer(self) -> Preparer:
@@ -237,6 +277,7 @@ class Parts:
             self.preparer,
             health=self.health,
             shared=bool(self.settings.pod_uid),
+            on_registration=self._note_registration,
         )
 
     def _build_handover(self) -> Handover:
@@ -269,9 +310,15 @@ class Parts:
         """Called on any thread."""
         self._loop.call_soon_threadsafe(self.leases.committed)
 
+    def _note_registration(self, registered: bool, _: str) -> None:
+        """The kubelet has started, or has lost us and found us again."""
+        if registered:
+            self.reconcile.ask("the kubelet has registered the driver")
+
     def _note_gone(self) -> None:
         """The kubelet has forgotten the health of our devices with the stream of the other one."""
         self.announcer.others_are_gone()
+        self.reconcile.ask("another instance is gone")
         self.kubelet.health_changed()
         asyncio.get_running_loop().call_later(HEALTH_ECHO_SECONDS, self.kubelet.health_changed)
 
@@ -279,5 +326,8 @@ class Parts:
         """Gauges that are read when they are scraped."""
         self.metrics.build_info.labels(__version__).set(1)
         self.metrics.prepared_claims.set_function(lambda: len(self.store.get_all()))
+        self.metrics.store.writable.set_function(lambda: self.store.is_writable)
+        self.metrics.store.unwritten.set_function(lambda: len(self.store.unwritten))
+        self.metrics.store.quarantined.set_function(lambda: self.store.quarantine_size)
         self.metrics.inventory.attributes_file_ok.set_function(lambda: not self.policy.problem)
         self.metrics.last_published.set_function(lambda: self.publisher.last_published)

@@ -25,7 +25,7 @@ from dranet.claims.select import select_results
 from dranet.cluster.events import NORMAL, WARNING, ObjectRef
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.reports.reporter import EventNote, Reporter
-from dranet.errors import DranetError, KernelError
+from dranet.errors import DranetError, KernelError, Reason
 from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.device import DeviceKind
 from dranet.model.event_reason import EventReason
@@ -168,6 +168,14 @@ class Announcer:
         self._metrics.claim_errors.labels("container", error.reason).inc()
         self._warn(_pod_object(PodRef(pod.namespace, pod.name, pod.uid)), str(error.reason), str(error))
 
+    def runs_bare(self, pod: PodSandbox, container: str, error: DranetError) -> None:
+        """A container was started while no driver was there to refuse it."""
+        self._metrics.claim_errors.labels("container", error.reason).inc()
+        note = f"container {container} runs, although {error}"
+        self._warn(
+            _pod_object(PodRef(pod.namespace, pod.name, pod.uid)), EventReason.RUNS_WITHOUT_DEVICES, note
+        )
+
     def unprepare_failed(self, ref: ClaimRef, error: DranetError) -> None:
         """The kubelet repeats the call; the pod stays in Terminating meanwhile."""
         self._metrics.claim_errors.labels("unprepare", error.reason).inc()
@@ -204,6 +212,10 @@ class Announcer:
             for device in report.devices
         ]
         self._reporter.set_statuses(report.claim, statuses)
+
+    def store_trouble(self, reason: Reason, note: str) -> None:
+        """The disk refuses records, or has damaged some; all but Prepare goes on."""
+        self._warn(self._node, str(reason), note)
 
     def health_changed(self, device: str, pods: Sequence[PodRef], *, healthy: bool, message: str) -> None:
         """A device has become unhealthy, or is so no more; ``pods`` have it now."""

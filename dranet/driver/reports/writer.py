@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from dranet import marks
 from dranet.claims.alignment import judge_by_claim
 from dranet.cluster.claims import apply_device_statuses, build_field_manager
 from dranet.cluster.client import ApiClient
@@ -33,6 +34,7 @@ class ApiWriter:
             complete=judge_by_claim,
             on_dropped=self._tell_dropped,
         )
+        marks.reached(marks.Step.ATTACH_STATUS_WRITTEN)
 
     def _tell_dropped(self) -> None:
         if not self._has_told:
