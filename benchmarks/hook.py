@@ -25,7 +25,7 @@ from dranet.model.network import NetworkConfig
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.runtime.nri_link import NriTraits
 from dranet.testbed.runtime.nri_server import NriServer

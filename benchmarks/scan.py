@@ -22,7 +22,7 @@ from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.scan import NodeScanner, read_node_facts
 from dranet.kernel.discovery.watch import ChangeWatch
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.testbed.isolation import WORK_DIR
 

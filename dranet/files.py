@@ -123,6 +123,41 @@ def touch(path: Path) -> None:
     os.close(open_file(path, os.O_WRONLY | os.O_CREAT))
 
 
+def make_file(path: Path, mode: int = FILE_MODE) -> None:
+    """Let a file be there, with no more rights than ``mode``.
+
+    Raises:
+        NotOurs: something else than a file lies there.
+        OSError: the disk refuses.
+    """
+    try:
+        descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        tighten_file(path, mode)
+    else:
+        with os.fdopen(descriptor, "wb"):
+            os.fchmod(descriptor, mode)
+
+
+def tighten_file(path: Path, mode: int = FILE_MODE) -> None:
+    """Take the rights away from a file that ``mode`` does not give; nothing there is fine.
+
+    The file is not opened: closing it again would end the locks that this process has on it, and SQLite has
+    locks of that kind (``fcntl(2)``).
+
+    Raises:
+        NotOurs: something else than a file lies there.
+        OSError: the disk refuses.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    _check_kind(found, path)
+    if found.st_mode & _ANYBODY & ~mode:
+        path.chmod(found.st_mode & mode)
+
+
 def replace_file(
     path: Path, temporary: Path, content: bytes, mode: int = FILE_MODE, *, durable: bool = False
 ) -> None:

@@ -113,13 +113,13 @@ class Step(StrEnum):
 
     # --- migrate: the store of an earlier version is opened, and its records written again ---
     MIGRATE_TABLES_MADE = "migrate:tables-made"
-    """``store.py``: the file has the tables of this version; no record was read."""
+    """``store/opening.py``: the file has the tables of this version; no record was read."""
     MIGRATE_SET_ASIDE = "migrate:set-aside"
-    """``store.py``: a record that cannot be read was moved to where it blocks nobody."""
+    """``store/opening.py``: a record that cannot be read was moved to where it blocks nobody."""
     MIGRATE_VERSION_SET = "migrate:version-set"
-    """``store.py``: records and version are written, in a transaction that is not committed."""
+    """``store/writing.py``: records and version are written, in a transaction that is not committed."""
     MIGRATE_COMMITTED = "migrate:committed"
-    """``store.py``: a transaction is on the disk, and memory has what was before."""
+    """``store/writing.py``: a transaction is on the disk, and memory has what was before."""
 
     # --- hand-over: from one instance of the driver to the next ---
     HANDOVER_JOINED = "hand-over:joined"

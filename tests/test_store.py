@@ -28,7 +28,7 @@ from dranet.model.plan import (
     PreparedDevice,
     SetUp,
 )
-from dranet.store import SCHEMA_VERSION, ClaimStore
+from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
 
 
 def a_record(uid: str = "uid-1", pod: str = "pod-1") -> PreparedClaim:
@@ -129,7 +129,7 @@ def test_an_acknowledged_write_survives_sigkill(path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from dataclasses import replace\n"
         "sys.path.insert(0, sys.argv[2])\n"
-        "from test_store import a_record; from dranet.store import ClaimStore\n"
+        "from test_store import a_record; from dranet.store.claim_store import ClaimStore\n"
         "store = ClaimStore(Path(sys.argv[1])); store.open()\n"
         "store.put(a_record('kept')); print('acknowledged', flush=True); sys.stdin.read()\n"
     )
@@ -212,8 +212,10 @@ def test_nothing_is_promised_in_a_file_that_no_restart_would_find(path: Path, re
 
 def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="state folder"):
+    with pytest.raises(StoreError, match="is a file, which the driver did not make: move it away"):
         opened(tmp_path / "file" / "claims.db")
+    with pytest.raises(StoreError, match="state folder"):
+        opened(tmp_path / "file" / "below" / "claims.db")
 
 
 def test_a_full_disk_is_named_and_over_when_there_is_room_again(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from dranet.errors import Reason, StoreError
 from dranet.model.plan import PreparedClaim
 from dranet.model.record_json import encode_record
-from dranet.store import SCHEMA_VERSION, ClaimStore
-from dranet.store_file import PAGE_BYTES, Content, read_image, read_log
-from dranet.store_salvage import find_damaged, replace_damaged
+from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
+from dranet.store.file import PAGE_BYTES, Content, read_image, read_log
+from dranet.store.salvage import find_damaged, replace_damaged
 from tests.test_store import a_record
 
 CLAIMS = 12

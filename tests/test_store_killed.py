@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from tests.test_store import a_record
 
 KILLS = 15

@@ -20,7 +20,7 @@ from dranet.errors import KernelError, Reason, StoreError
 from dranet.filelock import FileLock, NamedLocks
 from dranet.model.claim import PodRef
 from dranet.model.plan import PreparedClaim
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from tests.test_store import a_record
 
 DISK_BYTES = 2 << 20
@@ -303,6 +303,18 @@ def test_a_driver_that_starts_on_such_a_disk_knows_its_claims_and_prepares_none(
         assert store.get("a") is None
         assert store.get("b") == released("b")
         assert store.get("new") == a_record("new")
+
+
+def test_rights_that_a_read_only_disk_keeps_are_no_reason_not_to_read(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave(disk, cleanly=True)
+    disk.store.chmod(0o644)
+    disk.remount("ro")
+    with closing(ClaimStore(disk.store)) as store:
+        store.open()
+        assert store.get_all() == (a_record("a"), placed("b"))
+    assert "claims.db keeps its rights: Read-only file system" in caplog.text
 
 
 def test_a_read_only_mount_keeps_nobody_from_the_locks_that_a_give_back_needs(disk: Disk) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import Reason, StoreError
-from dranet.store import SCHEMA_VERSION, ClaimStore
+from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
 from tests.test_store import a_record
 
 REPOSITORY = Path(__file__).parents[1]
@@ -27,7 +27,7 @@ SERVE = """
 import json, sys, sqlite3
 from dataclasses import replace
 from pathlib import Path
-from dranet.store import SCHEMA_VERSION, ClaimStore
+from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
 from tests.test_store import a_record
 def use(path):
     global store, raw

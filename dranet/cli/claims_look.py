@@ -18,9 +18,9 @@ from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import read_netns_id
 from dranet.model.plan import RECORD_VERSION, AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.record_json import RecordError
-from dranet.store_file import Content, DamagedError, QuarantinedRow, read_content, read_image
-from dranet.store_mirror import decode_row
-from dranet.store_salvage import find_damaged, read_damaged
+from dranet.store.file import Content, DamagedError, QuarantinedRow, read_content, read_image
+from dranet.store.mirror import decode_row
+from dranet.store.salvage import find_damaged, read_damaged
 
 
 class State(StrEnum):

@@ -27,7 +27,7 @@ from dranet.driver.parts import Parts
 from dranet.driver.policy import PolicySource
 from dranet.driver.publish import FactsReader
 from dranet.driver.workers import Workers
-from dranet.errors import KernelError
+from dranet.errors import DranetError, KernelError
 from dranet.filelock import FileLock
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
@@ -142,8 +142,11 @@ class Driver:
 
         While a node boots, its tables may change too fast to be read. Prepare and publish scan again.
         """
-        await asyncio.to_thread(self._parts.files.forget_other_boots)
-        await asyncio.to_thread(self._parts.files.sweep_leftovers)
+        for tidy in (self._parts.files.forget_other_boots, self._parts.files.sweep_leftovers):
+            try:
+                await asyncio.to_thread(tidy)
+            except DranetError as error:
+                log.warning("not tidied up yet: %s", error)
         await asyncio.to_thread(self._parts.health.recall)
         try:
             await asyncio.to_thread(self._parts.inventory.scan)

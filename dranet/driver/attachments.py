@@ -34,7 +34,7 @@ from dranet.driver.start_windows import may_be_shared
 from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
 from dranet.kernel.attachment.attach import attach, verify
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.presence import find_absent, find_strayed
+from dranet.kernel.attachment.presence import find_absent, find_lost, find_strayed
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import read_netns_id
@@ -43,7 +43,7 @@ from dranet.model.claim import ClaimRef
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Mount, PodSandbox
 from dranet.model.status import AttachedLink
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
 
@@ -249,6 +249,25 @@ class Attachments:
             with self._namespace(claims[0], pod.netns_path) as netns:
                 return tuple(plan.device for plan in plans) if netns is None else find_absent(plans, netns)
 
+    def shut_if_lost(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
+        """Hold back the containers of a pod that lacks devices which are not on the host either. Returns the
+        names of these: to attach would fail, and set anew before what the pod has set on the others.
+
+        Raises:
+            KernelError: as :meth:`find_missing`.
+            StoreError: a ready file cannot be removed.
+        """
+        with self._locked_until(deadline):
+            claims = self._get_moving(pod)
+            if not claims:
+                return ()
+            with self._namespace(claims[0], pod.netns_path) as netns:
+                lost = find_lost(_plans(claims), netns) if netns is not None else ()
+            if lost:
+                for claim in claims:
+                    self.gate.close(claim.claim.uid)
+            return lost
+
     def is_namespace_gone(self, claim: PreparedClaim) -> bool:
         """Whether the path to the namespace with the claim's devices leads there no more. We may be the last
         who hold it.
@@ -411,7 +430,7 @@ def _open_namespace(claim: PreparedClaim, path: str) -> NetworkNamespace | None:
     except KernelError as error:
         if error.reason is not Reason.NETNS_GONE:
             raise
-        log.info("the namespace of %s is gone: %s", claim.pod, error)
+        log.debug("the namespace of %s is gone: %s", claim.pod, error)
         return None
     try:
         found = read_netns_id(opened)
@@ -420,7 +439,7 @@ def _open_namespace(claim: PreparedClaim, path: str) -> NetworkNamespace | None:
         raise
     if claim.netns_id and found != claim.netns_id:
         # What is in there, under whatever name, is another pod's.
-        log.info("the namespace of %s is gone: its path leads to another one, %s", claim.pod, found)
+        log.debug("the namespace of %s is gone: its path leads to another one, %s", claim.pod, found)
         opened.close()
         return None
     return opened

@@ -118,9 +118,11 @@ def _name(claim_uid: str) -> str:
 
 
 def _put_link(folder: Path, claim_uid: str, target: str) -> None:
-    """Replaces an older one at once."""
+    """Replaces an older one at once; one that leads there already needs no disk that takes anything."""
     path, fresh = folder / _name(claim_uid), folder / f".{claim_uid}"
     try:
+        if path.is_symlink() and str(path.readlink()) == target:
+            return
         files.make_folder(folder)
         _remove_link(fresh)
         _check_link(path)
@@ -159,7 +161,8 @@ def _is_ours(path: Path) -> bool:
 
 def _remove_link(path: Path) -> None:
     _check_link(path)
-    path.unlink(missing_ok=True)
+    if path.is_symlink():  # a disk that is read-only refuses to remove what is not there, too
+        path.unlink(missing_ok=True)
 
 
 def _check_link(path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from dranet import marks
@@ -28,14 +28,14 @@ from dranet.driver.reconcile.runtime_view import (
 )
 from dranet.driver.reports.announce import Announcer
 from dranet.driver.start_windows import StartWindows
-from dranet.errors import DranetError, Reason
+from dranet.errors import ClaimError, DranetError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, PodSandbox, Rlimit
 from dranet.model.status import AttachedLink
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
 
@@ -118,18 +118,30 @@ class PodHooks:
         self._on_synchronized(RuntimeSnapshot(tuple(pods), records, self._placed_before))
 
     def _tell_bare(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
-        """Containers that were started while no driver was there, with a claim that another pod has: the one
-        thing that the ready file lets pass, because it is of the claim and not of the pod."""
+        """Containers that were started while no driver was there to see to their devices."""
         known = {pod.id: pod for pod in pods}
         for container in containers:
             pod = known.get(container.pod_sandbox_id)
-            if pod is None or not container.running:
-                continue
-            for foreign in self._attachments.find_foreign(pod, container.mounts):
-                error = foreign.describe(pod)
-                context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
-                log.error("container runs without its devices: %s", error, extra={"context": context})
-                self._announcer.runs_bare(pod, container.name, error)
+            if pod is not None and container.running:
+                for error in self._find_lacks(pod, container):
+                    context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
+                    log.error("container runs without its devices: %s", error, extra={"context": context})
+                    self._announcer.runs_bare(pod, container.name, error)
+
+    def _find_lacks(self, pod: PodSandbox, container: Container) -> Iterator[ClaimError]:
+        """Nothing held the container back: it names no claim, as pods need not, or one of another pod whose
+        containers were just being started."""
+        for foreign in self._attachments.find_foreign(pod, container.mounts):
+            yield foreign.describe(pod)
+        late = [claim for claim in self._moving_claims(pod) if claim.sandbox_id != pod.id]
+        if late:
+            names = ", ".join(str(claim.claim) for claim in late)
+            yield ClaimError(
+                f"the devices of claim {names} were not in its pod when it was started; they come now",
+                hint="restart it if it has looked for them; a container that names the claim in "
+                "resources.claims waits for them",
+                reason=Reason.ATTACH_FAILED,
+            )
 
     def run_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Attach the pod's devices. Returns whether the pod has any.
@@ -158,10 +170,9 @@ class PodHooks:
         self._check_owner(pod, container)
         claims = self._moving_claims(pod)
         if claims:
-            ensure = partial(self._ensure_attached, pod, container, claims)
+            let_start = partial(self._let_start, pod, container, claims)
             # Late or not, what is there stays: other containers of the pod may be at work with it.
-            self._in_time(pod, claims, "looking for the devices", ensure)
-            self._windows.begin(pod.uid, container.id, claims)
+            self._in_time(pod, claims, "looking for the devices", let_start)
             marks.reached(marks.Step.ATTACH_BEFORE_CONTAINER)
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
         adjustment = ContainerAdjustment(devices=_rdma_nodes(devices), rlimits=_rlimits(devices, container))
@@ -169,10 +180,15 @@ class PodHooks:
 
     def start_container(self, pod: PodSandbox, container: Container) -> bool:
         """The container has its mounts: nobody else is to start with them. Returns whether its pod has
-        devices."""
+        devices. Where the disk refuses, or hangs, the regular look shuts the gates later: an error here would
+        end the container."""
         claims = self._moving_claims(pod)
         if claims:
-            self._windows.end(pod.uid, container.id, claims)
+            end = partial(self._windows.end, pod.uid, container.id, claims)
+            try:
+                run_in_time(end, self._budget_seconds, f"shutting the gates of {pod.namespace}/{pod.name}")
+            except DranetError as error:
+                log.warning("left open for now: %s", error)
         return bool(claims)
 
     def _check_owner(self, pod: PodSandbox, container: Container) -> None:
@@ -184,6 +200,12 @@ class PodHooks:
             if foreign.record is not None:
                 self._on_waiting(foreign.record.claim)
             raise error
+
+    def _let_start(
+        self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
+    ) -> None:
+        self._ensure_attached(pod, container, claims, deadline)
+        self._windows.begin(pod.uid, container.id, claims)
 
     def _ensure_attached(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float

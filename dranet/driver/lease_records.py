@@ -17,7 +17,7 @@ from dranet.driver.lease_client import LeaseClient, check_namespace
 from dranet.errors import DranetError
 from dranet.model.plan import AttachPlan, CreateLink, DhcpLease, PreparedClaim
 from dranet.model.status import AttachedLink
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
 from dranet.model.plan import DhcpLease, PreparedClaim
 from dranet.model.status import AttachedLink
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import LeaseOutcome, Metrics, Outcome
 
 __all__ = ["Clock", "HeldLease", "LeaseClient", "Leases", "iter_leases", "next_attempt_age"]

@@ -56,7 +56,7 @@ from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.runtime.cdi import CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from dranet.settings import Settings
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 
 HEALTH_ECHO_SECONDS = 1.0

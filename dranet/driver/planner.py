@@ -34,7 +34,7 @@ from dranet.model.plan import (
     RdmaAccess,
 )
 from dranet.model.sysctls import is_per_interface
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 _ETHERNET_MAC_LENGTH = len("02:00:00:00:00:01")
 

@@ -33,7 +33,7 @@ from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
 from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
 from dranet.runtime.cdi import CdiSpecs
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 
 if TYPE_CHECKING:

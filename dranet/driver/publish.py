@@ -30,7 +30,7 @@ from dranet.model.attributes import MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, RdmaDevice
 from dranet.model.taint import Taint
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, ScanKind
 
 log = logging.getLogger(__name__)

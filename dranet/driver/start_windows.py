@@ -11,6 +11,7 @@ and CRI-O call after the OCI runtime has made its mounts).
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -28,11 +29,15 @@ def may_be_shared(claim: PreparedClaim) -> bool:
 
 
 class StartWindows:
-    """Containers between two events of the runtime; called on the NRI thread, but for :meth:`sweep`."""
+    """Containers between two events of the runtime; called on the NRI thread, but for :meth:`sweep`.
+
+    One lock: a sweep that has seen no container must not shut what one is given just then.
+    """
 
     def __init__(self, gate: ReadyGate, now: Callable[[], float] = time.monotonic) -> None:
         self._gate = gate
         self._now = now
+        self._lock = threading.Lock()
         self._starting: dict[str, dict[str, float]] = {}
         """By pod UID and container ID: since when."""
 
@@ -42,10 +47,11 @@ class StartWindows:
         Raises:
             StoreError: a ready file cannot be made; the container must not be created.
         """
-        for claim in claims:
-            if may_be_shared(claim) or not self._gate.is_open(claim.claim.uid):
-                self._gate.open_again(claim.claim.uid)
-        self._starting.setdefault(pod_uid, {})[container_id] = self._now()
+        with self._lock:
+            for claim in claims:
+                if may_be_shared(claim) or not self._gate.is_open(claim.claim.uid):
+                    self._gate.open_again(claim.claim.uid)
+            self._starting.setdefault(pod_uid, {})[container_id] = self._now()
 
     def end(self, pod_uid: str, container_id: str, claims: Iterable[PreparedClaim]) -> None:
         """The container has its mounts.
@@ -53,8 +59,9 @@ class StartWindows:
         Raises:
             StoreError: a ready file cannot be removed.
         """
-        self._starting.get(pod_uid, {}).pop(container_id, None)
-        self._shut(pod_uid, claims)
+        with self._lock:
+            self._starting.get(pod_uid, {}).pop(container_id, None)
+            self._shut(pod_uid, claims)
 
     def sweep(self, pod_uid: str, claims: Iterable[PreparedClaim]) -> None:
         """Shut what a container that never came, or a driver that was killed, has left open.
@@ -62,16 +69,18 @@ class StartWindows:
         Raises:
             StoreError: a ready file cannot be removed.
         """
-        self._shut(pod_uid, claims)
+        with self._lock:
+            self._shut(pod_uid, claims)
 
     def forget(self, pod_uid: str) -> None:
-        """The pod's sandbox has ended, and its gates with it."""
+        """The pod's sandbox has ended, and its gates with it. Waits for nobody: a disk that hangs holds up no
+        pod's end."""
         self._starting.pop(pod_uid, None)
 
     def _shut(self, pod_uid: str, claims: Iterable[PreparedClaim]) -> None:
         starting = self._starting.get(pod_uid, {})
         oldest = self._now() - WINDOW_SECONDS
-        if any(since > oldest for since in tuple(starting.values())):
+        if any(since > oldest for since in starting.values()):
             return
         self._starting.pop(pod_uid, None)
         for claim in claims:

@@ -7,6 +7,7 @@ one that a runtime did not end, keeps it, with the NICs in it, after its path is
 from __future__ import annotations
 
 import logging
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,7 +47,7 @@ def _find(netns_id: str, near: str) -> NetworkNamespace | None:
         with suppress(OSError, KernelError):  # it ended meanwhile, or is not for us
             status = path.stat()
             identity = status.st_dev, status.st_ino
-            if identity not in seen:
+            if stat.S_ISREG(status.st_mode) and identity not in seen:  # to open a pipe takes for ever
                 seen.add(identity)
                 if (match := _open_if(path, netns_id)) is not None:
                     return match

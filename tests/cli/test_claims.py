@@ -19,7 +19,7 @@ from dranet.cli.claims_look import look
 from dranet.cli.main import main
 from dranet.errors import StoreError
 from dranet.model.plan import RECORD_VERSION, DhcpLease
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import Bench, sandbox
 from tests.namespaces import Namespace
 

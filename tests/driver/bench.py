@@ -30,7 +30,7 @@ from dranet.model.plan import PreparedClaim, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox, Rlimit
 from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiSpecs
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.namespaces import Namespace
 
@@ -199,6 +199,12 @@ class Bench:
         return self.node.run(lambda: self.hooks.stop_pod_sandbox(pod))
 
     def reconcile(self, *pods: PodSandbox) -> None:
+        """As after a connection, with these pods in its Synchronize, and two regular looks later."""
+        self.synchronize(*pods)
+        self.look()
+        self.look()
+
+    def synchronize(self, *pods: PodSandbox) -> None:
         """As after a connection, with these pods in its Synchronize."""
         self.connect()
         self.hooks.synchronize(pods)

@@ -26,7 +26,7 @@ from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
 from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiDevice
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import Bench, Told
 from tests.namespaces import Namespace
 

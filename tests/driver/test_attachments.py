@@ -147,7 +147,7 @@ def test_a_nic_that_was_lost_from_a_running_pod_shuts_the_gate_again(
     first.run_sandbox(sandbox(pod))
     pod.ip("link", "del", "net1")
     bench = start()
-    bench.reconcile(sandbox(pod))
+    bench.synchronize(sandbox(pod))
     assert not bench.gate.is_open("claim-uid")
     ((_, error),) = bench.told.failures
     assert error.reason is Reason.DEVICE_NOT_FOUND

@@ -37,7 +37,7 @@ from dranet.model.health_tracker import DeviceMemory, KnownFault, Patience
 from dranet.model.plan import AttachPlan, MoveLink, PreparedClaim, PreparedDevice
 from dranet.model.taint import Taint, TaintEffect
 from dranet.settings import Settings, load_settings
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.namespaces import Namespace
 

@@ -16,7 +16,7 @@ from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.namespaces import Namespace
 

@@ -31,7 +31,7 @@ from dranet.model.plan import (
     PreparedDevice,
 )
 from dranet.model.status import AttachedLink
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import LeaseOutcome, Metrics
 
 START = 1_800_000_000.0

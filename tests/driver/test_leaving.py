@@ -15,7 +15,7 @@ from dranet.driver.instances import leaving
 from dranet.driver.instances.handover import Handover
 from dranet.driver.instances.leaving import Leaving
 from dranet.driver.reports.reporter import Reporter
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import eventually, refs
 from tests.contract.conftest import root

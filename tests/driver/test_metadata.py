@@ -39,7 +39,7 @@ from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess, RequestMetadata
 from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiSpecs
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.testbed.runtime.standin_cdi import Injection, resolve
 from tests import metadata_reader

@@ -26,7 +26,7 @@ from dranet.model.plan import (
     PreparedClaim,
     RdmaAccess,
 )
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 UVERBS, UMAD = CharDevice("/dev/infiniband/uverbs0", 231, 192), CharDevice("/dev/infiniband/umad0", 231, 0)
 RAIL = Device("rail-0", DeviceKind.NIC, ifname="rail0", rdma_device="mlx5_0", char_devices=(UVERBS,))

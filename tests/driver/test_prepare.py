@@ -27,7 +27,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import PreparedClaim
 from dranet.runtime.cdi import CdiSpecs
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 
 GPU = Device("gpu-0", DeviceKind.GPU, char_devices=(CharDevice("/dev/nvidia0", 195, 0),))

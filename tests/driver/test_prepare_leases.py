@@ -25,7 +25,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import DhcpLease, PreparedClaim
 from dranet.model.sandbox import PodSandbox
 from dranet.runtime.cdi import CdiSpecs
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.dhcp_servers import Udhcpd, start_udhcpd
 from tests.namespaces import Namespace, wait_unchanged, wait_until

@@ -18,7 +18,7 @@ from dranet.driver.leases import iter_leases
 from dranet.driver.planner import DecodedClaim
 from dranet.model.claim import Claim
 from dranet.model.plan import DhcpLease, PreparedClaim
-from dranet.store import SCHEMA_VERSION
+from dranet.store.claim_store import SCHEMA_VERSION
 from tests.driver.test_prepare import Bench as PlainBench
 from tests.driver.test_prepare import a_claim as a_plain_claim
 from tests.driver.test_prepare_leases import Bench, Recording, a_claim, in_node

@@ -25,7 +25,7 @@ from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, Link, NodeFacts, Route
 from dranet.model.taint import Taint
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.data.layouts import capture_file
 from tests.namespaces import Namespace

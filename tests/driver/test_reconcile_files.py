@@ -14,9 +14,10 @@ from dranet.driver.container_files import ContainerFiles
 from dranet.driver.reconcile.actions import ActionLog
 from dranet.driver.reconcile.loop import ReconcileLoop
 from dranet.driver.reconcile.owners import OwnerReconciler
+from dranet.driver.reconcile.pods import PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeView
 from dranet.driver.reconcile.snapshots import SnapshotQueue
-from dranet.errors import ClaimError, ClusterError, DranetError, Reason
+from dranet.errors import ClaimError, ClusterError, DranetError, Reason, StoreError
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
@@ -202,7 +203,7 @@ class Looks(ReconcileLoop):
     """Counts its looks instead of looking."""
 
     count = 0
-    error: DranetError | None = None
+    error: Exception | None = None
 
     def has_looked_since(self, count: int) -> bool:
         return self.count > count
@@ -228,11 +229,64 @@ class TestWhen:
         task.cancel()
         assert caplog.text.count("the disk is full") == 1, "what stays is said once"
 
+    async def test_a_bug_ends_no_driver(
+        self, start_loop: Callable[..., Looks], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        loop = start_loop(0.01)
+        loop.error = RuntimeError("can't start new thread")
+        task = asyncio.create_task(loop.run_regularly())
+        await _until(lambda: loop.count >= 3)
+        task.cancel()
+        assert "bug in reconcile" in caplog.text
+
+    async def test_a_device_that_came_home_and_cannot_be_given_back_is_looked_at_once(
+        self, start_loop: Callable[..., Looks], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loop, asked = start_loop(3600.0), list[str]()
+        monkeypatch.setattr(loop, "ask", asked.append)
+        scans = [frozenset(home.split()) for home in ("a", "a", "a b", "", "a")]
+        monkeypatch.setattr(PodReconciler, "find_come_home", lambda *_: scans.pop(0))
+        for _ in tuple(scans):
+            loop.scanned(())
+        assert len(asked) == 3
+
     async def test_it_looks_by_the_clock(self, start_loop: Callable[..., Looks]) -> None:
         loop = start_loop(0.01)
         task = asyncio.create_task(loop.run_regularly())
         await _until(lambda: loop.count >= 3)
         task.cancel()
+
+
+@pytest.mark.kernel
+async def test_what_fails_keeps_nothing_else_from_being_looked_at(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, asked, done = start(), Asked(no_claim(Reason.CLAIM_NOT_FOUND)), list[str]()
+    monkeypatch.setattr(bench.view, "patience_seconds", 0.0)
+    bench.view.replace(())
+    records = [replace(RECORD, claim=ClaimRef("default", uid, uid)) for uid in ("a", "b")]
+    bench.store.put_all(records)
+
+    def refuse() -> None:
+        raise StoreError("the folder cannot be read")
+
+    async def finish(record: PreparedClaim) -> bool:
+        done.append(record.claim.uid)
+        raise StoreError("the folder cannot be written")
+
+    monkeypatch.setattr(bench.files, "sweep_leftovers", refuse)
+    monkeypatch.setattr(bench.files, "shut_gates", lambda: done.append("gates"))
+    monkeypatch.setattr(bench.files, "find_unfinished", tuple)
+    actions = ActionLog(bench.metrics)
+    loop = ReconcileLoop(
+        bench.store, bench.view, SnapshotQueue(), bench.pods, bench.files, asked.owners, actions, finish, 1.0
+    )
+    for _ in range(2):
+        with pytest.raises(StoreError, match="cannot be read"):
+            await loop.look()
+        asked.clock += 180.0
+    assert done == ["gates", "a", "b"] * 2
+    assert [claim.uid for claim in asked.forgotten] == ["a", "b"]
 
 
 @pytest.fixture

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, placements
+from dranet.driver.attachments import AttachReport
+from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, lives, placements
 from dranet.errors import Reason
+from dranet.kernel.netns_search import find_netns
 from dranet.model.facts import Link
 from dranet.model.sandbox import Container, PodSandbox
 from tests.driver.bench import Bench, names, sandbox
@@ -82,6 +86,35 @@ def test_what_the_pods_own_processes_have_set_stays(start: Callable[..., Bench],
     assert "UP" not in link["flags"]
 
 
+@pytest.mark.parametrize("is_on_top", [False, True])
+def test_the_name_that_the_pod_has_given_its_link_stays(
+    start: Callable[..., Bench], pod: Namespace, is_on_top: bool
+) -> None:
+    bench = start()
+    config = {"type": "macvlan"} if is_on_top else None
+    bench.prepare("eth1", "net1", config=config)
+    bench.hooks.synchronize(())
+    bench.run_sandbox(sandbox(pod))
+    pod.ip_lines("link set net1 down\nlink set net1 name mine\n")
+    bench.look()
+    assert "mine" in names(pod)
+    assert "net1" not in names(pod)
+    assert counted(bench, "attached", "device-missing") == 0
+
+
+def test_a_bond_that_wears_the_address_of_a_device_that_is_gone_is_not_that_device(
+    start: Callable[..., Bench], node: Namespace, pod: Namespace
+) -> None:
+    bench = start()
+    attached(bench, pod)
+    (link,) = pod.read("link", "show", "dev", "net1")
+    pod.ip("link", "set", "net1", "netns", node.name)
+    pod.ip("link", "add", "mine", "address", link["address"], "type", "bridge")
+    bench.look()
+    assert "net1" in names(pod)
+    assert counted(bench, "attached", "device-missing") == 1
+
+
 def test_a_device_that_somebody_took_out_of_a_running_pod_is_put_back(
     start: Callable[..., Bench], node: Namespace, pod: Namespace
 ) -> None:
@@ -150,6 +183,12 @@ def test_a_device_in_a_namespace_whose_path_is_gone_is_found_by_a_process_that_i
     assert counted(second, "released", "namespace-gone") == 1
 
 
+def test_who_looks_for_a_namespace_opens_nothing_that_would_keep_him_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with find_netns("cookie 0", near=str(tmp_path / "gone")) as found:
+        assert found is None
+
+
 def test_a_namespace_that_lives_without_a_sandbox_gives_its_device_back(
     start: Callable[..., Bench], node: Namespace, pod: Namespace
 ) -> None:
@@ -158,8 +197,24 @@ def test_a_namespace_that_lives_without_a_sandbox_gives_its_device_back(
     attached(bench, pod)
     bench.view.remove(sandbox(pod).id)
     bench.look()
+    assert "net1" in names(pod), "it may just be starting, and another instance has attached it"
+    bench.look()
     assert node.picture() == before
     assert counted(bench, "released", "sandbox-gone") == 1
+
+
+def test_a_sandbox_that_the_runtime_forgot_in_its_list_keeps_its_device(
+    start: Callable[..., Bench], pod: Namespace
+) -> None:
+    """It was being started while we connected, and another instance has attached it."""
+    bench = start()
+    attached(bench, pod)
+    bench.synchronize()
+    bench.look()
+    bench.create_container(sandbox(pod))  # the first that we hear of it
+    bench.look()
+    bench.look()
+    assert "net1" in names(pod)
 
 
 def test_a_pod_that_another_instance_attaches_while_we_look_is_left_alone(
@@ -176,6 +231,50 @@ def test_a_pod_that_another_instance_attaches_while_we_look_is_left_alone(
     bench.node.run(lambda: bench.pods.reconcile(snapshot))
     assert "net1" in names(pod)
     assert bench.gate.is_open("claim-uid")
+
+
+def test_a_pod_whose_hook_may_be_under_way_is_left_to_it(start: Callable[..., Bench], pod: Namespace) -> None:
+    bench = start()
+    bench.prepare("eth1", "net1")
+    bench.hooks.synchronize(())
+    bench.view.note(sandbox(pod))
+    records = bench.store.get_all()
+    snapshot = RuntimeSnapshot(bench.view.read(), records, placements(records), is_news=False)
+    bench.node.run(lambda: bench.pods.reconcile(replace(snapshot, known_before=frozenset())))
+    assert "net1" not in names(pod)
+    known = replace(snapshot, known_before=frozenset([sandbox(pod).id]))
+    bench.node.run(lambda: bench.pods.reconcile(known))
+    assert "net1" in names(pod)
+
+
+def test_a_bug_with_one_pod_ends_nothing(
+    start: Callable[..., Bench],
+    pod: Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = start()
+    bench.prepare("eth1", "net1", "broken", pod_uid="uid-0")
+    attached_pod = sandbox(pod)
+    bench.prepare("eth2", "net2", "sound")
+    bench.hooks.synchronize(())
+    bench.view.note(attached_pod)
+    bench.view.note(replace(attached_pod, id="sandbox-0", uid="uid-0"))
+    attach = bench.attachments.attach_pod
+
+    def fail_for_one(pod: PodSandbox, **keywords: Any) -> AttachReport | None:
+        if pod.uid == "uid-0":
+            raise RuntimeError("can't start new thread")
+        return attach(pod, **keywords)
+
+    monkeypatch.setattr(bench.attachments, "attach_pod", fail_for_one)
+    bench.look()
+    assert "net2" in names(pod)
+    assert "bug in reconcile" in caplog.text
+
+
+def test_a_sandbox_of_which_nobody_can_tell_whether_it_lives_is_not_taken_for_alive() -> None:
+    assert not lives(PodSandbox("id", "pod", "default", "uid", netns_path="/run/netns/" + "x" * 300))
 
 
 def test_a_link_that_is_home_under_the_pods_name_is_restored_though_no_record_says_it_was_in_a_pod(
@@ -239,6 +338,25 @@ def test_a_failure_that_stays_is_told_once(start: Callable[..., Bench], pod: Nam
     assert counted(bench, "failed", "device-missing") + counted(bench, "failed", "hook-missed") == 3
 
 
+def test_a_device_that_is_gone_for_good_costs_the_pod_nothing_else(
+    start: Callable[..., Bench], pod: Namespace
+) -> None:
+    bench = start()
+    bench.prepare("eth1", "net1", "sound")
+    bench.prepare("eth2", "net2", "broken")
+    bench.hooks.synchronize(())
+    bench.run_sandbox(sandbox(pod))
+    pod.ip("link", "delete", "net2")
+    pod.ip("link", "set", "net1", "mtu", "1300")
+    for _ in range(3):
+        bench.look()
+    (link,) = pod.read("link", "show", "dev", "net1")
+    assert link["mtu"] == 1300, "what its own processes have set"
+    assert not bench.gate.is_open("sound"), "no container starts without all of them"
+    ((_, error),) = bench.told.failures
+    assert error.reason is Reason.DEVICE_NOT_FOUND
+
+
 def test_a_container_that_was_started_with_another_pods_claim_while_no_driver_was_there_is_told(
     start: Callable[..., Bench], pod: Namespace, other_pod: Namespace
 ) -> None:
@@ -263,7 +381,7 @@ class TestADeviceThatCameHomeByItself:
         bench = start()
         attached(bench, pod)
         pod.delete()
-        assert bench.pods.has_come_home(self.LINKS)
+        assert bench.pods.find_come_home(self.LINKS) == {sandbox(pod).id}
 
     def test_is_no_other_than_one_whose_pods_namespace_is_gone(
         self, start: Callable[..., Bench], pod: Namespace
@@ -271,4 +389,17 @@ class TestADeviceThatCameHomeByItself:
         """A release that is under way has brought the link home, and has not written that down."""
         bench = start()
         attached(bench, pod)
-        assert not bench.pods.has_come_home(self.LINKS)
+        assert not bench.pods.find_come_home(self.LINKS)
+
+
+def test_a_container_that_names_no_claim_and_was_started_while_no_driver_was_there_is_told(
+    start: Callable[..., Bench], pod: Namespace
+) -> None:
+    bench = start()
+    bench.prepare("eth1", "net1")
+    started = Container("a", "main", sandbox(pod).id, running=True)
+    bench.hooks.synchronize((sandbox(pod),), (started, replace(started, id="b", name="new", running=False)))
+    assert bench.told.bare == [("pod", "main")]
+    bench.reconcile(sandbox(pod))
+    bench.hooks.synchronize((sandbox(pod),), (started,))
+    assert len(bench.told.bare) == 1, "it has its devices by now"

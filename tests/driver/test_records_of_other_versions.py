@@ -18,7 +18,7 @@ from dranet.kernel.attachment.record import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.facts import CharDevice
 from dranet.model.plan import RECORD_VERSION, LinkState, PreparedClaim
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import UVERBS, Bench, names, sandbox
 from tests.namespaces import Namespace
 

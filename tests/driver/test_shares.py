@@ -29,7 +29,7 @@ from dranet.model.plan import (
     PreparedDevice,
     SetUp,
 )
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.driver.bench import Bench, names, sandbox
 from tests.kernel.plans import macvlan_on

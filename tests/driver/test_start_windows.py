@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,6 +81,36 @@ def test_a_container_that_never_started_holds_the_gate_open_for_a_minute(
     clock.seconds = WINDOW_SECONDS
     windows.sweep("pod", [SHARED])
     assert not gate.is_open("uid")
+
+
+class SlowGate(ReadyGate):
+    """Waits before it shuts."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.is_asked, self.may_go_on = threading.Event(), threading.Event()
+
+    def shut(self, claim_uid: str) -> None:
+        self.is_asked.set()
+        assert self.may_go_on.wait(10)
+        super().shut(claim_uid)
+
+
+def test_a_sweep_that_has_begun_does_not_shut_what_a_container_is_given_meanwhile(tmp_path: Path) -> None:
+    gate = SlowGate(tmp_path)
+    gate.note_attached("uid", str(tmp_path))
+    windows = StartWindows(gate)
+    sweep = threading.Thread(target=windows.sweep, args=("pod", [SHARED]))
+    begin = threading.Thread(target=windows.begin, args=("pod", "a", [SHARED]))
+    sweep.start()
+    assert gate.is_asked.wait(10)
+    begin.start()
+    begin.join(0.1)
+    windows.forget("another")  # the end of a pod waits for no disk
+    gate.may_go_on.set()
+    for thread in (sweep, begin):
+        thread.join(10)
+    assert gate.is_open("uid")
 
 
 def test_what_a_killed_driver_left_open_is_shut(gate: ReadyGate) -> None:

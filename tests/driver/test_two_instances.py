@@ -23,7 +23,7 @@ from dranet.kernel.netns import NetworkNamespace
 from dranet.model.plan import RdmaAccess
 from dranet.model.sandbox import MEMLOCK, Container, ContainerAdjustment, Rlimit
 from dranet.runtime.cdi import CdiDevice
-from dranet.store import SCHEMA_VERSION, ClaimStore
+from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.driver.other_instance import OtherInstances, spell
 from tests.namespaces import Namespace, wait_until
@@ -314,6 +314,8 @@ def test_reconcile_says_nothing_of_pods_that_a_newer_driver_takes_over_meanwhile
     bench.run_sandbox(sandbox(pod))
     bench.connect()
     bench.hooks.synchronize([sandbox(pod)])
+    gone = replace(bench.snapshots[-1], pods=(), is_news=False)
+    node.run(lambda: bench.pods.reconcile(gone))
     asked: list[str] = []
 
     def refuse(_: ClaimStore) -> None:
@@ -322,7 +324,7 @@ def test_reconcile_says_nothing_of_pods_that_a_newer_driver_takes_over_meanwhile
 
     monkeypatch.setattr(ClaimStore, "check_version", refuse)
     node.run(lambda: bench.pods.reconcile(bench.snapshots[-1]))
-    node.run(lambda: bench.pods.reconcile(replace(bench.snapshots[-1], pods=())))
+    node.run(lambda: bench.pods.reconcile(gone))
     assert len(asked) == 2
     assert told(bench) == [1, 0, 0, 0]
     assert bench.told.stuck == []

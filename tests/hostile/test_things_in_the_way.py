@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
+import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,8 @@ from dranet.errors import DranetError, SettingsError, StoreError
 from dranet.filelock import FileLock, NamedLocks
 from dranet.kubelet.sockets import OwnerLock, PublishedSocket, make_plugin_dir
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
+from dranet.store.claim_store import ClaimStore
+from dranet.store.opening import OPEN_LOCK
 
 UID = "0b51c6a2-7d3f-4c19-9e5c-000000000001"
 SECRET = "not the driver's"
@@ -161,6 +166,30 @@ def test_a_cdi_spec(short_folder: Path, plant: Plant) -> None:
         refused(path, lambda: specs.remove(UID))
         assert specs.list_claims() == set()
         _clear(path)
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal", ".salvaging", ".salvaged"])
+def test_the_store(short_folder: Path, plant: Plant, end: str) -> None:
+    path = short_folder / "state" / f"claims.db{end}"
+    path.parent.mkdir(mode=0o700)
+    _leave_lock(path.with_name(OPEN_LOCK))
+    plant(path)
+    store = ClaimStore(path.with_name("claims.db"))
+    refused(path, store.open)
+    store.close()
+
+
+def test_a_store_with_a_second_name_is_not_written_to(short_folder: Path) -> None:
+    path = short_folder / "claims.db"
+    _leave_lock(path.with_name(OPEN_LOCK))
+    _hard_link(path)
+    refused(path, ClaimStore(path).open)
+
+
+def _leave_lock(path: Path) -> None:
+    """As this process writes it: so the next one changes nothing."""
+    with closing(FileLock(path)) as lock:
+        assert lock.try_acquire()
 
 
 def an_attached_claim(state: Path) -> ReadyGate:
@@ -323,16 +352,22 @@ def test_modes_hold_whatever_the_umask_is(short_folder: Path, umask: int) -> Non
         an_attached_claim(short_folder / "state").open_again(UID)
         metadata.write(UID, "nic", {"metadata": {}})
         HealthFile(short_folder / "state/health.json", "boot").write({})
+        store = ClaimStore(short_folder / "state/claims.db")
+        store.open()
         CdiSpecs(short_folder / "cdi", "dra.net").write(UID, [CdiDevice("nic")])
     finally:
         os.umask(before)
     found = {
         str(each.relative_to(short_folder)): stat.S_IMODE(each.lstat().st_mode)
         for each in short_folder.rglob("*")
-        if not each.is_symlink() and each.name != ".lock"
+        if not each.is_symlink() and each.suffix != ".lock" and each.name != ".lock"
     }
+    store.close()
     assert found == {
         "state": 0o700,
+        "state/claims.db": 0o600,
+        "state/claims.db-wal": 0o600,
+        "state/claims.db-shm": 0o600,
         "state/health.json": 0o600,
         "state/attached": 0o700,
         "state/ready": 0o700,
@@ -343,6 +378,23 @@ def test_modes_hold_whatever_the_umask_is(short_folder: Path, umask: int) -> Non
         "cdi": 0o755,
         f"cdi/dra.net-claim_{UID}.json": 0o600,
     }
+
+
+def test_a_store_that_an_earlier_version_let_others_read_is_for_its_owner_alone(short_folder: Path) -> None:
+    state, umask = short_folder / "state", os.umask(0o022)
+    try:
+        with closing(sqlite3.connect(short_folder / "other.db")) as db:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("CREATE TABLE prepared (claim_uid TEXT PRIMARY KEY, record TEXT) WITHOUT ROWID")
+            state.mkdir(mode=0o750)
+            for end in ("", "-wal", "-shm"):  # as a kill leaves them
+                shutil.copy(short_folder / f"other.db{end}", state / f"claims.db{end}")
+    finally:
+        os.umask(umask)
+    with closing(ClaimStore(state / "claims.db")) as store:
+        store.open()
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (state, *state.glob("claims.db*"))}
+    assert modes == {"state": 0o700, "claims.db": 0o600, "claims.db-wal": 0o600, "claims.db-shm": 0o600}
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o700, 0o500])

@@ -118,7 +118,8 @@ def test_a_burst_that_does_not_end_is_told_after_a_second(node: Namespace) -> No
                 mtu += 1
                 await ip(node, f"link set eth2 mtu {mtu}\n")
 
-        noise = asyncio.create_task(never_quiet())
+        # Several, because one may take longer to start the next `ip` than the silence that ends a burst.
+        noise = asyncio.gather(*(never_quiet() for _ in range(4)))
         loop = asyncio.get_running_loop()
         begin = loop.time()
         assert await changed_within(watch, 10.0)
@@ -313,7 +314,8 @@ def test_a_wait_that_is_given_up_loses_nothing(node: Namespace) -> None:
         assert not await changed_within(watch, 0.05)  # given up while the change settles
         watch.note(Changes(hardware=frozenset({"mlx5_0"})))
         told = await changed_within(watch, 1.0)
-        assert told == Changes(routes=True, hardware=frozenset({"mlx5_0"}))
+        assert told is not None  # the kernel may add a carrier that it tells late
+        assert (told.routes, told.hardware) == (True, frozenset({"mlx5_0"}))
 
     watch_in(node, scenario)
 

@@ -33,7 +33,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Part, walk_fields
 from dranet.model.plan import PreparedClaim
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.testbed.machine.guest import IN_MACHINE
 from dranet.testbed.machine.hardware import MACHINE
 from dranet.testbed.machine.lane import TESTS

@@ -13,7 +13,7 @@ from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, NodeFacts
 from dranet.model.plan import PreparedClaim, PreparedDevice
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from tests.data.layouts import LAYOUTS, take_layout
 
 FULL = Device(

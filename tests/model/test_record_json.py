@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, DhcpLease, PreparedClaim, SetUp
 from dranet.model.record_json import RecordError, decode_record, encode_record
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
 PYDANTIC = TypeAdapter(PreparedClaim)
@@ -160,7 +160,7 @@ def test_what_utf_8_cannot_say_is_not_written(name: str) -> None:
 
 _OPEN_STORE = """
 import pathlib, sys, dranet.driver.app
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 before = set(sys.modules)
 store = ClaimStore(pathlib.Path(sys.argv[1]))
 store.open()

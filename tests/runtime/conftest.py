@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)  # else the order in a test's name depends on when this file was loaded
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lane" in metafunc.fixturenames:
         metafunc.parametrize("lane", list(FETCH), indirect=True, scope="session")

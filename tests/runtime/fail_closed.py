@@ -358,6 +358,33 @@ async def a_driver_whose_threads_never_rest_attaches_in_time(pod: Pod) -> None:
     await pod.delete()
 
 
+async def a_second_pod_of_the_claim_gets_no_container_while_no_driver_is_there(pod: Pod) -> None:
+    """The kubelet has prepared the claim, and starts whoever names it without asking anybody."""
+    testbed, driver = pod.testbed, pod.testbed.driver
+    await pod.start()
+    await pod.wait_running()
+    await driver.kill()
+    await testbed.apply([{**MANIFESTS[-1], "metadata": {"name": "second"}}])
+    uid = testbed.pod_uid("second")
+    await until(lambda: bool(testbed.kubelet.failure(uid)), "the kubelet cannot start its container")
+    assert "no such file or directory" in testbed.kubelet.failure(uid)
+    assert not testbed.containers("second")
+    await driver.start()
+    await driver.wait_ready(SECONDS)  # a veth that nobody gives back dies with its pod
+    await pod.assert_whole()
+    await testbed.delete_pod("worker")
+    async with asyncio.timeout(SECONDS):
+        await testbed.kubelet.wait_gone(pod.uid)
+        await testbed.kubelet.wait_running(uid)
+    container = testbed.containers("second")["main"]
+    shown = await testbed.runtime.exec_in_container(container, ("ip", "addr", "show", "dev", "net1"))
+    assert f"inet {ADDRESS}/24" in shown.stdout, "it is its turn"
+    await testbed.delete_pod("second")
+    async with asyncio.timeout(SECONDS):
+        await testbed.kubelet.wait_gone(uid)
+    await until(lambda: testbed.node.snapshot() == pod.before, "the node is as it was")
+
+
 async def a_pod_has_its_nic_and_gives_it_back(pod: Pod) -> None:
     await pod.start()
     await pod.wait_running()
@@ -365,7 +392,10 @@ async def a_pod_has_its_nic_and_gives_it_back(pod: Pod) -> None:
     await pod.delete()
 
 
-EVERYWHERE: tuple[Story, ...] = (a_pod_that_outlives_its_runtime_keeps_its_nic_and_gives_it_back,)
+EVERYWHERE: tuple[Story, ...] = (
+    a_pod_that_outlives_its_runtime_keeps_its_nic_and_gives_it_back,
+    a_second_pod_of_the_claim_gets_no_container_while_no_driver_is_there,
+)
 """Those in which runtimes differ."""
 
 STORIES: tuple[Story, ...] = (

@@ -1,21 +1,21 @@
 """What became of pods, NICs, host and statuses, seen from outside: API server, iproute2 and runtime.
 
 It never asks the driver, nor anything that decides for it. What a pod should have is read from its claims'
-allocations and configs; where a NIC is, from the kernel.
+allocations and configs (``wanted``); where a NIC is, from the kernel.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from dranet.errors import KernelError
-from dranet.testbed.cluster import DRIVER_NAME, JsonObject, Places, RuntimeFactory, Testbed
+from dranet.testbed.cluster import JsonObject, Places, RuntimeFactory, Testbed
 from dranet.testbed.kubelet.nouns import PodStage
-from dranet.testbed.node.hardware import PlacedNic
 from dranet.testbed.node.hoststate import HostState
 from dranet.testbed.node.iproute import in_namespace, read_json
 from dranet.testbed.node.node import Node
@@ -27,7 +27,9 @@ from dranet.testbed.runtime.contract import (
     RunningSandbox,
     SandboxSpec,
 )
+from tests.survival.statuses import find_wrong, list_addresses
 from tests.survival.table import Row
+from tests.survival.wanted import Wanted, find_wanted, name_device
 
 PATIENCE_SECONDS = 30.0
 """That pods, NICs and statuses have to become what they should be."""
@@ -37,26 +39,6 @@ _SUBJECT = re.compile(r"^(?:link|.* of) (\S+?):")
 """Whom a fact of the host state is about."""
 _OF_CNI = re.compile(r"veth[0-9a-f]{8}$")
 """The node's end of a pod's own network, as the plugin ``ptp`` names it; gone when no pod is left."""
-_NOT_A_PROMISE = frozenset({"TopologyAligned", "Released"})
-"""Conditions that a device which is well in its pod need not have as True."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One device of this driver that a claim was given."""
-
-    claim: str
-    device: str
-    share_id: str
-    pool: str
-    ifname: str
-    """In the pod, where the claim names it."""
-    addresses: tuple[str, ...]
-    """In CIDR form; of a NIC that moves its own where the claim has none."""
-    nic: PlacedNic | None
-    """``None`` of what is not one of the node's NICs, such as a GPU."""
-    moves: bool
-    """The NIC itself goes, rather than a link on top of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +83,11 @@ class _Case:
         if netns_path not in self.links:
             self.links[netns_path] = read_links(netns_path)
         return self.links[netns_path]
+
+    def find_netns(self, claim: JsonObject) -> str:
+        """That of the running pod which has the claim; empty where none has."""
+        users = claim.get("status", {}).get("reservedFor", ())
+        return next((self.living[user["uid"]] for user in users if user["uid"] in self.living), "")
 
 
 @dataclass(slots=True)
@@ -259,47 +246,23 @@ class Judge:
     def _name_nics(self, netns_path: str) -> dict[str, str]:
         """Devices of the node that are in a namespace, with the names of their links there."""
         found = self.testbed.node.nics_in(netns_path)
-        return {_device_name(nic): str(link["ifname"]) for link, nic in found}
-
-    # --- what claims want -------------------------------------------------------------------------------
+        return {name_device(nic): str(link["ifname"]) for link, nic in found}
 
     def _wanted_by(self, case: _Case, pod_uid: str) -> list[Wanted]:
         return [
             device
             for claim in case.claims
             if any(user["uid"] == pod_uid for user in claim.get("status", {}).get("reservedFor", ()))
-            for device in self._wanted_of(claim)
+            for device in find_wanted(claim, self.testbed.node)
         ]
-
-    def _wanted_of(self, claim: JsonObject) -> Iterator[Wanted]:
-        devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
-        for result in devices.get("results", ()):
-            if result["driver"] == DRIVER_NAME:
-                interface = _merge_interface(devices.get("config", ()), result["request"])
-                nic = self._find_nic(result["device"])
-                moves = interface.get("type", "passthrough") == "passthrough"
-                own = [str(nic.nic.address)] if nic and moves else []
-                yield Wanted(
-                    claim=claim["metadata"]["name"],
-                    device=result["device"],
-                    share_id=result.get("shareID", ""),
-                    pool=result["pool"],
-                    ifname=interface.get("name", ""),
-                    addresses=tuple(interface.get("addresses") or own),
-                    nic=nic,
-                    moves=moves,
-                )
-
-    def _find_nic(self, device: str) -> PlacedNic | None:
-        nics = self.testbed.node.hardware.nics()
-        return next((nic for nic in nics if device == _device_name(nic)), None)
 
     # --- the host ---------------------------------------------------------------------------------------
 
     def _find_host_differences(self, case: _Case) -> list[str]:
-        wanted = [device for claim in case.claims for device in self._wanted_of(claim)] if case.pods else []
+        node, claims = self.testbed.node, case.claims if case.pods else ()
+        wanted = [device for claim in claims for device in find_wanted(claim, node)]
         used = {device.nic.nic.ifname for device in wanted if device.nic}
-        differences = self._before.differences(self.testbed.node.snapshot())
+        differences = self._before.differences(node.snapshot())
         if case.pods:
             others = (line for line in differences if _subject(line) not in used)
             return [line for line in others if not _OF_CNI.match(_subject(line))]
@@ -309,35 +272,17 @@ class Judge:
     # --- statuses ---------------------------------------------------------------------------------------
 
     def _find_wrong_statuses(self, case: _Case) -> Iterator[str]:
-        living = case.living
         for claim in case.claims:
-            status = claim.get("status", {})
-            told = [entry for entry in status.get("devices", ()) if entry["driver"] == DRIVER_NAME]
-            wanted = [*self._wanted_of(claim)]
-            netns = next((living[u["uid"]] for u in status.get("reservedFor", ()) if u["uid"] in living), "")
-            name = claim["metadata"]["name"]
-            yield from (f"{name}: {text}" for text in _compare_devices(wanted, told, is_used=bool(netns)))
-            for device in wanted:
-                entry = next(
-                    (e for e in told if _key(e) == (device.pool, device.device, device.share_id)), None
-                )
-                if entry is None:
-                    continue
-                found = (
-                    _compare_living(device, entry, case.read_links(netns)) if netns else _compare_ended(entry)
-                )
-                yield from (f"{name}: {device.device}: {text}" for text in found)
+            netns_path = case.find_netns(claim)
+            read = partial(case.read_links, netns_path) if netns_path else None
+            wrong = find_wrong(claim, find_wanted(claim, self.testbed.node), read)
+            yield from (f"{claim['metadata']['name']}: {text}" for text in wrong)
 
 
 def read_links(netns_path: str) -> dict[str, JsonObject]:
     """The links of a namespace by name, with their addresses, as ``ip`` sees them."""
     found = read_json(*in_namespace(netns_path, "ip", "-json", "-details", "address"))
     return {str(link["ifname"]): link for link in found}
-
-
-def _device_name(nic: PlacedNic) -> str:
-    """What the driver calls it, after its PCI address."""
-    return "pci-" + re.sub("[:.]", "-", nic.placed.address)
 
 
 def _find_lack(device: Wanted, name: str, links: Mapping[str, JsonObject]) -> str:
@@ -349,29 +294,8 @@ def _find_lack(device: Wanted, name: str, links: Mapping[str, JsonObject]) -> st
         return f"{device.device} is called {name}, not {device.ifname}"
     if "UP" not in link["flags"]:
         return f"{name} is down"
-    missing = set(device.addresses) - set(_addresses(link))
+    missing = set(device.addresses) - set(list_addresses(link))
     return f"{name} lacks {sorted(missing)}" if missing else ""
-
-
-def _addresses(link: JsonObject) -> list[str]:
-    """Those that a status tells: not the link-local ones."""
-    return [
-        f"{address['local']}/{address['prefixlen']}"
-        for address in link.get("addr_info", ())
-        if address["scope"] != "link"
-    ]
-
-
-def _merge_interface(configs: Iterable[JsonObject], request: str) -> JsonObject:
-    """The fields of ``interface`` for one request: a class' first, then the claim's, the later one wins."""
-    merged: JsonObject = {}
-    ordered = sorted(configs, key=lambda config: config.get("source") != "FromClass")
-    for config in ordered:
-        opaque = config.get("opaque", {})
-        of_all = not config.get("requests")
-        if opaque.get("driver") == DRIVER_NAME and (of_all or request in config["requests"]):
-            merged |= opaque["parameters"].get("interface", {})
-    return merged
 
 
 def _subject(difference: str) -> str:
@@ -382,62 +306,3 @@ def _subject(difference: str) -> str:
 def _list_cdi(testbed: Testbed) -> frozenset[str]:
     folder: Path = testbed.places.cdi_dir
     return frozenset(path.name for path in folder.iterdir())
-
-
-def _key(entry: JsonObject) -> tuple[str, str, str]:
-    return entry["pool"], entry["device"], entry.get("shareID", "")
-
-
-def _compare_devices(wanted: Sequence[Wanted], told: Sequence[JsonObject], *, is_used: bool) -> Iterator[str]:
-    """A device of a running pod that nothing is said of, and one that is told of and was not given."""
-    given = {(device.pool, device.device, device.share_id) for device in wanted}
-    known = {_key(entry) for entry in told}
-    yield from (f"tells of {key}, which it was not given" for key in sorted(known - given))
-    if is_used:
-        yield from (f"its pod runs, and it says nothing of {key}" for key in sorted(given - known))
-
-
-def _compare_living(device: Wanted, entry: JsonObject, links: Mapping[str, JsonObject]) -> Iterator[str]:
-    """Against the pod that has it."""
-    yield from _compare_conditions(entry)
-    if device.nic is None:
-        return
-    data = entry.get("networkData", {})
-    name = data.get("interfaceName", "")
-    if name in links:
-        yield from _compare_link(entry, data, links[name])
-    else:
-        yield f"link {name} is not in the pod"
-
-
-def _compare_conditions(entry: JsonObject) -> Iterator[str]:
-    """Of a device that is in a pod which runs."""
-    conditions = {condition["type"]: condition for condition in entry.get("conditions", ())}
-    for name, condition in conditions.items():
-        if name not in _NOT_A_PROMISE and condition["status"] != "True":
-            yield f"{name} is {condition['status']}: {condition['reason']}: {condition.get('message', '')}"
-    if "Ready" not in conditions:
-        yield "it does not say Ready"
-    if "Released" in conditions:
-        yield "it says Released, and its pod runs"
-
-
-def _compare_link(entry: JsonObject, data: JsonObject, link: JsonObject) -> Iterator[str]:
-    has = {
-        "hardware address": (data.get("hardwareAddress"), link["address"]),
-        "addresses": (sorted(data.get("ips", ())), sorted(_addresses(link))),
-        "MTU": (entry.get("data", {}).get("mtu"), link["mtu"]),
-    }
-    yield from (
-        f"{what} {told}, but the pod has {real}" for what, (told, real) in has.items() if told != real
-    )
-
-
-def _compare_ended(entry: JsonObject) -> Iterator[str]:
-    """No pod has it."""
-    for condition in entry.get("conditions", ()):
-        kind, status = condition["type"], condition["status"]
-        if kind in ("Ready", "Attached", "NetworkReady") and status == "True":
-            yield f"{kind} is True, and no pod has it"
-        if kind == "Released" and status != "True":
-            yield f"Released is {status}: {condition['reason']}: {condition.get('message', '')}"

@@ -56,7 +56,7 @@ SETTINGS = {
 """Everything that a driver does now and then, often enough for a short soak."""
 PEERS_SHARE = 0.6
 """Of the time, while the driver's process lives on."""
-PAUSE_SECONDS = (0.3, 2.0)
+PAUSE_SECONDS = (0.2, 1.2)
 """Between two faults."""
 _LOOK_SECONDS = 0.2
 _RESERVED = re.compile(r'reserve container name.*is reserved for "([0-9a-f]+)"')
@@ -72,11 +72,11 @@ class Report:
 
     seed: int
     runtime: str
-    pods: Counter[str] = field(default_factory=Counter)
-    """Pods that ran, by kind."""
+    pods: dict[str, int] = field(default_factory=dict)
+    """Pods that ran, by kind. No ``Counter``: ``asdict`` cannot copy one before Python 3.12."""
     hurried: int = 0
     """Pods that were deleted while they started."""
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, int] = field(default_factory=dict)
     measures: list[Measure] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     row: Row | None = None
@@ -211,7 +211,7 @@ class Soak:
             self._complain(f"{name}: {error}")
             await self._stage.ensure_driver()
         else:
-            self.report.faults[name] += 1
+            self.report.faults[name] = self.report.faults.get(name, 0) + 1
 
     async def _measure(self) -> None:
         await self._traffic.hold()

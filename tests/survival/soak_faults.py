@@ -152,6 +152,5 @@ OF_DRIVER: Mapping[str, Fault] = {
 UNATTENDED = frozenset(
     {"driver stopped for seconds", "runtime restart", "runtime killed", "driver killed", "driver restarted"}
 )
-"""Pods start without our hooks meanwhile. A container that names its claim does not, for want of the claim's
-ready file. What that file cannot hold back starts bare and is told of later: a container that does not name
-the claim, and one of a second pod while the first has the device. No such pod starts in these moments."""
+"""Nobody answers hooks meanwhile, so no pod starts whose containers do not name its claim: nothing else can
+hold those back (docs/user/troubleshooting.md)."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -51,8 +52,8 @@ class PodTraffic:
         self._go = asyncio.Event()
         self._idle = [asyncio.Event() for _ in _BY_WORKER]
         self.attendance = asyncio.Lock()
-        """Held by a pod whose container nothing but our hook can stop, until it runs; and by what keeps hooks
-        from being answered."""
+        """Held by a pod whose container nothing but our hook can hold back, until it runs; and by what keeps
+        hooks from being answered."""
         self.kinds: Counter[Kind] = Counter()
         """Pods that have run."""
         self.hurried = 0
@@ -97,7 +98,8 @@ class PodTraffic:
             _forget_claims_of_containers(objects[-1])
             async with self.attendance:
                 await persist(lambda: self._stage.testbed.apply(objects))
-                await self._run_for_a_while(name, kind, chance)
+                await self._wait_running(name, kind)
+            await asyncio.sleep(chance.uniform(0.0, _LONGEST_LIFE_SECONDS))
             await self._end(name)
             await self._delete_claims(objects)
             return
@@ -111,23 +113,38 @@ class PodTraffic:
         await self._delete_claims(objects)
 
     async def _take_turns(self, name: str, chance: random.Random) -> None:
-        """The second pod waits for the end of the first one."""
+        """The second pod comes while the first one has the claim, and waits for its end."""
         *claims, first = build_pod(name)
         second = {**first, "metadata": {"name": f"{name}b"}}
         await persist(lambda: self._stage.testbed.apply([*claims, first]))
         await self._run_for_a_while(name, Kind.BY_TURNS, chance)
-        async with self.attendance:
+        if self._is_window_open(claims):
+            await self._end(name)
+        else:
             await persist(lambda: self._stage.testbed.apply([second]))
             await asyncio.sleep(chance.uniform(0.0, 1.0))
             await self._end(name)
             await self._run_for_a_while(f"{name}b", Kind.BY_TURNS, chance)
-        await self._end(f"{name}b")
+            await self._end(f"{name}b")
         await self._delete_claims(claims)
 
+    def _is_window_open(self, claims: Iterable[JsonObject]) -> bool:
+        """A driver that was killed or stopped at the very moment when the first pod's container was started
+        has left the ready file behind, and a second pod gets past it."""
+        names = {claim["metadata"]["name"] for claim in claims}
+        ready = self._stage.testbed.places.work_dir / "state" / "ready"
+        found = self._stage.testbed.server.objects("resourceclaims")
+        return any(
+            os.path.lexists(ready / c["metadata"]["uid"]) for c in found if c["metadata"]["name"] in names
+        )
+
     async def _run_for_a_while(self, name: str, kind: Kind, chance: random.Random) -> None:
+        await self._wait_running(name, kind)
+        await asyncio.sleep(chance.uniform(0.0, _LONGEST_LIFE_SECONDS))
+
+    async def _wait_running(self, name: str, kind: Kind) -> None:
         await self._stage.testbed.kubelet.wait_running(self._stage.testbed.pod_uid(name))
         self.kinds[kind] += 1
-        await asyncio.sleep(chance.uniform(0.0, _LONGEST_LIFE_SECONDS))
 
     async def _end(self, name: str) -> None:
         testbed = self._stage.testbed

@@ -17,7 +17,7 @@ from dranet.cli.main import main
 from dranet.driver import attachments, ending
 from dranet.driver.prepare import Preparer
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 POINTS: dict[str, tuple[object, str]] = {
     "scan": (NodeScanner, "read"),

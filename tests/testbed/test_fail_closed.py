@@ -58,6 +58,14 @@ def test_a_driver_whose_threads_never_rest_attaches_in_time() -> None:
     fail_closed.play(stand_in, WORK_DIR, fail_closed.a_driver_whose_threads_never_rest_attaches_in_time)
 
 
+def test_a_second_pod_of_the_claim_gets_no_container_while_no_driver_is_there() -> None:
+    fail_closed.play(
+        stand_in,
+        WORK_DIR,
+        fail_closed.a_second_pod_of_the_claim_gets_no_container_while_no_driver_is_there,
+    )
+
+
 def stand_in_as_1_7(places: Places, _: Node) -> PodRuntime:
     """It names no namespace when a pod stops, and nobody rescues what is in it then."""
     traits = NriTraits(nri_version="0.6.1", stop_without_netns_path=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.settings import Settings
-from dranet.store_salvage import find_damaged
+from dranet.store.salvage import find_damaged
 
 PLACES = "places"
 

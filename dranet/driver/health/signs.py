@@ -25,7 +25,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, PciFunction, RdmaPort
 from dranet.model.health import Signs, Vitals
 from dranet.model.plan import PreparedClaim
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from dranet import marks
 from dranet.driver.instances.handover import Handover
 from dranet.driver.reports.reporter import Reporter
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ from dranet.model.plan import PreparedClaim, PreparedDevice, RequestMetadata
 from dranet.model.sandbox import Mount
 from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 
 log = logging.getLogger(__name__)

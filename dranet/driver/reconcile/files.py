@@ -7,14 +7,16 @@ and containers, so only the driver can notice that somebody has removed one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from dranet.driver.attachments import Attachments
 from dranet.driver.container_files import ContainerFiles
 from dranet.driver.gate import ReadyGate
 from dranet.driver.reconcile.actions import Action, ActionLog, Why
 from dranet.driver.start_windows import StartWindows
+from dranet.errors import StoreError
 from dranet.model.plan import PreparedClaim
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
 
 
 class FileReconciler:
@@ -48,8 +50,9 @@ class FileReconciler:
         with self._attachments.locked():
             for record in self._store.get_all():
                 if record.boot_id != self._boot_id:
-                    self._gate.close(record.claim.uid)
-                    self._files.remove(record.claim.uid)
+                    for remove in (self._gate.close, self._files.remove):
+                        with suppress(StoreError):  # of no record, so the sweep tries it again, and tells
+                            remove(record.claim.uid)
                     self._store.delete(record.claim.uid)
                     self._actions.note(Action.FORGOTTEN, Why.REBOOTED, record)
 

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from dranet.driver.reconcile.actions import Action, ActionLog, Why
 from dranet.driver.reconcile.files import FileReconciler
@@ -23,7 +23,8 @@ from dranet.driver.reconcile.snapshots import SnapshotQueue
 from dranet.errors import DranetError
 from dranet.model.facts import Link
 from dranet.model.plan import PreparedClaim
-from dranet.store import ClaimStore
+from dranet.model.sandbox import PodSandbox
+from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class ReconcileLoop:
         self._asked = asyncio.Event()
         self._working = asyncio.Lock()
         self._complaint = ""
+        self._come_home: frozenset[str] = frozenset()
+        """Sandboxes whose devices were on the host at the last scan."""
 
     def ask(self, why: str) -> None:
         """Something was lost and is back, or has moved by itself: look soon. Callable from any thread."""
@@ -70,8 +73,10 @@ class ReconcileLoop:
         self._loop.call_soon_threadsafe(self._asked.set)
 
     def scanned(self, links: Iterable[Link]) -> None:
-        """The node's links were read; called on the event loop."""
-        if self._pods.has_come_home(links):
+        """The node's links were read; called on the event loop. What cannot be given back is no reason to
+        look after each scan: to try changes links, which leads to the next scan."""
+        before, self._come_home = self._come_home, self._pods.find_come_home(links, self._come_home)
+        if self._come_home - before:
             self.ask("a device came home by itself")
 
     async def run(self) -> None:
@@ -80,6 +85,7 @@ class ReconcileLoop:
             snapshot = await self._snapshots.get()
             async with self._working:
                 await asyncio.to_thread(self._pods.reconcile, snapshot)
+            self._asked.set()  # what only a regular look may judge
 
     async def run_regularly(self) -> None:
         """Every few minutes and when asked for, for ever; one instance for all."""
@@ -96,27 +102,51 @@ class ReconcileLoop:
                 if str(error) != self._complaint:
                     log.warning("reconcile: %s; tried again in %g s at the latest", error, self._seconds)
                 self._complaint = str(error)
+            except Exception:  # pods can do without us for a while, but not without the driver
+                log.exception("bug in reconcile")
 
     async def look(self) -> None:
-        """One regular look at everything.
+        """One regular look at everything. What fails keeps nothing else from being looked at.
 
         Raises:
-            DranetError: the disk refused, or another instance holds the node's devices for too long; what was
-                not looked at is looked at the next time.
+            DranetError: the disk refused, or another instance holds the node's devices or a claim for too
+                long; what was not looked at is looked at the next time. The first error of several.
         """
         await asyncio.to_thread(self._store.flush_pending)
-        before = self._store.get_all()
+        before, known = self._store.get_all(), _ids(self._view.read())
         await asyncio.sleep(self._view.patience_seconds * SETTLE_PATIENCES)
+        failures: list[DranetError] = []
         async with self._working:
             records = self._store.get_all()  # before the pods: who attaches one has told the view before
             pods = self._view.read()
-            snapshot = RuntimeSnapshot(pods, records, placements(before), is_news=False)
+            snapshot = RuntimeSnapshot(pods, records, placements(before), is_news=False, known_before=known)
             await asyncio.to_thread(self._pods.reconcile, snapshot)
-            await asyncio.to_thread(self._files.sweep_leftovers)
-            await asyncio.to_thread(self._files.shut_gates)
+            files = self._files
+            for work in (files.forget_other_boots, files.sweep_leftovers, files.shut_gates):
+                with _collect(failures):
+                    await asyncio.to_thread(work)
             for record in await asyncio.to_thread(self._files.find_unfinished, before):
-                if await self._finish(record):
-                    self._actions.note(Action.FINISHED, Why.FILES_MISSING, record)
+                with _collect(failures):
+                    await self._finish_one(record)
         if pods is not None:
             living = {pod.uid for pod in pods if lives(pod)}
             await self._owners.reconcile(self._store.get_all(), living)
+        if failures:
+            raise failures[0]
+
+    async def _finish_one(self, record: PreparedClaim) -> None:
+        if await self._finish(record):
+            self._actions.note(Action.FINISHED, Why.FILES_MISSING, record)
+
+
+def _ids(pods: Iterable[PodSandbox] | None) -> frozenset[str]:
+    return frozenset(pod.id for pod in pods or ())
+
+
+@contextlib.contextmanager
+def _collect(failures: list[DranetError]) -> Iterator[None]:
+    """Keep what is raised for later."""
+    try:
+        yield
+    except DranetError as error:
+        failures.append(error)

@@ -7,19 +7,22 @@ from a snapshot; a record that a hook has changed since is left alone, because t
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from dranet.driver.attachments import Attachments, AttachReport
 from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.reconcile.actions import Action, ActionLog, Why
 from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, lives
 from dranet.driver.reports.announce import Announcer
-from dranet.errors import DranetError, Reason
+from dranet.errors import DeviceError, DranetError, Reason
 from dranet.model.facts import Link
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
-from dranet.store import ClaimStore
+from dranet.store.claim_store import ClaimStore
+
+log = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT_SECONDS = 30.0
 """No runtime waits for reconcile, so it may wait for a hook."""
@@ -41,28 +44,40 @@ class PodReconciler:
         self._metadata = metadata
         self._announcer = announcer
         self._actions = actions
+        self._unknown: dict[str, str] = {}
+        """Sandboxes by claim that the last regular look did not find, and of which the namespace lives."""
 
     def reconcile(self, snapshot: RuntimeSnapshot) -> None:
-        """One pod's failure never stops the others. Does nothing where the records are a newer driver's by
-        now: that one does."""
+        """One pod's failure never stops the others, nor does a bug of ours: after a restart it would meet the
+        same pod. Does nothing where the records are a newer driver's by now: that one does."""
         if self._store.is_newer:
             return
-        self._actions.keep_only({record.claim.uid for record in snapshot.records})
+        uids = {record.claim.uid for record in snapshot.records}
+        self._actions.keep_only(uids)
+        self._unknown = {uid: sandbox for uid, sandbox in self._unknown.items() if uid in uids}
         for records in _by_pod(snapshot.records):
-            pod = _find_living(records, snapshot.pods or ())
-            if pod is not None:
-                self._ensure_attached(pod, records, is_news=snapshot.is_news)
-            else:
-                self._release_all(records, snapshot)
+            try:
+                self._reconcile_pod(records, snapshot)
+            except Exception:
+                log.exception("bug in reconcile", extra={"context": {"pod": records[0].pod}})
 
-    def has_come_home(self, links: Iterable[Link]) -> bool:
-        """Whether one of the node's ``links`` is that of a device which is in a pod by its record, and the
-        pod's namespace is gone: nobody has told of its end yet."""
+    def _reconcile_pod(self, records: Sequence[PreparedClaim], snapshot: RuntimeSnapshot) -> None:
+        pod = _find_living(records, snapshot.pods or ())
+        if pod is None:
+            self._release_all(records, snapshot)
+        elif snapshot.known_before is None or pod.id in snapshot.known_before:
+            self._ensure_attached(pod, records, is_news=snapshot.is_news)
+
+    def find_come_home(self, links: Iterable[Link], known: Collection[str] = ()) -> frozenset[str]:
+        """Sandboxes whose devices are in a pod by the records, while one of the node's ``links`` is of such a
+        device and the pod's namespace is gone: nobody has told of its end yet. For those that were ``known``
+        before the kernel is not asked again."""
         seen = {link.pci_address for link in links if link.pci_address}
-        return any(
-            not seen.isdisjoint(_moved_functions(record)) and self._has_lost_namespace(record)
+        return frozenset(
+            record.sandbox_id
             for record in self._store.get_all()
-            if record.netns_path
+            if record.netns_path and not seen.isdisjoint(_moved_functions(record))
+            if record.sandbox_id in known or self._has_lost_namespace(record)
         )
 
     def _has_lost_namespace(self, record: PreparedClaim) -> bool:
@@ -81,12 +96,18 @@ class PodReconciler:
                 if not self._attachments.find_absent(pod, deadline=deadline):
                     return
                 why = Why.DEVICE_MISSING
+                self._check_not_lost(pod, deadline)
             report = self._attachments.attach_pod(pod, deadline=deadline, expected=records)
         except DranetError as error:
             self._tell_failure(pod, records, why, error)
             return
         if report is not None:
             self._tell_attached(pod, records, why, report)
+
+    def _check_not_lost(self, pod: PodSandbox, deadline: float) -> None:
+        lost = self._attachments.shut_if_lost(pod, deadline=deadline)
+        if lost:
+            raise DeviceError(f"{', '.join(lost)}: neither in pod {pod.namespace}/{pod.name} nor on the node")
 
     def _tell_failure(
         self, pod: PodSandbox, records: Sequence[PreparedClaim], why: Why, error: DranetError
@@ -112,11 +133,11 @@ class PodReconciler:
     def _release_all(self, records: Sequence[PreparedClaim], snapshot: RuntimeSnapshot) -> None:
         for record in records:
             if snapshot.placed_before.get(record.claim.uid) == record.sandbox_id:
-                why = self._find_why(record, is_runtime_known=snapshot.pods is not None)
+                why = self._find_why(record, snapshot)
                 if why is not None and not self._release(record, why):
                     return
 
-    def _find_why(self, record: PreparedClaim, *, is_runtime_known: bool) -> Why | None:
+    def _find_why(self, record: PreparedClaim, snapshot: RuntimeSnapshot) -> Why | None:
         """Why a record without a living sandbox is to be released; ``None``: it is not, or not yet."""
         try:
             if not record.sandbox_id:
@@ -126,7 +147,18 @@ class PodReconciler:
         except DranetError as error:
             self._actions.note_failure(Why.NAMESPACE_GONE, record, error)
             return None
-        return Why.SANDBOX_GONE if is_runtime_known else None
+        return Why.SANDBOX_GONE if self._is_unknown_for_long(record, snapshot) else None
+
+    def _is_unknown_for_long(self, record: PreparedClaim, snapshot: RuntimeSnapshot) -> bool:
+        """Whether two regular looks did not find the sandbox, although its namespace lives. Once says
+        nothing: one that starts while a plugin connects may be in no list and no event (containerd before
+        1.7.26 and 2.0.3, CRI-O), until its first container is created; another instance may have attached
+        it."""
+        if snapshot.pods is None or snapshot.is_news:
+            return False
+        unknown_before = self._unknown.get(record.claim.uid) == record.sandbox_id
+        self._unknown[record.claim.uid] = record.sandbox_id
+        return unknown_before
 
     def _release(self, record: PreparedClaim, why: Why) -> bool:
         """Whether to go on with others."""

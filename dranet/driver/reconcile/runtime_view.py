@@ -31,6 +31,9 @@ class RuntimeSnapshot:
     instance may have attached a pod since, which is then in the records and not among the pods."""
     is_news: bool = True
     """The first look after a connection: what is in place is looked at as a whole, and told to users."""
+    known_before: frozenset[str] | None = None
+    """Sandboxes that the runtime had told of some time before: the hook of any other may be under way.
+    ``None``: no matter."""
 
 
 def placements(records: Iterable[PreparedClaim]) -> Mapping[str, str]:
@@ -40,8 +43,12 @@ def placements(records: Iterable[PreparedClaim]) -> Mapping[str, str]:
 
 def lives(pod: PodSandbox) -> bool:
     """Whether the sandbox has a network namespace of its own that is there. Its process says nothing: some
-    runtimes (CRI-O) run sandboxes without any."""
-    return bool(pod.netns_path) and Path(pod.netns_path).exists()
+    runtimes (CRI-O) run sandboxes without any. Where nobody can look nothing is attached; whoever gives back
+    looks himself."""
+    try:
+        return bool(pod.netns_path) and Path(pod.netns_path).exists()
+    except OSError:
+        return False
 
 
 class RuntimeView:

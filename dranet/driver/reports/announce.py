@@ -169,7 +169,7 @@ class Announcer:
         self._warn(_pod_object(PodRef(pod.namespace, pod.name, pod.uid)), str(error.reason), str(error))
 
     def runs_bare(self, pod: PodSandbox, container: str, error: DranetError) -> None:
-        """A container was started while no driver was there to refuse it."""
+        """A container was started while no driver was there to see to its devices."""
         self._metrics.claim_errors.labels("container", error.reason).inc()
         note = f"container {container} runs, although {error}"
         self._warn(

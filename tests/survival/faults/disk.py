@@ -43,20 +43,27 @@ async def full_disk(stage: Stage) -> None:
 
 
 async def read_only_store(stage: Stage) -> None:
-    """As after an error of the disk. What runs on it may be restarted: the pods keep their NICs, and what is
-    prepared there can be given back once the disk is writable."""
+    """As after an error of the disk. A driver that starts there serves: the pods keep their NICs, who ends
+    gives its NIC back, and Prepare is refused until the disk is writable."""
     async with _own_disk(stage) as disk:
         await begin(stage)
         await stage.driver.kill()
         await asyncio.to_thread(_mount, "-o", f"remount,ro,size={DISK_BYTES}", str(disk))
         assert _refuses(disk / "probe") == errno.EROFS
-        since = stage.log_size()
         await stage.driver.start()
-        await stage.until(lambda: not stage.driver.is_running, "it ends")
-        assert "Read-only file system" in stage.log(since)
+        await stage.driver.wait_ready(30)
         await stage.assert_well()
+        await stage.add_pod("late", Way.SHARED, number=2)
+        uid = stage.testbed.pod_uid("late")
+        await stage.until(lambda: "readonly" in stage.testbed.kubelet.failure(uid), "Prepare is refused")
+        await stage.testbed.delete_pod("moved")
+        await stage.until(lambda: _is_home(stage), "the NIC is back although the disk is read-only")
         await asyncio.to_thread(_mount, "-o", f"remount,rw,size={DISK_BYTES}", str(disk))
-        await stage.ensure_driver()
+        await stage.wait_running("late")
+        await stage.testbed.kubelet.wait_gone(stage.testbed.pod_uid("moved"))
+        await stage.delete_pods("late", "shared")
+        await stage.testbed.api.delete(paths.resource_claim(NAMESPACE, "moved-1"))
+        await begin(stage)
         await end(stage, "read-only store")
 
 

@@ -50,7 +50,7 @@ class Armed:
             AssertionError: it has not, in time.
         """
         step = point.rpartition(":")[0]
-        await self._stage.until(lambda: not self.driver.is_running, f"the driver dies at {point}", 15)
+        await self._stage.until(lambda: not self.driver.is_running, f"the driver dies at {point}", 40)
         assert self.driver.exit_code == -signal.SIGKILL, f"{self.driver.exit_code}: {self.driver.log_tail()}"
         assert self.read_journal()[-1] == step
 

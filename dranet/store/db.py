@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dranet.errors import Reason, StoreError
 from dranet.model.plan import RECORD_VERSION
-from dranet.store_file import PAGE_BYTES
-from dranet.store_mirror import CREATE_TABLES, BadRecord, read_user_version, transaction
+from dranet.store.file import PAGE_BYTES
+from dranet.store.mirror import CREATE_TABLES, BadRecord, read_user_version, transaction
 
 SCHEMA_VERSION = RECORD_VERSION
 """``PRAGMA user_version`` of a file with records that this driver wrote. A newer one is never written to."""

@@ -18,9 +18,9 @@ from pathlib import Path
 from dranet.dataclass import dataclass
 from dranet.model.plan import RECORD_VERSION
 from dranet.model.record_json import RecordError
-from dranet.store_file import PAGE_BYTES, Content, Image, QuarantinedRow
-from dranet.store_mirror import CREATE_TABLES, decode_row
-from dranet.store_pages import FoundRow, find_rows
+from dranet.store.file import PAGE_BYTES, Content, Image, QuarantinedRow
+from dranet.store.mirror import CREATE_TABLES, decode_row
+from dranet.store.pages import FoundRow, find_rows
 
 KEPT = 3
 """Damaged files, the newest; each may be as large as the store."""

@@ -1,4 +1,4 @@
-"""What the store's file says, in memory: the reading half of :mod:`dranet.store`.
+"""What the store's file says, in memory: the reading half of ``claim_store``.
 
 ``PRAGMA data_version`` on a connection that never writes tells whether anybody else has committed since the
 last look. It compares a few bytes of shared memory, so that a look costs microseconds, and in WAL mode no
@@ -17,7 +17,7 @@ from pathlib import Path
 from dranet.dataclass import dataclass
 from dranet.model.plan import RECORD_VERSION, PreparedClaim
 from dranet.model.record_json import RecordError, decode_record
-from dranet.store_pending import Changes, Claims, add_changes, apply_changes, rebase_changes
+from dranet.store.pending import Changes, Claims, add_changes, apply_changes, rebase_changes
 
 log = logging.getLogger(__name__)
 

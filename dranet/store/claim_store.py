@@ -20,39 +20,25 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dranet import marks
+from dranet import files
 from dranet.errors import Reason, StoreError
-from dranet.filelock import FileLock
 from dranet.model.plan import PreparedClaim
 from dranet.model.record_json import encode_record
-from dranet.store_db import (
-    BUSY_SECONDS,
-    EMPTY_VERSION,
-    SCHEMA_VERSION,
-    connect,
-    is_read_only,
-    is_refusal,
-    move_aside,
-    newer_error,
-    store_error,
-    try_to_write,
-)
-from dranet.store_file import Content, DamagedError, Image, read_content, read_image
-from dranet.store_loose import decode_loosely
-from dranet.store_mirror import Mirror, read_data_version, read_user_version
-from dranet.store_pending import Changes, Claims, apply_changes
-from dranet.store_salvage import finish_replacing, read_damaged, replace_damaged
+from dranet.store.db import BUSY_SECONDS, SCHEMA_VERSION, is_read_only, newer_error, store_error
+from dranet.store.loose import decode_loosely
+from dranet.store.mirror import Mirror
+from dranet.store.opening import StoreFile
+from dranet.store.pending import Claims, apply_changes
+from dranet.store.writing import Writing
 
 __all__ = ["SCHEMA_VERSION", "ClaimStore"]
 
 log = logging.getLogger(__name__)
 
-OPEN_LOCK = "claims.lock"
-"""Held while the file is opened: one salvages, the others find it done."""
 REOPEN_SECONDS = 1.0
 """How often a file that could not be opened is tried again, at most."""
 
@@ -74,19 +60,13 @@ class ClaimStore:
         self._path = path
         self._lock = threading.RLock()
         """Held while the disk works; readers do not take it."""
-        self._db: sqlite3.Connection | None = None
         self._is_open = False
         self._next_try = 0.0
         """When to try again to open a file that could not be (``time.monotonic()``)."""
         self._mirror = Mirror(path, self._tell_change)
-        self._file: tuple[int, int] | None = None
-        """Device and inode number of what is open."""
-        self._content = Content()
-        """Of a file that could not be opened."""
+        self._file = StoreFile(path, self._mirror, self._tell)
         self.trouble: StoreError | None = None
         """Why the last write, or the opening, was refused; ``None`` when the disk takes what it is given."""
-        self.quarantined: tuple[str, ...] = ()
-        """Claim UIDs whose records could not be read at the last open; this process set them aside."""
         self.on_foreign_change: Callable[[], None] | None = None
         """Called after a look, on its thread, that found records of somebody else's. Must be quick."""
         self.on_trouble: Callable[[Reason, str], None] | None = None
@@ -98,6 +78,10 @@ class ClaimStore:
         """Where the file lies; who shares the one shares the other."""
         return self._path.parent
 
+    @property
+    def _db(self) -> sqlite3.Connection | None:
+        return self._file.db
+
     # --- opening and closing ----------------------------------------------------------------------------
 
     def open(self) -> None:
@@ -107,134 +91,25 @@ class ClaimStore:
         shows what the file says, and it is opened later.
 
         Raises:
-            StoreError: there is no folder, or a newer driver's records are in the file.
+            StoreError: there is no folder, something else has the name of the file, or a newer driver's
+                records are in it.
         """
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+            files.make_folder(self._path.parent, is_setting=True)
         except OSError as error:
-            raise StoreError(
-                f"store {self._path}: {error.strerror}", hint="is the state folder a writable mount?"
-            ) from error
+            hint = files.hint_for(error, "is the state folder a writable mount?")
+            raise StoreError(f"store {self._path}: {error.strerror}", hint=hint) from error
         with self._lock:
             self._open_file()
             self._is_open = True
 
     def _open_file(self) -> None:
-        with self._alone() as is_alone:
-            self._content, refused = self._inspect(may_mend=is_alone)
-            if refused is None:
-                refused = self._attach()
-        if refused is not None:
-            self._mirror.show(self._content.rows)
+        refused = self._file.open()
+        if refused is None:
+            self._note_success(0)
+        else:
             self._next_try = time.monotonic() + REOPEN_SECONDS
             self._note_refusal(refused)
-
-    @contextmanager
-    def _alone(self) -> Iterator[bool]:
-        """Whether no other instance opens the file meanwhile: else nothing is to be mended."""
-        with closing(FileLock(self._path.with_name(OPEN_LOCK))) as lock:
-            try:
-                is_alone = lock.acquire(time.monotonic() + BUSY_SECONDS)
-            except StoreError as error:
-                log.info("store %s: opened without a lock: %s", self._path, error)
-                is_alone = False
-            yield is_alone
-
-    def _inspect(self, *, may_mend: bool) -> tuple[Content, StoreError | None]:
-        """What the file says, without touching it; and why it must not be opened."""
-        try:
-            if may_mend:
-                finish_replacing(self._path)
-            image = read_image(self._path)
-        except FileNotFoundError:
-            return Content(), None
-        except OSError as error:
-            raise StoreError(f"store {self._path}: cannot read: {error.strerror}") from error
-        if image.version > SCHEMA_VERSION:
-            raise newer_error(self._path, image.version)
-        try:
-            return read_content(image), None
-        except DamagedError as error:
-            return self._salvage(image, str(error), may_mend=may_mend)
-
-    def _salvage(self, image: Image, why: str, *, may_mend: bool) -> tuple[Content, StoreError | None]:
-        salvage = read_damaged(image, why)
-        refused = None
-        try:
-            end = f"it lies at {replace_damaged(self._path, salvage.content)}" if may_mend else ""
-        except (OSError, sqlite3.Error) as error:
-            end = ""
-            log.error("store %s: cannot be replaced by a fresh one: %s", self._path, error)
-        if not end:
-            end = "it could not be replaced, so no claim is prepared"
-            refused = StoreError(f"store {self._path}: damaged: {why}", reason=Reason.STORE_CORRUPT)
-        self._tell(Reason.STORE_CORRUPT, f"store {self._path}: {salvage.describe()}; {end}")
-        return salvage.content, refused
-
-    def _attach(self) -> StoreError | None:
-        """Open the file with SQLite; returns why the disk does not let us."""
-        try:
-            self._db = connect(self._path)
-            marks.reached(marks.Step.MIGRATE_TABLES_MADE)
-            self._mirror.open()
-        except sqlite3.DatabaseError as error:
-            self._detach()
-            if not is_refusal(error):
-                raise store_error(self._path, "open", error) from error
-            return store_error(self._path, "open", error)
-        self._file = self._read_identity()
-        self._set_aside(self._db)
-        return self._try_to_write(self._db)
-
-    def _try_to_write(self, db: sqlite3.Connection) -> StoreError | None:
-        """So that people hear of it before a pod waits; returns why the file is of no use as it is open."""
-        try:
-            try_to_write(db)
-        except sqlite3.DatabaseError as error:
-            refused = store_error(self._path, "write", error)
-            if is_read_only(error):
-                self._detach()
-                return refused
-            self._note_refusal(refused)
-        else:
-            self._note_success(0)
-        return None
-
-    def _detach(self) -> None:
-        self._mirror.close()
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-
-    def _set_aside(self, db: sqlite3.Connection) -> None:
-        """Move records that cannot be read to where they block nobody, unless another instance does it."""
-        moved: list[str] = []
-        try:
-            moved += [uid for uid, record in self._mirror.bad.items() if move_aside(db, uid, record)]
-        except sqlite3.DatabaseError as error:
-            log.error("store %s: records cannot be set aside yet: %s", self._path, error)
-        self.quarantined = tuple(moved)
-        if moved:
-            marks.reached(marks.Step.MIGRATE_SET_ASIDE)
-            claims = ", ".join(moved)
-            self._tell(Reason.STORE_CORRUPT, f"store {self._path}: records of claims {claims} cannot be read")
-
-    def _read_identity(self) -> tuple[int, int] | None:
-        """Of what lies at the path; ``None`` where nothing does, or nothing can be found out."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
-
-    def _check_in_place(self) -> None:
-        """Refuse to promise what no restart would find; what is open serves the claims that it has."""
-        if self._read_identity() != self._file:
-            raise StoreError(
-                f"store {self._path} was removed or replaced while the driver runs: what it knows of earlier "
-                "claims is in its memory alone",
-                hint="drain the node, so that their devices are given back, then restart the driver",
-            )
 
     def close(self) -> None:
         """Write down what is pending if the disk lets us, and close the file; the memory stays readable."""
@@ -242,7 +117,7 @@ class ClaimStore:
             self.flush_pending()
         with self._lock:
             self._is_open = False
-            self._detach()
+            self._file.close()
 
     # --- reading ----------------------------------------------------------------------------------------
 
@@ -265,10 +140,17 @@ class ClaimStore:
         return tuple(self._mirror.pending)
 
     @property
+    def quarantined(self) -> tuple[str, ...]:
+        """Claim UIDs whose records could not be read at the last look; this process set them aside."""
+        return self._file.quarantined
+
+    @property
     def quarantine_size(self) -> int:
         """Records that lie in the file and cannot be read, since whenever."""
         try:
-            return self._mirror.count_quarantined() if self._mirror.is_open else len(self._content.quarantine)
+            if self._mirror.is_open:
+                return self._mirror.count_quarantined()
+            return len(self._file.content.quarantine)
         except sqlite3.Error as error:
             self._mirror.complain(error)
             return len(self.quarantined)
@@ -326,18 +208,9 @@ class ClaimStore:
     def get_set_aside(self, claim_uid: str) -> PreparedClaim | None:
         """What a give-back needs of a record that cannot be read whole: of a claim that a pod has, without
         the parts that are damaged. Never to be attached. ``None``: nothing of use."""
-        return next(filter(None, map(decode_loosely, self._read_set_aside(claim_uid))), None)
-
-    def _read_set_aside(self, claim_uid: str) -> Sequence[str]:
         with self._lock:
-            if self._db is None:
-                return [row.text for row in self._content.quarantine if row.claim_uid == claim_uid]
-            statement = "SELECT record FROM quarantine WHERE claim_uid = ? ORDER BY at DESC"
-            try:
-                return [text for (text,) in self._db.execute(statement, (claim_uid,))]
-            except sqlite3.DatabaseError as error:
-                self._mirror.complain(error)
-                return []
+            texts = self._file.read_set_aside(claim_uid)
+        return next(filter(None, map(decode_loosely, texts)), None)
 
     def _tell_change(self) -> None:
         if self.on_foreign_change is not None:
@@ -389,8 +262,8 @@ class ClaimStore:
         with suppress(StoreError):
             self._commit({}, {}, None)
             with self._lock:
-                if self._mirror.bad and self._db is not None:
-                    self._set_aside(self._db)
+                if self._mirror.bad:
+                    self._file.set_aside()
         return self.is_writable and not self._mirror.pending
 
     def _may_keep(self, error: StoreError) -> bool:
@@ -414,7 +287,7 @@ class ClaimStore:
         with self._writing(deadline) as writing:
             before, pending = writing.before, self._mirror.pending
             if any(uid not in before and record is not None for uid, record in wanted.items()):
-                self._check_in_place()
+                self._file.check_in_place()
             left = {uid: change for uid, change in pending.items() if uid not in wanted}
             late = {uid: self._encode(c.after) for uid, c in left.items() if c.after is not None}
             gone = [uid for uid, record in wanted.items() if record is None]
@@ -426,7 +299,7 @@ class ClaimStore:
         self._note_success(len(left))
 
     @contextmanager
-    def _writing(self, deadline: float | None) -> Iterator[_Writing]:
+    def _writing(self, deadline: float | None) -> Iterator[Writing]:
         """A transaction on the freshest content, with nobody else writing; rolled back unless committed."""
         seconds = BUSY_SECONDS if deadline is None else deadline - time.monotonic()
         seconds = min(max(seconds, 0.0), BUSY_SECONDS)
@@ -440,13 +313,13 @@ class ClaimStore:
                 self._mirror.look()
                 if self._mirror.newer_version:
                     raise newer_error(self._path, self._mirror.newer_version)
-                yield _Writing(db, self._mirror)
+                yield Writing(db, self._mirror)
             finally:
                 if db.in_transaction:  # SQLite has ended it by itself after some errors
                     db.execute("ROLLBACK")
         except sqlite3.DatabaseError as error:
             if is_read_only(error):
-                self._detach()
+                self._file.close()
             raise self._note_refusal(store_error(self._path, "write", error)) from error
         finally:
             self._lock.release()
@@ -477,44 +350,3 @@ class ClaimStore:
         log.error("%s", note)
         if self.on_trouble is not None:
             self.on_trouble(reason, note)
-
-
-class _Writing:
-    """A transaction under way."""
-
-    def __init__(self, db: sqlite3.Connection, mirror: Mirror) -> None:
-        self._db = db
-        self._mirror = mirror
-        self._others = read_data_version(db)
-        self.before = mirror.filed
-        """What is in the file."""
-
-    def write(self, gone: Iterable[str], texts: Mapping[str, str], *, is_empty: bool) -> None:
-        """Remove some rows, write others, and say what it takes to read the file from now on. Something is
-        written in any case: where nothing is wanted, to see whether the disk takes it."""
-        for claim_uid in gone:
-            self._db.execute("DELETE FROM prepared WHERE claim_uid = ?", (claim_uid,))
-            self._forget_set_aside(claim_uid)
-        self._db.executemany(
-            "INSERT OR REPLACE INTO prepared (claim_uid, record) VALUES (?, ?)", texts.items()
-        )
-        now = read_user_version(self._db)
-        needed = SCHEMA_VERSION if texts else EMPTY_VERSION if is_empty else now
-        if needed != now or not texts:
-            self._db.execute(f"PRAGMA user_version={needed}")
-            marks.reached(marks.Step.MIGRATE_VERSION_SET)
-
-    def _forget_set_aside(self, claim_uid: str) -> None:
-        """Of a claim that was given back by it. What was of no use stays, for people to look at."""
-        rows = self._db.execute("SELECT record FROM quarantine WHERE claim_uid = ?", (claim_uid,)).fetchall()
-        used = [(claim_uid, text) for (text,) in rows if decode_loosely(text) is not None]
-        self._db.executemany("DELETE FROM quarantine WHERE claim_uid = ? AND record = ?", used)
-
-    def commit(self, after: Claims, texts: Mapping[str, str], settled: Changes) -> None:
-        """Change the disk, then the memory to ``after``."""
-        self._db.execute("COMMIT")
-        marks.reached(marks.Step.MIGRATE_COMMITTED)
-        self._mirror.adopt(self.before, after, texts, settled, self._is_alone)
-
-    def _is_alone(self) -> bool:
-        return read_data_version(self._db) == self._others
