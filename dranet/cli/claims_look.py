@@ -138,7 +138,7 @@ def _read_store(path: Path) -> tuple[Content, str]:
 
 
 def _see(record: PreparedClaim, boot_id: str, gate: ReadyGate) -> SeenClaim:
-    is_open = gate.is_attached(record.claim.uid)
+    is_open = gate.is_open(record.claim.uid)
     if record.boot_id != boot_id:
         return SeenClaim(record, State.EARLIER_BOOT, _placed(record, Place.UNKNOWN), is_open)
     if not record.plans:

@@ -6,7 +6,6 @@ own. ``tests/machine`` has the real ones.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -14,27 +13,29 @@ from types import ModuleType
 from dranet.driver import node_reader
 from dranet.kernel.attachment import attach, detach, presence
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netns_id import read_netns_id
 
 
 class RdmaFiles:
-    """``FOLDER/NAME.rdma`` names the namespace of a pod that has the device; on the host there is none."""
+    """``FOLDER/NAME.rdma`` names the namespace of a pod that has the device; on the host there is none. A
+    namespace that has ended has nothing any more: no later one has its name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, name: str) -> str:
-        """The namespace that has it, ``device:inode``; empty: the host's."""
+        """The namespace that has it, as ``read_netns_id`` names it; empty: the host's."""
         path = self._folder / f"{name}.rdma"
         return path.read_text() if path.exists() else ""
 
     def attach_rdma(self, name: str, pod: NetworkNamespace) -> bool:
         if self.has_rdma(name, pod):
             return False
-        (self._folder / f"{name}.rdma").write_text(_identify(pod.fileno()))
+        (self._folder / f"{name}.rdma").write_text(read_netns_id(pod))
         return True
 
     def has_rdma(self, name: str, netns: NetworkNamespace) -> bool:
-        return self.find(name) == _identify(netns.fileno())
+        return self.find(name) == read_netns_id(netns)
 
     def detach_rdma(self, name: str, _: NetworkNamespace, pod: NetworkNamespace) -> bool:
         if not self.has_rdma(name, pod):
@@ -45,13 +46,8 @@ class RdmaFiles:
 
 def identify_path(netns_path: str) -> str:
     """A namespace as :meth:`RdmaFiles.find` names it."""
-    found = Path(netns_path).stat()
-    return f"{found.st_dev}:{found.st_ino}"
-
-
-def _identify(descriptor: int) -> str:
-    found = os.fstat(descriptor)
-    return f"{found.st_dev}:{found.st_ino}"
+    with NetworkNamespace.open(netns_path) as netns:
+        return read_netns_id(netns)
 
 
 def _is_exclusive(_: list[str]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 
-from dranet.settings import Settings
 from dranet.testbed.node.iproute import in_namespace, read_text
 from tests.survival.objects import SHARE_SETTING, Way
 from tests.survival.stage import Stage
@@ -13,15 +12,7 @@ from tests.survival.stage import Stage
 MOVED_NIC = "enp35s0np0"
 RECONCILE_SECONDS = 2
 
-SETTINGS = {
-    **SHARE_SETTING,
-    "rescan_seconds": "1",
-    **(
-        {"reconcile_seconds": str(RECONCILE_SECONDS)}
-        if "reconcile_seconds" in Settings.__dataclass_fields__
-        else {}
-    ),
-}
+SETTINGS = {**SHARE_SETTING, "rescan_seconds": "1", "reconcile_seconds": str(RECONCILE_SECONDS)}
 """For the driver: it looks every few seconds at what it looks at every few minutes elsewhere."""
 
 

@@ -32,6 +32,8 @@ _NUMBERS = count(1)
 """Of pods, in one process: no two have one name."""
 _RETRY_SECONDS, _RETRY_CAP_SECONDS = 0.1, 0.3
 """Of a kubelet in a hurry."""
+RESCAN_SECONDS = 70.0
+"""A full scan comes every minute."""
 
 
 class Bench:
@@ -46,6 +48,8 @@ class Bench:
         self._rdma = None if is_real else stage.testbed.places.work_dir / "rdma"
         if self._rdma is not None:
             self._rdma.mkdir(exist_ok=True)
+        self._offer: dict[str, str] = {}
+        """As it was before the first pod."""
         self.armed = self.arm_later(driver)
         """The driver that has the node."""
 
@@ -62,10 +66,38 @@ class Bench:
     # --- pods -------------------------------------------------------------------------------------------
 
     async def add_pod(self) -> str:
-        """A pod with its claims; does not wait."""
+        """A pod with its claims; does not wait for it.
+
+        Before, every NIC is on offer under its own name. The testbed's tree of sysfs follows the kernel a
+        moment late, and of that no event tells: a driver that looked too early sees it at its next full scan.
+        """
         name = f"pod{next(_NUMBERS)}"
+        offered = await self._fetch_offer()
+        self._offer = self._offer or offered
+        async with asyncio.timeout(RESCAN_SECONDS):
+            while offered != self._offer:
+                await asyncio.sleep(0.05)
+                offered = await self._fetch_offer()
         await self.stage.testbed.apply(build_pod(name, self.claims))
         return name
+
+    async def _fetch_offer(self) -> dict[str, str]:
+        """Interface names by device, as the slices have them."""
+        slices = await self.stage.testbed.fetch_slices()
+        return {
+            device["name"]: device["attributes"].get("dra.net/ifName", {}).get("string", "gone")
+            for found in slices
+            for device in found["spec"].get("devices", ())
+        }
+
+    async def describe(self, name: str) -> str:
+        """Where a pod is stuck, in the words of scheduler and kubelet, and what there is to be had."""
+        testbed, uid = self.stage.testbed, self.stage.testbed.pod_uid(name)
+        pod, slices = await testbed.fetch_pod(name), await testbed.fetch_slices()
+        pools = [(found["metadata"]["name"], found["spec"]["pool"]) for found in slices]
+        kubelet = f"{testbed.kubelet.stage(uid).name}: {testbed.kubelet.failure(uid)}"
+        drivers = testbed.kubelet.registered_drivers
+        return f"{name}: {kubelet}; {pod['status']}; slices {pools}; drivers {drivers}"
 
     async def add_running_pod(self) -> str:
         name = await self.add_pod()

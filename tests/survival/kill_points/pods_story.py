@@ -55,7 +55,10 @@ async def _die(bench: Bench, point: str) -> str:
     """The pod at which it died."""
     await bench.armed.arm(point)
     name = await bench.add_pod()
-    await bench.armed.wait_killed(point)
+    try:
+        await bench.armed.wait_killed(point)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {await bench.describe(name)}") from error
     return name
 
 
