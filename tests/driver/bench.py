@@ -115,7 +115,10 @@ class Bench:
         metadata = self._build_metadata(folder)
         self.metrics = Metrics()
         actions = ActionLog(self.metrics)
-        self.pods = PodReconciler(self.store, self.attachments, metadata, self.told, actions)
+        self.clock = 0.0
+        self.pods = PodReconciler(
+            self.store, self.attachments, metadata, self.told, actions, now=lambda: self.clock
+        )
         files = ContainerFiles(self.gate, self.cdi, metadata)
         self.files = FileReconciler(
             boot_id, self.store, self.attachments, self.gate, files, self.windows, actions
@@ -212,6 +215,7 @@ class Bench:
 
     def look(self) -> None:
         """As every few minutes, with what the runtime has told, and nothing under way."""
+        self.clock += 180.0
         records = self.store.get_all()
         snapshot = RuntimeSnapshot(self.view.read(), records, placements(records), is_news=False)
         self.node.run(lambda: self.pods.reconcile(snapshot))

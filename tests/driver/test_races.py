@@ -71,6 +71,7 @@ def test_a_renewal_after_the_snapshot_does_not_keep_a_nic_in_a_pod_that_is_gone(
     renew(bench, 2.0)
     for _ in range(2):
         node.run(lambda: bench.pods.reconcile(snapshot))
+        bench.clock += 180.0
     assert "eth1" in names(node)
 
 

@@ -203,6 +203,19 @@ def test_a_namespace_that_lives_without_a_sandbox_gives_its_device_back(
     assert counted(bench, "released", "sandbox-gone") == 1
 
 
+def test_many_looks_in_a_row_take_nothing_from_a_sandbox_that_lives(
+    start: Callable[..., Bench], pod: Namespace
+) -> None:
+    """A runtime or a kubelet that comes back asks for a look each."""
+    bench = start()
+    attached(bench, pod)
+    bench.view.remove(sandbox(pod).id)
+    for _ in range(5):
+        bench.look()
+        bench.clock -= 180.0
+    assert "net1" in names(pod)
+
+
 def test_a_sandbox_that_the_runtime_forgot_in_its_list_keeps_its_device(
     start: Callable[..., Bench], pod: Namespace
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from dranet.driver.attachments import Attachments, AttachReport
 from dranet.driver.metadata.device_metadata import DeviceMetadata
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 ATTACH_TIMEOUT_SECONDS = 30.0
 """No runtime waits for reconcile, so it may wait for a hook."""
+UNKNOWN_SECONDS = 120.0
+"""Between the start of a sandbox and its first container an image may have to come."""
 
 
 class PodReconciler:
@@ -38,14 +40,16 @@ class PodReconciler:
         metadata: DeviceMetadata,
         announcer: Announcer,
         actions: ActionLog,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._attachments = attachments
         self._metadata = metadata
         self._announcer = announcer
         self._actions = actions
-        self._unknown: dict[str, str] = {}
-        """Sandboxes by claim that the last regular look did not find, and of which the namespace lives."""
+        self._now = now
+        self._unknown: dict[str, tuple[str, float]] = {}
+        """By claim: a sandbox that no regular look has found since then, and of which the namespace lives."""
 
     def reconcile(self, snapshot: RuntimeSnapshot) -> None:
         """One pod's failure never stops the others, nor does a bug of ours: after a restart it would meet the
@@ -54,7 +58,7 @@ class PodReconciler:
             return
         uids = {record.claim.uid for record in snapshot.records}
         self._actions.keep_only(uids)
-        self._unknown = {uid: sandbox for uid, sandbox in self._unknown.items() if uid in uids}
+        self._unknown = {uid: seen for uid, seen in self._unknown.items() if uid in uids}
         for records in _by_pod(snapshot.records):
             try:
                 self._reconcile_pod(records, snapshot)
@@ -65,7 +69,10 @@ class PodReconciler:
         pod = _find_living(records, snapshot.pods or ())
         if pod is None:
             self._release_all(records, snapshot)
-        elif snapshot.known_before is None or pod.id in snapshot.known_before:
+            return
+        for record in records:
+            self._unknown.pop(record.claim.uid, None)
+        if snapshot.known_before is None or pod.id in snapshot.known_before:
             self._ensure_attached(pod, records, is_news=snapshot.is_news)
 
     def find_come_home(self, links: Iterable[Link], known: Collection[str] = ()) -> frozenset[str]:
@@ -150,15 +157,18 @@ class PodReconciler:
         return Why.SANDBOX_GONE if self._is_unknown_for_long(record, snapshot) else None
 
     def _is_unknown_for_long(self, record: PreparedClaim, snapshot: RuntimeSnapshot) -> bool:
-        """Whether two regular looks did not find the sandbox, although its namespace lives. Once says
-        nothing: one that starts while a plugin connects may be in no list and no event (containerd before
+        """Whether no regular look has found the sandbox for :data:`UNKNOWN_SECONDS`, although its namespace
+        lives. One that starts while a plugin connects may be in no list and no event (containerd before
         1.7.26 and 2.0.3, CRI-O), until its first container is created; another instance may have attached
         it."""
         if snapshot.pods is None or snapshot.is_news:
             return False
-        unknown_before = self._unknown.get(record.claim.uid) == record.sandbox_id
-        self._unknown[record.claim.uid] = record.sandbox_id
-        return unknown_before
+        now = self._now()
+        sandbox_id, since = self._unknown.get(record.claim.uid, ("", now))
+        if sandbox_id != record.sandbox_id:
+            since = now
+        self._unknown[record.claim.uid] = record.sandbox_id, since
+        return now - since >= UNKNOWN_SECONDS
 
     def _release(self, record: PreparedClaim, why: Why) -> bool:
         """Whether to go on with others."""
