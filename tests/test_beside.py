@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in {"CI", "BUILD_NUMBER"}}
+"""Where pytest finds one of those it tells each failure at full length a second time."""
 
 MIXED = """
 import os, pytest
@@ -33,7 +35,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=60,

@@ -288,15 +288,19 @@ def test_memory_does_not_grow_over_a_thousand_reads(node: Node) -> None:
             node.read("0000:1a:00.0", f"renderD{turn}", links=(f"veth{turn}",))
 
     read_often(20)
-    gc.collect()
     tracemalloc.start()
     try:
-        read_often(20)
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        read_often(500)
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
+        grown = [measure_growth(lambda: read_often(200)) for _ in range(5)]
     finally:
         tracemalloc.stop()
-    assert after - before < 20_000, f"grew by {after - before} bytes"
+    # What leaks does so each time; a table of the interpreter that doubles, or another thread, does not.
+    assert min(grown) < 8_000, f"grew by {grown} bytes"
+
+
+def measure_growth(act: Callable[[], object]) -> int:
+    """Bytes that are held after it and were not before."""
+    gc.collect()
+    before, _ = tracemalloc.get_traced_memory()
+    act()
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0] - before

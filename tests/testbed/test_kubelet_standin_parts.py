@@ -18,6 +18,7 @@ import pytest
 
 from dranet.pb import health_v1_pb2, registration_pb2
 from dranet.testbed.kubelet.claims import pick_cdi_ids
+from dranet.testbed.kubelet.client import PluginClient
 from dranet.testbed.kubelet.health import HealthBoard
 from dranet.testbed.kubelet.nouns import (
     KubeletDevice,
@@ -342,6 +343,31 @@ async def test_slices_are_wiped_a_while_after_each_loss_of_the_last_connection(r
         async with RawPlugin(root).running():
             await eventually(lambda: drivers(manager) == ["dra.net"])
         await eventually(lambda: wiped.drivers == ["dra.net"] * 2)
+
+
+async def test_the_slices_of_a_driver_that_goes_while_its_registration_fails_are_wiped(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket vanishes, and so the registration is cancelled, in the middle of hanging up on it."""
+    hanging_up, hang_up = asyncio.Event(), PluginClient.close
+
+    async def interrupted(plugin: PluginClient) -> None:
+        if not hanging_up.is_set():
+            hanging_up.set()
+            await asyncio.Event().wait()
+        await hang_up(plugin)
+
+    async def refuse(_request: object, context: grpc.aio.ServicerContext[object, object]) -> None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE)
+
+    monkeypatch.setattr(PluginClient, "close", interrupted)
+    wiped, plugin = Wiped(), RawPlugin(root)
+    monkeypatch.setattr(plugin, "_notify", refuse)
+    async with managing(root, wiped) as manager, plugin.running():
+        await eventually(hanging_up.is_set)
+        plugin.socket.unlink()
+        await eventually(lambda: wiped.drivers == ["dra.net"])
+        assert manager.plugins == ()
 
 
 async def test_a_driver_that_comes_back_in_time_keeps_its_slices(root: Path) -> None:

@@ -145,11 +145,15 @@ class PluginManager:
             raise PluginFailure(f"endpoint {info.endpoint} already registered for DRA driver {info.driver}")
 
     async def _drop(self, candidate: _Candidate) -> None:
-        plugin, candidate.plugin = candidate.plugin, None
-        if plugin is not None:
+        """Forget its plugin. Repeatable: whoever deregisters cancels a registration that may be just here."""
+        plugin = candidate.plugin
+        if plugin is None:
+            return
+        if plugin in self._plugins:
             self._plugins.remove(plugin)
-            await plugin.close()
             self._note_connection(plugin)
+        await plugin.close()
+        candidate.plugin = None
 
     def _note_connection(self, plugin: PluginClient) -> None:
         driver = plugin.info.driver
