@@ -27,6 +27,7 @@ from dranet.kernel.discovery.scan import read_node_facts
 from dranet.testbed.apiserver.identity import service_account
 from dranet.testbed.apiserver.server import ApiServer
 from dranet.testbed.driver_process import DriverExit, DriverProcess
+from dranet.testbed.isolation import require_isolation
 from dranet.testbed.kubelet.kubelet import TestbedKubelet
 from dranet.testbed.node.hardware import Hardware
 from dranet.testbed.node.node import Node
@@ -141,8 +142,10 @@ class Testbed:
         """Boot everything but the driver.
 
         Raises:
+            IsolationRefused: this is not a private tree.
             DranetError: a part did not come up; what did is taken down again.
         """
+        require_isolation()
         async with AsyncExitStack() as stack:
             await asyncio.to_thread(self.places.make)
             await asyncio.to_thread(stack.enter_context, self.node)

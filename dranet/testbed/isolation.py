@@ -35,6 +35,9 @@ from dranet.errors import KernelError, Reason
 WORK_DIR = Path("/run/dranet-testbed")
 """The tree's own folder, on a private tmpfs; short, because a UNIX socket's path has 107 bytes."""
 
+_TREE_NAME = "dranet-testbed"
+"""The source of that tmpfs, by which one who is in the tree knows it."""
+
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
@@ -144,6 +147,21 @@ def run_isolated(main: Callable[[], int]) -> int:
     return code
 
 
+def require_isolation() -> None:
+    """What changes links and mounts asks first, so that a mistake never changes the machine's own.
+
+    Raises:
+        IsolationRefused: the caller is not in the tree of :func:`run_isolated`.
+    """
+    run = str(WORK_DIR.parent)
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    if (_TREE_NAME, run) not in ((source, place) for source, place, *_ in mounts):
+        raise IsolationRefused(
+            "not in a private tree: this would change the links and mounts of the machine itself",
+            hint="call it inside run_isolated (of tests: pytest.mark.private_tree)",
+        )
+
+
 def _check_survives_covering(places: Sequence[Path]) -> None:
     """A tmpfs will cover ``/run``: what the program still has to load must not lie there."""
     for place in places:
@@ -223,7 +241,7 @@ def _map_to_root(user: int, group: int) -> None:
 def _mount_private_tree() -> None:
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    _mount("tmpfs", "/run", "tmpfs", _MS_NOSUID, "mode=755")
+    _mount(_TREE_NAME, str(WORK_DIR.parent), "tmpfs", _MS_NOSUID, "mode=755")
     scratch = WORK_DIR / "tmp"
     scratch.mkdir(parents=True)
     os.environ["TMPDIR"] = str(scratch)

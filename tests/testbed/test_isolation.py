@@ -19,7 +19,16 @@ from pathlib import Path
 import pytest
 
 import dranet
-from dranet.testbed.isolation import Confinement, explain_refusal, read_confinement
+from dranet.testbed.cluster import Testbed
+from dranet.testbed.isolation import (
+    Confinement,
+    IsolationRefused,
+    explain_refusal,
+    read_confinement,
+    require_isolation,
+)
+from dranet.testbed.node.hardware import load_hardware
+from dranet.testbed.runtimes import stand_in
 
 REPOSITORY = Path(dranet.__file__).parent.parent
 
@@ -313,3 +322,20 @@ class TestRefusal:
         result = run(body, as_user=ordinary_user())
         assert result.returncode == 3, result.stderr
         assert "a limit on namespaces is reached" in result.stdout
+
+
+def test_what_changes_links_refuses_outside_of_the_tree_and_not_within() -> None:
+    with pytest.raises(IsolationRefused, match="not in a private tree"):
+        require_isolation()
+    inside = run(
+        "from dranet.testbed.isolation import require_isolation\n"
+        "def main():\n    require_isolation()\n    return 7"
+    )
+    assert inside.returncode == 7, inside.stderr
+
+
+async def test_a_testbed_outside_of_the_tree_makes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "testbed"
+    with pytest.raises(IsolationRefused):
+        await Testbed(load_hardware("two-nic"), stand_in, folder).__aenter__()
+    assert not folder.exists()
