@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 
+from dranet import files
 from dranet.dataclass import dataclass
 from dranet.driver.gate import ReadyGate
 from dranet.errors import DranetError, KernelError, Reason, StoreError
@@ -122,9 +123,8 @@ def _read_store(path: Path) -> tuple[Content, str]:
             hint="--state-dir says where; on the node, or in the driver's pod",
         ) from error
     except OSError as error:
-        raise StoreError(
-            f"store {path}: {error.strerror}", hint="run it as root, or in the driver's pod"
-        ) from error
+        hint = files.hint_for(error, otherwise="run it as root, or in the driver's pod")
+        raise StoreError(f"store {path}: {error.strerror}", hint=hint) from error
     if image.version > RECORD_VERSION:
         raise StoreError(
             f"store {path} has records of version {image.version}, this dranet knows {RECORD_VERSION}",

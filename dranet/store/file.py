@@ -20,6 +20,7 @@ from contextlib import closing, suppress
 from dataclasses import field
 from pathlib import Path
 
+from dranet import files
 from dranet.dataclass import dataclass
 
 PAGE_BYTES = 4096
@@ -74,7 +75,7 @@ def read_image(path: Path) -> Image:
     the log, unless that is begun anew.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or something else than a file has its name.
     """
     for _ in range(_ATTEMPTS):
         began = _look(path)
@@ -88,8 +89,7 @@ def read_image(path: Path) -> Image:
 def _look(path: Path) -> tuple[object, ...]:
     """What differs when the log was begun anew, or there is none and the file was changed."""
     try:
-        with path.with_name(f"{path.name}-wal").open("rb") as log:
-            head = log.read(_LOG_HEADER.size)
+        head = files.read_file(path.with_name(f"{path.name}-wal"), _LOG_HEADER.size)
     except FileNotFoundError:
         head = b""
     found = path.stat()
@@ -98,7 +98,7 @@ def _look(path: Path) -> tuple[object, ...]:
 
 def _read(path: Path) -> bytes:
     """All of it; zeros where a bad disk gives nothing, so that the rest can be read."""
-    with path.open("rb", buffering=0) as file:
+    with os.fdopen(files.open_file(path, os.O_RDONLY), "rb", buffering=0) as file:
         size = min(os.fstat(file.fileno()).st_size, MOST_BYTES)
         content = bytearray(size)
         for start in range(0, size, _READ_BYTES):

@@ -181,6 +181,25 @@ def test_no_file_and_a_newer_file_are_named(show: Show, tmp_path: Path) -> None:
     assert "StoreOfNewerDriver" in err
 
 
+@pytest.mark.parametrize("name", ["claims.db", "claims.db-wal"])
+@pytest.mark.parametrize("kind", ["a named pipe", "a symbolic link"])
+def test_what_is_no_file_of_the_driver_is_neither_waited_for_nor_followed(
+    show: Show, tmp_path: Path, name: str, kind: str
+) -> None:
+    path = tmp_path / "state" / "claims.db"
+    with closing(ClaimStore(path)) as store:
+        store.open()
+    other = path.with_name(name)
+    other.unlink(missing_ok=True)
+    if kind == "a named pipe":
+        os.mkfifo(other)
+    else:
+        other.symlink_to("/dev/zero")
+    code, out, err = show()
+    assert (code, out) == (1, "")
+    assert f"{other} is {kind}, which the driver did not make: move it away" in err
+
+
 def test_who_may_not_read_the_store_is_told_to_be_root(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with closing(ClaimStore(folder / "claims.db")) as store:
