@@ -55,7 +55,7 @@ chaos: setup ## let the API server misbehave in SEEDS=50 ways, five seconds each
 	@CHAOS_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -x tests/chaos --timeout=0
 
 soak: setup ## let pods and faults come at random for MINUTES=10 on RUNTIME=containerd (or stand-in); SEED=... repeats a run
-	@$(BIN)/python -m tests.survival --seconds $$((60 * $(MINUTES))) --runtime $(RUNTIME) --seed $(SEED)
+	@$(BIN)/python -m tests.survival --seconds $$((60 * $(MINUTES))) --runtime $(RUNTIME) --seed $(SEED) --logs .cache/soak
 
 check: setup ## lint, types, import contract, stale generated files
 	$(BIN)/ruff check .

@@ -12,11 +12,12 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from dranet.testbed.cluster import RuntimeFactory
 from dranet.testbed.containerd.fetch import ContainerdUnavailable
 from dranet.testbed.isolation import IsolationRefused, run_isolated
 from tests.survival.soak import RUNTIMES, Report, soak
 from tests.survival.soak_signs import summarize_third
-from tests.survival.stage import CONTAINERD
+from tests.survival.stage import CONTAINERD, find_runtime
 from tests.survival.table import render
 
 REFUSED = 77
@@ -28,8 +29,9 @@ _LOG_LINE = "%(asctime)s.%(msecs)03d %(name)s: %(message)s"
 def main() -> int:
     options = _parse_arguments()
     try:
-        return run_isolated(lambda: _soak(options))
-    except IsolationRefused as refused:
+        make_runtime = find_runtime(options.runtime)
+        return run_isolated(lambda: _soak(options, make_runtime))
+    except (ContainerdUnavailable, IsolationRefused) as refused:
         _say(str(refused))
         return REFUSED
 
@@ -44,21 +46,27 @@ def _parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _soak(options: argparse.Namespace) -> int:
+def _soak(options: argparse.Namespace, make_runtime: RuntimeFactory) -> int:
     seed = options.seed or secrets.randbelow(10**6)
-    if options.logs:
-        options.logs.mkdir(parents=True, exist_ok=True)
-        logging.basicConfig(filename=options.logs / "testbed.log", level=logging.INFO, format=_LOG_LINE)
+    _keep_what_the_testbed_says(options.logs)
     _say(f"soak for {options.seconds:g} s on {options.runtime}; repeat with SEED={seed}")
-    try:
-        report = asyncio.run(soak(options.seconds, options.runtime, seed, _say, options.logs))
-    except ContainerdUnavailable as error:
-        _say(str(error))
-        return REFUSED
+    report = asyncio.run(soak(options.seconds, make_runtime, seed, _say, options.logs))
     _show(report)
+    if report.wrong and options.logs:
+        _say(f"logs: {options.logs.resolve()}")
     if options.json:
         options.json.write_text(json.dumps(asdict(report)))
     return 1 if report.wrong else 0
+
+
+def _keep_what_the_testbed_says(folder: Path | None) -> None:
+    """Its parts complain of each fault, which is no news between the lines of progress."""
+    if folder is None:
+        logging.getLogger().addHandler(logging.NullHandler())
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "testbed.log"
+    logging.basicConfig(filename=file, filemode="w", level=logging.INFO, format=_LOG_LINE)
 
 
 def _show(report: Report) -> None:

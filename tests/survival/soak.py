@@ -23,7 +23,6 @@ from pathlib import Path
 
 from dranet.errors import DranetError
 from dranet.testbed.cluster import Places, RuntimeFactory, Testbed
-from dranet.testbed.containerd.fetch import fetch_toolchain
 from dranet.testbed.containerd.runtime import ContainerdRuntime, _parse_netns_path
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
@@ -37,13 +36,12 @@ from dranet.testbed.runtime.contract import (
     RuntimeFailure,
     SandboxSpec,
 )
-from dranet.testbed.runtimes import containerd, stand_in
 from tests.survival.judge import Judge
 from tests.survival.objects import CLASSES
 from tests.survival.soak_faults import OF_DRIVER, OF_PEERS, UNATTENDED, Fault
 from tests.survival.soak_pods import POD_SECONDS, PodTraffic
 from tests.survival.soak_signs import Measure, find_growth, list_left, measure
-from tests.survival.stage import CONTAINERD, READY_SECONDS, REPOSITORY, STAND_IN, Stage
+from tests.survival.stage import CONTAINERD, READY_SECONDS, STAND_IN, Stage
 from tests.survival.table import Row
 
 HARDWARE = "dgx-h100"
@@ -250,17 +248,18 @@ class Soak:
         self._tell(f"{time.monotonic() - self._begin:6.1f} s  {pods:4d} pods  {what}")
 
 
-async def soak(seconds: float, runtime: str, seed: int, tell: Tell, logs: Path | None = None) -> Report:
+async def soak(
+    seconds: float, make_runtime: RuntimeFactory, seed: int, tell: Tell, logs: Path | None = None
+) -> Report:
     """In a private tree: boot, soak for about ``seconds`` and take all down. ``logs`` is a folder for what
     drivers and containerd have written, kept where something is wrong.
 
     Raises:
-        ContainerdUnavailable: this machine cannot have the runtime.
         DranetError: the testbed does not come up.
     """
     judge, made = Judge(), list[PodRuntime]()
     folder = Path(tempfile.mkdtemp(dir=WORK_DIR))
-    make = judge.watch(_find_runtime(runtime, made))
+    make = judge.watch(_keeping(make_runtime, made))
     async with Testbed(load_hardware(HARDWARE), make, folder, SETTINGS) as testbed:
         await judge.take_case(testbed)
         await testbed.apply(CLASSES)
@@ -282,14 +281,11 @@ def _keep_logs(folder: Path, logs: Path) -> None:
         shutil.copy(log, logs)
 
 
-def _find_runtime(name: str, made: list[PodRuntime]) -> RuntimeFactory:
+def _keeping(make_runtime: RuntimeFactory, made: list[PodRuntime]) -> RuntimeFactory:
     """Puts what it makes into ``made``."""
-    plain: RuntimeFactory = stand_in
-    if name == CONTAINERD:
-        plain = containerd(fetch_toolchain(REPOSITORY / ".cache" / "containerd", report=print))
 
     def make(places: Places, node: Node) -> PodRuntime:
-        inner = plain(places, node)
+        inner = make_runtime(places, node)
         made.append(inner)
         return _PhysicalNics(inner, node) if isinstance(inner, ContainerdRuntime) else inner
 

@@ -198,7 +198,7 @@ async def on_stage(scene: Scene, folder: Path) -> AsyncIterator[Stage]:
     """A testbed with the judge on its case and the DeviceClasses there; the driver is not started."""
     judge = Judge()
     testbed = Testbed(
-        load_hardware(scene.hardware), judge.watch(_find_runtime(scene.runtime)), folder, scene.settings
+        load_hardware(scene.hardware), judge.watch(find_runtime(scene.runtime)), folder, scene.settings
     )
     async with testbed:
         try:
@@ -211,8 +211,9 @@ async def on_stage(scene: Scene, folder: Path) -> AsyncIterator[Stage]:
                 os.kill(testbed.driver.pid, signal.SIGCONT)
 
 
-def _find_runtime(name: str) -> RuntimeFactory:
-    """
+def find_runtime(name: str) -> RuntimeFactory:
+    """Fetches what is not here yet: call it outside of the private tree, which has no network.
+
     Raises:
         ContainerdUnavailable: this machine cannot have it.
     """
@@ -242,7 +243,7 @@ def perform(
 def _fetch_refusal(scene: Scene) -> str:
     """Fetch what the scene needs, here where there is a network; why that cannot be."""
     try:
-        _find_runtime(scene.runtime)
+        find_runtime(scene.runtime)
     except ContainerdUnavailable as unavailable:
         return str(unavailable)
     return ""

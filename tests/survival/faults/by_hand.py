@@ -23,7 +23,7 @@ async def no_fault(stage: Stage) -> None:
     await stage.wait_running("moved", "shared")
     await stage.assert_well()
     assert stage.judge.containers_seen >= 2
-    await stage.conclude("none")
+    await stage.conclude("no fault")
 
 
 async def a_changed_mtu_is_not_restored(stage: Stage) -> None:
