@@ -155,6 +155,7 @@ REGISTRATION = (
         "1.4",
         "The kubelet connects at once, and again whenever the connection ends.",
         "test_the_kubelet_reconnects_when_our_plugin_folder_was_made_anew",
+        "test_the_kubelet_does_not_hang_up_on_a_driver_that_is_slow_to_take_its_connection",
         "test_sockets_of_a_killed_driver_are_replaced_by_the_next",
     ),
     _proven(

@@ -26,6 +26,7 @@ from dranet.kubelet.server import UnixServer
 from dranet.pb import health_v1_pb2, health_v1alpha1_pb2
 
 DEADLINE = 10.0
+"""No later than the next beat, so that what a change has to bring cannot come with that."""
 
 
 class Devices:
@@ -70,13 +71,13 @@ async def serving(path: Path, health: HealthService) -> AsyncIterator[grpc.aio.C
 
 @asynccontextmanager
 async def watching(
-    channel: grpc.aio.Channel,
+    channel: grpc.aio.Channel, seconds: float = DEADLINE
 ) -> AsyncIterator[AsyncIterator[health_v1_pb2.NodeWatchResourcesResponse]]:
     call = channel.unary_stream(
         "/v1.DRAResourceHealth/NodeWatchResources",
         request_serializer=health_v1_pb2.NodeWatchResourcesRequest.SerializeToString,
         response_deserializer=health_v1_pb2.NodeWatchResourcesResponse.FromString,
-    )(health_v1_pb2.NodeWatchResourcesRequest(), timeout=DEADLINE)
+    )(health_v1_pb2.NodeWatchResourcesRequest(), timeout=seconds)
     try:
         yield aiter(call)
     finally:
@@ -180,8 +181,8 @@ async def test_a_subscriber_that_does_not_read_holds_up_no_other(kubelet_root: P
     async with (
         serving(kubelet_root / "dra.sock", health) as channel,
         grpc.aio.insecure_channel(f"unix:{kubelet_root / 'dra.sock'}") as other,
-        watching(other) as slow,
-        watching(channel) as quick,
+        watching(other, 60.0) as slow,
+        watching(channel, 60.0) as quick,
     ):
         await anext(slow)
         await anext(quick)
@@ -191,7 +192,7 @@ async def test_a_subscriber_that_does_not_read_holds_up_no_other(kubelet_root: P
             assert (await anext(quick)).devices[0].device.device_name == f"round-{number}"
         source.facts = (DOWN,)
         health.notify()
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(60.0):
             while len((await anext(slow)).devices) > 1:
                 pass  # what was on its way; then the state of now, and nothing of what it missed in between
         assert health.watchers == 2

@@ -21,7 +21,7 @@ from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2 as v1
 from dranet.pb import dra_v1beta1_pb2 as v1beta1
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 
@@ -85,6 +85,11 @@ class Client:
     async def unprepare(self, *uids: str) -> v1.NodeUnprepareResourcesResponse:
         request = v1.NodeUnprepareResourcesRequest(claims=[claim(uid) for uid in uids])
         return await self.ask(V1, "NodeUnprepareResources", request, v1.NodeUnprepareResourcesResponse)
+
+
+def errors_of_ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Not what the interpreter has to say of tasks of earlier tests, whenever it comes across them."""
+    return [r for r in caplog.records if r.levelno >= logging.ERROR and r.name.startswith("dranet.")]
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -258,7 +263,7 @@ async def test_a_bug_is_logged_with_its_traceback_and_told_as_internal(
         assert (await client.prepare("a")).claims["a"].devices
     assert failed.value.code() is grpc.StatusCode.INTERNAL
     assert failed.value.details() == "bug in the driver: ZeroDivisionError: oops"
-    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    (record,) = errors_of_ours(caplog)
     assert record.exc_info is not None
     assert "team/claim-a (a)" in record.getMessage()
 
@@ -330,10 +335,11 @@ async def test_bytes_that_are_no_message_do_not_reach_the_handler(kubelet_root: 
 async def test_calls_for_one_claim_wait_for_each_other_and_other_claims_pass(kubelet_root: Path) -> None:
     handler, gate = Handler(), Gate("a")
     handler.gate = gate
-    async with serving(kubelet_root, handler) as (_, client):
+    async with serving(kubelet_root, handler) as (server, client):
         slow = asyncio.create_task(client.prepare("a"))
         await gate.reached.wait()
         undo = asyncio.create_task(client.unprepare("b", "a"))
+        await eventually(lambda: server.in_flight == 2)
         assert (await client.prepare("c")).claims["c"].devices
         assert handler.unprepared == []
         gate.open.set()
@@ -354,10 +360,11 @@ async def test_work_goes_on_when_the_kubelet_gives_up_and_the_retry_waits_for_it
     handler, gate = Handler(), Gate("a")
     handler.gate = gate
     async with serving(kubelet_root, handler) as (server, client):
-        with pytest.raises(grpc.aio.AioRpcError) as gave_up:
-            await client.prepare("a", seconds=0.2)
-        assert gave_up.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert server.in_flight == 1
+        while not gate.reached.is_set():  # on a busy machine the time may be over before it has arrived
+            with pytest.raises(grpc.aio.AioRpcError) as gave_up:
+                await client.prepare("a", seconds=0.2)
+            assert gave_up.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await eventually(lambda: server.in_flight == 1)
         retry = asyncio.create_task(client.prepare("a"))
         gate.open.set()
         assert (await retry).claims["a"].devices
@@ -370,8 +377,10 @@ async def test_a_call_that_was_given_up_before_its_turn_never_starts(kubelet_roo
     async with serving(kubelet_root, handler) as (server, client):
         slow = asyncio.create_task(client.prepare("a"))
         await gate.reached.wait()
-        with pytest.raises(grpc.aio.AioRpcError):
-            await client.prepare("a", seconds=0.2)
+        second = asyncio.create_task(client.prepare("a"))
+        await eventually(lambda: server.in_flight == 2)
+        second.cancel()
+        await asyncio.wait({second})
         await eventually(lambda: server.in_flight == 1)
         gate.open.set()
         await slow
@@ -444,4 +453,4 @@ async def test_a_named_error_needs_no_error_log(kubelet_root: Path, caplog: pyte
     handler.failure = ClaimError("bad config")
     async with serving(kubelet_root, handler) as (_, client):
         await client.prepare("a")
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert errors_of_ours(caplog) == []

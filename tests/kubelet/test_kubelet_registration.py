@@ -20,7 +20,7 @@ from dranet.kubelet.registration import RegistrationServer
 from dranet.pb import registration_pb2 as pb
 
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 _Answer = TypeVar("_Answer", bound=Message)
 

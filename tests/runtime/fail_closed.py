@@ -147,6 +147,17 @@ class Pod:
         assert f"inet {ADDRESS}/24" in shown
         assert "UP" in shown
 
+    async def wait_event(self, what: str, is_it: Callable[[dict[str, Any]], bool]) -> str:
+        """The message of an event that tells of it: who fails, writes it a moment later."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            events = await self.testbed.fetch_events("worker")
+            told = [str(event["message"]) for event in events if is_it(event)]
+            if told:
+                return told[0]
+            assert time.monotonic() < deadline, f"no event says {what}: {self.failure}: {events}"
+            await asyncio.sleep(0.02)
+
     async def delete(self) -> None:
         """The pod goes, and the node is as it was."""
         await self.testbed.delete_pod("worker")
@@ -313,13 +324,13 @@ async def a_hook_that_is_held_up_answers_with_an_error_while_the_runtime_still_w
         await until(stopped.is_set, "the hook has begun")
         await asyncio.sleep(OUT_OF_TIME)  # what is done to the driver, not a wait for it
         os.kill(driver.pid, signal.SIGCONT)
-        await until(lambda: bool(pod.failure), "the sandbox is refused")
-    assert "FailedCreatePodSandBox" in str(await pod.testbed.fetch_events("worker"))
-    assert any(answer in pod.failure for answer in TOO_LATE), pod.failure
+        refusal = await pod.wait_event(
+            "that the sandbox is refused", lambda event: bool(event["reason"] == "FailedCreatePodSandBox")
+        )
+    assert any(answer in refusal for answer in TOO_LATE), refusal
     await pod.wait_running()  # the kubelet's next try
     await pod.assert_whole()
-    events = [event["message"] for event in await pod.testbed.fetch_events("worker")]
-    assert any(message.startswith("HookDeadlineExceeded: ") for message in events), events
+    await pod.wait_event("why", lambda event: event["message"].startswith("HookDeadlineExceeded: "))
     await pod.delete()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,6 +61,18 @@ def test_processes_outside_our_pid_namespace_are_never_touched(tmp_path: Path) -
     (tmp_path / "cgroup.procs").write_text("0\n")
     (tmp_path / "pod" / "cgroup.procs").write_text("12\n0\n")
     assert set(node._read_processes(tmp_path)) == {12}
+
+
+def test_a_cgroup_that_goes_while_others_are_read_has_no_processes(tmp_path: Path) -> None:
+    pods = [tmp_path / name for name in ("one", "two", "three")]
+    for pod in pods:
+        pod.mkdir()
+        (pod / "cgroup.procs").write_text("12\n")
+    found = node._read_processes(tmp_path)
+    assert next(found) == 12
+    for pod in pods:
+        shutil.rmtree(pod)
+    assert list(found) == []
 
 
 def test_shims_are_found_by_the_socket_on_their_command_line(tmp_path: Path) -> None:

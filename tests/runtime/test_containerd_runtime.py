@@ -55,10 +55,18 @@ def read_node_state(cgroup: str) -> NodeState:
     net = Path("/proc/self/net/dev").read_text()
     return NodeState(
         frozenset(int(entry.name) for entry in Path("/proc").glob("[0-9]*")),
-        containerd_node.read_mounts(),
+        read_mounts_of_the_tree(),
         frozenset(re.findall(r"^ *(\S+):", net, re.MULTILINE)),
-        frozenset(Path("/sys/fs/cgroup").glob(f"**/{cgroup}")),
+        # Others come and go meanwhile, which glob() does not bear.
+        frozenset(Path(path, cgroup) for path, names, _ in os.walk("/sys/fs/cgroup") if cgroup in names),
     )
+
+
+def read_mounts_of_the_tree() -> tuple[containerd_node.Mount, ...]:
+    """Those on its own ``/run``, and whatever was mounted later. The folder that it hides has the network
+    namespaces of the machine's other tests, which end whenever these do."""
+    mounts = containerd_node.read_mounts()
+    return mounts[max(number for number, mount in enumerate(mounts) if mount.target == "/run") :]
 
 
 def read_inode(path: str) -> int:

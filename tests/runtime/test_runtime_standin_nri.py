@@ -350,6 +350,29 @@ def test_stop_does_not_wait_for_a_client_that_never_registers(bench: Bench) -> N
         assert silent.recv(1) == b""
 
 
+def test_stop_hangs_up_on_a_client_that_was_not_taken_yet(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that takes it had no time so far: the kernel would reset what is in its queue."""
+    may_accept, accept = threading.Event(), NriServer._accept
+
+    def accept_late(server: NriServer, listener: socket.socket) -> None:
+        assert_set(may_accept)
+        accept(server, listener)
+
+    monkeypatch.setattr(NriServer, "_accept", accept_late)
+    server = bench.start()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(bench.path))
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        while server._listener is not None:
+            stopping.join(0.01)
+        may_accept.set()
+        stopping.join()
+        assert silent.recv(1) == b""
+
+
 def test_a_socket_left_by_an_earlier_runtime_is_replaced(bench: Bench) -> None:
     bench.path.touch()
     bench.start()

@@ -27,7 +27,7 @@ from dranet.testbed.runtimes import stand_in
 READY_SECONDS = 20.0
 DRAIN_SECONDS = 0.5
 SHORT_END_SECONDS = 1.0
-SLACK_SECONDS = 3.0
+SLACK_SECONDS = 6.0
 """For the interpreter, and for a machine that is busy."""
 DEFAULT_GRACE_SECONDS = 30
 """``terminationGracePeriodSeconds`` of a pod that does not say it."""

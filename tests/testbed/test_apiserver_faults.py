@@ -26,6 +26,13 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def client(server: ApiServer) -> AsyncIterator[ApiClient]:
+    async with ApiClient(access_from_url(server.url)) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def impatient(server: ApiServer) -> AsyncIterator[ApiClient]:
+    """Waits for a second alone, and so for nothing that has to succeed."""
     async with ApiClient(access_from_url(server.url), timeout_seconds=1.0) as connected:
         yield connected
 
@@ -57,9 +64,9 @@ async def test_an_answer_of_failure_does_nothing(
     assert "data" not in server.objects("configmaps")[0]
 
 
-async def test_a_throttled_client_is_told_how_long_to_wait(server: ApiServer, client: ApiClient) -> None:
+async def test_a_throttled_client_is_told_how_long_to_wait(server: ApiServer, impatient: ApiClient) -> None:
     plan_of(server, Chaos.THROTTLE)
-    error = await failure(client.list(MAPS))
+    error = await failure(impatient.list(MAPS))
     assert server.requests[-1].status == 429
     assert error.retryable
 
@@ -76,10 +83,10 @@ async def test_a_reset_before_the_work_leaves_it_undone_and_one_after_it_done(
 
 
 async def test_a_stalled_request_is_never_answered_and_never_done(
-    server: ApiServer, client: ApiClient
+    server: ApiServer, impatient: ApiClient
 ) -> None:
     plan_of(server, Chaos.STALL)
-    error = await failure(client.create(MAPS, {"metadata": {"name": "a"}}))
+    error = await failure(impatient.create(MAPS, {"metadata": {"name": "a"}}))
     assert error.reason is Reason.API_UNAVAILABLE
     assert server.objects("configmaps") == []
     assert server.requests[-1].status == 0
@@ -154,7 +161,7 @@ async def test_a_scripted_trouble_meets_its_request_alone(server: ApiServer, cli
 async def test_a_connection_over_the_limit_is_reset(server: ApiServer, client: ApiClient) -> None:
     await client.list(MAPS)
     server.max_connections = 1
-    async with ApiClient(access_from_url(server.url), timeout_seconds=1.0) as second:
+    async with ApiClient(access_from_url(server.url)) as second:
         error = await failure(second.list(MAPS))
         assert error.reason is Reason.API_UNAVAILABLE
         await client.list(MAPS)

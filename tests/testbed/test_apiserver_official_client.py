@@ -146,7 +146,7 @@ async def test_the_official_watch_sees_what_our_client_does(
     watch = official.watch.Watch(return_type="ResourceV1ResourceClaim")
 
     def follow() -> list[tuple[str, str]]:
-        events = watch.stream(api.list_namespaced_resource_claim, "default", timeout_seconds=5)
+        events = watch.stream(api.list_namespaced_resource_claim, "default", timeout_seconds=60)
         seen = []
         for event in events:
             seen.append((event["type"], event["raw_object"]["metadata"]["name"]))

@@ -76,8 +76,8 @@ async def set_cable(testbed: Testbed, state: str) -> None:
 async def read_health(testbed: Testbed) -> tuple[str, str]:
     """What ``kubectl get pod -o yaml`` shows of the container's device."""
     pod = await testbed.fetch_pod("worker")
-    (container,) = pod["status"]["containerStatuses"]
-    entries = container.get("allocatedResourcesStatus", [])
+    containers = pod["status"].get("containerStatuses", ())  # none until the kubelet has written of it
+    entries = [entry for one in containers for entry in one.get("allocatedResourcesStatus", ())]
     resources = [resource for entry in entries for resource in entry["resources"]]
     return (resources[0]["health"], resources[0].get("message", "")) if resources else ("", "")
 
@@ -119,6 +119,13 @@ async def wait_taints(testbed: Testbed, wanted: list[dict[str, str]]) -> None:
     await wait_for(are_so, f"taints are {wanted}")
 
 
+async def wait_event(testbed: Testbed, name: str, reason: str) -> None:
+    async def is_told() -> bool:
+        return reason in {event["reason"] for event in await testbed.fetch_events(name)}
+
+    await wait_for(is_told, f"an Event {reason} of {name}")
+
+
 def test_a_lost_carrier_in_a_pod_shows_in_its_status_and_taints_the_device_and_both_clear_again() -> None:
     async def scenario() -> None:
         async with pod_with_a_nic() as testbed:
@@ -130,8 +137,7 @@ def test_a_lost_carrier_in_a_pod_shows_in_its_status_and_taints_the_device_and_b
             assert "has no carrier, since " in message
             await wait_taints(testbed, [LINK_DOWN])
             for name in ("worker", NODE_NAME):
-                reasons = {event["reason"] for event in await testbed.fetch_events(name)}
-                assert "NetworkDeviceUnhealthy" in reasons
+                await wait_event(testbed, name, "NetworkDeviceUnhealthy")
             await restart_under_watch(testbed)
             assert await wait_health(testbed, "Unhealthy") == message
             await set_cable(testbed, "up")

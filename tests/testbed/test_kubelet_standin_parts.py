@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import tempfile
@@ -16,6 +17,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from dranet.kubelet.folder import FolderWatch
+from dranet.model.claim import ClaimRef
 from dranet.pb import health_v1_pb2, registration_pb2
 from dranet.testbed.kubelet.claims import pick_cdi_ids
 from dranet.testbed.kubelet.client import PluginClient
@@ -34,7 +37,7 @@ from dranet.testbed.kubelet.registry import RegistryWatch
 from dranet.testbed.kubelet.status import Progress, StartedContainer, build_status
 from dranet.testbed.runtime.contract import RunningContainer
 
-DEADLINE = 10.0
+DEADLINE = 20.0
 QUICK = KubeletOptions(
     registration_retry_seconds=0.02, registration_retry_cap_seconds=0.05, wipe_slices_after_seconds=0.05
 )
@@ -74,13 +77,12 @@ class RawPlugin:
 
     @asynccontextmanager
     async def running(self, *, endpoint: bool = True) -> AsyncIterator[RawPlugin]:
-        servers = [await self._serve(self.socket)]
-        if endpoint:
-            servers.append(await self._serve(self.endpoint))
+        """The endpoint first, as who is found by its registration socket is called at once."""
+        servers = [await self._serve(path) for path in ([self.endpoint] if endpoint else []) + [self.socket]]
         try:
             yield self
         finally:
-            for server in servers:
+            for server in reversed(servers):
                 await server.stop(0)
 
     async def _serve(self, path: Path) -> grpc.aio.Server:
@@ -318,19 +320,48 @@ async def test_a_socket_in_a_hidden_folder_is_ignored(root: Path) -> None:
         assert len(manager.plugins) == 1
 
 
-def count_open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+async def test_a_folder_that_is_made_in_one_that_is_about_to_be_followed_is_seen(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = root / "plugins_registry" / "new"
+    new.mkdir(parents=True)
+    enter = FolderWatch.__enter__
+
+    def enter_late(watch: FolderWatch) -> FolderWatch:
+        if watch._folder == new:
+            (new / "deep").mkdir()
+        return enter(watch)
+
+    monkeypatch.setattr(FolderWatch, "__enter__", enter_late)
+    watch = RegistryWatch(root / "plugins_registry")
+    watch.scan()
+    with socket.socket(socket.AF_UNIX) as plugin:
+        plugin.bind(str(new / "deep" / "dra.net-reg.sock"))
+        await asyncio.wait_for(watch.wait_changed(), DEADLINE)
+        assert [path.name for path in watch.scan()] == ["dra.net-reg.sock"]
+    await watch.stop()
+
+
+def count_watches() -> int:
+    """Open inotify descriptors alone: threads of earlier tests may still close others of this process."""
+    targets = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile, as that of the listing itself
+            targets.append(str(entry.readlink()))
+    return targets.count("anon_inode:inotify")
 
 
 async def test_the_registry_leaves_no_watch_behind(root: Path) -> None:
-    before = count_open_files()
+    before = count_watches()
     (root / "plugins_registry" / "folder").mkdir(parents=True)
     watch = RegistryWatch(root / "plugins_registry")
     watch.scan()
+    assert count_watches() == before + 2
     (root / "plugins_registry" / "folder").rmdir()
     watch.scan()
+    assert count_watches() == before + 1
     await watch.stop()
-    assert count_open_files() == before
+    assert count_watches() == before
 
 
 async def test_slices_are_wiped_a_while_after_each_loss_of_the_last_connection(root: Path) -> None:
@@ -345,10 +376,8 @@ async def test_slices_are_wiped_a_while_after_each_loss_of_the_last_connection(r
         await eventually(lambda: wiped.drivers == ["dra.net"] * 2)
 
 
-async def test_the_slices_of_a_driver_that_goes_while_its_registration_fails_are_wiped(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its socket vanishes, and so the registration is cancelled, in the middle of hanging up on it."""
+def hang_while_hanging_up(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The first who hangs up on a plugin hangs until it is cancelled; set once it does."""
     hanging_up, hang_up = asyncio.Event(), PluginClient.close
 
     async def interrupted(plugin: PluginClient) -> None:
@@ -357,10 +386,19 @@ async def test_the_slices_of_a_driver_that_goes_while_its_registration_fails_are
             await asyncio.Event().wait()
         await hang_up(plugin)
 
+    monkeypatch.setattr(PluginClient, "close", interrupted)
+    return hanging_up
+
+
+async def test_the_slices_of_a_driver_that_goes_while_its_registration_fails_are_wiped(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket vanishes, and so the registration is cancelled, in the middle of hanging up on it."""
+
     async def refuse(_request: object, context: grpc.aio.ServicerContext[object, object]) -> None:
         await context.abort(grpc.StatusCode.UNAVAILABLE)
 
-    monkeypatch.setattr(PluginClient, "close", interrupted)
+    hanging_up = hang_while_hanging_up(monkeypatch)
     wiped, plugin = Wiped(), RawPlugin(root)
     monkeypatch.setattr(plugin, "_notify", refuse)
     async with managing(root, wiped) as manager, plugin.running():
@@ -370,20 +408,42 @@ async def test_the_slices_of_a_driver_that_goes_while_its_registration_fails_are
         assert manager.plugins == ()
 
 
+async def test_a_manager_that_stops_while_it_deregisters_a_plugin_leaves_no_connection(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging_up = hang_while_hanging_up(monkeypatch)
+    async with managing(root) as manager, RawPlugin(root).running() as plugin:
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        plugin.socket.unlink()
+        await eventually(hanging_up.is_set)
+        await manager.stop()
+        assert [task for task in asyncio.all_tasks() if task.get_name() == "connection of dra.net"] == []
+
+
+async def test_who_was_hung_up_on_cannot_be_called(root: Path) -> None:
+    """As when the second driver of a pod leaves while the first one prepares."""
+    async with managing(root) as manager, RawPlugin(root).running():
+        await eventually(lambda: drivers(manager) == ["dra.net"])
+        plugin = manager.find("dra.net")
+        await plugin.close()
+        with pytest.raises(PluginFailure, match="the connection was closed"):
+            await plugin.prepare([ClaimRef("team", "nic", "a")])
+        with pytest.raises(PluginFailure, match="the connection was closed"):
+            await anext(plugin.watch_health())
+
+
 async def test_a_driver_that_comes_back_in_time_keeps_its_slices(root: Path) -> None:
     wiped = Wiped()
-    slower = KubeletOptions(registration_retry_seconds=0.02, wipe_slices_after_seconds=1.0)
-    async with managing(root, wiped, slower) as manager:
+    patient = KubeletOptions(registration_retry_seconds=0.02, wipe_slices_after_seconds=3600)
+    async with managing(root, wiped, patient) as manager:
         async with RawPlugin(root).running():
             await eventually(lambda: drivers(manager) == ["dra.net"])
         await eventually(lambda: manager.plugins == ())
+        (due,) = manager._wiper._pending.values()  # whatever its time, so that a busy machine is not too late
         async with RawPlugin(root).running():
             await eventually(lambda: drivers(manager) == ["dra.net"])
-            async with RawPlugin(root, name="later").running():
-                await eventually(lambda: len(drivers(manager)) == 2)
-            # Its time begins after that of the first loss, so the first would be due by then, too.
-            await eventually(lambda: "later" in wiped.drivers)
-            assert wiped.drivers == ["later"]
+            await eventually(due.cancelled)
+            assert (wiped.drivers, manager._wiper._pending) == ([], {})
 
 
 async def test_a_plugin_that_was_never_reached_is_as_absent_as_one_that_left(root: Path) -> None:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from dranet.testbed.isolation import WORK_DIR
+from dranet.testbed.node.fabric import Fabric
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.node.hoststate import HostState
 from dranet.testbed.node.node import Node
@@ -42,7 +44,7 @@ def shown(node: Node) -> set[str]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.01)
@@ -59,6 +61,20 @@ def test_the_nics_are_up_with_name_mac_mtu_and_address_of_the_file() -> None:
         assert "b8:3f:d2:6c:00:23" in details
 
 
+def test_a_node_is_there_when_all_its_nics_are_up() -> None:
+    build = Fabric.build
+
+    def build_with_one_cable_loose(fabric: Fabric) -> None:
+        build(fabric)
+        ip("-n fabric link set sw-640001 down")
+        Timer(0.3, lambda: ip("-n fabric link set sw-640001 up")).start()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Fabric, "build", build_with_one_cable_loose)
+        with small_node():
+            assert "NO-CARRIER" not in ip("-br link")
+
+
 def test_the_management_nic_has_the_default_route_and_each_rail_a_route_to_the_others() -> None:
     with small_node():
         routes = ip("route")
@@ -71,7 +87,7 @@ def test_every_gateway_of_the_fabric_answers() -> None:
     with small_node():
         for address in ("10.0.0.254", "10.64.0.254", "10.64.1.254"):
             with pytest.raises(ConnectionRefusedError):  # refused by the gateway itself: nobody listens there
-                socket.create_connection((address, 9), timeout=2)
+                socket.create_connection((address, 9), timeout=20)
 
 
 def test_the_tree_follows_a_rename() -> None:

@@ -12,6 +12,9 @@ from tests.testbed.test_rolling_update import play
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
+COUNTED = (("finished", "files-missing"), ("forgotten", "claim-deleted"), ("removed", "no-record"))
+"""Action and reason."""
+
 
 def test_what_somebody_removed_is_back_and_what_nobody_owns_is_gone() -> None:
     async def story() -> None:
@@ -32,14 +35,14 @@ def test_what_somebody_removed_is_back_and_what_nobody_owns_is_gone() -> None:
                 own = {name for name in names if kept.uid in name}
                 return node.stored() == {kept.uid} and node.cdi_names() == own and not stray.is_symlink()
 
+            async def is_counted() -> bool:
+                metrics = await node.fetch("/metrics")
+                return all(
+                    f'{{action="{action}",reason="{reason}"}} ' in metrics for action, reason in COUNTED
+                )
+
             await until(is_mended)
-            metrics = await node.fetch("/metrics")
-            for action, reason in (
-                ("finished", "files-missing"),
-                ("forgotten", "claim-deleted"),
-                ("removed", "no-record"),
-            ):
-                assert f'{{action="{action}",reason="{reason}"}} ' in metrics, metrics
+            await until(is_counted)  # each after it was done
 
     play(story)
 

@@ -48,7 +48,7 @@ async def storming() -> AsyncIterator[tuple[Testbed, Storm, Damage]]:
         assert damage.fewest_devices == DEVICES
         assert damage.started == damage.gone
         assert testbed.driver.is_running
-        async with asyncio.timeout(5):  # the kernel takes a moment to bring a link up again
+        async with asyncio.timeout(READY_SECONDS):  # the kernel takes a moment to bring a link up again
             await _until(lambda: not before.differences(testbed.node.snapshot()))
 
 
@@ -162,7 +162,7 @@ def test_an_instance_that_is_told_to_stop_while_it_starts_ends_well_and_leaves_n
             testbed.driver = testbed.add_instance()
             await testbed.driver.start()
             await testbed.driver.wait_ready(READY_SECONDS)
-            before = _sockets(testbed), [*instances.iterdir()]
+            before = _sockets(testbed), sorted(instances.iterdir())
             for moment in ("another instance has the duties", "driver.app: started"):
                 new = testbed.add_instance()
                 await new.start()
@@ -171,7 +171,7 @@ def test_an_instance_that_is_told_to_stop_while_it_starts_ends_well_and_leaves_n
                 ended = await new.stop(READY_SECONDS)
                 assert ended.exit_code == 0, ended.log
                 assert "Traceback" not in ended.log
-                assert (_sockets(testbed), [*instances.iterdir()]) == before
+                assert (_sockets(testbed), sorted(instances.iterdir())) == before
             await testbed.driver.wait_ready(READY_SECONDS)
 
     play(story)
@@ -210,6 +210,7 @@ def test_from_a_version_that_is_alone_to_one_that_overlaps_and_back_one_must_end
                 await first.start()
                 await first.wait_ready(READY_SECONDS)
                 await _assert_refused(second)
+                await testbed.kubelet.wait_driver(DRIVER_NAME)
                 assert testbed.kubelet.registered_drivers == (DRIVER_NAME,)
                 assert (await first.stop()).exit_code == 0
                 await second.start()

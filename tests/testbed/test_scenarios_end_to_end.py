@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,7 @@ class TestFailures:
         path = tmp_path / "wrong.yaml"
         path.write_text(
             "name: wrong\ndescription: d\nhardware: two-nic\nsteps:\n"
-            "  - start_driver: {}\n  - expect_slices: {devices: 99, within: 0.5}\n  - kill_driver: {}\n"
+            "  - start_driver: {}\n  - expect_slices: {devices: 99, within: 2}\n  - kill_driver: {}\n"
         )
         done = run(dranet_command("testbed", "run", str(path)))
         assert done.returncode == 1, done.stdout + done.stderr
@@ -281,13 +282,14 @@ def descendants(pid: int) -> dict[int, str]:
     queue = [pid]
     while queue:
         for child in children.get(queue.pop(), ()):
-            found[child] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
             queue.append(child)
+            with suppress(OSError):  # it ended while we looked
+                found[child] = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     return found
 
 
 def wait_ended(processes: dict[int, str]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while left := [pid for pid in processes if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < deadline, [processes[pid] for pid in left]
         time.sleep(0.02)

@@ -39,8 +39,9 @@ def run(command: str) -> None:
     subprocess.run(command.split(), check=True)
 
 
-def measure(client: Endpoint, server: Endpoint, seconds: float = 0.2) -> TrafficResult:
-    return asyncio.run(measure_traffic(client, server, seconds=seconds, round_trips=100, deadline_seconds=5))
+def measure(client: Endpoint, server: Endpoint, seconds: float = 1.0) -> TrafficResult:
+    """The deadline is for interpreters to start, the seconds are so long that no pause takes them all."""
+    return asyncio.run(measure_traffic(client, server, seconds=seconds, round_trips=100, deadline_seconds=30))
 
 
 def test_pods_on_different_rails_talk_over_their_nics() -> None:

@@ -73,6 +73,10 @@ async def scrape(path: str) -> str:
 def test_a_driver_under_another_name_registers_publishes_and_serves_under_it() -> None:
     async def scenario() -> None:
         async with running_driver(driver_name=OTHER_NAME) as testbed:
+            async with asyncio.timeout(20):
+                await testbed.kubelet.wait_driver(
+                    OTHER_NAME
+                )  # connected, which it may be after the word to us
             assert testbed.kubelet.registered_drivers == (OTHER_NAME,)
             slices = (await testbed.api.list(paths.RESOURCE_SLICES))["items"]
             assert {item["spec"]["driver"] for item in slices} == {OTHER_NAME}
@@ -205,10 +209,10 @@ async def _wait_interface(testbed: Testbed, claim: str) -> str:
     """Name of the claim's interface in its pod, as its status has it when it is ready."""
     async with asyncio.timeout(20):
         while True:
-            (device,) = (await testbed.fetch_claim(claim))["status"]["devices"]
-            ready = {c["type"]: c["status"] for c in device["conditions"]}.get("Ready")
-            if ready == "True":
-                return str(device["networkData"]["interfaceName"])
+            devices = (await testbed.fetch_claim(claim))["status"].get("devices", ())
+            ready = [{c["type"]: c["status"] for c in one["conditions"]}.get("Ready") for one in devices]
+            if ready == ["True"]:
+                return str(devices[0]["networkData"]["interfaceName"])
             await asyncio.sleep(0.1)
 
 

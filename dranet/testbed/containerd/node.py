@@ -213,15 +213,14 @@ def _sweep_stale_cgroups(roots: Iterable[Path]) -> None:
 
 
 def _read_processes(folder: Path) -> Iterator[int]:
-    for file in folder.rglob("cgroup.procs"):
+    for path, _, _ in os.walk(folder):  # it bears that folders go meanwhile, as those of dying pods do
         with contextlib.suppress(OSError):
             # 0 stands for a process outside our pid namespace, and kill(2) takes it for our own group.
-            yield from (pid for text in file.read_text().split() if (pid := int(text)))
+            yield from (pid for text in Path(path, "cgroup.procs").read_text().split() if (pid := int(text)))
 
 
 def _remove_cgroup(folder: Path) -> None:
     """Deepest first; rmdir(2) is the only way, the files in a cgroup cannot be unlinked."""
-    below = [entry for entry in folder.rglob("*") if entry.is_dir()]
-    for entry in (*sorted(below, key=lambda path: -len(path.parts)), folder):
+    for path, _, _ in os.walk(folder, topdown=False):
         with contextlib.suppress(OSError):
-            entry.rmdir()
+            Path(path).rmdir()

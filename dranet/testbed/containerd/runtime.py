@@ -36,7 +36,7 @@ from dranet.testbed.runtime.contract import (
 _POLL_SECONDS = 0.02
 _BOOT_SECONDS = 20.0
 _STOP_SECONDS = 10.0
-_EXIT_SECONDS = 2.0
+_EXIT_SECONDS = 10.0
 _LOG_TAIL_LINES = 8
 
 _INSPECT = """\

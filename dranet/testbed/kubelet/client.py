@@ -16,11 +16,12 @@ from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2, health_v1_pb2, registration_pb2
 from dranet.testbed.kubelet.nouns import KubeletDevice, KubeletOptions, NotServed, PluginFailure
 
-# Of this kubelet alone, so that two drivers of a test never share a connection; back within a second.
+# Of this kubelet alone, so that two drivers of a test never share a connection; back within a second. What
+# gRPC calls the least backoff is how long one attempt to connect may take.
 _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
@@ -123,6 +124,7 @@ class PluginClient:
         self._on_connected = on_connected
         self._channel = _open_channel(info.endpoint)
         self._follower: asyncio.Task[None] | None = None
+        self._closed = False
 
     def start(self) -> None:
         """Connect, and reconnect whenever the connection ends."""
@@ -130,6 +132,7 @@ class PluginClient:
 
     async def close(self) -> None:
         """Hang up. Repeatable."""
+        self._closed = True
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait({self._follower})
@@ -174,6 +177,7 @@ class PluginClient:
             NotServed: the plugin has no such service.
             PluginFailure: the stream broke.
         """
+        self._check_open("health stream")
         method: grpc.aio.UnaryStreamMultiCallable[Message, health_v1_pb2.NodeWatchResourcesResponse]
         method = self._channel.unary_stream(
             f"/{self.info.health_service}/NodeWatchResources",
@@ -194,7 +198,13 @@ class PluginClient:
         finally:
             call.cancel()
 
+    def _check_open(self, what: str) -> None:
+        """gRPC takes a call on a closed channel for a bug; here the plugin left after it was looked up."""
+        if self._closed:
+            raise PluginFailure(f"{what}: the connection was closed")
+
     async def _ask(self, method: str, request: Message, answer: type[_Answer]) -> _Answer:
+        self._check_open(method)
         return await _ask(
             self._channel, f"{self.info.service}/{method}", request, answer, self._options.call_seconds
         )

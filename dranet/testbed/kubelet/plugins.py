@@ -104,10 +104,12 @@ class PluginManager:
                 self._candidates[path] = candidate
 
     async def _deregister(self, path: Path) -> None:
-        candidate = self._candidates.pop(path)
+        """Repeatable: whoever stops us cancels a deregistration that may be just here."""
+        candidate = self._candidates[path]
         candidate.task.cancel()
         await asyncio.wait({candidate.task})
         await self._drop(candidate)
+        del self._candidates[path]
 
     async def _register(self, path: Path, candidate: _Candidate) -> None:
         """The whole sequence, again and again until it succeeds."""

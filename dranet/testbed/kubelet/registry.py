@@ -32,7 +32,9 @@ class RegistryWatch:
     def scan(self) -> dict[Path, Identity]:
         """The sockets that are there now; new folders are followed from here on."""
         self._changed.clear()
-        self._follow({self._folder, *_iter_folders(self._folder)})
+        # Until there is no new one: what is made in a folder before it is followed wakes nobody.
+        while (folders := {self._folder, *_iter_folders(self._folder)}) != self._followers.keys():
+            self._follow(folders)
         return {path: identity for folder in self._followers for path, identity in _iter_sockets(folder)}
 
     async def stop(self) -> None:

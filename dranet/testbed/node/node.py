@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,9 @@ from dranet.testbed.node.hardware import Hardware, PlacedNic
 from dranet.testbed.node.hoststate import HostState, read_host_state
 from dranet.testbed.node.iproute import in_namespace, read_json, run_ip
 from dranet.testbed.node.sysfs_tree import SysfsTree
+
+UP_SECONDS = 20.0
+"""For the kernel to say of links that were set up that they are: a worker of its own does."""
 
 
 class Node:
@@ -47,10 +51,11 @@ class Node:
         """Write the tree, make the links and follow them.
 
         Raises:
-            KernelError: the kernel refused a link.
+            KernelError: the kernel refused a link, or it does not come up.
         """
         self._tree.write()
         self._fabric.build()
+        self._wait_up()
         follower = LinkFollower(self._tree, self._fabric.nic_by_peer)
         follower.start()
         self._closing.callback(follower.stop)
@@ -61,6 +66,19 @@ class Node:
     ) -> None:
         """Stop following; the links go with the private tree."""
         self._closing.close()
+
+    def _wait_up(self) -> None:
+        """So that whoever looks from now on finds the node as it stays."""
+        deadline = time.monotonic() + UP_SECONDS
+        nics = self._fabric.nic_by_peer
+        while down := [
+            str(link["ifname"])
+            for link in read_json("ip", "-json", "link")
+            if link.get("link_index") in nics and link["operstate"] != "UP"
+        ]:
+            if time.monotonic() > deadline:
+                raise KernelError(f"not up after {UP_SECONDS:g} s: {', '.join(down)}")
+            time.sleep(0.01)
 
     def snapshot(self) -> HostState:
         """The whole network state of the node's namespace."""

@@ -217,11 +217,11 @@ class NriServer:
         self._plugins.remove(plugin)
 
     def _accept(self, listener: socket.socket) -> None:
-        while self._listener is listener:
+        while True:
             try:
                 trunk, _ = listener.accept()
             except OSError:
-                return  # stopped
+                return  # stopped, and nobody waits any more
             plugin = PluginLink(trunk, self._traits)
             self._registering = plugin
             if self._listener is not listener:
