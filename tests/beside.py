@@ -195,8 +195,14 @@ class Second:
         items = {item.nodeid: item for item in session.items}
         with self._socket.makefile() as lines, suppress(ConnectionResetError):
             for line in lines:
-                for _ in run(session, [items[nodeid] for nodeid in json.loads(line)]):
-                    pass
+                try:
+                    for _ in run(session, [items[nodeid] for nodeid in json.loads(line)]):
+                        pass
+                except session.Failed:  # enough of them (``-x``), which the first has to hear
+                    self._tell({"done": True})
+                    for _ in lines:
+                        pass  # until it hangs up: what it has given us meanwhile is not run
+                    break
                 self._tell({"done": True})
         return True
 

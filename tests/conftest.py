@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import dranet
 
 pytest_plugins = ["tests.judge.plugin", "tests.namespaces"]
 
@@ -15,6 +20,16 @@ UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthChe
 settings.register_profile("repeatable", derandomize=True, **UNTIMED)
 settings.register_profile("fuzz", max_examples=1000, print_blob=True, **UNTIMED)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Load the whole product before the first property test: words and numbers of the modules that are loaded
+    get into the examples, and which ones tests have loaded by then differs from run to run."""
+    if any(item.get_closest_marker("hypothesis") for item in session.items):
+        for module in pkgutil.walk_packages(dranet.__path__, "dranet."):
+            if not module.name.endswith(".__main__"):
+                with suppress(ImportError):  # of what is installed only by those who want it
+                    importlib.import_module(module.name)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -102,13 +102,18 @@ class Udhcpd(RealServer):
     """BusyBox'. It speaks through raw packets and looks for duplicates by ARP."""
 
     def leased(self) -> dict[str, str]:
-        self.lease_file.unlink(missing_ok=True)
-        self.process.send_signal(signal.SIGUSR1)  # write the lease file now
-        wait_until(self.lease_file.exists, "udhcpd writes its leases")
-        command = [str(find_busybox()), "dumpleases", "-f", str(self.lease_file)]
+        self._begin_lease_file()
+        whole = self.lease_file.replace(self.lease_file.with_name("whole"))
+        self._begin_lease_file()  # it is through with one when it begins the next
+        command = [str(find_busybox()), "dumpleases", "-f", str(whole)]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         rows = [line.split() for line in text.splitlines()[1:]]
         return {row[0]: row[1] for row in rows if "expired" not in row}
+
+    def _begin_lease_file(self) -> None:
+        self.lease_file.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)  # write the lease file now
+        wait_until(self.lease_file.exists, "udhcpd writes its leases")
 
 
 @dataclass

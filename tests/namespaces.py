@@ -272,7 +272,7 @@ def add_nics(node: Namespace, fabric: Namespace, macs: Mapping[str, str]) -> Non
 Picture = dict[str, list[dict[str, Any]]]
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
     """Ask again and again until the condition holds; fail after the deadline."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -328,7 +328,7 @@ def wait_unchanged(before: Picture, namespace: Namespace, but: Collection[str] =
     """The namespace looks again as it did (``but`` for some keys), once the kernel has done its own part."""
     wanted = _without(before, but)
     with suppress(pytest.fail.Exception):
-        wait_until(lambda: _without(namespace.picture(), but) == wanted, "as before", seconds=15.0)
+        wait_until(lambda: _without(namespace.picture(), but) == wanted, "as before")
     after = _without(namespace.picture(), but)
     lines = []
     for part, entries in wanted.items():

@@ -87,6 +87,16 @@ def test_the_first_failure_ends_both_where_one_is_enough(tmp_path: Path) -> None
     assert "stopping after 1 failures" in done.stdout
 
 
+def test_a_failure_in_the_second_process_ends_both_where_one_is_enough(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"test_{number}.py").write_text("def test_it(): pass\n")
+    (tmp_path / "test_9.py").write_text("def test_it(): assert False\ndef test_later(): pass\n")
+    done = run_pytest(tmp_path, "-x", "-p", "tests.beside")
+    assert done.returncode == 1, done.stdout
+    assert "FAILED test_9.py::test_it" in done.stdout
+    assert "stopping after 1 failures" in done.stdout
+
+
 def test_where_the_first_ends_the_second_takes_down_what_it_has_set_up(tmp_path: Path) -> None:
     (tmp_path / "test_0.py").write_text(
         "import os, time, pathlib\n"

@@ -20,7 +20,7 @@ import pytest
 from dranet.errors import StoreError
 from dranet.filelock import FileLock, NamedLocks
 
-SECONDS = 10.0
+SECONDS = 30.0
 
 HOLD_FILE = """
 import sys
@@ -305,5 +305,5 @@ def test_batches_of_two_processes_with_names_in_any_order_all_end_and_none_overl
     counter.write_text("0")
     arguments = [sys.executable, "-c", COUNT_UP, str(path), str(counter)]
     children = [subprocess.Popen(arguments) for _ in range(2)]
-    assert [child.wait(timeout=30) for child in children] == [0, 0]
+    assert [child.wait(timeout=60) for child in children] == [0, 0]
     assert counter.read_text() == "100"

@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc's allocator")
 
 _COUNT_HEAPS = """
-import re, sys, threading
+import sys, threading
 from dranet import malloc
 
 if "one" in sys.argv:
@@ -31,8 +31,12 @@ for thread in threads:
     thread.start()
 done.wait(10)
 heap_bytes = 64 << 20  # of a thread's heap, which starts at a multiple of it (arena.c: HEAP_MAX_SIZE)
-starts = re.findall(r"^([0-9a-f]+)-[0-9a-f]+ rw-p 00000000 00:00 0 *$", open("/proc/self/maps").read(), re.M)
-print(sum(int(start, 16) % heap_bytes == 0 for start in starts))
+maps = [line.split()[:2] for line in open("/proc/self/maps")]
+spans = [(*(int(end, 16) for end in span.split("-")), rights) for span, rights in maps]
+print(sum(  # what is used of it, then what it is to grow into: a stack may start at such a place by chance
+    (start % heap_bytes, used, free, unused) == (0, "rw-p", end, "---p") and free_end - start >= heap_bytes
+    for (start, end, used), (free, free_end, unused) in zip(spans, spans[1:])
+))
 done.wait(10)
 """
 _LEAVE_HOLES = """

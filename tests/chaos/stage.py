@@ -15,7 +15,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from dranet.cluster import paths
+import pytest
+
+from dranet.cluster import paths, slices
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.claims import apply_device_statuses
 from dranet.cluster.client import ApiClient, JsonObject
@@ -273,6 +275,10 @@ async def performing(plan: ChaosPlan) -> AsyncIterator[Stage]:
         server.chaos = plan
         clock = SteppingClock()
         recorder = EventRecorder(client, component=DRIVER_NAME, host=NODE_NAME, now=clock.now)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        # On a node up to 30 s pass before a watch that broke again and again is resumed: longer than any calm
+        # here lasts.
+        patch.setattr(slices, "_REWATCH_SECONDS", (0.1, 2.0))
         publisher = SlicePublisher(
             client,
             DRIVER_NAME,

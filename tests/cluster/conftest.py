@@ -12,7 +12,7 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.testbed.apiserver.server import ApiServer
 
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 30.0
 
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
 

@@ -16,7 +16,7 @@ from dranet.model.taint import Taint
 from dranet.testbed.apiserver.server import ApiServer
 
 DRIVER, NODE = "dra.net", "node-a"
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 30.0
 
 
 class CountingClient(ApiClient):

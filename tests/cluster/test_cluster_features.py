@@ -22,7 +22,7 @@ from dranet.testbed.apiserver.server import ApiServer
 DRIVER, NODE = "dra.net", "node-a"
 KEPT, DROPPED, REFUSED, UNKNOWN = Support.KEPT, Support.DROPPED, Support.REFUSED, Support.UNKNOWN
 ALL_KEPT = ApiFeatures(dict.fromkeys(Feature, KEPT))
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 30.0
 
 WaitUntil = Callable[[Callable[[], bool]], Awaitable[None]]
 

@@ -198,7 +198,7 @@ async def test_a_server_that_does_not_answer_the_question_delays_no_publication(
 ) -> None:
     async with cluster() as (server, own):
         server.trouble_next("POST", paths.RESOURCE_SLICES, Trouble(stalls=True))
-        own._timeout_seconds = 0.5
+        own._timeout_seconds = 3.0  # the publication below has so long
         async with running(build_publisher(own, patience_seconds=0.05)) as publisher:
             publisher._follower._retry = Backoff(0.01, 0.01)
             await publish(publisher, RICH, SICK)

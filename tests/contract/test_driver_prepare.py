@@ -14,7 +14,7 @@ from dranet.cluster import paths
 from tests.contract.calls import SERVICES, refs
 from tests.contract.driven import GPU, NIC, OTHER_NIC, DrivenNode, Result, until
 
-pytestmark = [pytest.mark.testbed, pytest.mark.one_tree]
+pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 
 
 async def test_an_answer_names_the_main_request_the_allocated_device_and_resolvable_cdi_names(

@@ -14,7 +14,7 @@ from dranet.cluster import paths
 from tests.contract.calls import HEALTH_SERVICES
 from tests.contract.driven import NIC, OTHER_NIC, DrivenNode, Result, until
 
-pytestmark = [pytest.mark.testbed, pytest.mark.one_tree]
+pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 
 DRIVER = "dra.net"
 

@@ -11,7 +11,7 @@ from dranet.cluster import paths
 from tests.contract.calls import SERVICES, refs
 from tests.contract.driven import NIC, OTHER_NIC, DrivenNode, Result, until
 
-pytestmark = [pytest.mark.testbed, pytest.mark.one_tree]
+pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 
 
 async def test_unprepare_of_the_unknown_succeeds_in_both_versions(node: DrivenNode) -> None:

@@ -43,7 +43,7 @@ from tests.namespaces import Namespace
 
 T = TypeVar("T")
 
-DEADLINE = 10.0
+DEADLINE = 30.0
 UPLINK = Link(2, "eth0", flags=1, carrier=True)
 NIC = Link(3, "eth1", flags=1, carrier=True, parent_bus="pci", pci_address="0000:18:00.0")
 CARD = PciFunction(

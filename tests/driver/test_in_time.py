@@ -104,11 +104,12 @@ def test_what_fails_late_goes_to_the_log(
 def test_a_device_that_the_kernel_brings_too_late_is_given_back(
     start: Callable[..., Bench], node: Namespace, pod: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, hold = start(), threading.Event()
+    bench, hold, attached = start(), threading.Event(), threading.Event()
     before = node.picture()
 
-    def attach_slowly(*arguments: Any, **options: Any) -> Any:
-        links = attach(*arguments, **options)
+    def attach_slowly(*arguments: Any, deadline: float, **options: Any) -> Any:
+        links = attach(*arguments, deadline=deadline + LONG_SECONDS, **options)
+        attached.set()
         hold.wait(LONG_SECONDS)
         return links
 
@@ -119,6 +120,7 @@ def test_a_device_that_the_kernel_brings_too_late_is_given_back(
     with pytest.raises(KernelError) as caught:
         bench.run_sandbox(sandbox(pod))
     assert caught.value.reason is Reason.HOOK_DEADLINE_EXCEEDED
+    assert attached.wait(LONG_SECONDS)
     assert "net1" in names(pod), "the kernel has done its part by then"
     assert not bench.gate.list_claims()
     hold.set()

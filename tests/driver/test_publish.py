@@ -226,7 +226,7 @@ class Bench:
         )
 
     async def wait_scan(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self.scanned.wait()
         self.scanned.clear()
 
@@ -362,7 +362,7 @@ def test_notifications_that_are_lost_during_a_scan_are_counted_too(quiet: Namesp
         watch = bench.loop._watch
         source = next(iter(watch._readers.values()))
         lose = partial(watch._note_failure, source, OSError(errno.ENOBUFS, "No buffer space available"))
-        reader.while_reading = lambda: asyncio.run_coroutine_threadsafe(as_coroutine(lose), loop).result(5)
+        reader.while_reading = lambda: asyncio.run_coroutine_threadsafe(as_coroutine(lose), loop).result(30)
         loop = asyncio.get_running_loop()
         watch.note(Changes(routes=True))
         await bench.wait_scan()

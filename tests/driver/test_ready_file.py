@@ -13,7 +13,7 @@ from dranet.errors import SettingsError
 
 
 async def wait_for(path: Path, *, there: bool) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             if await asyncio.to_thread(path.exists) is there:
                 return

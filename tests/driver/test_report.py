@@ -108,7 +108,7 @@ async def test_only_the_newest_word_on_a_claim_is_written() -> None:
     async with running(writer) as reporter:
         reporter.set_statuses(CLAIM, [a_status("old")])
         reporter.set_statuses(CLAIM, [a_status("new")])
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.written == [(CLAIM, [a_status("new")])]
 
 
@@ -122,7 +122,7 @@ async def test_a_newer_word_that_comes_during_a_write_is_written_after_it() -> N
         await asyncio.sleep(0)
         assert writer.tries[CLAIM.uid] == 1, "one write at a time for each claim"
         writer.hanging[CLAIM.uid].set()
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.devices == ["first", "second"]
 
 
@@ -136,7 +136,7 @@ async def test_what_another_instance_has_written_is_not_followed_by_an_older_wor
         reporter.supersede_statuses(OTHER, [a_status("of nobody")])
         await asyncio.sleep(0)
         writer.hanging[CLAIM.uid].set()
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.devices == ["prepared", "attached"]
 
 
@@ -146,7 +146,7 @@ async def test_it_may_be_called_from_any_thread() -> None:
         thread = threading.Thread(target=reporter.set_statuses, args=(CLAIM, [a_status("a")]))
         thread.start()
         await asyncio.to_thread(thread.join)
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.written == [(CLAIM, [a_status("a")])]
 
 
@@ -169,7 +169,7 @@ async def test_the_newest_word_is_what_is_tried_again() -> None:
         tries = writer.tries[CLAIM.uid]
         await until(lambda: writer.tries[CLAIM.uid] > tries + 1)  # the try that was under way is over
         del writer.always[CLAIM.uid]
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.devices == ["new"]
 
 
@@ -223,7 +223,7 @@ async def test_what_the_server_does_not_accept_is_dropped_and_the_next_one_goes_
     async with running(writer, metrics) as reporter:
         reporter.set_statuses(CLAIM, [a_status("invalid")])
         reporter.set_statuses(OTHER, [a_status("fine")])
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.written == [(OTHER, [a_status("fine")])]
     assert b'dranet_reports_dropped_total{kind="status"} 1.0' in metrics.render()
 
@@ -233,7 +233,7 @@ async def test_a_claim_that_cannot_be_read_costs_its_own_status_only() -> None:
     async with running(writer) as reporter:
         reporter.set_statuses(CLAIM, [a_status("odd")])
         reporter.set_statuses(OTHER, [a_status("fine")])
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.written == [(OTHER, [a_status("fine")])]
 
 
@@ -265,7 +265,7 @@ async def test_no_more_claims_wait_than_there_is_room_for_and_the_oldest_word_go
     reporter.set_statuses(replace(CLAIM, uid="uid-2"), [a_status("device-2, newer")])
     await asyncio.sleep(0)
     task = asyncio.create_task(reporter.run())
-    assert await reporter.flush(5)
+    assert await reporter.flush(DEADLINE_SECONDS)
     task.cancel()
     assert writer.devices == ["device-3", "device-4", "device-2, newer"]
 
@@ -281,9 +281,9 @@ async def test_a_missing_permission_is_told_once_and_not_asked_for_again_at_once
     async with running(writer, node=ObjectRef.of_node("node-1")) as reporter:
         reporter.set_statuses(CLAIM, [a_status("a")])
         reporter.set_statuses(OTHER, [a_status("b")])
-        assert await reporter.flush(5), "nobody waits for what only an operator can mend"
+        assert await reporter.flush(DEADLINE_SECONDS), "nobody waits for what only an operator can mend"
         reporter.set_statuses(CLAIM, [a_status("newer")])
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
         await until(lambda: bool(writer.events))
     assert writer.tries == {CLAIM.uid: 1, OTHER.uid: 1}
     (event,) = writer.events
@@ -313,7 +313,7 @@ async def test_a_permission_in_one_namespace_says_nothing_of_another() -> None:
         await until(lambda: writer.tries[CLAIM.uid] == 1)
         reporter.set_statuses(elsewhere, [a_status("fine")])
         await until(lambda: bool(writer.written))
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.tries[CLAIM.uid] == 1
 
 
@@ -325,7 +325,7 @@ async def test_events_are_written_in_order() -> None:
     async with running(writer) as reporter:
         for number in range(3):
             reporter.add_event(replace(NOTE, note=f"note {number}"))
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.told == [("note 0", 1), ("note 1", 1), ("note 2", 1)]
 
 
@@ -348,7 +348,7 @@ async def test_the_same_event_again_counts_up_while_it_waits() -> None:
     reporter.add_event(replace(NOTE, note="another"))
     await asyncio.sleep(0)
     task = asyncio.create_task(reporter.run())
-    assert await reporter.flush(5)
+    assert await reporter.flush(DEADLINE_SECONDS)
     task.cancel()
     assert writer.told == [("note", 3), ("another", 1)]
 
@@ -386,7 +386,7 @@ async def test_trouble_with_events_is_logged_once_until_it_works_again(
     async with running(writer) as reporter:
         for number in range(4):
             reporter.add_event(replace(NOTE, note=f"note {number}"))
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert writer.told == [("note 3", 1)]
     assert caplog.text.count("Events cannot be written") == 1
     assert "the RBAC rule it takes: x" in caplog.text
@@ -400,7 +400,7 @@ async def test_no_more_events_wait_than_there_is_room_for(monkeypatch: pytest.Mo
         reporter.add_event(replace(NOTE, note=f"note {number}"))
     await asyncio.sleep(0)
     task = asyncio.create_task(reporter.run())
-    assert await reporter.flush(5)
+    assert await reporter.flush(DEADLINE_SECONDS)
     task.cancel()
     assert writer.told == [("note 2", 1), ("note 3", 1)]
 
@@ -423,13 +423,13 @@ async def test_flush_does_not_wait_for_the_next_try(monkeypatch: pytest.MonkeyPa
         reporter.set_statuses(CLAIM, [a_status("a")])
         reporter.add_event(NOTE)
         await until(lambda: not writer.failures and not writer.event_failures)
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
     assert (writer.devices, writer.told) == (["a"], [("note", 1)])
 
 
 async def test_nothing_wakes_up_while_there_is_nothing_to_do() -> None:
     async with running(RecordingWriter()) as reporter:
         reporter.set_statuses(CLAIM, [a_status("a")])
-        assert await reporter.flush(5)
+        assert await reporter.flush(DEADLINE_SECONDS)
         timers = vars(asyncio.get_running_loop())["_scheduled"]
         assert [timer for timer in timers if not timer.cancelled()] == []

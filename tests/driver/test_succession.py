@@ -210,7 +210,7 @@ async def test_one_look_at_a_claim_at_a_time_and_one_more_for_what_came_meanwhil
     one, other = ClaimRef("default", "one", "u1"), ClaimRef("default", "other", "u2")
     succession = Succession(hand_on)
     task = asyncio.create_task(succession.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await asyncio.to_thread(succession.ask, one)
         assert await looks.get() == one
         for claim in (one, one, one, other):

@@ -56,7 +56,7 @@ async def test_who_waits_for_a_claim_of_an_instance_that_is_stuck_is_told_which_
         assert not work.is_held(Work.CLAIM, "uid-3")
     stuck.kill()
     await stuck.communicate()
-    async with asyncio.timeout(5), work.hold(Work.CLAIM, ["uid-1"]):
+    async with asyncio.timeout(30), work.hold(Work.CLAIM, ["uid-1"]):
         assert work.is_held(Work.CLAIM, "uid-1")
     mine.leave()
 

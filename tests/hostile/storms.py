@@ -13,6 +13,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """Of HTTP/2 (RFC 9113 section 3.4)."""
 FUZZ_SECONDS = float(os.environ.get("HOSTILE_SECONDS", "2"))
 """For one door; `make fuzz` gives more."""
+FUZZ_LEAST = 64
 _PATIENCE_SECONDS = 10.0
 
 Open = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -75,10 +76,11 @@ async def send(open_: Open, data: bytes) -> None:
 
 
 async def fuzz(open_: Open, seeds: list[bytes], seconds: float = FUZZ_SECONDS, seed: int = 0) -> int:
-    """Mutations of the seeds, several at a time, for so long; how many there were."""
+    """Mutations of the seeds, several at a time, for so long, and :data:`FUZZ_LEAST` at least however slow
+    the machine is; how many there were."""
     source, loop, sent = random.Random(seed), asyncio.get_running_loop(), 0
     end = loop.time() + seconds
-    while loop.time() < end:
+    while loop.time() < end or sent < FUZZ_LEAST:
         batch = [mutate(source.choice(seeds), source) for _ in range(16)]
         await asyncio.gather(*(send(open_, data) for data in batch))
         sent += len(batch)

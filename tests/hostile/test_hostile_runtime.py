@@ -16,7 +16,7 @@ from tests.contract.driven import DrivenNode, until
 from tests.hostile.storms import mutate
 from tests.hostile.vitals import unharmed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.under_attack, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.testbed, pytest.mark.under_attack, pytest.mark.timeout(300)]
 
 PLUGIN, RUNTIME = 1, 2
 """Streams of the trunk."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,22 @@ def rules_of(namespace: Namespace) -> list[dict[str, Any]]:
 def sysctl(namespace: Namespace, path: str) -> str:
     """One file below ``/proc/sys/net``."""
     return namespace.run(lambda: Path("/proc/sys/net", path).read_text().strip())
+
+
+def make_checks_last(pod: Namespace) -> None:
+    """The check of an IPv6 address of a link that comes from now on asks for a minute, so that nobody is too
+    late for it."""
+    pod.run(lambda: Path("/proc/sys/net/ipv6/conf/default/dad_transmits").write_text("60"))
+
+
+def list_descriptors() -> set[tuple[str, str]]:
+    """What this process has open, by number and target. Not how much: what an earlier test left over may be
+    closed at any time."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            found.add((entry.name, str(entry.readlink())))
+    return found
 
 
 def steady_picture(pod: Namespace) -> Picture:

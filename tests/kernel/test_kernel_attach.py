@@ -20,7 +20,7 @@ from dranet.kernel.rtnl import set_link_request
 from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, MoveLink, MoveRdma, Step
 from dranet.model.status import AttachedLink
-from tests.kernel.plans import attach_from, detach_to, make_plan, with_move
+from tests.kernel.plans import attach_from, detach_to, make_checks_last, make_plan, with_move
 from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged, wait_until
 
 pytestmark = pytest.mark.kernel
@@ -115,6 +115,7 @@ def test_an_ipv6_address_is_checked_for_duplicates_unless_its_flags_say_not(
     node: Namespace, make_namespace: Callable[..., Namespace]
 ) -> None:
     pod = make_namespace(lively=True)
+    make_checks_last(pod)
     attach_from(node, pod, make_plan(node, "eth1", "net1", AddAddress(Address("2001:db8:100::6/64"))))
     found = addresses_of(pod, "net1")
     assert "tentative" not in found["2001:db8:100::5"]
@@ -411,7 +412,8 @@ def test_a_virtual_link_that_died_with_its_namespace_is_missing(node: Namespace,
     plan = make_plan(node, "eth1", "net1")
     attach_from(node, pod, plan)
     pod.delete()
-    wait_until(lambda: detach_to(node, None, plan) == DetachReport(missing=("dev-eth1",)), "the link is gone")
+    missing = DetachReport(missing=("dev-eth1",))
+    wait_until(lambda: detach_to(node, None, plan) == missing, "the link is gone")
 
 
 def test_a_host_name_that_is_taken_is_reported_and_the_link_still_comes_back(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dranet.kernel.discovery.rdma import read_gids
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_sysfs import open_sysfs
 from dranet.kernel.sysfs import PseudoFiles
+from tests.kernel.plans import list_descriptors
 from tests.namespaces import Namespace
 
 ZERO = ":".join(["0000"] * 8)
@@ -25,10 +27,6 @@ def write_table(root: Path, *gids: str, port: int = 1) -> None:
     folder.mkdir(parents=True)
     for number, gid in enumerate(gids):
         (folder / str(number)).write_text(f"{gid}\n")
-
-
-def count_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def read(root: Path) -> tuple[tuple[str, ...], list[str]]:
@@ -80,12 +78,14 @@ def test_a_pods_sysfs_shows_what_its_namespace_has(node: Namespace, pod: Namespa
 
 @pytest.mark.kernel
 def test_a_pods_sysfs_is_in_no_tree_of_mounts_and_cannot_be_written(pod: Namespace) -> None:
-    before, descriptors = Path("/proc/self/mounts").read_text(), count_descriptors()
+    before = list_descriptors()
     with open_sysfs(pod.netns) as root:
-        assert Path("/proc/self/mounts").read_text() == before
+        device = root.stat().st_dev  # of the sysfs of this namespace; others mount and unmount meanwhile
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        assert f"{os.major(device)}:{os.minor(device)}" not in {line.split()[2] for line in mounts}
         with pytest.raises(OSError, match="Read-only file system"):
             (root / "class/net/eth0/ifalias").write_text("x")
-    assert count_descriptors() == descriptors
+    assert list_descriptors() <= before
 
 
 @pytest.mark.kernel

@@ -113,14 +113,14 @@ def perform(operation: str, node: Namespace, pod: Namespace) -> None:
 async def same_after_rescan(scanner: NodeScanner, watch: ChangeWatch, empty: Path) -> None:
     """The kernel tells some things late (a carrier, an operational state), so ask until it has said all."""
     facts = scanner.read(Changes())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (fresh := read_node_facts(empty, empty)) != facts:
             facts = rescan(scanner, await changes_or_nothing(watch), facts, fresh)
 
 
 async def changes_or_nothing(watch: ChangeWatch) -> Changes:
     try:
-        return await asyncio.wait_for(watch.wait_changed(), 2.5)
+        return await asyncio.wait_for(watch.wait_changed(), 10)
     except TimeoutError:
         return Changes()
 

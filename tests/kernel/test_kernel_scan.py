@@ -22,6 +22,7 @@ from tests.namespaces import Namespace, wait_until
 
 pytestmark = pytest.mark.kernel
 
+# Lifetimes are compared by hundreds of seconds: each is far from where the next hundred begins.
 VARIED = """
 link add br0 type bridge
 link set br0 up
@@ -40,10 +41,10 @@ link set eth3 down
 addr add 10.1.0.2/24 brd + dev eth2
 addr add 10.1.0.3/24 dev eth2 label eth2:web
 addr add 10.9.0.1 peer 10.9.0.2/30 dev eth2
-addr add 10.1.9.9/24 dev eth2 valid_lft 7200 preferred_lft 3600
+addr add 10.1.9.9/24 dev eth2 valid_lft 7250 preferred_lft 3650
 addr add 169.254.7.7/16 dev eth2 scope link
 addr add 2001:db8:1::2/64 dev eth2 nodad
-addr add 2001:db8:1::3/64 dev eth2 nodad valid_lft 7200 preferred_lft 0
+addr add 2001:db8:1::3/64 dev eth2 nodad valid_lft 7250 preferred_lft 0
 addr add fe80::77/64 dev eth2 nodad noprefixroute
 addr add 10.5.0.1/32 dev lo
 route add default via 10.1.0.1 dev eth2 metric 300 proto dhcp src 10.1.0.3
@@ -183,6 +184,7 @@ def test_default_routes_are_those_of_the_main_table_with_every_metric_and_next_h
 def test_links_and_addresses_equal_what_pyroute2_says(node: Namespace, tmp_path: Path) -> None:
     pyroute2 = pytest.importorskip("pyroute2")
     node.ip_lines(VARIED)
+    wait_until(lambda: not _carrier_is_late(node.read_raw("link")), "the kernel tells the carriers")
     ours = {link.ifindex: link for link in scan(node, tmp_path).links}
 
     def read() -> tuple[list[Any], list[Any]]:

@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ from tests.kernel.plans import (
     attach_from,
     detach_to,
     macvlan_on,
+    make_checks_last,
     make_plan,
     move_plan,
     rules_of,
@@ -208,10 +210,11 @@ def test_an_ipv6_address_where_the_pod_has_ipv6_off_names_the_mend(node: Namespa
 def test_an_address_that_somebody_on_the_network_has_is_named(
     node: Namespace, fabric: Namespace, make_namespace: Callable[..., Namespace]
 ) -> None:
-    fabric.ip("addr", "add", "2001:db8:100::6/64", "dev", "p-eth1", "nodad")
     pod = make_namespace(lively=True)
+    make_checks_last(pod)
     plan = move_plan(node, "eth1", "net1", AddAddress(Address("2001:db8:100::6/64")), SetUp())
     attach_from(node, pod, plan)
+    fabric.ip("addr", "add", "2001:db8:100::6/64", "dev", "p-eth1", "nodad")
     wait_until(lambda: "dadfailed" in str(pod.read("addr", "show", "dev", "net1")), "the check has failed")
     assert node.run(lambda: verify([plan], pod.netns)) == ("dev-eth1",)
     with pytest.raises(KernelError, match="somebody else on the network has 2001:db8:100::6/64"):
@@ -615,7 +618,8 @@ def test_a_deadline_that_passes_midway_takes_everything_back(
     plans = [make_plan(node, "eth1", "net1", *RULES), make_plan(node, "eth2", "net2")]
     readings = iter([0.0] * 4 + [9.0] * 99)
     with unchanged(node, pod), monkeypatch.context() as patch:
-        patch.setattr("dranet.kernel.attachment.attach.time.monotonic", lambda: next(readings))
+        clock = SimpleNamespace(monotonic=lambda: next(readings))  # for nobody else
+        patch.setattr("dranet.kernel.attachment.attach.time", clock)
         with pytest.raises(KernelError) as caught:
             attach_from(node, pod, *plans, deadline=5.0)
     assert caught.value.operation == "deadline"

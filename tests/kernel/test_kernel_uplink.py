@@ -318,6 +318,10 @@ def test_the_check_costs_little_on_a_router_with_twenty_thousand_routes(
     node.ip_lines("".join(f"route add {prefix} via 192.0.2.9\n" for prefix in prefixes))
     rules = UplinkRules((API,), tmp_path)
     refusal(node, "eth1", rules)
-    begin = time.perf_counter()
-    assert refusal(node, "eth1", rules) == ""
-    assert time.perf_counter() - begin < 0.05, "a dump of that table takes twice as long, all alone"
+    took: list[float] = []
+    for _ in range(10):
+        begin = time.perf_counter()
+        assert refusal(node, "eth1", rules) == ""
+        took.append(time.perf_counter() - begin)
+    # A busy machine may hold up some of them.
+    assert min(took) < 0.05, "a dump of that table takes twice as long, all alone"

@@ -8,7 +8,6 @@ import importlib
 import os
 import selectors
 import socket
-import time
 from collections.abc import Callable, Coroutine
 from ipaddress import ip_address
 from itertools import pairwise
@@ -32,14 +31,16 @@ T = TypeVar("T")
 Scenario = Callable[[ChangeWatch], Coroutine[Any, Any, None]]
 
 
-def watch_in(namespace: Namespace, scenario: Scenario) -> None:
+def watch_in(
+    namespace: Namespace, scenario: Scenario, run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+) -> None:
     """Run a scenario with a watch, on a loop of its own inside the namespace."""
 
     async def whole() -> None:
         async with ChangeWatch() as watch:
             await scenario(watch)
 
-    namespace.run(lambda: asyncio.run(whole()))
+    namespace.run(lambda: run(whole()))
 
 
 async def changed_within(watch: ChangeWatch, seconds: float) -> Changes:
@@ -50,8 +51,9 @@ async def changed_within(watch: ChangeWatch, seconds: float) -> Changes:
 
 
 async def settle(watch: ChangeWatch) -> None:
-    """Until the kernel has said all of the new links: it tells a carrier up to a second late."""
-    while await changed_within(watch, 1.5):
+    """Until the kernel has said all of the new links: it tells a carrier up to a second late. What came and
+    was not told when the time was over is waited for, too."""
+    while await changed_within(watch, 1.5) or watch._pending:
         pass
 
 
@@ -101,9 +103,10 @@ def test_it_says_nothing_when_nothing_changes_or_only_pods_routes_and_neighbours
 
 def test_a_burst_is_told_once(node: Namespace) -> None:
     async def scenario(watch: ChangeWatch) -> None:
+        await settle(watch)
         await ip(node, "".join(f"link add a{n} type veth peer name b{n}\n" for n in range(100)))
         assert await changed_within(watch, 5.0)
-        assert not await changed_within(watch, 0.3)
+        assert not await changed_within(watch, 1.0)  # a second telling would come after 0.4 s
 
     watch_in(node, scenario)
 
@@ -125,20 +128,21 @@ async def make_noise(node: Namespace, stop: asyncio.Event) -> None:
     assert await process.wait() == 0
 
 
-def test_a_burst_that_does_not_end_is_told_after_a_second(node: Namespace) -> None:
+def test_a_burst_that_does_not_end_is_told_all_the_same(node: Namespace) -> None:
     async def scenario(watch: ChangeWatch) -> None:
         stop = asyncio.Event()
 
         noise = asyncio.create_task(make_noise(node, stop))
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
-        assert await changed_within(watch, 10.0)
-        took = loop.time() - begin
+        told = await changed_within(watch, 10.0)
         stop.set()
         await noise
-        assert 0.9 < took < 5.0
+        assert told
 
     watch_in(node, scenario)
+
+
+def test_a_burst_that_does_not_end_is_told_after_a_second() -> None:
+    assert tell(0.005, 600)[0] == pytest.approx(1.0, abs=0.01)
 
 
 def test_an_overrun_means_that_everything_may_have_changed_and_the_watch_goes_on(
@@ -146,20 +150,22 @@ def test_an_overrun_means_that_everything_may_have_changed_and_the_watch_goes_on
 ) -> None:
     monkeypatch.setattr(watch_module, "_RECEIVE_BUFFER_BYTES", 4096)
 
+    turns = Turns()
+
     async def scenario(watch: ChangeWatch) -> None:
         burst = "".join(f"link add a{n} type veth peer name b{n}\n" for n in range(200))
         node.ip_lines(burst)  # blocking on purpose: the loop cannot read meanwhile
         assert (await changed_within(watch, 5.0)).everything
         assert watch.overruns > 0
         await settle(watch)
-        seen, spent = watch.overruns, time.process_time()
+        seen, turns.count = watch.overruns, 0
         assert not await changed_within(watch, 1.0)
-        assert time.process_time() - spent < 0.2, "an overrun must not keep the loop busy"
+        assert turns.count < 10, "an overrun must not keep the loop busy"
         await ip(node, "link set eth2 mtu 1400\n")
         assert (await changed_within(watch, 5.0)).links
         assert watch.overruns == seen
 
-    watch_in(node, scenario)
+    watch_in(node, scenario, turns.run)
 
 
 def test_a_socket_that_cannot_be_read_any_more_ends_the_watch(node: Namespace) -> None:
@@ -311,9 +317,10 @@ def test_routing_by_policy_is_told_since_it_may_carry_a_lifeline(node: Namespace
 
 def test_what_somebody_else_knows_is_told_with_the_rest(node: Namespace) -> None:
     async def scenario(watch: ChangeWatch) -> None:
+        await settle(watch)
         watch.note(Changes(routes=True))
         watch.note(Changes())
-        assert await changed_within(watch, 1.0) == Changes(routes=True)
+        assert await changed_within(watch, 5.0) == Changes(routes=True)
 
     watch_in(node, scenario)
 
@@ -323,8 +330,7 @@ def test_a_wait_that_is_given_up_loses_nothing(node: Namespace) -> None:
         watch.note(Changes(routes=True))
         assert not await changed_within(watch, 0.05)  # given up while the change settles
         watch.note(Changes(hardware=frozenset({"mlx5_0"})))
-        told = await changed_within(watch, 1.0)
-        assert told is not None  # the kernel may add a carrier that it tells late
+        told = await changed_within(watch, 10.0)  # the kernel may add a carrier that it tells late
         assert (told.routes, told.hardware) == (True, frozenset({"mlx5_0"}))
 
     watch_in(node, scenario)
@@ -333,19 +339,13 @@ def test_a_wait_that_is_given_up_loses_nothing(node: Namespace) -> None:
 # --- storms ---------------------------------------------------------------------------------------------
 
 
-def test_a_single_change_is_told_at_once(node: Namespace) -> None:
-    async def scenario(watch: ChangeWatch) -> None:
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
-        watch.note(Changes(routes=True))
-        assert await watch.wait_changed()
-        assert 0.09 < loop.time() - begin < 0.3, "100 ms of silence and no more, on a machine with other work"
-
-    watch_in(node, scenario)
+def test_a_single_change_is_told_at_once() -> None:
+    assert tell(1000.0, 1) == pytest.approx([0.1]), "100 ms of silence and no more"
 
 
 def test_a_storm_of_five_thousand_link_events_is_told_three_times_at_most(node: Namespace) -> None:
-    """Each ``set mtu`` is an event or more; a quarter of a second between its parts makes it many bursts."""
+    """Each ``set mtu`` is an event or more; a quarter of a second between its parts makes it many bursts. How
+    long ``ip`` takes over a part does not count: time passes between them alone."""
 
     async def scenario(watch: ChangeWatch) -> None:
         told: list[Changes] = []
@@ -359,10 +359,10 @@ def test_a_storm_of_five_thousand_link_events_is_told_three_times_at_most(node: 
         counting = asyncio.create_task(count())
         for part in range(10):
             mtus = range(1000 + part, 1500 + part)
-            await ip(node, "".join(f"link set eth{1 + mtu % 3} mtu {mtu}\n" for mtu in mtus))
+            node.ip_lines("".join(f"link set eth{1 + mtu % 3} mtu {mtu}\n" for mtu in mtus))
             await asyncio.sleep(0.25)
         told_again.clear()
-        await ip(node, "link set eth1 mtu 1281\n")
+        node.ip("link", "set", "eth1", "mtu", "1281")
         async with asyncio.timeout(30):
             await told_again.wait()
         counting.cancel()
@@ -370,7 +370,7 @@ def test_a_storm_of_five_thousand_link_events_is_told_three_times_at_most(node: 
         assert not watch._pending, "the last change of the storm was told"
         assert watch.overruns == 0
 
-    watch_in(node, scenario)
+    watch_in(node, scenario, VirtualClock().run)
 
 
 def tell(gap_seconds: float, times: int) -> list[float]:
@@ -449,26 +449,44 @@ class VirtualClock(asyncio.SelectorEventLoop):
             self.close()
 
 
-class Jumps(selectors.SelectSelector):
-    """Never waits, but notes how long it would have."""
+class Jumps(selectors.EpollSelector):
+    """Never waits, but notes how long it would have where nothing is there."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.now += timeout or 0.0
-        return super().select(0)
+        ready = super().select(0)
+        if not ready:
+            self.now += timeout or 0.0
+        return ready
+
+
+class Turns(selectors.EpollSelector):
+    """Counts how often its loop wakes up. Not its time: what else the process does takes some of that."""
+
+    count = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.count += 1
+        return super().select(timeout)
+
+    def run(self, scenario: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(self)) as runner:
+            runner.run(scenario)
 
 
 def test_idle_costs_nothing(node: Namespace) -> None:
+    turns = Turns()
+
     async def scenario(watch: ChangeWatch) -> None:
         await settle(watch)
-        spent = time.process_time()
+        turns.count = 0
         assert not await changed_within(watch, 1.0)
-        assert time.process_time() - spent < 0.02
+        assert turns.count < 10
 
-    watch_in(node, scenario)
+    watch_in(node, scenario, turns.run)
 
 
 async def test_a_wait_that_is_cancelled_while_it_gathers_leaves_the_change_for_the_next() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sqlite3
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,9 +41,9 @@ class Measure:
 
 BOUNDS = Measure(rss_kib=3 * 1024, pss_kib=3 * 1024, descriptors=3, threads=2)
 """By how much the last third of the measures may lie above the first one. Memory: what an allocator keeps of
-a busy moment differs by 1 to 2 MiB from one moment to the next, while hundreds of pods that each left a KiB
-more would show. Descriptors: connections to the API server that are kept open. Threads: a pool's, which are
-made when they are first needed."""
+a busy moment differs by 1 to 2 MiB from one moment to the next. Ten minutes put about 80 pods between the
+two, so that 40 KiB left by each would show; a longer soak sees smaller leaks. Descriptors: connections to the
+API server that are kept open. Threads: a pool's, which are made when they are first needed."""
 
 
 async def measure(pid: int) -> Measure:
@@ -95,16 +96,22 @@ def list_left(testbed: Testbed, cgroup: str) -> list[str]:
     the runtime's, if it has one. Names of instances are left out: another one lives at the end."""
     places = testbed.places
     state = places.work_dir / "state"
-    files = [path for path in state.rglob("*") if path.is_file() or path.is_socket()]
+    files = [path for path in _walk(state) if path.is_file() or path.is_socket()]
     found = [f"file {path.relative_to(state)}" for path in files if not path.name.endswith(_OF_INSTANCES)]
     found += [f"lock {path.name}" for path in state.glob("instances/*")]
-    found += [f"socket in {path.parent.name}" for path in places.kubelet_root.rglob("*") if path.is_socket()]
+    found += [f"socket in {path.parent.name}" for path in _walk(places.kubelet_root) if path.is_socket()]
     found += [f"CDI spec {path.name}" for path in places.cdi_dir.iterdir()]
     found += [f"claim {uid} in the store" for uid in _list_claims(state / "claims.db")]
     for folder in (NETNS_FOLDER, places.netns_dir):
         found += [f"namespace {path.name}" for path in folder.glob("*")]
     found += [f"cgroup {path}" for path in _list_cgroups(cgroup)]
     return sorted(_POD_UID.sub("UID", line) for line in found if "claims.db-" not in line)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The files below it; folders may go while they are read."""
+    for path, _, names in os.walk(folder):
+        yield from (Path(path, name) for name in names)
 
 
 def _list_claims(store: Path) -> list[str]:

@@ -32,8 +32,12 @@ async def end_namespace(stage: Stage, pod: str) -> None:
     """Everything in it dies, its name goes, and with the last reference the namespace. The kernel sends its
     physical NICs home."""
     path = Path(get_sandbox(stage, pod).netns_path)
-    await asyncio.to_thread(_kill_all_in, path)
-    await asyncio.to_thread(stage.testbed.node.reclaim, str(path))
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # its name may go before the NICs are home
+    try:
+        await asyncio.to_thread(_kill_all_in, os.fstat(handle).st_ino)
+        await asyncio.to_thread(stage.testbed.node.reclaim, f"/proc/{os.getpid()}/fd/{handle}")
+    finally:
+        os.close(handle)
     await unpin_namespace(path)
 
 
@@ -44,9 +48,10 @@ async def unpin_namespace(path: Path) -> None:
     await asyncio.to_thread(path.unlink, missing_ok=True)  # refuses while something is mounted there
 
 
-def _kill_all_in(netns: Path) -> None:
-    for pid in _processes_in(netns.stat().st_ino):
-        os.kill(pid, signal.SIGKILL)
+def _kill_all_in(netns_number: int) -> None:
+    for pid in _processes_in(netns_number):
+        with suppress(ProcessLookupError):  # one may take others with it
+            os.kill(pid, signal.SIGKILL)
 
 
 def _processes_in(netns_number: int) -> Iterator[int]:

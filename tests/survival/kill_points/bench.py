@@ -107,6 +107,10 @@ class Bench:
 
     async def delete_pod(self, name: str) -> None:
         """Until it is gone, with its claims; it may be gone already."""
+        await self._end_pod(name)
+        await self._delete_claims(name)
+
+    async def _end_pod(self, name: str) -> None:
         testbed, uid = self.stage.testbed, self.stage.testbed.pod_uid(name)
         with _unless_gone():
             await testbed.delete_pod(name)
@@ -115,9 +119,11 @@ class Bench:
                 await testbed.kubelet.wait_gone(uid)
         except TimeoutError:
             raise AssertionError(f"{name} does not go: {testbed.kubelet.failure(uid)}") from None
+
+    async def _delete_claims(self, name: str) -> None:
         for kind in CLAIMS[self.claims]:
             with _unless_gone():
-                await testbed.api.delete(paths.resource_claim(NAMESPACE, f"{name}-{kind}"))
+                await self.stage.testbed.api.delete(paths.resource_claim(NAMESPACE, f"{name}-{kind}"))
 
     async def delete_while_dead(self, name: str) -> None:
         """Ask for the pod's end, and wait until the runtime has done its part."""
@@ -131,11 +137,19 @@ class Bench:
         """A pod that comes and goes, and nobody dies: the steps of both ways."""
         begin = len(self.armed.read_journal())
         name = await self.add_running_pod()
+        await self._wait_written(begin)
         middle = len(self.armed.read_journal())
-        await self.delete_pod(name)
+        await self._end_pod(name)
+        await self._wait_written(middle)
+        await self._delete_claims(name)
         await self.stage.assert_well()
         steps = self.armed.read_journal()
         return Counter(steps[begin:middle]), Counter(steps[middle:])
+
+    async def _wait_written(self, since: int) -> None:
+        """The API server shows a status before the driver has heard that it does, and comes to its mark."""
+        step = Step.ATTACH_STATUS_WRITTEN
+        await self.stage.until(lambda: step in self.armed.read_journal(since), f"the driver comes by {step}")
 
     # --- tries ------------------------------------------------------------------------------------------
 
