@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 import dranet
 
-pytest_plugins = ["tests.judge.plugin", "tests.namespaces"]
+pytest_plugins = ["tests.judge.plugin", "tests.namespaces", "tests.one_tree"]
 
 # A change must not fail for an example that the change before it did not meet: searching is for `make fuzz`.
 # Nor because the machine was busy: these are no timed tests.

@@ -12,11 +12,10 @@ from pathlib import Path
 from dranet import files
 from dranet.dataclass import dataclass
 from dranet.driver.gate import ReadyGate
-from dranet.errors import DranetError, KernelError, Reason, StoreError
+from dranet.errors import DranetError, Reason, StoreError
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side, find_link, open_host_side, open_pod_side
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import read_netns_id
+from dranet.kernel.netns_id import open_netns
 from dranet.model.plan import RECORD_VERSION, AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.record_json import RecordError
 from dranet.store.file import Content, DamagedError, QuarantinedRow, read_content, read_image
@@ -160,7 +159,7 @@ def _placed(record: PreparedClaim, place: Place) -> tuple[SeenDevice, ...]:
 def _ask_kernel(record: PreparedClaim) -> tuple[State, tuple[SeenDevice, ...]]:
     with ExitStack() as stack:
         home = stack.enter_context(open_host_side())
-        netns = _open_namespace(record)
+        netns = open_netns(record.netns_path, record.netns_id)
         pod = None
         if netns is not None:
             pod = stack.enter_context(open_pod_side(stack.enter_context(netns)))
@@ -171,27 +170,6 @@ def _ask_kernel(record: PreparedClaim) -> tuple[State, tuple[SeenDevice, ...]]:
         return State.ORPHANED, devices
     is_whole = all(seen.place in (Place.POD, Place.NONE) for seen in devices)
     return State.ATTACHED if is_whole else State.INCOMPLETE, devices
-
-
-def _open_namespace(record: PreparedClaim) -> NetworkNamespace | None:
-    """``None`` where it is gone, or another one has its path by now."""
-    if not record.netns_path:
-        return None
-    try:
-        netns = NetworkNamespace.open(record.netns_path)
-    except KernelError as error:
-        if error.reason is Reason.NETNS_GONE:
-            return None
-        raise
-    try:
-        is_same = not record.netns_id or read_netns_id(netns) == record.netns_id
-    except BaseException:
-        netns.close()
-        raise
-    if is_same:
-        return netns
-    netns.close()
-    return None
 
 
 def _find(plan: AttachPlan | None, home: Side, pod: Side | None) -> Place:

@@ -37,7 +37,7 @@ from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.presence import find_absent, find_lost, find_strayed
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import read_netns_id
+from dranet.kernel.netns_id import open_netns, read_netns_id
 from dranet.kernel.netns_search import find_netns
 from dranet.model.claim import ClaimRef
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
@@ -246,7 +246,7 @@ class Attachments:
                 return tuple(plan.device for plan in plans)
             if not claims:
                 return ()
-            with self._namespace(claims[0], pod.netns_path) as netns:
+            with self._namespaces.open(claims[0], pod.netns_path) as netns:
                 return tuple(plan.device for plan in plans) if netns is None else find_absent(plans, netns)
 
     def shut_if_lost(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ class Attachments:
             claims = self._get_moving(pod)
             if not claims:
                 return ()
-            with self._namespace(claims[0], pod.netns_path) as netns:
+            with self._namespaces.open(claims[0], pod.netns_path) as netns:
                 lost = find_lost(_plans(claims), netns) if netns is not None else ()
             if lost:
                 for claim in claims:
@@ -275,7 +275,7 @@ class Attachments:
         Raises:
             KernelError: there is a namespace, and nobody can tell which.
         """
-        opened = _open_namespace(claim, claim.netns_path)
+        opened = open_netns(claim.netns_path, claim.netns_id)
         if opened is not None:
             opened.close()
         return opened is None
@@ -291,7 +291,7 @@ class Attachments:
 
     def _find_lacking(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> tuple[str, ...]:
         """Of claims that were attached in this sandbox."""
-        with self._namespace(claims[0], pod.netns_path) as netns:
+        with self._namespaces.open(claims[0], pod.netns_path) as netns:
             plans = _plans(claims)
             return tuple(plan.device for plan in plans) if netns is None else verify(plans, netns)
 
@@ -383,7 +383,7 @@ class Attachments:
         except StoreError as error:  # it shuts by itself with the sandbox, whose end this is
             log.warning("%s", error)
         marks.reached(marks.Step.RELEASE_GATE_CLOSED)
-        with self._namespace(claim, netns_path) as netns:
+        with self._namespaces.open(claim, netns_path) as netns:
             report = _detach(claim, netns)
         planned = Counter(plan.device for plan in claim.plans)  # several times, where it has several shares
         stuck = planned - Counter((*report.restored, *report.missing))
@@ -396,53 +396,11 @@ class Attachments:
         marks.reached(marks.Step.RELEASE_DEVICES_HOME)
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
-    @contextmanager
-    def _namespace(self, claim: PreparedClaim, netns_path: str) -> Iterator[NetworkNamespace | None]:
-        """The pod's namespace: the one we hold, else by path, else ``None`` (it died)."""
-        held = self._namespaces.get(claim)
-        if held is not None:
-            yield held
-            return
-        opened = _open_namespace(claim, netns_path or claim.netns_path)
-        if opened is None:
-            yield None
-            return
-        with opened:
-            yield opened
-
     def close(self) -> None:
         """Let go of every held namespace; attached devices stay where they are."""
         with self._lock.close() as is_still:
             if is_still:
                 self._namespaces.close()
-
-
-def _open_namespace(claim: PreparedClaim, path: str) -> NetworkNamespace | None:
-    """The namespace with the claim's devices, if it is what is at the path.
-
-    Raises:
-        KernelError: what is there cannot be opened or entered.
-    """
-    if not path:
-        return None
-    try:
-        opened = NetworkNamespace.open(path)
-    except KernelError as error:
-        if error.reason is not Reason.NETNS_GONE:
-            raise
-        log.debug("the namespace of %s is gone: %s", claim.pod, error)
-        return None
-    try:
-        found = read_netns_id(opened)
-    except BaseException:
-        opened.close()
-        raise
-    if claim.netns_id and found != claim.netns_id:
-        # What is in there, under whatever name, is another pod's.
-        log.debug("the namespace of %s is gone: its path leads to another one, %s", claim.pod, found)
-        opened.close()
-        return None
-    return opened
 
 
 def _detach(claim: PreparedClaim, netns: NetworkNamespace | None) -> DetachReport:

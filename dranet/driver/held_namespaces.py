@@ -6,11 +6,13 @@ would end with it. But whoever holds one keeps it alive, so it is let go once it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 from dranet.dataclass import dataclass
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netns_id import open_netns
 from dranet.model.plan import PreparedClaim
 
 
@@ -49,6 +51,18 @@ class HeldNamespaces:
         """That of the sandbox which has the claim's devices, if it is held."""
         held = self._held.get(claim.pod.uid)
         return held.netns if held is not None and held.sandbox_id == claim.sandbox_id else None
+
+    @contextmanager
+    def open(self, claim: PreparedClaim, path: str = "") -> Iterator[NetworkNamespace | None]:
+        """The same, or where it is not held what is at ``path`` (by default the record's); ``None``: it died.
+
+        Raises:
+            KernelError: what is at the path cannot be opened or entered.
+        """
+        held = self.get(claim)
+        opened = open_netns(path or claim.netns_path, claim.netns_id) if held is None else None
+        with opened or nullcontext():
+            yield held or opened
 
     def keep_only(self, claims: Iterable[PreparedClaim]) -> None:
         """Let go of every other, whichever instance of the driver has given its devices back."""

@@ -7,11 +7,14 @@ ended. The kernel's cookie is not, as long as the node runs.
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import sys
 
-from dranet.errors import KernelError
+from dranet.errors import KernelError, Reason
 from dranet.kernel.netns import NetworkNamespace
+
+log = logging.getLogger(__name__)
 
 SO_NETNS_COOKIE = 71
 """``asm-generic/socket.h``, Linux 5.14: 64 bits that are given once a boot (``net_gen_cookie``)."""
@@ -37,6 +40,34 @@ def read_netns_id(netns: NetworkNamespace) -> str:
             errno=error.errno or 0,
             operation="read network namespace cookie",
         ) from error
+
+
+def open_netns(path: str, netns_id: str) -> NetworkNamespace | None:
+    """The namespace at a path that was noted with its name earlier; ``None`` where it is gone. What is there
+    under the same path is another pod's then. An empty ``netns_id`` is of a record without one.
+
+    Raises:
+        KernelError: what is there cannot be opened or entered.
+    """
+    if not path:
+        return None
+    try:
+        opened = NetworkNamespace.open(path)
+    except KernelError as error:
+        if error.reason is not Reason.NETNS_GONE:
+            raise
+        log.debug("a namespace is gone: %s", error)
+        return None
+    try:
+        found = read_netns_id(opened)
+    except BaseException:
+        opened.close()
+        raise
+    if netns_id in ("", found):
+        return opened
+    log.debug("namespace %s is gone: %s leads to another one, %s", netns_id, path, found)
+    opened.close()
+    return None
 
 
 def _read_cookie() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dranet.errors import KernelError
 from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import read_netns_id
+from dranet.kernel.netns_id import open_netns
 
 log = logging.getLogger(__name__)
 
@@ -49,22 +49,9 @@ def _find(netns_id: str, near: str) -> NetworkNamespace | None:
             identity = status.st_dev, status.st_ino
             if stat.S_ISREG(status.st_mode) and identity not in seen:  # to open a pipe takes for ever
                 seen.add(identity)
-                if (match := _open_if(path, netns_id)) is not None:
+                if (match := open_netns(str(path), netns_id)) is not None:
                     return match
     return None
-
-
-def _open_if(path: Path, netns_id: str) -> NetworkNamespace | None:
-    """Raises: KernelError: no network namespace, or it cannot be entered."""
-    opened = NetworkNamespace.open(path)
-    try:
-        is_wanted = read_netns_id(opened) == netns_id
-    except BaseException:
-        opened.close()
-        raise
-    if not is_wanted:
-        opened.close()
-    return opened if is_wanted else None
 
 
 def _iter_paths(near: str) -> Iterator[Path]:

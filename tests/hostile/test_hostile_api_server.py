@@ -14,7 +14,7 @@ import pytest
 from tests.contract.driven import DrivenNode, until
 from tests.hostile.vitals import unharmed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.under_attack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 PIECE = b"x" * (1 << 20)

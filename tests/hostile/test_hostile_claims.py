@@ -18,7 +18,7 @@ from dranet.testbed.cluster import DRIVER_NAME, NAMESPACE
 from tests.contract.driven import NIC, DrivenNode, Result
 from tests.hostile.vitals import unharmed
 
-under_attack = pytest.mark.under_attack
+one_tree = pytest.mark.one_tree
 pytestmark = [pytest.mark.testbed, pytest.mark.timeout(300)]
 
 MANY = 300
@@ -64,7 +64,7 @@ NASTY: dict[str, Any] = {
 }
 
 
-@under_attack
+@one_tree
 async def test_a_uid_that_is_a_path_prepares_nothing_and_writes_nothing(node: DrivenNode) -> None:
     work_dir = node.testbed.places.work_dir
     refs = [ClaimRef(NAMESPACE, "claim", uid) for uid in BAD_UIDS]
@@ -79,7 +79,7 @@ async def test_a_uid_that_is_a_path_prepares_nothing_and_writes_nothing(node: Dr
         assert not node.stored()
 
 
-@under_attack
+@one_tree
 async def test_a_name_that_is_a_path_fails_its_claim_alone(node: DrivenNode) -> None:
     good = await node.claim("good", Result(NIC))
     bad = [
@@ -95,7 +95,7 @@ async def test_a_name_that_is_a_path_fails_its_claim_alone(node: DrivenNode) -> 
         await node.calls.unprepare([good])
 
 
-@under_attack
+@one_tree
 async def test_one_uid_for_two_claims_prepares_neither_and_twice_the_same_is_one(node: DrivenNode) -> None:
     first, second = await node.claim("first", Result(NIC)), await node.claim("second", Result(NIC))
     thief = ClaimRef(NAMESPACE, second.name, first.uid)
@@ -107,7 +107,7 @@ async def test_one_uid_for_two_claims_prepares_neither_and_twice_the_same_is_one
     assert not answers.claims[first.uid].error
 
 
-@under_attack
+@one_tree
 async def test_hundreds_of_claims_in_one_call_are_answered_in_the_kubelets_time(node: DrivenNode) -> None:
     unknown = [ClaimRef(NAMESPACE, f"unknown-{n}", f"22222222-0000-4000-8000-{n:012d}") for n in range(MANY)]
     good = await node.claim("among-many", Result(NIC))
@@ -121,7 +121,7 @@ async def test_hundreds_of_claims_in_one_call_are_answered_in_the_kubelets_time(
         assert not any(answer.error for answer in gone.claims.values())
 
 
-@under_attack
+@one_tree
 async def test_parameters_of_every_nasty_shape_fail_their_claim_and_nothing_else(node: DrivenNode) -> None:
     async with unharmed(node):
         for number, (kind, parameters) in enumerate(NASTY.items()):

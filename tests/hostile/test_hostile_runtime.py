@@ -16,7 +16,7 @@ from tests.contract.driven import DrivenNode, until
 from tests.hostile.storms import mutate
 from tests.hostile.vitals import unharmed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.under_attack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 
 PLUGIN, RUNTIME = 1, 2
 """Streams of the trunk."""

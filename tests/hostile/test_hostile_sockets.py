@@ -12,7 +12,7 @@ from tests.contract.driven import DrivenNode
 from tests.hostile import storms
 from tests.hostile.vitals import Vitals, unharmed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.under_attack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 
 
 def unix(path: Path) -> storms.Open:

@@ -17,7 +17,7 @@ from dranet.testbed.driver_process import COMMAND
 from tests.contract.driven import READY_SECONDS, DrivenNode
 from tests.hostile import fence
 
-pytestmark = [pytest.mark.testbed, pytest.mark.under_attack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 
 SOCKETS = 2
 

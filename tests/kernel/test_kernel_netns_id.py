@@ -13,7 +13,8 @@ import pytest
 from dranet.errors import KernelError
 from dranet.kernel import netns_id
 from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import read_netns_id
+from dranet.kernel.netns_id import open_netns, read_netns_id
+from tests.kernel.plans import list_descriptors
 from tests.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
@@ -60,7 +61,24 @@ def test_another_refusal_is_a_named_error(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     namespace = make_namespace()
+    before = list_descriptors()
     monkeypatch.setattr(socket, "socket", refuse)
-    with pytest.raises(KernelError, match="Too many open files") as caught:
-        read_netns_id(namespace.netns)
-    assert caught.value.errno == errno.EMFILE
+    for act in (read_netns_id, lambda netns: open_netns(str(netns.path), "cookie 1")):
+        with pytest.raises(KernelError, match="Too many open files") as caught:
+            act(namespace.netns)
+        assert caught.value.errno == errno.EMFILE
+    assert list_descriptors() <= before
+
+
+def test_only_the_namespace_of_that_name_is_opened(make_namespace: Callable[..., Namespace]) -> None:
+    namespace = make_namespace()
+    path, name = str(namespace.path), read_netns_id(namespace.netns)
+    for known in (name, ""):
+        with open_netns(path, known) or pytest.fail("it is there") as found:
+            assert read_netns_id(found) == name
+    put_another_at_the_path(namespace)
+    before = list_descriptors()
+    assert open_netns(path, name) is None
+    assert open_netns("", name) is None
+    assert open_netns(f"{path}-that-never-was", name) is None
+    assert list_descriptors() <= before
