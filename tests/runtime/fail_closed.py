@@ -218,6 +218,8 @@ def signal_inside_the_hook(pid: int, number: signal.Signals) -> Iterator[threadi
         notifications.settimeout(0.1)
 
         def watch() -> None:
+            with suppress(PermissionError):  # a hook takes some 20 ms: on a busy machine we are to be next
+                os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
             while not (sent.is_set() or over.is_set()):
                 with suppress(TimeoutError):
                     if is_leaving(notifications.recv(65536), index):
