@@ -25,7 +25,7 @@ quick = settings(
     max_examples=12,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 DEVICE = Device(name="dev-eth1", kind=DeviceKind.NIC, ifname="eth1")
 

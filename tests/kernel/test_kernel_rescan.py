@@ -78,7 +78,11 @@ OPERATIONS = (
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(operations=st.lists(st.sampled_from(OPERATIONS), min_size=4, max_size=10))
 def test_after_any_changes_a_rescan_equals_a_full_scan(
     make_namespace: Callable[..., Namespace], tmp_path: Path, operations: list[str]

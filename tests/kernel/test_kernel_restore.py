@@ -163,7 +163,7 @@ def hosts(draw: st.DrawFn) -> tuple[str, ...]:
     max_examples=10,
     deadline=None,
     phases=(Phase.generate,),  # an example takes a second: as found is good enough
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_any_host_gets_back_what_it_had_from_any_tenant(
     make_namespace: Callable[..., Namespace], host: tuple[str, ...], deeds: list[str]

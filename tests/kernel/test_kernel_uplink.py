@@ -115,7 +115,11 @@ PIECES = (
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(pieces=st.lists(st.sampled_from(PIECES), unique=True, min_size=4))
 def test_the_guard_and_the_inventory_agree_on_any_layout(
     make_namespace: Callable[..., Namespace], tmp_path: Path, pieces: list[str]

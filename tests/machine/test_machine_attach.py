@@ -221,7 +221,7 @@ def vlan_of_eth2(node: Namespace) -> Any:
     max_examples=4,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_what_is_attached_comes_back_whatever_the_config(

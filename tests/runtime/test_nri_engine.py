@@ -388,7 +388,7 @@ def test_a_second_shutdown_or_none_makes_no_difference(
     assert plugin.wait_ready(SECONDS)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(hostile=st.binary(max_size=200))
 def test_whatever_a_runtime_says_the_next_one_is_served(
     listener: Socket, plugin: NriPlugin, hooks: RecordingHooks, hostile: bytes
