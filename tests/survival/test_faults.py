@@ -16,7 +16,7 @@ from tests.survival.faults.common import SETTINGS
 from tests.survival.stage import Outcome, Scene, Story, perform
 from tests.survival.telling import tell
 
-SECONDS = 480
+SECONDS = 600
 pytestmark = [pytest.mark.testbed, pytest.mark.timeout(SECONDS + 20)]
 
 STORIES = {
