@@ -8,11 +8,12 @@ import re
 import sqlite3
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dranet.testbed.cluster import Testbed
+from dranet.testbed.containerd.node import find_cgroup_processes
 from dranet.testbed.node.iproute import NETNS_FOLDER
 
 SETTLE_SECONDS = 10.0
@@ -20,7 +21,6 @@ _LOOK_SECONDS = 0.5
 _POD_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _OF_INSTANCES = ("claims.db", "health.json", ".lock")
 """What the state folder has while an instance lives, whatever it has done."""
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def list_left(testbed: Testbed, cgroup: str) -> list[str]:
     found += [f"claim {uid} in the store" for uid in _list_claims(state / "claims.db")]
     for folder in (NETNS_FOLDER, places.netns_dir):
         found += [f"namespace {path.name}" for path in folder.glob("*")]
-    found += [f"cgroup {path}" for path in _list_cgroups(cgroup)]
+    found += [f"process {name} of a pod" for name in _list_processes(cgroup)]
     return sorted(_POD_UID.sub("UID", line) for line in found if "claims.db-" not in line)
 
 
@@ -121,8 +121,12 @@ def _list_claims(store: Path) -> list[str]:
         return [uid for (uid,) in db.execute("SELECT claim_uid FROM prepared")]
 
 
-def _list_cgroups(cgroup: str) -> list[str]:
-    """Of pods, below the runtime's."""
-    if not cgroup:
-        return []
-    return [str(path) for root in (_CGROUPS, *_CGROUPS.glob("*")) for path in (root / cgroup).glob("*/")]
+def _list_processes(cgroup: str) -> list[str]:
+    """What runs in the cgroups of pods. One in which nothing runs is no trace of ours: a containerd that is
+    killed while it makes a sandbox may forget that, and a real kubelet removes what is left."""
+    pids = find_cgroup_processes(cgroup) if cgroup else set()
+    names = []
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            names.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return names
