@@ -56,7 +56,7 @@ def open_netns(path: str, netns_id: str) -> NetworkNamespace | None:
     except KernelError as error:
         if error.reason is not Reason.NETNS_GONE:
             raise
-        log.debug("a namespace is gone: %s", error)
+        log.debug("no namespace at %s: %s", path, error)
         return None
     try:
         found = read_netns_id(opened)
@@ -65,7 +65,7 @@ def open_netns(path: str, netns_id: str) -> NetworkNamespace | None:
         raise
     if netns_id in ("", found):
         return opened
-    log.debug("namespace %s is gone: %s leads to another one, %s", netns_id, path, found)
+    log.debug("at %s is namespace %s, not %s", path, found, netns_id)
     opened.close()
     return None
 
