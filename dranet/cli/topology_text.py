@@ -10,15 +10,9 @@ from dranet.cli.look import Look, summarize
 from dranet.cli.screen import GAP, Screen, cut, format_table, printable
 from dranet.cli.traits import UNKNOWN, TraitReader, short_address
 from dranet.inventory.decision import Decision
-from dranet.inventory.topology import (
-    Distance,
-    DistanceMatrix,
-    TopologyNode,
-    matrix,
-    short_names,
-    topology_tree,
-)
+from dranet.inventory.topology import DistanceMatrix, TopologyNode, matrix, short_names, topology_tree
 from dranet.model.device import Device
+from dranet.model.distance import Distance
 from dranet.model.facts import NodeFacts
 
 SELF, NOT_KNOWN = "X", "?"

@@ -26,8 +26,8 @@ from dranet.driver.captured import read_capture
 from dranet.errors import SettingsError
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
-from dranet.inventory.topology import Distance
 from dranet.model.capture import Capture, encode_capture
+from dranet.model.distance import Distance
 from dranet.model.facts import Gpu, Host, Link, NodeFacts, NumaNode
 from tests.cli.small_node import SMALL, nic, pci
 

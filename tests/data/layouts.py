@@ -11,9 +11,9 @@ from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import fit_attributes
-from dranet.inventory.topology import distance
 from dranet.model.capture import Capture, decode_capture
 from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import distance
 from tests.data.machines import clouds, gpu_servers, servers
 
 FOLDER = Path(__file__).parent

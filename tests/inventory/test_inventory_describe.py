@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from dranet.inventory import describe
-from dranet.inventory.topology import Distance, Nearest
+from dranet.inventory.topology import Nearest
 from dranet.model.attributes import attribute_map
 from dranet.model.device import AttributeValue, Device, DeviceKind
+from dranet.model.distance import Distance
 from dranet.model.facts import Gpu, Link, PciFunction, RdmaDevice, RdmaPort
 
 LINK = Link(5, "eth1", mac="02:00:00:00:00:01", mtu=9000, flags=1, operstate="up")

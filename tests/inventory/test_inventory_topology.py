@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.inventory.topology import (
-    Distance,
-    Nearest,
-    TopologyNode,
-    distance,
-    matrix,
-    nearest,
-    short_names,
-    topology_tree,
-)
+from dranet.inventory.topology import Nearest, TopologyNode, matrix, nearest, short_names, topology_tree
 from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import Distance, distance
 
 
 def device(name: str, *path: str, root: str = "pci0000:20", numa: int | None = 0) -> Device:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.inventory.topology import distance
 from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import distance
 from dranet.model.facts import NodeFacts
 from dranet.testbed.machine.hardware import MACHINE, Function
 from tests.machine import kernel_view

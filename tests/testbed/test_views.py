@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dranet.inventory.decision import Decision
-from dranet.inventory.topology import Distance
 from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import Distance
 from dranet.testbed.scenario.views import describe_alignment, describe_link, describe_traffic, draw_topology
 from dranet.testbed.traffic import TrafficResult
 

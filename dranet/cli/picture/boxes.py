@@ -12,8 +12,9 @@ from dranet.cli.screen import printable
 from dranet.cli.topology_text import Branch, choose_hardware, cpus_of, name_hardware, root_branches
 from dranet.cli.traits import TraitReader, Traits, nearest_words
 from dranet.inventory.decision import Decision
-from dranet.inventory.topology import Distance, distance, nearest, topology_tree
+from dranet.inventory.topology import nearest, topology_tree
 from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import Distance, distance
 
 MAX_ALIKE = 4
 """More virtual functions of one card than this are one box."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from dranet.cli.picture.boxes import Box, Group, Panel, Picture, Tone
 from dranet.cli.picture.text_width import fit_text, fit_words, text_width
-from dranet.inventory.topology import Distance
+from dranet.model.distance import Distance
 
 MARGIN = 28
 PANEL_GAP = 44

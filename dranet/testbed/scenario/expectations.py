@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from dranet.inventory.topology import Distance
 from dranet.model.device import Device
+from dranet.model.distance import Distance
 from dranet.testbed.cluster import DRIVER_NAME, JsonObject
 from dranet.testbed.node.iproute import in_namespace, read_json, read_text
 from dranet.testbed.scenario import scenario as actions

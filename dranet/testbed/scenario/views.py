@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dranet.inventory.decision import Decision
-from dranet.inventory.topology import Distance, distance
 from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import Distance, distance
 from dranet.testbed.traffic import TrafficResult
 
 _WITH_SWITCH = 4

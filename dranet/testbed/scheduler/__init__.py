@@ -1,1 +1,1 @@
-"""The control plane around claims: allocation by the documented rules, claims from templates, clean-up."""
+"""The control plane around claims: scheduling as in ``allocation``, claims from templates, clean-up."""

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dranet.cluster import paths
-from dranet.cluster.client import ApiClient, JsonObject
-from dranet.testbed.scheduler.allocator import (
+from dranet.allocation.allocator import (
     AllocationError,
     ClusterDevices,
     Node,
@@ -22,8 +20,10 @@ from dranet.testbed.scheduler.allocator import (
     allocate,
     read_devices_in_use,
 )
-from dranet.testbed.scheduler.allocator_claims import tolerates
-from dranet.testbed.scheduler.allocator_pools import matches_node
+from dranet.allocation.pools import matches_node
+from dranet.allocation.requests import tolerates
+from dranet.cluster import paths
+from dranet.cluster.client import ApiClient, JsonObject
 from dranet.testbed.scheduler.controllers import FINALIZER, is_finished, is_owned
 from dranet.testbed.scheduler.mirror import Reconciler
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dranet.allocation.pools import Candidate, JsonObject, qualify
 from dranet.cel import CelError, DeviceSelector
 from dranet.errors import ClaimError, Reason
-from dranet.testbed.scheduler.allocator_pools import Candidate, JsonObject, qualify
 
 _UNSUPPORTED = ("capacity", "derivedAttributes")
 

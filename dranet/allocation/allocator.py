@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dranet.cel import CelError
-from dranet.testbed.scheduler.allocator_claims import (
+from dranet.allocation.pools import Candidate, DeviceId, JsonObject, Node, Pool, gather_pools
+from dranet.allocation.requests import (
     AllocationError,
     Alternative,
     ClaimView,
@@ -27,7 +27,7 @@ from dranet.testbed.scheduler.allocator_claims import (
     parse_claim,
     tolerates,
 )
-from dranet.testbed.scheduler.allocator_pools import Candidate, DeviceId, JsonObject, Node, Pool, gather_pools
+from dranet.cel import CelError
 
 __all__ = ["AllocationError", "ClusterDevices", "Node", "Unschedulable", "allocate", "read_devices_in_use"]
 

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranet.claims.select import select_results
-from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig
-from dranet.testbed.scheduler.allocator import (
+from dranet.allocation.allocator import (
     AllocationError,
     ClusterDevices,
     Node,
@@ -19,6 +17,8 @@ from dranet.testbed.scheduler.allocator import (
     allocate,
     read_devices_in_use,
 )
+from dranet.claims.select import select_results
+from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig
 
 NODE = Node("node-1", {"rack": "r1"})
 DRIVER = "dra.net"
