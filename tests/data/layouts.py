@@ -22,6 +22,7 @@ DESCRIBED: Mapping[str, Callable[[], Capture]] = {
     "aws-p5": clouds.aws_p5,
     "azure-gb300": clouds.azure_gb300,
     "azure-nd-h100-v5": clouds.azure_nd_h100_v5,
+    "dgx-a100": gpu_servers.dgx_a100,
     "dgx-h100": gpu_servers.dgx_h100,
     "hgx-b200": gpu_servers.hgx_b200,
     "infiniband-only": servers.infiniband_only,

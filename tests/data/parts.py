@@ -34,6 +34,7 @@ _GEN2, _GEN3, _GEN4 = "5.0 GT/s PCIe", "8.0 GT/s PCIe", "16.0 GT/s PCIe"
 _GEN5, _GEN6 = "32.0 GT/s PCIe", "64.0 GT/s PCIe"
 _CX7, _CX6 = "MT_0000000838", "MT_0000000223"
 
+A100 = Part(0x030200, (0x10DE, 0x20B0), (0x10DE, 0x134F), "nvidia", _GEN4, 16)
 H100 = Part(0x030200, (0x10DE, 0x2330), (0x10DE, 0x16C1), "nvidia", _GEN5, 16)
 B200 = Part(0x030200, (0x10DE, 0x2901), (0x10DE, 0x1999), "nvidia", _GEN5, 16)
 GB200 = Part(0x030200, (0x10DE, 0x2941), (0x10DE, 0x2046), "nvidia", _GEN6, 1)
@@ -41,12 +42,14 @@ GB300 = Part(0x030200, (0x10DE, 0x31C2), (0x10DE, 0x21F1), "nvidia", _GEN6, 1)
 NVSWITCH = Part(0x068000, (0x10DE, 0x22A3), (0x10DE, 0x1796), "nvidia-nvswitch", _GEN4, 2)
 MI300X = Part(0x120000, (0x1002, 0x74A1), (0x1002, 0x74A1), "amdgpu", _GEN5, 16)
 CX6_IB = Part(0x020700, (0x15B3, 0x101B), (0x15B3, 0x0006), "mlx5_core", _GEN4, 16, 8, "20.37.1700", _CX6)
+CX6_ETH = Part(0x020000, (0x15B3, 0x101B), (0x15B3, 0x0007), "mlx5_core", _GEN4, 16, 8, "20.37.1700", _CX6)
 CX7_IB = Part(0x020700, (0x15B3, 0x1021), (0x15B3, 0x0041), "mlx5_core", _GEN5, 16, 16, "28.39.1002", _CX7)
 CX7_ETH = Part(0x020000, (0x15B3, 0x1021), (0x15B3, 0x0023), "mlx5_core", _GEN5, 16, 16, "28.39.1002", _CX7)
 CX8_ETH = Part(0x020000, (0x15B3, 0x1023), (0x15B3, 0x0028), "mlx5_core", _GEN6, 16, 16, "40.44.1036")
 CX_VF_IB = Part(0x020700, (0x15B3, 0x101E), (0x15B3, 0x0041), "mlx5_core", _GEN5, 16, 0, "28.39.1002", _CX7)
 CX_VF_ETH = Part(0x020000, (0x15B3, 0x101E), (0x15B3, 0x0016), "mlx5_core", "", 0, 0, "16.30.1284")
 BF3 = Part(0x020000, (0x15B3, 0xA2DC), (0x15B3, 0x0011), "mlx5_core", _GEN5, 16, 16, "32.42.1000")
+I210 = Part(0x020000, (0x8086, 0x1533), (0x8086, 0x1533), "igb", _GEN2, 1)
 X550 = Part(0x020000, (0x8086, 0x1563), (0x8086, 0x001A), "ixgbe", _GEN3, 4, 63)
 X710 = Part(0x020000, (0x8086, 0x1572), (0x8086, 0x0007), "i40e", _GEN3, 8, 64)
 E810 = Part(0x020000, (0x8086, 0x159B), (0x8086, 0x0003), "ice", _GEN4, 8, 128)
@@ -67,6 +70,7 @@ _VENDORS = {
 }
 _DEVICES = {
     (0x1002, 0x74A1): "Aqua Vanjaram [Instinct MI300X]",
+    (0x10DE, 0x20B0): "GA100 [A100 SXM4 40GB]",
     (0x10DE, 0x2330): "GH100 [H100 SXM5 80GB]",
     (0x15B3, 0x101B): "MT28908 Family [ConnectX-6]",
     (0x15B3, 0x101E): "ConnectX Family mlx5Gen Virtual Function",
@@ -76,6 +80,7 @@ _DEVICES = {
     (0x1A03, 0x2000): "ASPEED Graphics Family",
     (0x1D0F, 0xEC20): "Elastic Network Adapter (ENA)",
     (0x1D0F, 0xEFA1): "Elastic Fabric Adapter (EFA)",
+    (0x8086, 0x1533): "I210 Gigabit Network Connection",
     (0x8086, 0x1563): "Ethernet Controller X550",
     (0x8086, 0x1572): "Ethernet Controller X710 for 10GbE SFP+",
     (0x8086, 0x159B): "Ethernet Controller E810-XXV for SFP",

@@ -24,10 +24,11 @@ from dranet.model.redact import redact
 from tests.data import layouts
 from tests.data.layouts import LAYOUTS, read_layout, take_layout
 
-TEN = {
+KNOWN = {
     "aws-p5",
     "azure-gb300",
     "azure-nd-h100-v5",
+    "dgx-a100",
     "dgx-h100",
     "hgx-b200",
     "infiniband-only",
@@ -92,8 +93,8 @@ def at(position: int, near: str, numa_size: int, count: int = 8) -> list[str | N
 # every layout
 
 
-def test_there_are_at_least_the_ten_layouts() -> None:
-    assert set(LAYOUTS) >= TEN
+def test_there_are_at_least_the_known_layouts() -> None:
+    assert set(LAYOUTS) >= KNOWN
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -187,7 +188,7 @@ def test_what_is_published_fits_into_slices(layout: str) -> None:
             assert all(len(v.encode()) <= 64 for v in device.attributes.values() if isinstance(v, str))
 
 
-@pytest.mark.parametrize("layout", sorted(TEN - {"virtual-node"}))
+@pytest.mark.parametrize("layout", sorted(KNOWN - {"virtual-node"}))
 def test_the_node_keeps_its_uplink(layout: str, node: Callable[[str], Node]) -> None:
     capture = read_layout(layout).facts
     uplinks = {link.ifname for link in capture.links if link.ifindex == capture.default_routes[0].ifindex}
@@ -197,7 +198,7 @@ def test_the_node_keeps_its_uplink(layout: str, node: Callable[[str], Node]) -> 
     assert uplinks <= held_back
 
 
-@pytest.mark.parametrize("layout", sorted(TEN - {"plain-server", "virtual-node"}))
+@pytest.mark.parametrize("layout", sorted(KNOWN - {"plain-server", "virtual-node"}))
 def test_no_device_comes_from_the_boards_vga_or_an_nvswitch(layout: str, node: Callable[[str], Node]) -> None:
     odd = {f.address for f in read_layout(layout).facts.pci_functions if f.class_code in (0x030000, 0x068000)}
 
@@ -234,6 +235,20 @@ def test_dgx_h100_offers_all_rdma_nics_and_gpus_and_no_link_of_kubernetes(
     assert len(dgx.gpus) == 8
     assert len(offered) == 12 + 8
     assert dgx.link("eno3").reason == "is the node's uplink: eno3 carries a default route"
+
+
+# DGX A100: nvidia-smi topo -m of NVIDIA/nccl issue 1505; NIC n there is mlx5_n
+
+A100_GROUPS = {(0, 1): (0, 1), (2, 3): (2, 3), (6, 7): (4, 5), (8, 9): (6, 7)}
+"""NICs and the GPUs that are PXB from them; NICs 4, 5, 10 and 11 are storage."""
+
+
+def test_dgx_a100_gives_the_published_matrix(node: Callable[[str], Node]) -> None:
+    near = {nic: gpus for nics, gpus in A100_GROUPS.items() for nic in nics}
+
+    for nic in range(12):
+        row = ["PXB" if gpu in near.get(nic, ()) else SYS for gpu in range(8)]
+        assert node("dgx-a100").row(f"mlx5_{nic}") == row, nic
 
 
 # HGX B200: nvidia-smi topo -m of unslothai/unsloth issue 3872

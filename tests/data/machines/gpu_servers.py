@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dranet.model.capture import Capture
-from dranet.model.facts import Address, CharDevice, Gpu, Host, NumaNode
+from dranet.model.facts import Address, CharDevice, Gpu, Host, NumaNode, PciFunction
 from dranet.testbed.node.hardware import Placed, load_hardware
 from tests.data import parts
 from tests.data.authoring import ETHERNET_UP, Machine, two_sockets
@@ -84,6 +84,73 @@ def _kubernetes_links(machine: Machine) -> None:
         machine.link(f"veth0000000{number}", kind="veth", lower=2, link_netnsid=number, master=cni0.ifindex)
     cilium = machine.link("cilium_host", kind="veth", mtu=9000)
     machine.link("cilium_net", kind="veth", mtu=9000, lower=cilium.ifindex)
+
+
+_A100_GROUPS = (
+    # root, NUMA node, GPUs, NICs; in the order of their buses
+    (0x00, 3, (0x07, 0x0F), (0x0C, 0x12)),
+    (0x40, 1, (0x47, 0x4E), (0x4B, 0x54)),
+    (0x80, 7, (0x87, 0x90), (0x8D, 0x94)),
+    (0xB0, 5, (0xB7, 0xBD), (0xBA, 0xCC)),
+)
+
+
+def dgx_a100() -> Capture:
+    """Two GPUs and two NICs below one root, each behind switches of its own; eight NUMA nodes."""
+    machine = Machine(
+        "Documentation: nvidia-smi topo -m of two DGX A100 in public bug reports (NVIDIA/DCGM issue 149, "
+        "NVIDIA/nccl issue 1505: two GPUs and two NICs are PXB, everything else SYS; CPUs and NUMA nodes), "
+        "the topology that NCCL saw on the second (three levels of switches above a GPU, two above a NIC; "
+        "ids and speeds), NVIDIA's DGX A100 user guide (parts, buses through the names of the interfaces). "
+        "Filled in: bus numbers of bridges, NUMA nodes of the storage cards, addresses, link layer.",
+        Host("a100-00", "5.15.0-1063-nvidia", "x86_64", "NVIDIA DGXA100"),
+        _eight_numa_nodes(),
+    )
+    board = machine.function(parts.I210, "pci0000:e0", "e0:03.0/e2:00.0", 4)
+    machine.uplink(machine.nic(board, "enp226s0", 1_000, addresses=(Address("192.0.2.15/24"),)), "192.0.2.1")
+    for group, (root, numa, gpus, nics) in enumerate(_A100_GROUPS):
+        top = f"{root:02x}:01.1/{root + 1:02x}:00.0/{root + 2:02x}"
+        shared = f"{top}:04.0/{nics[0] - 2:02x}:00.0/{nics[0] - 1:02x}"
+        gpu_ways = (f"{top}:00.0/{root + 3:02x}:00.0/{root + 4:02x}:10.0", f"{shared}:10.0")
+        nic_ways = (f"{shared}:00.0", f"{top}:08.0/{nics[1] - 2:02x}:00.0/{nics[1] - 1:02x}:00.0")
+        for number, (bus, way) in enumerate(zip(gpus, gpu_ways, strict=True)):
+            path = f"{way}/{bus - 2:02x}:00.0/{bus - 1:02x}:00.0/{bus:02x}:00.0"
+            gpu = machine.function(parts.A100, f"pci0000:{root:02x}", path, numa)
+            machine.gpu(gpu, "NVIDIA A100-SXM4-40GB", group * 2 + number)
+        for bus, way in zip(nics, nic_ways, strict=True):
+            nic = machine.function(parts.CX6_ETH, f"pci0000:{root:02x}", f"{way}/{bus:02x}:00.0", numa)
+            _a100_nic(machine, nic, f"enp{bus}s0")
+        if group % 2:
+            _a100_storage(machine, root=root // 0x80 * 0x80 + 0x60, numa=group // 2 * 4)
+    return machine.capture()
+
+
+def _a100_nic(machine: Machine, function: PciFunction, ifname: str) -> None:
+    number = len(machine.rdma_devices)
+    address = Address(f"198.51.100.{10 + number * 16}/28")
+    machine.nic(function, ifname, 200_000, mtu=9000, queues=63, addresses=(address,))
+    machine.rdma(function, f"mlx5_{number}", parts.CX6_ETH, "200 Gb/sec (4X HDR)", netdevs=(ifname,))
+
+
+def _a100_storage(machine: Machine, root: int, numa: int) -> None:
+    """A dual-port card beside no GPU."""
+    for port in range(2):
+        way = f"{root:02x}:01.0/{root + 1:02x}:00.{port}"
+        function = machine.function(parts.CX6_ETH, f"pci0000:{root:02x}", way, numa)
+        _a100_nic(machine, function, f"enp{root + 1}s0f{port}")
+
+
+def _eight_numa_nodes() -> tuple[NumaNode, ...]:
+    """Two sockets of four nodes."""
+    return tuple(
+        NumaNode(
+            node,
+            f"{node * 16}-{node * 16 + 15},{node * 16 + 128}-{node * 16 + 143}",
+            tuple(10 if node == m else 12 if node // 4 == m // 4 else 32 for m in range(8)),
+            node // 4,
+        )
+        for node in range(8)
+    )
 
 
 def hgx_b200() -> Capture:
