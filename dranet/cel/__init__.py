@@ -7,14 +7,14 @@ The engine (cel-expr-python) is an optional extra and is loaded with the first e
 
 The dialect, as ``k8s.io/dynamic-resource-allocation/cel`` defines it: the variable ``device`` with
 ``driver``, ``attributes``, ``capacity`` and ``allowMultipleAllocations``; an unknown domain is an empty map;
-a missing attribute is an error, and so is a result that is not a bool. ``quantity()`` and ``semver()`` are
-ours. What Kubernetes has and this evaluator has not (regex, url, ip, cidr, sets, list and format libraries,
-two-variable comprehensions) is an error that says so, never "no match". Not enforced: the cost limit.
+a missing attribute is an error, and so is a result that is not a bool. The rules are listed, each with cases,
+in ``tests/cel/conformance``. What Kubernetes has and this evaluator has not is :class:`NotJudged`, never "no
+match". Not enforced: Kubernetes' cost limit; there are bounds of our own instead (:mod:`dranet.cel.bounds`).
 """
 
 from dranet.cel.filter import DeviceExpression
-from dranet.cel.scalars import CelError
-from dranet.cel.selector import DeviceSelector, Version
+from dranet.cel.scalars import CelError, NotJudged
+from dranet.cel.selector import DeviceSelector, DeviceValues, Version
 from dranet.cel.value import ValueExpression
 from dranet.cel.verdict import MAX_EXPRESSION_LENGTH
 
@@ -23,6 +23,8 @@ __all__ = [
     "CelError",
     "DeviceExpression",
     "DeviceSelector",
+    "DeviceValues",
+    "NotJudged",
     "ValueExpression",
     "Version",
 ]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from dranet.cel.domains import significant_tokens
-from dranet.cel.engine import new_attribute
+from dranet.cel.opaque import new_attribute
 from dranet.cel.selector import AttributeScalar, attribute_value, device_variables
 from dranet.cel.verdict import OPERATOR, Verdict
 
@@ -53,7 +53,7 @@ class DeviceExpression:
         variables = device_variables(self._driver, values)
         names = attributes.keys() if self._names is None else attributes.keys() & self._names
         variables["attributes"] = {name: new_attribute(attributes[name]) for name in names}
-        return self._verdict.evaluate(variables)
+        return self._verdict.holds(variables)
 
 
 def _older_names(tokens: Sequence[str]) -> Collection[str] | None:

@@ -15,6 +15,18 @@ from dranet.errors import ClaimError
 class CelError(ClaimError):
     """A selector that cannot be compiled or evaluated; in a cluster it stops the scheduling of the pod."""
 
+    cited = ""
+    """The expression that the message ends with."""
+
+    @property
+    def cause(self) -> str:
+        """The message for where the expression is told beside it."""
+        return self.message.removesuffix(f": {self.cited}")
+
+
+class NotJudged(CelError):
+    """Nothing is said of the expression: a cluster may well accept and evaluate it."""
+
 
 _QUANTITY_TEXT = re.compile(
     r"([+-]?)(\d+\.?\d*|\.\d+)(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?", re.ASCII
@@ -28,12 +40,14 @@ _SUFFIXES = {
     **{f"{letter}i": Fraction(1024 ** (i + 1)) for i, letter in enumerate("KMGTPE")},
 }
 NANO = 10**9
-_INT64 = range(-(2**63), 2**63)
+_LONGEST_QUANTITY = 256
+"""Characters. Kubernetes has no such limit, and nobody needs more."""
+_UINT64 = range(2**64)
 
 
 def parse_quantity(text: str) -> int:
     """A Kubernetes quantity in billionths, rounded up as the API server does."""
-    match = _QUANTITY_TEXT.fullmatch(text)
+    match = _QUANTITY_TEXT.fullmatch(text) if len(text) <= _LONGEST_QUANTITY else None
     if not match:
         raise CelError(f"{text!r} is not a quantity, e.g. 10Gi or 500m")
     sign, digits, exponent, suffix = match.groups()
@@ -53,7 +67,7 @@ class Semver(NamedTuple):
     @classmethod
     def parse(cls, text: str, normalize: bool = False) -> Semver:
         match = _SEMVER_TEXT.fullmatch(_normalized(text) if normalize else text)
-        if not match:
+        if not match or any(len(n) > 20 or int(n) not in _UINT64 for n in match.groups()[:3]):
             raise CelError(f"{text!r} is not a semantic version, e.g. 1.2.3")
         tail = tuple(match[4].split(".")) if match[4] else ()
         return cls(int(match[1]), int(match[2]), int(match[3]), tail)
@@ -79,8 +93,8 @@ _SEMVER_TEXT = re.compile(
 
 
 def _normalized(text: str) -> str:
-    """Without a leading ``v``, with all three numbers and no leading zeros."""
-    match = re.fullmatch(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?([-+].*)?", text, re.ASCII | re.DOTALL)
+    """Without a leading ``v``, with all three numbers and no leading zeros; a short one has no tail."""
+    match = re.fullmatch(r"v?(\d+)(?:\.(\d+)(?:\.(\d+)([-+].*)?)?)?", text, re.ASCII | re.DOTALL)
     if not match:
         return text
-    return ".".join(str(int(n or 0)) for n in match.groups()[:3]) + (match[4] or "")
+    return ".".join((n or "").lstrip("0") or "0" for n in match.groups()[:3]) + (match[4] or "")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dranet.cel.engine import new_quantity, new_semver
+from dranet.cel.engine import Variables, bind
+from dranet.cel.opaque import new_quantity, new_semver
 from dranet.cel.verdict import Verdict
 from dranet.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from dranet.cel.uses import Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,42 @@ AttributeScalar = bool | int | str | Version
 Attributes = Mapping[str, AttributeScalar | Sequence[AttributeScalar]]
 Capacity = Mapping[str, str | int]
 """Kubernetes quantities (``10Gi``, ``500m``)."""
+
+_compile = lru_cache(maxsize=1024)(Verdict.compile)
+"""One selector of a class is asked for by every claim that names the class."""
+
+_USES_OF_A_BINDING = 64
+"""A binding costs as much as three evaluations, and one evaluation leaves about 200 bytes behind."""
+
+
+class DeviceValues:
+    """A device as the engine has it, converted once for any number of selectors.
+
+    Raises:
+        CelError: a version or a quantity that is none.
+    """
+
+    __slots__ = ("_bound", "_uses", "_variables")
+
+    def __init__(
+        self,
+        driver: str,
+        attributes: Attributes,
+        capacity: Capacity | None = None,
+        allow_multiple: bool = False,
+    ) -> None:
+        values = {name: attribute_value(value) for name, value in attributes.items()}
+        amounts = {name: new_quantity(str(value)) for name, value in (capacity or {}).items()}
+        self._variables = device_variables(driver, values, amounts, allow_multiple)
+        self._bound: object = None
+        self._uses = 0
+
+    def bound(self) -> object:
+        """For one more evaluation. The engine keeps what an evaluation made until the binding is gone."""
+        if self._uses % _USES_OF_A_BINDING == 0:
+            self._bound = bind(Variables.DEVICE, self._variables)
+        self._uses += 1
+        return self._bound
 
 
 class DeviceSelector:
@@ -45,7 +86,20 @@ class DeviceSelector:
             CelError: too long, not CEL, a name that the dialect (or this evaluator) does not have, or a
                 result that cannot be a bool.
         """
-        return cls(Verdict.compile(expression))
+        return cls(_compile(expression))
+
+    def find_uses(self) -> tuple[Use, ...]:
+        """Which attributes and capacities it looks at."""
+        from dranet.cel.uses import find_uses
+
+        return find_uses(self._verdict.tree())
+
+    def find_comparisons(self) -> dict[str, object]:
+        """Qualified attributes with a value that satisfies what each is compared with."""
+        from dranet.cel.uses import find_comparisons
+
+        found = find_comparisons(self._verdict.tree())
+        return {f"{use.domain}/{use.name}": value for use, value in found if use.table == "attributes"}
 
     def matches(
         self,
@@ -65,9 +119,11 @@ class DeviceSelector:
         Raises:
             CelError: an attribute that the device lacks, a wrong type, a result that is not a bool.
         """
-        values = {name: attribute_value(value) for name, value in attributes.items()}
-        amounts = {name: new_quantity(str(value)) for name, value in (capacity or {}).items()}
-        return self._verdict.evaluate(device_variables(driver, values, amounts, allow_multiple))
+        return self.accepts(DeviceValues(driver, attributes, capacity, allow_multiple))
+
+    def accepts(self, device: DeviceValues) -> bool:
+        """As :meth:`matches`, for a device that many selectors are asked about."""
+        return self._verdict.evaluate(device.bound())
 
 
 def device_variables(

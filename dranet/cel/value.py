@@ -34,4 +34,4 @@ class ValueExpression:
         Raises:
             CelError: a key that the value lacks, a wrong type, a result that is not a bool.
         """
-        return self._verdict.evaluate({"claim.namespace": namespace, "value": value})
+        return self._verdict.holds({"claim.namespace": namespace, "value": value})

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dranet.cel.domains import with_default_domains
-from dranet.cel.engine import Program, Variables, compile_program
-from dranet.cel.scalars import CelError
+from dranet.cel.domains import significant_tokens, with_default_domains
+from dranet.cel.engine import Program, Value, Variables, bind, compile_program
+from dranet.cel.scalars import CelError, NotJudged
+
+if TYPE_CHECKING:
+    from dranet.cel.tree import Node
 
 MAX_EXPRESSION_LENGTH = 10240
 """Of a selector, by ``resource.k8s.io/v1``; ours as well."""
 
-_MISSING = frozenset(
-    {"find", "findAll", "url", "isURL", "ip", "isIP", "cidr", "isCIDR", "includes", "sets", "lists", "format"}
-    | {"isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "flatten", "slice", "distinct", "sortBy"}
-    | {"range", "reverse", "transformList", "transformMap", "transformMapEntry", "authorizer"}
-)
-"""Names that Kubernetes' environment declares and this engine does not."""
+_UNJUDGED = "cannot be judged here"
+_MACROS = frozenset({"transformMap", "transformMapEntry"})
+"""Which the engine parses and cannot evaluate."""
 
 
 class Dialect(NamedTuple):
@@ -47,12 +48,13 @@ VALUE = Dialect(
 class Verdict:
     """A compiled expression whose result is a bool. Make it with :meth:`compile`."""
 
-    __slots__ = ("_dialect", "_program", "expression")
+    __slots__ = ("_dialect", "_program", "_tables_are_loose", "expression")
 
-    def __init__(self, expression: str, program: Program, dialect: Dialect) -> None:
+    def __init__(self, expression: str, program: Program, dialect: Dialect, tables_are_loose: bool) -> None:
         self.expression = expression
         self._program = program
         self._dialect = dialect
+        self._tables_are_loose = tables_are_loose
 
     @classmethod
     def compile(cls, expression: str, dialect: Dialect = SELECTOR) -> Verdict:
@@ -65,26 +67,54 @@ class Verdict:
         noun = dialect.noun
         if len(expression) > MAX_EXPRESSION_LENGTH:
             raise CelError(f"{noun} has {len(expression)} characters, at most {MAX_EXPRESSION_LENGTH} count")
-        result_type = _compile(expression, dialect).return_type().name()
+        try:
+            expression.encode()
+        except UnicodeEncodeError as error:
+            raise CelError(f"{noun} is not Unicode text") from error
+        from dranet.cel.uses import has_loose_table
+
+        as_written = _compile(expression, dialect)
+        result_type = as_written.return_type().name()
         if result_type not in ("BOOL", "DYN"):
             tail = _cite(expression, dialect)
             raise CelError(f"{noun} must be a bool, not {result_type.lower()}{tail}")
-        return cls(expression, _compile(with_default_domains(expression), dialect), dialect)
+        tree = _check_tree(expression, as_written, dialect)
+        program = _compile(with_default_domains(expression), dialect)
+        return cls(expression, program, dialect, has_loose_table(tree))
 
-    def evaluate(self, variables: Mapping[str, Any]) -> bool:
-        """The result for these variables.
+    def tree(self) -> Node:
+        """The expression as it was written, macros expanded."""
+        from dranet.cel.tree import parse_tree
+
+        return parse_tree(_compile(self.expression, self._dialect).serialize())
+
+    def holds(self, variables: Mapping[str, Any]) -> bool:
+        """As :meth:`evaluate`, for values that nobody asks about again."""
+        return self.evaluate(bind(self._dialect.variables, variables))
+
+    def evaluate(self, bound: object) -> bool:
+        """The result for the values of a binding (:func:`dranet.cel.engine.bind`).
 
         Raises:
             CelError: a key that is not there, a wrong type, a result that is not a bool.
         """
+        try:
+            return self._evaluate(bound)
+        except CelError as error:
+            error.cited = self.expression
+            raise
+
+    def _evaluate(self, bound: object) -> bool:
         noun, tail = self._dialect.noun, _cite(self.expression, self._dialect)
         try:
-            value = self._program.eval(data=variables)
+            value = self._program.eval(bound)
         except RuntimeError as error:
+            if "Iteration budget" in str(error):
+                raise NotJudged(f"{noun} {_UNJUDGED}: it takes more than 10,000 iterations{tail}") from error
             raise CelError(f"{noun} cannot be evaluated: {error}{tail}") from error
         kind = value.type().name()
         if kind == "ERROR":
-            raise self._failure(str(value.value()), tail)
+            raise self._failure(_read_error(value), tail)
         result = value.plain_value()
         if not isinstance(result, bool):
             raise CelError(f"{noun} must be a bool, not {kind.lower()}{tail}")
@@ -92,33 +122,104 @@ class Verdict:
 
     def _failure(self, error: str, tail: str) -> CelError:
         missing = re.search(r'Key not found in map : "(.*)"', error)
+        if missing and self._tables_are_loose:
+            what = f"whether {missing[1]!r} is an unknown domain, which is an empty map"
+            return NotJudged(f"{self._dialect.noun} {_UNJUDGED}: {what}{tail}")
         hint = self._dialect.guard if "Key not found" in error else ""
         if missing:
             return CelError(f"{self._dialect.lacks} {missing[1]!r}{tail}", hint=hint)
-        return CelError(f"{self._dialect.noun} failed: {error}{tail}", hint=hint)
+        incomplete = _incomplete(_NO_OVERLOAD_FOUND, error)
+        if incomplete:
+            return NotJudged(f"{self._dialect.noun} {_UNJUDGED}: {incomplete}{tail}")
+        kind = NotJudged if _UNJUDGED in error else CelError
+        return kind(f"{self._dialect.noun} failed: {_STATUS.sub('', error)}{tail}", hint=hint)
+
+
+def _read_error(value: Value) -> str:
+    """The engine cannot hand over all of its errors."""
+    try:
+        return str(value.value())
+    except (TypeError, AssertionError):
+        return "it is an error of the engine's own"
+
+
+def _check_tree(expression: str, program: Program, dialect: Dialect) -> Node:
+    """What the engine lets pass and a cluster does not. Loaded with the first expression."""
+    from dranet.cel.bounds import check_bounds
+    from dranet.cel.literals import check_handed_over, find_bad_literal
+    from dranet.cel.tree import parse_tree
+
+    try:
+        tree = parse_tree(program.serialize())
+        check_bounds(tree)
+        check_handed_over(tree)
+    except NotJudged as error:
+        raise NotJudged(f"{dialect.noun} {error}{_cite(expression, dialect)}") from error
+    fault = find_bad_literal(tree)
+    if fault:
+        raise CelError(f"{dialect.noun} does not compile: {fault}")
+    return tree
 
 
 def _cite(expression: str, dialect: Dialect) -> str:
     return f": {expression}" if dialect.cites else ""
 
 
+_NO_OVERLOAD = re.compile(r"no matching overload for '(?P<name>\w+)' applied to '(?P<types>.*)'")
+_NO_OVERLOAD_FOUND = re.compile(r"No matching overloads found : (?P<types>\(.*?\))\.(?P<name>\w+)\(")
+
+
 def _compile(expression: str, dialect: Dialect) -> Program:
+    lacking = sorted(_MACROS.intersection(significant_tokens(expression)))
+    if lacking:
+        raise NotJudged(f"{dialect.noun} {_UNJUDGED}: this evaluator lacks Kubernetes' {lacking[0]}")
     try:
         return compile_program(expression, dialect.variables)
     except RuntimeError as error:
-        unknown = set(re.findall(r"undeclared reference to '([^']+)'", str(error)))
-        missing = sorted(unknown & _MISSING)
+        missing = _find_missing(expression, str(error))
         if missing:
-            lacking = ", ".join(missing)
-            raise CelError(
-                f"{dialect.noun} cannot be judged here: this evaluator lacks Kubernetes' {lacking}"
-            ) from error
+            raise NotJudged(f"{dialect.noun} {_UNJUDGED}: {missing}") from error
         raise CelError(f"{dialect.noun} does not compile: {_places(str(error))}") from error
 
 
+def _find_missing(expression: str, error: str) -> str:
+    """What of Kubernetes' environment a complaint is about that is not here; empty if it is about none."""
+    if "recursion" in error:
+        return "it is nested more than 32 levels deep"
+    from dranet.cel.library import MISSING
+
+    unknown = set(re.findall(r"undeclared reference to '([^']+)'", error))
+    if "device" in unknown and _names_whole_device(expression):
+        return "device is known by its fields only"
+    missing = sorted({name for name in unknown if name.partition(".")[0] in MISSING})
+    if missing:
+        return f"this evaluator lacks Kubernetes' {', '.join(missing)}"
+    return _incomplete(_NO_OVERLOAD, error)
+
+
+def _names_whole_device(expression: str) -> bool:
+    tokens = [*significant_tokens(expression), ""]
+    return any(one == "device" and after not in (".", "[") for one, after in pairwise(tokens))
+
+
+def _incomplete(pattern: re.Pattern[str], error: str) -> str:
+    from dranet.cel.library import INCOMPLETE
+
+    for match in pattern.finditer(error):
+        name, types = match["name"], match["types"]
+        if re.fullmatch(INCOMPLETE.get(name, "(?!)"), types):
+            return f"this evaluator lacks Kubernetes' {name} of {types[1:-1]}"
+    return ""
+
+
+_STATUS = re.compile(r"^[A-Z_]+: | \[[A-Z_]+\]$")
+"""The engine's own sort of error, which tells nobody anything."""
+_NOISE = re.compile(r" \(in container ''\)| expecting \{.*\}| \[[A-Z_]+\]$")
+_TOO_SHORT = "mismatched input '<EOF>'"
+
+
 def _places(error: str) -> str:
-    """Each complaint with its place, without the engine's drawing of the line."""
+    """Each complaint with its place, without the engine's drawing of the line and all that it expected."""
     places = re.findall(r"^(?:INVALID_ARGUMENT: )?ERROR: <input>:(\d+):(\d+): (.*)$", error, re.MULTILINE)
-    container = " (in container '')"
-    told = (f"line {n}, column {column}: {text.removesuffix(container)}" for n, column, text in places)
-    return "; ".join(told) or error
+    told = (f"line {n}, column {column}: {_NOISE.sub('', text)}" for n, column, text in places)
+    return "; ".join(told).replace(_TOO_SHORT, "the expression ends too early") or error

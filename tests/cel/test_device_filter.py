@@ -102,7 +102,7 @@ def test_a_field_that_is_not_set_reads_as_empty_and_has_tells(expression: str) -
         ("true &&\n  nothing", "line 2, column 3: undeclared reference to 'nothing'"),
         ("1 +", "expression does not compile: line 1, column 4: "),
         ('device.attributes["dra.net"].mtu / 0 == 1', "divide by zero"),
-        ('ip("10.0.0.1") == 1', "lacks Kubernetes' ip"),
+        ("format.uuid() == 1", "lacks Kubernetes' format"),
         ("x" * 10241, "has 10241 characters"),
     ],
 )
@@ -133,11 +133,10 @@ def test_an_expression_that_would_never_end_is_an_error_at_once() -> None:
     nested = "true"
     for depth in range(12):
         nested = f"{ten}.all(x{depth}, {nested})"
-    bomb = DeviceExpression.compile(nested, "dra.net")
     started = process_time()
 
-    with pytest.raises(CelError, match="Iteration budget exceeded"):
-        bomb.matches({})
+    with pytest.raises(CelError, match="too expensive"):
+        DeviceExpression.compile(nested, "dra.net")
     assert process_time() - started < 1
 
 

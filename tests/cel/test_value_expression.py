@@ -52,7 +52,7 @@ def test_namespaces_are_told_apart() -> None:
         ('namespace == "x"', 1, "reserved identifier: namespace"),
         ("claim.name == value", 1, "undeclared reference to 'claim.name'"),
         ('device.driver == ""', 1, "undeclared reference to 'device.driver'"),
-        ('ip("10.0.0.1") == value', 1, "lacks Kubernetes' ip"),
+        ("format.uuid() == value", 1, "lacks Kubernetes' format"),
         ("x" * 10241, 1, "has 10241 characters"),
     ],
 )

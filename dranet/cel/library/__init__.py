@@ -1,0 +1,28 @@
+"""Kubernetes' function libraries, as far as they can be told to the engine; the rest is in ``MISSING``.
+
+Each module declares a table of :class:`Function`. The engine's checker knows every overload by its types, its
+evaluator only by the kinds of its arguments: all messages are of one kind, and so are all lists. So the first
+overload of each kind brings the implementation, and that one serves the others.
+"""
+
+from __future__ import annotations
+
+from dranet.cel.library.addresses import ADDRESSES
+from dranet.cel.library.declare import Function
+from dranet.cel.library.lists import LISTS
+from dranet.cel.library.quantities import QUANTITIES
+from dranet.cel.library.regexes import REGEXES
+from dranet.cel.library.urls import URLS
+from dranet.cel.library.versions import VERSIONS
+
+__all__ = ["FUNCTIONS", "INCOMPLETE", "MISSING", "Function"]
+
+FUNCTIONS: tuple[Function, ...] = (*QUANTITIES, *VERSIONS, *LISTS, *ADDRESSES, *URLS, *REGEXES)
+
+MISSING = frozenset({"format", "authorizer", "image", "isImage", "jsonpatch", "mul", "div", "divInt"})
+"""Names that Kubernetes' environment declares and this evaluator does not."""
+
+_LIST = r"\(list\b.*"
+_TIMES = r"\(list\((uint|google\.protobuf\.\w+)\)\)"
+INCOMPLETE = {"indexOf": _LIST, "lastIndexOf": _LIST, "sum": _TIMES, "min": _TIMES, "max": _TIMES}
+"""Functions that Kubernetes has for more types than this evaluator, with the types as the engine has them."""

@@ -1,0 +1,120 @@
+"""Kubernetes' ip and cidr libraries: strict texts, no zones, no IPv4 in IPv6, bits beyond the prefix kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+    ip_network,
+)
+from typing import Any
+
+from dranet.cel.library.declare import Function, succeeds
+from dranet.cel.opaque import CIDR, IP, new_opaque, text_of
+from dranet.cel.scalars import CelError
+
+_Address = IPv4Address | IPv6Address
+_Interface = IPv4Interface | IPv6Interface
+
+_CIDR_TEXT = re.compile(r"([^/]+)/(0|[1-9]\d{0,2})", re.ASCII)
+_BROADCAST = IPv4Address("255.255.255.255")
+_LOCAL_MULTICAST_4 = ip_network("224.0.0.0/24")
+
+
+def _parse_ip(text: str) -> _Address:
+    try:
+        address = ip_address(text)
+    except ValueError as error:
+        raise CelError(f"{text!r} is not an IP address") from error
+    if isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped):
+        raise CelError(f"IP address {text!r} has a zone or is IPv4 in IPv6, which is not allowed")
+    return address
+
+
+def _parse_cidr(text: str) -> _Interface:
+    match = _CIDR_TEXT.fullmatch(text)
+    if not match:
+        raise CelError(f"{text!r} is not a CIDR")
+    address = _parse_ip(match[1])
+    if int(match[2]) > address.max_prefixlen:
+        raise CelError(f"{text!r} is not a CIDR: the prefix is too long")
+    return ip_interface(f"{address}/{match[2]}")
+
+
+def _new_ip(text: str) -> Any:
+    return new_opaque(IP, str(_parse_ip(text)))
+
+
+def _new_cidr(text: str) -> Any:
+    return new_opaque(CIDR, str(_parse_cidr(text)))
+
+
+def _ip(value: Any) -> _Address:
+    return _parse_ip(value if isinstance(value, str) else text_of(value, IP))
+
+
+def _cidr(value: Any) -> _Interface:
+    return _parse_cidr(value if isinstance(value, str) else text_of(value, CIDR))
+
+
+def _is_local_multicast(address: _Address) -> bool:
+    if isinstance(address, IPv4Address):
+        return address in _LOCAL_MULTICAST_4
+    return int.from_bytes(address.packed[:2]) & 0xFF0F == 0xFF02
+
+
+def _is_local_unicast(address: _Address) -> bool:
+    """169.254.0.0/16 and fe80::/10."""
+    return address.is_link_local
+
+
+def _is_global(address: _Address) -> bool:
+    """As in Go: private addresses are global, too."""
+    special = address.is_unspecified or address.is_loopback or address.is_multicast
+    return not (special or address == _BROADCAST or _is_local_unicast(address))
+
+
+def _contains_cidr(outer: Any, inner: Any) -> bool:
+    a, b = _cidr(outer), _cidr(inner)
+    return b.ip in a.network and a.network.prefixlen <= b.network.prefixlen
+
+
+def _question(name: str, answer: Callable[[_Address], bool]) -> Function:
+    return Function(name, lambda value: answer(_ip(value)), [((IP,), "bool")])
+
+
+ADDRESSES = (
+    Function("ip", _new_ip, [(("string",), IP)], member=False),
+    Function("ip", lambda a: new_opaque(IP, str(_cidr(a).ip)), [((CIDR,), IP)]),
+    Function("isIP", succeeds(_parse_ip), [(("string",), "bool")], member=False),
+    Function(
+        "ip.isCanonical", lambda text: str(_parse_ip(text)) == text, [(("string",), "bool")], member=False
+    ),
+    Function("family", lambda a: _ip(a).version, [((IP,), "int")]),
+    _question("isUnspecified", lambda address: address.is_unspecified),
+    _question("isLoopback", lambda address: address.is_loopback),
+    _question("isLinkLocalMulticast", _is_local_multicast),
+    _question("isLinkLocalUnicast", _is_local_unicast),
+    _question("isGlobalUnicast", _is_global),
+    Function("cidr", _new_cidr, [(("string",), CIDR)], member=False),
+    Function("isCIDR", succeeds(_parse_cidr), [(("string",), "bool")], member=False),
+    Function(
+        "containsIP",
+        lambda a, b: _ip(b) in _cidr(a).network,
+        [((CIDR, "string"), "bool"), ((CIDR, IP), "bool")],
+    ),
+    Function("containsCIDR", _contains_cidr, [((CIDR, "string"), "bool"), ((CIDR, CIDR), "bool")]),
+    Function("prefixLength", lambda a: _cidr(a).network.prefixlen, [((CIDR,), "int")]),
+    Function("masked", lambda a: new_opaque(CIDR, str(_cidr(a).network)), [((CIDR,), CIDR)]),
+)
+
+
+def to_text(value: Any) -> str:
+    """``string()`` of an address or a network."""
+    return text_of(value, value.DESCRIPTOR.full_name)

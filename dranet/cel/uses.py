@@ -1,0 +1,136 @@
+"""Which attributes and capacities of a device an expression looks at, also by way of ``cel.bind``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dranet.cel.tree import Call, Const, Literal, Loop, Name, Node, Select, children, iter_nodes
+
+OWN_DOMAIN = ""
+"""Of ``device.attributes[device.driver]``."""
+
+_TABLES = {"device.attributes": "attributes", "device.capacity": "capacity"}
+_LOOK_UPS = ("_[_]", "_[?_]", "_?._")
+_NO_COMPARISON = ("_!=_", "orValue")
+_BESIDE = {"_>_": 1, "_<_": -1}
+_Bindings = Mapping[str, Node]
+
+
+class Use(NamedTuple):
+    """One look-up that names what it wants."""
+
+    table: str
+    """``attributes`` or ``capacity``."""
+    domain: str
+    name: str
+    is_guarded: bool
+    """A device without it is no error at this place: ``has()``, ``?`` or ``in``."""
+
+
+def find_uses(tree: Node) -> tuple[Use, ...]:
+    """Each use once, in the order of the expression."""
+    return tuple(dict.fromkeys(_walk(tree, MappingProxyType({}))))
+
+
+def has_loose_table(tree: Node) -> bool:
+    """Whether a whole table is handed on, where nobody can give an unknown domain its empty map."""
+    for node in iter_nodes(tree):
+        match node:
+            case Call(function, (Name(), key)) if function in _LOOK_UPS:
+                loose: tuple[Node, ...] = (key,)
+            case Call("@in", (key, Name())):
+                loose = (key,)
+            case Call("size", (Name(),)):
+                loose = ()
+            case Loop(over=Name()):
+                loose = (node.start, node.condition, node.step, node.result)
+            case Loop(start=Name()) if node.is_binding:
+                loose = (node.result,)
+            case _:
+                loose = children(node)
+        if any(isinstance(one, Name) and one.name in _TABLES for one in loose):
+            return True
+    return False
+
+
+def find_comparisons(tree: Node) -> tuple[tuple[Use, object], ...]:
+    """Attributes with a value that satisfies a comparison: the literal, or the number beside it."""
+    return tuple(_walk_comparisons(tree, MappingProxyType({})))
+
+
+def _walk_comparisons(node: Node, bindings: _Bindings) -> Iterator[tuple[Use, object]]:
+    if isinstance(node, Call) and len(node.args) == 2 and node.function not in _NO_COMPARISON:
+        for (one, other), beyond in ((node.args, 1), (node.args[::-1], -1)):
+            use, literal = _use(_plain(one, bindings), bindings), _literal(other)
+            if use and type(literal) is int:
+                yield use, literal + beyond * _BESIDE.get(node.function, 0)
+            elif use and literal is not None:
+                yield use, literal
+    inner = bindings
+    if isinstance(node, Loop) and node.is_binding:
+        inner = {**bindings, node.result_variable: node.start}
+    for child in children(node):
+        yield from _walk_comparisons(child, inner)
+
+
+def _plain(node: Node, bindings: _Bindings) -> Node:
+    """Without ``orValue`` around it."""
+    node = _resolve(node, bindings)
+    return node.args[0] if isinstance(node, Call) and node.function == "orValue" else node
+
+
+def _literal(node: Node) -> object:
+    """A literal, or the first of a list of them."""
+    if isinstance(node, Literal) and node.items:
+        return _literal(node.items[0])
+    return node.value if isinstance(node, Const) else None
+
+
+def _walk(node: Node, bindings: _Bindings) -> Iterator[Use]:
+    use = _use(node, bindings)
+    if use:
+        yield use
+    if isinstance(node, Loop) and node.is_binding:
+        yield from _walk(node.start, bindings)
+        yield from _walk(node.result, {**bindings, node.result_variable: node.start})
+        return
+    for child in children(node):
+        yield from _walk(child, bindings)
+
+
+def _use(node: Node, bindings: _Bindings) -> Use | None:
+    match node:
+        case Select(operand, name, is_test):
+            place, is_guarded = _domain(operand, bindings), is_test
+        case Call(function, (operand, Const(str() as name))) if function in _LOOK_UPS:
+            place, is_guarded = _domain(operand, bindings), function != "_[_]"
+        case Call("@in", (Const(str() as name), operand)):
+            place, is_guarded = _domain(operand, bindings), True
+        case _:
+            return None
+    return Use(*place, name, is_guarded) if place else None
+
+
+def _domain(node: Node, bindings: _Bindings) -> tuple[str, str] | None:
+    """Table and domain, if the node is the map of one domain."""
+    node = _resolve(node, bindings)
+    match node:
+        case Call("orValue", (inner, _)):
+            return _domain(inner, bindings)
+        case Call(function, (outer, key)) if function in _LOOK_UPS:
+            outer, key = _resolve(outer, bindings), _resolve(key, bindings)
+            table = _TABLES.get(outer.name) if isinstance(outer, Name) else None
+            if table and isinstance(key, Const) and isinstance(key.value, str):
+                return table, key.value
+            if table and key == Name("device.driver"):
+                return table, OWN_DOMAIN
+    return None
+
+
+def _resolve(node: Node, bindings: _Bindings) -> Node:
+    seen = 0
+    while isinstance(node, Name) and node.name in bindings and seen < len(bindings):
+        node, seen = bindings[node.name], seen + 1
+    return node
