@@ -1,184 +1,176 @@
 """ResourceSlices -> the pools and devices that an allocator may use for one node.
 
-Source: ``staging/src/k8s.io/dynamic-resource-allocation/structured`` of Kubernetes. Not played: shared
-counters, amounts of capacity and binding conditions; a device that needs them is marked ``unsupported``.
+:class:`Inventory` reads the slices of the whole cluster once; :meth:`Inventory.pools_for` picks what reaches
+a node. The rules are those of ``staging/src/k8s.io/dynamic-resource-allocation/structured`` of Kubernetes.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from dranet.cel import Version
+from dranet.allocation.counters import InvalidCounters, check_references, parse_counters
+from dranet.allocation.devices import Candidate, CounterId, parse_device
+from dranet.allocation.nodes import JsonObject, Node, Reach
+from dranet.allocation.taints import TaintRule
 
-JsonObject = dict[str, Any]
+PoolId = tuple[str, str]
+"""Driver and pool."""
 
-DeviceId = tuple[str, str, str]
-"""Driver, pool, device."""
-
-_UNSUPPORTED = ("consumesCounters", "bindsToNode", "bindingConditions")
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The node to allocate for."""
-
-    name: str
-    labels: Mapping[str, str]
+_KNOWN = frozenset(
+    {"driver", "pool", "nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection", "devices"}
+    | {"sharedCounters", "skipNodeOperations"}
+)
+_KNOWN_OF_COUNTERS = frozenset({"value"})
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One device in a slice, with the node selection that applies to it."""
-
-    id: DeviceId
-    attributes: Mapping[str, tuple[str, Any]]
-    """Qualified name -> (type, value) as in ``DeviceAttribute``."""
-    capacity: Mapping[str, str]
-    taints: tuple[JsonObject, ...]
-    node_name: str
-    node_selector: JsonObject | None
-    shared: bool
-    """``allowMultipleAllocations``: each allocation gets a share of its own."""
-    unsupported: str
-    """A field of the device whose meaning is not played here, or empty."""
-
-    @property
-    def driver(self) -> str:
-        return self.id[0]
-
-    def __str__(self) -> str:
-        return "/".join(self.id)
-
-    def cel_attributes(self) -> dict[str, Any]:
-        return {
-            name: Version(value) if kind == "version" else value
-            for name, (kind, value) in self.attributes.items()
-        }
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """What of a pool reaches the node; ``defect`` says why nothing may be taken from it."""
+    """What of a pool reaches the node; with a defect nothing may be taken from it."""
 
     driver: str
     name: str
     devices: tuple[Candidate, ...]
-    defect: str = ""
+    """In the order of preference."""
+    elsewhere: tuple[Candidate, ...]
+    """In slices that reach the node, but not the node's."""
+    incomplete: str = ""
+    """Says why, if the driver has not published all of it (yet)."""
+    invalid: str = ""
+    """Says why, if what is published contradicts itself."""
+
+    @property
+    def id(self) -> PoolId:
+        return self.driver, self.name
+
+    @property
+    def defect(self) -> str:
+        """Why nothing may be taken from it."""
+        if self.incomplete:
+            return f"incomplete: {self.incomplete}"
+        return f"invalid: {self.invalid}" if self.invalid else ""
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.name}"
 
 
-def gather_pools(slices: Iterable[JsonObject], node: Node) -> tuple[Pool, ...]:
-    """Pools with at least one slice for the node, ordered by driver and name; devices in slice order."""
-    groups: dict[tuple[str, str], list[JsonObject]] = defaultdict(list)
-    for entry in slices:
-        groups[entry["spec"]["driver"], entry["spec"]["pool"]["name"]].append(entry)
-    pools = (_gather_pool(driver, name, groups[driver, name], node) for driver, name in sorted(groups))
-    return tuple(pool for pool in pools if pool is not None)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slice:
+    """One slice of the newest generation."""
+
+    name: str
+    expected: int
+    """How many slices the driver says there are."""
+    reach: Reach
+    per_device: bool
+    devices: tuple[Candidate, ...]
+
+    def reaches(self, node: Node) -> bool:
+        if self.per_device:
+            return any(device.reach.reaches(node) for device in self.devices)
+        return self.reach.reaches(node)
 
 
-def matches_node(selector: JsonObject, node: Node) -> bool:
-    """A ``v1.NodeSelector``: terms are alternatives, the requirements of one term all hold."""
-    return any(_term_matches(term, node) for term in selector.get("nodeSelectorTerms") or ())
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolSlices:
+    """A pool over all nodes: its newest generation, older ones are leftovers."""
+
+    driver: str
+    name: str
+    slices: tuple[_Slice, ...]
+    """By name."""
+    counters: Mapping[CounterId, int]
+    invalid: str
+    """What is wrong with the counters."""
+
+    def iter_devices(self) -> Iterator[Candidate]:
+        for entry in self.slices:
+            yield from entry.devices
+
+    def for_node(self, node: Node) -> Pool | None:
+        """``None`` if no slice of the newest generation reaches the node."""
+        reaching = [entry for entry in self.slices if entry.reaches(node)]
+        if not reaching:
+            return None
+        every = [device for entry in reaching for device in entry.devices]
+        here = tuple(device for device in every if device.reach.reaches(node))
+        elsewhere = tuple(device for device in every if not device.reach.reaches(node))
+        if len(self.slices) != reaching[0].expected:
+            incomplete = f"{len(self.slices)} of {reaching[0].expected} slices"
+            return Pool(self.driver, self.name, here, elsewhere, incomplete=incomplete)
+        return Pool(self.driver, self.name, here, elsewhere, invalid=_find_double(every) or self.invalid)
 
 
-def _gather_pool(driver: str, name: str, slices: Sequence[JsonObject], node: Node) -> Pool | None:
-    """The newest generation counts over the slices of every node: older ones are leftovers."""
-    newest = max(_generation(s) for s in slices)
+@dataclass(slots=True)
+class Inventory:
+    """The slices of a cluster, by pool."""
+
+    pools: dict[PoolId, PoolSlices] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, slices: Iterable[JsonObject], rules: Sequence[TaintRule] = ()) -> Inventory:
+        """All slices, whatever their node, with the taints that DeviceTaintRules add to their devices."""
+        groups: dict[PoolId, list[JsonObject]] = defaultdict(list)
+        for entry in slices:
+            groups[entry["spec"]["driver"], entry["spec"]["pool"]["name"]].append(entry)
+        return cls({key: _read_pool(key, groups[key], rules) for key in sorted(groups)})
+
+    def pools_for(self, node: Node) -> tuple[Pool, ...]:
+        """By driver and name; those with a device that must be readied before a pod is bound come last."""
+        found = (pool.for_node(node) for pool in self.pools.values())
+        pools = [pool for pool in found if pool is not None]
+        return tuple(sorted(pools, key=lambda pool: not pool.defect and _needs_binding(pool)))
+
+
+def _needs_binding(pool: Pool) -> bool:
+    return any("bindingConditions" in device.binding for device in (*pool.devices, *pool.elsewhere))
+
+
+def _read_pool(key: PoolId, bodies: Sequence[JsonObject], rules: Sequence[TaintRule]) -> PoolSlices:
+    newest = max(_generation(body) for body in bodies)
     current = sorted(
-        (s for s in slices if _generation(s) == newest), key=lambda s: str(s["metadata"]["name"])
+        (b for b in bodies if _generation(b) == newest), key=lambda b: str(b["metadata"]["name"])
     )
-    every = [candidate for entry in current for candidate in _iter_candidates(entry)]
-    devices = tuple(c for c in every if _reaches(c, node))
-    if not devices and not any(_slice_reaches(entry, node) for entry in current):
-        return None
-    expected = current[0]["spec"]["pool"]["resourceSliceCount"]
-    doubles = sorted(device for (_, _, device), n in Counter(c.id for c in every).items() if n > 1)
-    if len(current) != expected:
-        return Pool(driver, name, devices, f"incomplete: {len(current)} of {expected} slices")
-    return Pool(driver, name, devices, f"invalid: device {doubles[0]} twice" if doubles else "")
+    sets = [entry for body in current for entry in body["spec"].get("sharedCounters") or ()]
+    unknown = next(_unknown_of_counters(sets), "")
+    slices = tuple(_read_slice(body, unknown, rules) for body in current)
+    try:
+        counters = {} if unknown else parse_counters(sets)
+        if not unknown:
+            check_references(counters, (device for entry in slices for device in entry.devices))
+    except InvalidCounters as error:
+        return PoolSlices(*key, slices, {}, str(error))
+    return PoolSlices(*key, slices, counters, "")
 
 
-def _generation(entry: JsonObject) -> int:
-    return int(entry["spec"]["pool"].get("generation", 0))
-
-
-def _iter_candidates(entry: JsonObject) -> Iterable[Candidate]:
-    spec = entry["spec"]
-    for device in spec.get("devices") or ():
-        yield _parse_device(spec, device, device if spec.get("perDeviceNodeSelection") else spec)
-
-
-def _parse_device(spec: JsonObject, device: JsonObject, selection: JsonObject) -> Candidate:
-    driver = spec["driver"]
-    attributes = device.get("attributes") or {}
-    capacity = device.get("capacity") or {}
-    return Candidate(
-        id=(driver, spec["pool"]["name"], device["name"]),
-        attributes={qualify(name, driver): next(iter(value.items())) for name, value in attributes.items()},
-        capacity={qualify(name, driver): str(value["value"]) for name, value in capacity.items()},
-        taints=tuple(device.get("taints") or ()),
-        node_name=selection.get("nodeName", ""),
-        node_selector=selection.get("nodeSelector"),
-        shared=bool(device.get("allowMultipleAllocations")),
-        unsupported=_find_unsupported(device),
+def _read_slice(body: JsonObject, obstacle: str, rules: Sequence[TaintRule]) -> _Slice:
+    spec = body["spec"]
+    unknown = next((f"{key} is not modelled here" for key in spec if spec[key] and key not in _KNOWN), "")
+    return _Slice(
+        name=body["metadata"]["name"],
+        expected=int(spec["pool"]["resourceSliceCount"]),
+        reach=Reach.parse(spec),
+        per_device=bool(spec.get("perDeviceNodeSelection")),
+        devices=tuple(
+            parse_device(spec, device, unknown or obstacle, rules) for device in spec.get("devices") or ()
+        ),
     )
 
 
-def _find_unsupported(device: JsonObject) -> str:
-    """An allocation of a shared device takes of each of its capacities, all of it where nothing else is said;
-    without that count there would be more shares here than a real scheduler gives."""
-    if device.get("allowMultipleAllocations") and device.get("capacity"):
-        return "capacity that is shared"
-    return next((key for key in _UNSUPPORTED if device.get(key)), "")
+def _unknown_of_counters(sets: Iterable[JsonObject]) -> Iterator[str]:
+    for entry in sets:
+        for name, counter in (entry.get("counters") or {}).items():
+            for key in counter:
+                if key not in _KNOWN_OF_COUNTERS:
+                    yield f"{key} of the counter {entry['name']}.{name} is not modelled here"
 
 
-def qualify(name: str, driver: str) -> str:
-    """A name without a domain is in its driver's."""
-    return name if "/" in name else f"{driver}/{name}"
+def _generation(body: JsonObject) -> int:
+    return int(body["spec"]["pool"].get("generation", 0))
 
 
-def _slice_reaches(entry: JsonObject, node: Node) -> bool:
-    spec = entry["spec"]
-    if spec.get("perDeviceNodeSelection"):
-        return False
-    return _selection_reaches(spec.get("nodeName", ""), spec.get("nodeSelector"), node)
-
-
-def _reaches(candidate: Candidate, node: Node) -> bool:
-    return _selection_reaches(candidate.node_name, candidate.node_selector, node)
-
-
-def _selection_reaches(node_name: str, selector: JsonObject | None, node: Node) -> bool:
-    """Validation made sure that exactly one of the three is set; the third is ``allNodes``."""
-    if node_name:
-        return node_name == node.name
-    return selector is None or matches_node(selector, node)
-
-
-def _term_matches(term: JsonObject, node: Node) -> bool:
-    expressions = [(r, node.labels) for r in term.get("matchExpressions") or ()]
-    fields = [(r, {"metadata.name": node.name}) for r in term.get("matchFields") or ()]
-    return bool(expressions or fields) and all(
-        _requirement_holds(r, values) for r, values in expressions + fields
-    )
-
-
-def _requirement_holds(requirement: JsonObject, values: Mapping[str, str]) -> bool:
-    value = values.get(requirement["key"])
-    listed: Sequence[str] = requirement.get("values") or ()
-    match requirement["operator"]:
-        case "In":
-            return value in listed
-        case "NotIn":
-            return value not in listed
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt":
-            return value is not None and int(value) > int(listed[0])
-        case "Lt":
-            return value is not None and int(value) < int(listed[0])
-    return False
+def _find_double(devices: Iterable[Candidate]) -> str:
+    """Names must be unique in the slices that reach a node; nobody compares them with the others."""
+    doubles = [device for (_, _, device), n in Counter(c.id for c in devices).items() if n > 1]
+    return f"device {min(doubles)} twice" if doubles else ""

@@ -1,37 +1,50 @@
-"""A ResourceClaim's spec and its DeviceClasses -> the requests and constraints that an allocator works on."""
+"""A ResourceClaim's spec and its DeviceClasses -> the requests and constraints that an allocator works on.
+
+Parsed once, used for every node. A selector that does not compile is an error only when a device is asked
+about, as for a real scheduler: an alternative that is never reached does no harm.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 
-from dranet.allocation.pools import Candidate, JsonObject, qualify
+from dranet.allocation.capacity import Amounts, read_amounts
+from dranet.allocation.constraints import Constraint, parse_constraints
+from dranet.allocation.failures import AllocationError, Cause
+from dranet.allocation.nodes import JsonObject
 from dranet.cel import CelError, DeviceSelector
-from dranet.errors import ClaimError, Reason
 
-_UNSUPPORTED = ("capacity", "derivedAttributes")
+MAX_RESULTS_PER_CLAIM = 32
 
-
-class Unschedulable(ClaimError):
-    """No devices can be had for the pod now; it may be tried again when something changes."""
-
-    default_reason = Reason.DEVICE_NOT_FOUND
-
-
-class AllocationError(Unschedulable):
-    """The attempt broke off: a selector failed, a class is missing, a pool is in transition."""
+_KNOWN_OF_CLAIM = frozenset({"requests", "constraints", "config"})
+_KNOWN_OF_CLASS = frozenset({"selectors", "config", "extendedResourceName"})
+_KNOWN_OF_REQUEST = frozenset({"name", "exactly", "firstAvailable"})
+_KNOWN_OF_ALTERNATIVE = frozenset(
+    {"deviceClassName", "selectors", "allocationMode", "count", "tolerations", "capacity"}
+)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Selector:
     """One CEL selector and who wrote it."""
 
-    origin: str
-    selector: DeviceSelector
+    of_class: str
+    """The DeviceClass, or empty for the request's own."""
+    request: str
+    index: int
+    """Its place among the selectors of the same owner."""
+    expression: str
+    program: DeviceSelector | CelError
+    """The error if it does not compile."""
+
+    @property
+    def origin(self) -> str:
+        return f"DeviceClass {self.of_class}" if self.of_class else f"request {self.request}"
 
     def __str__(self) -> str:
-        return f"{self.origin} ({self.selector.expression})"
+        return f"selector of {self.origin} ({self.expression})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,11 +54,34 @@ class Alternative:
     name: str
     """``req`` or ``req/sub``, as the result will say."""
     class_name: str
+    class_configs: tuple[JsonObject, ...]
     selectors: tuple[Selector, ...]
+    """Those of the class first."""
+    expressions: tuple[str, ...]
+    """Of the selectors."""
     count: int | None
     """``None`` asks for all devices."""
     admin_access: bool
     tolerations: tuple[JsonObject, ...]
+    capacity: Mapping[str, object]
+    """What is asked of capacities, as written."""
+    constraints: tuple[Constraint, ...]
+    """Those of the claim that cover it."""
+    _asked: dict[str, Amounts] = field(default_factory=dict)
+
+    def asked_of(self, driver: str) -> Amounts:
+        """Amounts by qualified name, for a device of this driver.
+
+        Raises:
+            AllocationError: an amount that is none, or one capacity under both of its names.
+        """
+        if driver not in self._asked:
+            try:
+                self._asked[driver] = read_amounts(self.capacity, driver)
+            except CelError as error:
+                what = f"request {self.name}: {error.message}"
+                raise AllocationError(what, Cause.CAPACITY_INVALID, request=self.name) from error
+        return self._asked[driver]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,119 +90,111 @@ class Request:
     alternatives: tuple[Alternative, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
-    """``matchAttribute`` (``distinct`` false) or ``distinctAttribute`` over some or all requests."""
-
-    attribute: str
-    distinct: bool
-    requests: frozenset[str]
-
-    def __str__(self) -> str:
-        return f"{'distinctAttribute' if self.distinct else 'matchAttribute'} {self.attribute}"
-
-    def covers(self, request: str) -> bool:
-        return covers(self.requests, request)
-
-    def value_of(self, candidate: Candidate) -> tuple[str, Any] | None:
-        """Type and value of the attribute, by qualified name or by the driver's own."""
-        found = candidate.attributes.get(qualify(self.attribute, candidate.driver))
-        if found is not None and isinstance(found[1], list):
-            raise AllocationError(f"{self} on {candidate}: list attributes are not played here")
-        return found
-
-    def accepts(self, candidate: Candidate, others: Sequence[Candidate]) -> bool:
-        """Whether ``candidate`` fits beside the devices chosen so far for the covered requests."""
-        value = self.value_of(candidate)
-        if value is None:
-            return False
-        values = [self.value_of(other) for other in others]
-        return value not in values if self.distinct else all(value == other for other in values)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ClaimView:
     """One claim to allocate."""
 
     label: str
+    """``namespace/name``."""
     requests: tuple[Request, ...]
     constraints: tuple[Constraint, ...]
     configs: tuple[JsonObject, ...]
 
 
 def parse_claim(claim: JsonObject, classes: Mapping[str, JsonObject]) -> ClaimView:
-    """Raises :class:`AllocationError` for a class that does not exist, a selector that does not compile,
-    or a feature that is not played here."""
+    """One claim with the DeviceClasses by name.
+
+    Raises:
+        AllocationError: a class that does not exist, or a feature that is not modelled here.
+    """
     metadata, devices = claim["metadata"], claim["spec"].get("devices") or {}
-    return ClaimView(
-        label=f"{metadata.get('namespace', '')}/{metadata['name']}",
-        requests=tuple(_parse_request(request, classes) for request in devices.get("requests") or ()),
-        constraints=tuple(_parse_constraint(entry) for entry in devices.get("constraints") or ()),
-        configs=tuple(devices.get("config") or ()),
-    )
+    label = f"{metadata.get('namespace', '')}/{metadata['name']}"
+    _refuse_unknown(devices, _KNOWN_OF_CLAIM, "spec.devices", label)
+    constraints = parse_constraints(devices.get("constraints") or (), label)
+    context = _Context(label, constraints, classes)
+    requests = tuple(_parse_request(request, context) for request in devices.get("requests") or ())
+    return ClaimView(label, requests, constraints, tuple(devices.get("config") or ()))
 
 
-def covers(requests: frozenset[str], name: str) -> bool:
-    """An empty list covers all; a request's own name covers its alternatives."""
-    return not requests or not requests.isdisjoint({name, name.partition("/")[0]})
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the requests of one claim are read with."""
+
+    claim: str
+    constraints: tuple[Constraint, ...]
+    classes: Mapping[str, JsonObject]
 
 
-def tolerates(tolerations: Sequence[JsonObject], taint: JsonObject) -> bool:
-    """Whether a taint keeps no device from this request; only NoSchedule and NoExecute ever do."""
-    if taint.get("effect") not in ("NoSchedule", "NoExecute"):
-        return True
-    return any(_tolerates(toleration, taint) for toleration in tolerations)
-
-
-def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint["effect"]:
-        return False
-    if toleration.get("key") and toleration["key"] != taint["key"]:
-        return False
-    if toleration.get("operator", "Equal") == "Exists":
-        return True
-    return bool(toleration.get("key")) and toleration.get("value", "") == taint.get("value", "")
-
-
-def _parse_request(request: JsonObject, classes: Mapping[str, JsonObject]) -> Request:
-    name = request["name"]
+def _parse_request(request: JsonObject, context: _Context) -> Request:
+    name, claim = request["name"], context.claim
+    _refuse_unknown(request, _KNOWN_OF_REQUEST, f"request {name}", claim)
     if "exactly" in request:
-        return Request(name, (_parse_alternative(name, request["exactly"], classes),))
+        known = _KNOWN_OF_ALTERNATIVE | {"adminAccess"}
+        return Request(name, (_parse_alternative(name, request["exactly"], context, known),))
+    known = _KNOWN_OF_ALTERNATIVE | {"name"}
     subrequests = request.get("firstAvailable") or ()
-    return Request(name, tuple(_parse_alternative(f"{name}/{s['name']}", s, classes) for s in subrequests))
+    if not subrequests:
+        what = f"claim {claim}: request {name}: a request of another kind is not modelled here"
+        raise AllocationError(what, Cause.NOT_MODELLED, claim=claim, request=name)
+    options = (_parse_alternative(f"{name}/{s['name']}", s, context, known) for s in subrequests)
+    return Request(name, tuple(options))
 
 
-def _parse_alternative(name: str, exact: JsonObject, classes: Mapping[str, JsonObject]) -> Alternative:
-    class_name = exact["deviceClassName"]
-    if class_name not in classes:
-        raise AllocationError(f"request {name}: DeviceClass {class_name} does not exist")
-    unsupported = next((key for key in _UNSUPPORTED if exact.get(key)), "")
-    if unsupported:
-        raise AllocationError(f"request {name}: {unsupported} is not played here")
-    of_class = classes[class_name].get("spec") or {}
+def _parse_alternative(name: str, body: JsonObject, context: _Context, known: frozenset[str]) -> Alternative:
+    claim, where, class_name = context.claim, f"request {name}", body["deviceClassName"]
+    _refuse_unknown(body, known, where, claim)
+    if class_name not in context.classes:
+        what = f"claim {claim}: {where}: DeviceClass {class_name} does not exist"
+        raise AllocationError(what, Cause.CLASS_MISSING, claim=claim, request=name)
+    of_class = context.classes[class_name].get("spec") or {}
+    _refuse_unknown(of_class, _KNOWN_OF_CLASS, f"DeviceClass {class_name}", claim)
+    capacity = body.get("capacity") or {}
+    _refuse_unknown(capacity, frozenset({"requests"}), f"{where}: capacity", claim)
+    selectors = (
+        *_parse_selectors(of_class, class_name, name, claim),
+        *_parse_selectors(body, "", name, claim),
+    )
     return Alternative(
         name=name,
         class_name=class_name,
-        selectors=(
-            *_parse_selectors(f"selector of DeviceClass {class_name}", of_class),
-            *_parse_selectors(f"selector of request {name}", exact),
-        ),
-        count=None if exact.get("allocationMode") == "All" else int(exact.get("count") or 1),
-        admin_access=bool(exact.get("adminAccess")),
-        tolerations=tuple(exact.get("tolerations") or ()),
+        class_configs=tuple(of_class.get("config") or ()),
+        selectors=selectors,
+        expressions=tuple(selector.expression for selector in selectors),
+        count=_parse_count(body, where, claim),
+        admin_access=bool(body.get("adminAccess")),
+        tolerations=tuple(body.get("tolerations") or ()),
+        capacity=capacity.get("requests") or {},
+        constraints=tuple(c for c in context.constraints if c.covers(name)),
     )
 
 
-def _parse_selectors(origin: str, owner: JsonObject) -> Iterator[Selector]:
-    for entry in owner.get("selectors") or ():
-        try:
-            yield Selector(origin, DeviceSelector.compile(entry["cel"]["expression"]))
-        except CelError as error:
-            raise AllocationError(f"{origin}: {error}") from error
+def _parse_count(body: JsonObject, where: str, claim: str) -> int | None:
+    mode = body.get("allocationMode") or "ExactCount"
+    if mode not in ("ExactCount", "All"):
+        what = f"claim {claim}: {where}: the allocationMode {mode} is not modelled here"
+        raise AllocationError(what, Cause.NOT_MODELLED, claim=claim)
+    return None if mode == "All" else int(body.get("count") or 1)
 
 
-def _parse_constraint(entry: JsonObject) -> Constraint:
-    distinct = entry.get("distinctAttribute")
-    return Constraint(
-        distinct or entry["matchAttribute"], bool(distinct), frozenset(entry.get("requests") or ())
-    )
+def _parse_selectors(owner: JsonObject, of_class: str, request: str, claim: str) -> Iterator[Selector]:
+    for index, entry in enumerate(owner.get("selectors") or ()):
+        where = f"selector #{index} of {f'DeviceClass {of_class}' if of_class else f'request {request}'}"
+        _refuse_unknown(entry, frozenset({"cel"}), where, claim)
+        expression = entry["cel"]["expression"]
+        yield Selector(of_class, request, index, expression, _compile(expression))
+
+
+@lru_cache(maxsize=512)
+def _compile(expression: str) -> DeviceSelector | CelError:
+    try:
+        return DeviceSelector.compile(expression)
+    except CelError as error:
+        return error
+
+
+def _refuse_unknown(body: JsonObject, known: frozenset[str], where: str, claim: str) -> None:
+    """What is not known here could change the outcome; what is not set cannot."""
+    unknown = next((key for key, value in body.items() if value and key not in known), "")
+    if unknown:
+        what = f"claim {claim}: {where}: {unknown} is not modelled here"
+        raise AllocationError(what, Cause.NOT_MODELLED, claim=claim)

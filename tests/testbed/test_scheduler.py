@@ -193,6 +193,30 @@ async def test_a_selector_that_fails_is_told_as_the_schedulers_error(cluster: Cl
     assert (await cluster.wait_message("p", "'nothing'"))["reason"] == "SchedulerError"
 
 
+async def test_what_claims_have_of_a_shared_device_is_not_given_again(cluster: Cluster) -> None:
+    """Through the server: amounts come back as it spells them."""
+    await cluster.add_node("a")
+    await cluster.add_class()
+    shared = {"name": "eth1", "allowMultipleAllocations": True, "capacity": {"bw": {"value": "100G"}}}
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "dra.net", "nodeName": "a", "pool": pool, "devices": [shared]}
+    await cluster.client.create(paths.RESOURCE_SLICES, {"metadata": {"name": "slice-a"}, "spec": spec})
+    for name in ("one", "two"):
+        asked = claim_spec()
+        asked["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"bw": "60000M"}}
+        body = {"metadata": {"name": name}, "spec": asked}
+        await cluster.client.create(paths.resource_claims("default"), body)
+        await cluster.add_pod(f"pod-{name}", nic=name)
+        if name == "one":
+            await cluster.wait_bound("pod-one")
+    await cluster.wait_message("pod-two", "dra.net/bw: 40G left, 60G asked for")
+    (result,) = (await cluster.claim("one"))["status"]["allocation"]["devices"]["results"]
+
+    assert (result["consumedCapacity"], bool(result["shareID"])) == ({"bw": "60G"}, True)
+    await cluster.finish("pod-one")
+    assert await cluster.wait_bound("pod-two") == "a"
+
+
 async def test_what_a_pod_lacks_is_told_and_mended_by_making_it(cluster: Cluster) -> None:
     await cluster.add_node("a")
     await cluster.add_pod("p", nic="c")

@@ -14,14 +14,16 @@ from datetime import UTC, datetime
 
 from dranet.allocation.allocator import (
     AllocationError,
+    Attempt,
     ClusterDevices,
+    Ending,
     Node,
     Unschedulable,
-    allocate,
     read_devices_in_use,
+    summarize,
 )
-from dranet.allocation.pools import matches_node
-from dranet.allocation.requests import tolerates
+from dranet.allocation.nodes import matches_node
+from dranet.allocation.taints import AppliedTaint, find_untolerated
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.testbed.scheduler.controllers import FINALIZER, is_finished, is_owned
@@ -106,26 +108,30 @@ class Scheduler(Reconciler):
     def _place(self, pod: JsonObject, claims: Sequence[JsonObject]) -> _Placement:
         """The first node that fits; raises with what each node lacks. A failed attempt ends the search."""
         nodes = self.mirror.items(paths.NODES)
+        pending = [claim for claim in claims if not _allocation(claim)]
+        attempt = Attempt(pending, self._devices()) if pending else None
         reasons = []
         for node in nodes:
             try:
-                return self._fit(pod, claims, node)
+                return self._fit(pod, claims, attempt, node)
             except AllocationError:
                 raise
             except Unschedulable as error:
                 reasons.append(f"node {node['metadata']['name']}: {error}")
         raise Unschedulable(f"0/{len(nodes)} nodes are available: {'; '.join(reasons) or 'there is no node'}")
 
-    def _fit(self, pod: JsonObject, claims: Sequence[JsonObject], node: JsonObject) -> _Placement:
-        view = Node(node["metadata"]["name"], node["metadata"].get("labels") or {})
+    def _fit(
+        self, pod: JsonObject, claims: Sequence[JsonObject], attempt: Attempt | None, node: JsonObject
+    ) -> _Placement:
+        view = Node.parse(node)
         _check_node(pod, node, view)
-        pending = [claim for claim in claims if not _allocation(claim)]
         for claim in claims:
             selector = (_allocation(claim) or {}).get("nodeSelector")
             if selector and not matches_node(selector, view):
                 raise Unschedulable(f"resourceclaim {claim['metadata']['name']} is allocated elsewhere")
-        allocations = allocate(pending, view, self._devices()) if pending else ()
-        named = zip((claim["metadata"]["name"] for claim in pending), allocations, strict=True)
+        allocations = _allocate(attempt, view) if attempt else ()
+        pending = (claim["metadata"]["name"] for claim in claims if not _allocation(claim))
+        named = zip(pending, allocations, strict=True)
         return _Placement(view.name, dict(named))
 
     def _devices(self) -> ClusterDevices:
@@ -189,6 +195,15 @@ class Scheduler(Reconciler):
         self.mirror.put(_PODS, await self.client.patch(path, body))
 
 
+def _allocate(attempt: Attempt, node: Node) -> tuple[JsonObject, ...]:
+    outcome = attempt.on(node)
+    if outcome.error:
+        raise outcome.error
+    if outcome.ending is not Ending.ALLOCATED:
+        raise Unschedulable(summarize(outcome))
+    return attempt.allocations(outcome)
+
+
 def _check_node(pod: JsonObject, node: JsonObject, view: Node) -> None:
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
@@ -196,9 +211,10 @@ def _check_node(pod: JsonObject, node: JsonObject, view: Node) -> None:
     for key, value in (pod["spec"].get("nodeSelector") or {}).items():
         if view.labels.get(key) != value:
             raise Unschedulable(f"does not match the pod's node selector {key}={value}")
-    for taint in spec.get("taints") or ():
-        if not tolerates(pod["spec"].get("tolerations") or (), taint):
-            raise Unschedulable(f"has the taint {taint['key']} that the pod does not tolerate")
+    taints = [AppliedTaint.parse(taint) for taint in spec.get("taints") or ()]
+    untolerated = find_untolerated(taints, pod["spec"].get("tolerations") or ())
+    if untolerated:
+        raise Unschedulable(f"has the taint {untolerated.key} that the pod does not tolerate")
 
 
 def _allocation(claim: JsonObject) -> JsonObject | None:
