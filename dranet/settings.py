@@ -47,6 +47,15 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class PublishGpus(StrEnum):
+    """Whether GPUs are devices of this driver."""
+
+    AUTO = "auto"
+    """Where nobody else gives them to pods on this node."""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
 class HealthTaints(StrEnum):
     """What the taint of a device that carries nothing does; ``off`` is no taints at all."""
 
@@ -93,6 +102,11 @@ def _absolute_path(value: object) -> Path:
 
 def _absolute_path_or_none(value: object) -> Path | None:
     return None if value in ("", None) else _absolute_path(value)
+
+
+def _absolute_paths(value: object) -> tuple[Path, ...]:
+    paths = value if isinstance(value, tuple) else _words(value)
+    return tuple(_absolute_path(path) for path in paths)
 
 
 def _words(value: object) -> tuple[str, ...]:
@@ -183,7 +197,7 @@ class Settings:
     kubelet_root: Path = _setting(
         Path("/var/lib/kubelet"),
         _absolute_path,
-        "the kubelet's root folder; plugins/ and plugins_registry/ lie below it",
+        "the kubelet's root folder; plugins/, plugins_registry/ and pod-resources/ lie below it",
     )
     state_dir: Path = _setting(
         Path("/var/lib/dranet"), _absolute_path, "folder of the prepared-claims store and the ready files"
@@ -271,10 +285,23 @@ class Settings:
         "kinds of software links to offer although they usually belong to the node, e.g. veth,vxlan; never "
         "the uplink, nor what is tied to it",
     )
-    publish_gpus: bool = _setting(
-        True,
-        _boolean,
-        "publish GPUs as devices of this driver; turn it off where a vendor's driver does",
+    publish_gpus: PublishGpus = _setting(
+        PublishGpus.AUTO,
+        _one_of(PublishGpus),
+        "publish GPUs as devices of this driver: auto (where no DRA driver and no device plugin of the "
+        "vendor serves this node), always or never; in any case NICs say which GPUs are near",
+    )
+    gpu_return_seconds: float = _setting(
+        300.0,
+        _seconds(0),
+        "with publish_gpus auto: GPUs that somebody else served, or may yet serve after a boot, are "
+        "offered when nobody has for so long; longer than an update of the vendor's driver takes",
+    )
+    vendor_cdi_dirs: tuple[Path, ...] = _setting(
+        (Path("/etc/cdi"), Path("/var/run/cdi")),
+        _absolute_paths,
+        "folders in which the runtime looks for CDI specs, as far as they are mounted here: a GPU of this "
+        "driver is given by its vendor's CDI device where one of them has it; empty: by its device nodes",
     )
     device_metadata: bool = _setting(
         True,
@@ -335,6 +362,11 @@ class Settings:
     def dra_socket(self) -> Path:
         """Of this instance, where the kubelet calls it."""
         return self.sockets_of(self.pod_uid)[0]
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        """Where the kubelet tells what it gave to pods."""
+        return self.kubelet_root / "pod-resources" / "kubelet.sock"
 
     @property
     def registration_socket(self) -> Path:

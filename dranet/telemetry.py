@@ -68,6 +68,12 @@ class InventoryMetrics:
         self.warnings = Gauge(
             "dranet_inventory_warnings", "Odd things that the last scan met; the log has them.", registry=r
         )
+        self.gpus = Gauge(
+            "dranet_inventory_gpus",
+            "GPUs of the node: ours to offer, left to others, or unknown before the cluster has been asked.",
+            ["state"],
+            registry=r,
+        )
         self.attributes_file_ok = Gauge(
             "dranet_inventory_attributes_file_ok",
             "0 while the operator's attributes file cannot be used as it is now.",
@@ -173,6 +179,36 @@ class HealthMetrics:
         )
 
 
+class AlignmentMetrics:
+    """How near the network devices of pods are to their GPUs."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.devices = Gauge(
+            "dranet_alignment_devices",
+            "Network devices in pods now, by their distance to the GPU that they are for: PIX, PXB, PHB, "
+            "NODE, SYS, unknown, or none for a pod without GPUs.",
+            ["level"],
+            registry=r,
+        )
+        self.verdicts = Counter(
+            "dranet_alignment_verdicts_total",
+            "Verdicts on network devices of pods with GPUs, by that distance; a new one when it changes.",
+            ["level"],
+            registry=r,
+        )
+        self.worse = Counter(
+            "dranet_alignment_worse_than_possible_total",
+            "Network devices that pods got although the node had a nearer one, counted anew by each start of "
+            "the driver.",
+            registry=r,
+        )
+        self.worse_now = Gauge(
+            "dranet_alignment_devices_worse_than_possible",
+            "Network devices in pods now although the node had a nearer one: TopologyAligned is False.",
+            registry=r,
+        )
+
+
 class SliceMetrics:
     """What publishing the node's ResourceSlices tells."""
 
@@ -248,6 +284,7 @@ class Metrics:
         self.reports = ReportMetrics(r)
         self.store = StoreMetrics(r)
         self.slices = SliceMetrics(r)
+        self.alignment = AlignmentMetrics(r)
         self.not_restored = Counter(
             "dranet_host_state_not_restored_total",
             "Parts of a link's host state that a release could not give back; the log and the node's Events "

@@ -100,7 +100,8 @@ def test_every_setting_has_a_help_text_and_two_spellings_and_accepts_its_own_def
         assert setting.flag.startswith("--")
         assert setting.environment.startswith("DRANET_")
         assert setting.accept(setting.default) == setting.default
-        as_text = "" if setting.default in ((), None) else str(setting.default)
+        words = setting.default if isinstance(setting.default, tuple) else (setting.default,)
+        as_text = "" if setting.default is None else ",".join(map(str, words))
         if as_text or not isinstance(setting.default, str):
             assert setting.accept(as_text) == setting.default
 
@@ -108,7 +109,8 @@ def test_every_setting_has_a_help_text_and_two_spellings_and_accepts_its_own_def
 @pytest.mark.parametrize(
     ("name", "value", "complaint"),
     [
-        ("publish_gpus", "maybe", "true or false"),
+        ("publish_gpus", "true", "one of auto, always, never"),
+        ("move_ib_interfaces", "maybe", "true or false"),
         ("rescan_seconds", "soon", "number of seconds"),
         ("rescan_seconds", "nan", "number of seconds"),
         ("hook_budget_seconds", "31", "from 0.1 to 30"),
@@ -132,9 +134,10 @@ def test_a_value_out_of_its_kind_is_refused_with_what_it_must_be(
 
 def test_a_file_may_hold_typed_values(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("publish_gpus: false\nrescan_seconds: 30\nlog_level: debug\n")
+    file.write_text("publish_gpus: never\nmove_ib_interfaces: false\nrescan_seconds: 30\nlog_level: debug\n")
     settings = load_settings({}, {}, file)
-    assert (settings.publish_gpus, settings.rescan_seconds, settings.log_level) == (False, 30.0, "debug")
+    assert (settings.publish_gpus, settings.move_ib_interfaces) == ("never", False)
+    assert (settings.rescan_seconds, settings.log_level) == (30.0, "debug")
 
 
 def test_lists_are_words_between_commas_and_lists_in_a_file(tmp_path: Path) -> None:

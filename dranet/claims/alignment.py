@@ -1,92 +1,112 @@
-"""How near a network device is to the GPUs of its pod: the condition ``TopologyAligned``.
-
-From what the records of the pod say of its devices when they were prepared, so a restart gives the same
-verdict. Of several GPUs the nearest counts: in a pod with eight of each, every NIC has its own.
+"""How near a network device is to the GPUs of its pod, in words: the condition ``TopologyAligned`` and what
+stands in the entry's data. :mod:`dranet.claims.verdict` judges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from typing import Any
 
-from dranet.model.claim import Claim
-from dranet.model.device import Device, DeviceKind
-from dranet.model.plan import PreparedClaim
-from dranet.model.status import Condition, ConditionReason, ConditionType, DeviceStatus
+from dranet.claims.verdict import Better, Measured, Verdict
+from dranet.model.distance import Distance
+from dranet.model.pod_gpu import Doubt, GpuSource, PodGpu
+from dranet.model.status import Condition, ConditionReason, ConditionType
 
+JsonObject = dict[str, Any]
 
-def find_gpus(records: Iterable[PreparedClaim]) -> tuple[Device, ...]:
-    """The GPUs that a pod has from this driver by these claims, those of admin access left out."""
-    return tuple(
-        prepared.device
-        for record in records
-        for prepared in record.devices
-        if prepared.device.kind is DeviceKind.GPU and not prepared.admin_access
-    )
+MAX_GPUS_IN_DATA = 16
+"""More than any node has; the nearest of them."""
+MAX_DOUBTS_IN_MESSAGE = 4
 
-
-def judge(device: Device, gpus: Sequence[Device]) -> Condition | None:
-    """The verdict for one network device; ``None`` where there is no GPU to be near to."""
-    if not gpus:
-        return None
-    roots = [gpu for gpu in gpus if device.pcie_root and gpu.pcie_root == device.pcie_root]
-    if roots:
-        nearest = max(roots, key=lambda gpu: _shared_bridges(device, gpu))
-        bridge = " and PCIe bridge" if _shared_bridges(device, nearest) else ""
-        where = f"{nearest.name}: the same PCIe root{bridge} ({device.pcie_root})"
-        return _condition(True, ConditionReason.SAME_PCIE_ROOT, where)
-    known = [gpu for gpu in gpus if gpu.numa_node is not None]
-    if device.numa_node is None or not known:
-        return _condition(None, ConditionReason.PLACE_UNKNOWN, "the node does not tell the NUMA node")
-    near = [gpu.name for gpu in known if gpu.numa_node == device.numa_node]
-    if near:
-        where = f"{near[0]}: the same NUMA node {device.numa_node}, another PCIe root"
-        return _condition(True, ConditionReason.SAME_NUMA_NODE, where)
-    if len(known) < len(gpus):
-        return _condition(None, ConditionReason.PLACE_UNKNOWN, "the node does not tell the NUMA node of all")
-    far = ", ".join(f"{gpu.name} on NUMA node {gpu.numa_node}" for gpu in gpus)
-    return _condition(False, ConditionReason.FAR_FROM_GPUS, f"NUMA node {device.numa_node}; {far}")
+_REASONS = {
+    Distance.PIX: ConditionReason.SAME_PCIE_SWITCH,
+    Distance.PXB: ConditionReason.SAME_PCIE_ROOT,
+    Distance.PHB: ConditionReason.SAME_PCIE_ROOT,
+    Distance.NODE: ConditionReason.SAME_NUMA_NODE,
+    Distance.SYS: ConditionReason.NEAREST_POSSIBLE,
+}
 
 
-def judge_by_claim(claim: Claim, statuses: Sequence[DeviceStatus]) -> Sequence[DeviceStatus]:
-    """Say of attached network devices without a verdict that devices of other drivers came with them.
-
-    Where those sit is not known here. Nobody but the claim itself tells that they are there.
-    """
-    drivers = {status.driver for status in statuses}
-    others = dict.fromkeys(result.driver for result in claim.results if result.driver not in drivers)
-    if not others:
-        return statuses
-    where = f"devices of {', '.join(others)}: this driver does not know where they sit"
-    unknown = _condition(None, ConditionReason.OTHER_DRIVERS_DEVICES, where)
-    return [
-        replace(status, conditions=tuple(_insert(status.conditions, unknown)))
-        if _is_attached(status)
-        else status
-        for status in statuses
-    ]
+def build_condition(verdict: Verdict) -> Condition:
+    """True: as near as the node could have given, the reason says how near. False: something nearer was
+    there, and the message names it. Unknown: why."""
+    if verdict.is_told_worse:
+        return _condition(False, ConditionReason.WORSE_THAN_POSSIBLE, _describe_worse(verdict))
+    if verdict.is_unclear:
+        return _describe_doubts(verdict)
+    if verdict.distance is None:
+        return _condition(None, ConditionReason.PLACE_UNKNOWN, _describe_unknown(verdict))
+    return _condition(True, _REASONS[verdict.distance], _describe_aligned(verdict, verdict.distance))
 
 
-def _shared_bridges(device: Device, other: Device) -> int:
-    """Bridges and switch ports from below the root down that both are below of."""
-    count = 0
-    for one, two in zip(device.pci_path[:-1], other.pci_path[:-1], strict=False):
-        if one != two:
-            break
-        count += 1
-    return count
+def build_alignment(verdict: Verdict) -> JsonObject:
+    """The same for programs: this device's row of the table of distances, and the verdict on it."""
+    data: JsonObject = {"distance": _name(verdict.distance)}
+    if verdict.gpu is not None:
+        data |= {"gpu": verdict.gpu.name, "gpuSource": str(verdict.gpu.source)}
+    data["best"] = _name(None if verdict.is_unclear else verdict.best)
+    if verdict.better is not None and verdict.is_told_worse:
+        data["better"] = _describe_better(verdict.better)
+    nearest = sorted(verdict.row, key=_nearness)[:MAX_GPUS_IN_DATA]
+    return {**data, "distances": {gpu.name: _name(found) for gpu, found in sorted(nearest, key=_gpu_name)}}
 
 
-def _is_attached(status: DeviceStatus) -> bool:
-    return any(c.type is ConditionType.ATTACHED and c.status for c in status.conditions)
+def _nearness(measured: Measured) -> int:
+    return len(Distance) if measured.distance is None else measured.distance
 
 
-def _insert(conditions: Iterable[Condition], verdict: Condition) -> Iterator[Condition]:
-    """With the verdict, unless there is one."""
-    given = tuple(conditions)
-    yield from given
-    if not any(condition.type is ConditionType.ALIGNED for condition in given):
-        yield verdict
+def _gpu_name(measured: Measured) -> str:
+    return measured.gpu.name
+
+
+def _name(value: Distance | None) -> str:
+    return "unknown" if value is None else value.name
+
+
+def _describe_better(better: Better) -> JsonObject:
+    data: JsonObject = {"device": better.candidate.device.name, "distance": better.distance.name}
+    data["gpu"] = better.gpu.name
+    return {**data, "claim": better.candidate.holder} if better.candidate.holder else data
+
+
+def _describe_aligned(verdict: Verdict, found: Distance) -> str:
+    limit = "" if found is Distance.PIX else "; nothing nearer on this node"
+    return f"{_describe_pair(verdict.gpu, found)}{limit}"
+
+
+def _describe_worse(verdict: Verdict) -> str:
+    assert verdict.distance is not None
+    text = _describe_pair(verdict.gpu, verdict.distance)
+    if verdict.better is None:
+        return f"{text}; {_name(verdict.best)} was possible"
+    candidate, gpu, found = verdict.better.candidate, verdict.better.gpu, verdict.better.distance
+    to = "it" if gpu is verdict.gpu else gpu.name
+    held = f"held by claim {candidate.holder}" if candidate.holder else "free"
+    return f"{text}; {candidate.device.name} is {found.name} to {to} and {held}"
+
+
+def _describe_pair(gpu: PodGpu | None, found: Distance) -> str:
+    assert gpu is not None
+    told = "" if gpu.source is GpuSource.CLAIM else f" (known from {gpu.told_by or gpu.source.meaning})"
+    return f"{found.name} to {gpu.name}{told}: {found.meaning}"
+
+
+def _describe_unknown(verdict: Verdict) -> str:
+    if verdict.gpu is None:
+        return "the node does not tell where the GPU sits"
+    return f"the node does not tell how far it is from {verdict.gpu.name}"
+
+
+def _describe_doubts(verdict: Verdict) -> Condition:
+    told = list(verdict.doubts[:MAX_DOUBTS_IN_MESSAGE])
+    more = len(verdict.doubts) - len(told)
+    text = "; ".join([*(doubt.text for doubt in told), *([f"and {more} more"] if more else [])])
+    is_other: bool = all(map(_is_other_driver, verdict.doubts))
+    reason = ConditionReason.OTHER_DRIVERS_DEVICES if is_other else ConditionReason.GPUS_UNCLEAR
+    return _condition(None, reason, text)
+
+
+def _is_other_driver(doubt: Doubt) -> bool:
+    return doubt.is_other_driver
 
 
 def _condition(status: bool | None, reason: ConditionReason, message: str) -> Condition:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dranet.claims.alignment import judge
-from dranet.claims.report_data import build_data
+from dranet.claims.alignment import build_alignment, build_condition
+from dranet.claims.report_data import DATA_KEYS, JsonObject, build_data
+from dranet.claims.verdict import Verdict
 from dranet.errors import DranetError
 from dranet.model.claim import AllocationResult
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import DeviceKind
 from dranet.model.plan import MoveRdma, PreparedDevice
 from dranet.model.status import AttachedLink, Condition, ConditionReason, ConditionType, DeviceStatus
 
@@ -59,18 +60,11 @@ def find_attached(prepared: PreparedDevice, links: Iterable[AttachedLink]) -> At
     return next((link for link in links if (link.device, link.pod_ifname) == wanted), None)
 
 
-def report_attached(
-    driver: str, prepared: PreparedDevice, link: AttachedLink | None, gpus: Sequence[Device] = ()
-) -> DeviceStatus:
-    """The device is in the pod; ``link`` is as read back there, ``None`` for a device without one.
-
-    ``gpus`` are those that the pod has from this driver.
-    """
+def report_attached(driver: str, prepared: PreparedDevice, link: AttachedLink | None) -> DeviceStatus:
+    """The device is in the pod; ``link`` is as read back there, ``None`` for a device without one."""
     if prepared.plan is None:
         return report_prepared(driver, prepared)
-    verdict = judge(prepared.device, gpus)
-    status = _status(driver, prepared, (*_ready(prepared), *((verdict,) if verdict else ())))
-    status = replace(status, data=build_data(prepared, link))
+    status = replace(_status(driver, prepared, _ready(prepared)), data=build_data(prepared, link))
     if link is None:
         return status
     return replace(
@@ -78,6 +72,43 @@ def report_attached(
         interface_name=link.pod_ifname,
         hardware_address=link.mac,
         ips=tuple(dict.fromkeys(link.addresses))[:MAX_IPS],
+    )
+
+
+def add_verdict(status: DeviceStatus, verdict: Verdict) -> DeviceStatus:
+    """Say of a device that is in its pod how near its GPUs are."""
+    known = {**status.data, "alignment": build_alignment(verdict)}
+    return replace(
+        status,
+        conditions=(*status.conditions, build_condition(verdict)),
+        data={key: known[key] for key in DATA_KEYS if key in known},
+    )
+
+
+def has_verdict(entry: JsonObject) -> bool:
+    """Whether an entry of the claim's status says how near its device is to GPUs."""
+    return any(condition.get("type") == ConditionType.ALIGNED for condition in entry.get("conditions") or ())
+
+
+def keep_verdict(status: DeviceStatus, entry: JsonObject) -> DeviceStatus:
+    """The same as the entry says."""
+    found = [c for c in entry.get("conditions") or () if c.get("type") == ConditionType.ALIGNED]
+    kept = (
+        Condition(
+            ConditionType.ALIGNED,
+            {"True": True, "False": False}.get(str(c.get("status"))),
+            str(c.get("reason") or ""),
+            str(c.get("message") or ""),
+        )
+        for c in found
+    )
+    known = dict(status.data)
+    if found and isinstance(alignment := (entry.get("data") or {}).get("alignment"), dict):
+        known["alignment"] = alignment
+    return replace(
+        status,
+        conditions=(*status.conditions, *kept),
+        data={key: known[key] for key in DATA_KEYS if key in known},
     )
 
 
@@ -146,5 +177,14 @@ def _status(driver: str, prepared: PreparedDevice, conditions: Iterable[Conditio
         pool=prepared.pool,
         device=prepared.device.name,
         share_id=prepared.share_id,
-        conditions=(_PREPARED, *conditions),
+        conditions=(replace(_PREPARED, message=_how_given(prepared)), *conditions),
     )
+
+
+def _how_given(prepared: PreparedDevice) -> str:
+    """A GPU says which way containers get it: with the vendor's libraries, or bare."""
+    if prepared.device.kind is not DeviceKind.GPU:
+        return ""
+    if prepared.vendor_cdi_id:
+        return f"given by the vendor's CDI device {prepared.vendor_cdi_id}"
+    return "given by its device nodes, without the vendor's libraries: no CDI spec of the vendor has it"

@@ -2,7 +2,7 @@
 
 A JSON object for people and controllers. Where the API has no room for all of it, whole keys give way from
 the end (``cluster.claim_status``), so they stand in the order of their worth. Nothing in it changes while the
-pod runs; the time at which a lease ends would, with every renewal.
+pod runs but what is known of its GPUs; the time at which a lease ends would, with every renewal.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ DATA_KEYS = {
     "pciAddress": "of the PCI function",
     "pcieRoot": "the PCIe root above it",
     "numaNode": "the NUMA node that it is on",
+    "alignment": "how far it is from each GPU of its pod, and the best that the node could have given "
+    "([table](alignment.md#in-the-claims-status))",
     "vrf": "the VRF that it joined",
     "dhcp": "`server` and `leaseSeconds` of the lease that the address is from",
     "routeCount": "routes through it that the driver set in the pod",

@@ -33,8 +33,12 @@ FIELD_MANAGER_MAX_CHARACTERS = 128
 """The API server's limit."""
 _DIGEST_CHARACTERS = 16
 
-Complete = Callable[[Claim, Sequence[DeviceStatus]], Sequence[DeviceStatus]]
-"""Adds to statuses what only the claim tells."""
+Complete = Callable[[Claim, Sequence[DeviceStatus], Sequence[JsonObject]], Sequence[DeviceStatus]]
+"""Adds to statuses what is known only when they are written; the last are the entries of all drivers now."""
+
+OnWritten = Callable[[Claim, Sequence[JsonObject], Sequence[JsonObject]], None]
+"""Hears what the claim says: the entries of all drivers before a write, and ours as written. Also where they
+were the same, so that there was nothing to write."""
 
 
 def _utc_now() -> datetime:
@@ -111,7 +115,15 @@ def build_field_manager(driver_name: str, node_name: str) -> str:
     return f"{manager[: FIELD_MANAGER_MAX_CHARACTERS - _DIGEST_CHARACTERS - 1]}-{digest}"
 
 
-def _as_they_are(_: Claim, statuses: Sequence[DeviceStatus]) -> Sequence[DeviceStatus]:
+def _ignore(_: Claim, before: Sequence[JsonObject], written: Sequence[JsonObject]) -> None:
+    """Nobody listens."""
+    del before, written
+
+
+def _as_they_are(
+    _: Claim, statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject]
+) -> Sequence[DeviceStatus]:
+    del existing
     return statuses
 
 
@@ -123,6 +135,7 @@ async def apply_device_statuses(
     *,
     complete: Complete = _as_they_are,
     on_dropped: Callable[[], None] = lambda: None,
+    on_written: OnWritten = _ignore,
     now: Callable[[], datetime] = _utc_now,
 ) -> bool:
     """Report all our devices of a claim in one apply: entries of this ``field_manager`` that are left out
@@ -142,8 +155,10 @@ async def apply_device_statuses(
     if body is None:
         return False
     existing = get_items(get_object(body, "status"), "devices")
-    entries = build_entries(complete(parse_claim(body), statuses), existing, now())
+    parsed = parse_claim(body)
+    entries = build_entries(complete(parsed, statuses, existing), existing, now())
     if same_entries(entries, existing):
+        on_written(parsed, existing, entries)
         return True
     try:
         kept = await _apply(client, claim, field_manager, entries)
@@ -156,6 +171,7 @@ async def apply_device_statuses(
         if outdated and await _get_if_held(client, claim, statuses) is None:
             return False
         raise
+    on_written(parsed, existing, entries)
     if entries and not kept:
         on_dropped()
     return True

@@ -71,6 +71,9 @@ class EventNote:
     first: datetime | None = None
     """When; ``None`` is when it is written."""
     last: datetime | None = None
+    identity: str = ""
+    """What makes it one object together with ``first``, whatever the note says: for an Event that may have
+    been written before, by a process that is no more. Empty: the note."""
 
 
 _SeriesKey = tuple[str, str, str, str]
@@ -171,7 +174,8 @@ class EventRecorder:
         # Named by what it is about, when and what it says, so that a second try makes no second object.
         when = int((event.first or now).timestamp() * 1_000_000)
         stem = regarding.name[:_MAX_NAME_CHARACTERS].rstrip("-.")
-        name = f"{stem}.{when:x}.{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}"
+        sense = (*key[:3], event.identity) if event.identity else key
+        name = f"{stem}.{when:x}.{hashlib.sha256(repr(sense).encode()).hexdigest()[:8]}"
         involved = {
             "apiVersion": regarding.api_version,
             "kind": regarding.kind,

@@ -1,4 +1,4 @@
-"""The Node object: only the addresses that the node is known by."""
+"""The Node object: the addresses that the node is known by, and what device plugins announce."""
 
 from __future__ import annotations
 
@@ -6,23 +6,54 @@ from ipaddress import ip_address
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
+from dranet.dataclass import dataclass
 
 OWN_ADDRESS_TYPES = ("InternalIP", "ExternalIP")
 """``v1.NodeAddress``; host names are left out: what they resolve to need not be the node's own."""
 
 
-async def fetch_node_addresses(client: ApiClient, name: str) -> tuple[str, ...]:
-    """IP addresses from the node's status, in their order, each once; what is no address is left out.
+_MAX_RESOURCES = 256
+_MAX_NAME = 317
+"""A DNS subdomain, a slash and 63 characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What we ask of a Node."""
+
+    addresses: tuple[str, ...] = ()
+    """IP addresses, in their order, each once."""
+    resources: tuple[str, ...] = ()
+    """Names of the extended resources (``nvidia.com/gpu``), sorted; there may be none of one now."""
+
+
+async def fetch_node(client: ApiClient, name: str) -> NodeView:
+    """Read the Node's status; what it has in no known shape is left out.
 
     Raises:
         ClusterError: no answer, or a refusal (API_NOT_FOUND, API_FORBIDDEN: the role needs ``get`` on
             ``nodes``).
     """
-    return parse_node_addresses(await client.get(paths.node(name)))
+    node = await client.get(paths.node(name))
+    return NodeView(parse_node_addresses(node), parse_resources(node))
+
+
+def parse_resources(node: JsonObject) -> tuple[str, ...]:
+    """Extended resources, which have a domain. None of it is left in a restart of the node, of the kubelet or
+    of the plugin, and when all devices are broken: the plugin will be back, and pods may have them still."""
+    status = node.get("status")
+    halves = [status.get(half) for half in ("capacity", "allocatable")] if isinstance(status, dict) else []
+    found = {
+        name
+        for half in halves
+        for name in (half if isinstance(half, dict) else ())
+        if "/" in name and len(name) <= _MAX_NAME
+    }
+    return tuple(sorted(found)[:_MAX_RESOURCES])
 
 
 def parse_node_addresses(node: JsonObject) -> tuple[str, ...]:
-    """As :func:`fetch_node_addresses`, of a Node that may have any shape: it is a hint, never a failure."""
+    """Addresses of a Node that may have any shape: it is a hint, never a failure."""
     status = node.get("status")
     entries = status.get("addresses") if isinstance(status, dict) else None
     found: dict[str, None] = {}

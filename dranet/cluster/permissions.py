@@ -43,8 +43,9 @@ PERMISSIONS = (
         _RESOURCE,
         "resourceslices",
         ("list", "watch"),
-        "see the slices of this node and driver, and what others did to them",
-        "at the start, and one watch for as long as the driver runs",
+        "see the slices of this node and driver, and what others did to them; on a node with GPUs, those of "
+        "other drivers there: who serves the GPUs, and where they sit",
+        "at the start, and one watch for as long as the driver runs; a second one on a node with GPUs",
     ),
     Permission(
         _RESOURCE,
@@ -72,7 +73,7 @@ PERMISSIONS = (
         "resourceclaims",
         ("get",),
         "read the claim that the kubelet names: allocation, parameters, who may use it",
-        "at each Prepare, and before a status is written",
+        "at each Prepare, and before a status is written; the pod's other claims with the pod",
     ),
     Permission(
         _RESOURCE,
@@ -90,7 +91,19 @@ PERMISSIONS = (
         only_driver=True,
     ),
     Permission(
-        "", "nodes", ("get",), "the node's uid, which owns its slices, and its addresses", "at the start"
+        "",
+        "nodes",
+        ("get",),
+        "the node's uid, which owns its slices, its addresses, and whether device plugins serve its GPUs",
+        "at the start, every ten minutes, before a GPU of this driver is prepared, and before GPUs that "
+        "others served are offered",
+    ),
+    Permission(
+        "",
+        "pods",
+        ("get",),
+        "find the pod's claims of other drivers, to tell how near its GPUs are (`TopologyAligned`)",
+        "once for each pod with a network device, where another DRA driver serves the node's GPUs",
     ),
     Permission(
         "",

@@ -1,7 +1,9 @@
-"""Pods of this node: who uses a claim that is reserved for a whole PodGroup (KEP-5729).
+"""Pods of this node: who uses a claim that is reserved for a whole PodGroup (KEP-5729), and which other
+claims a pod has.
 
 With a PodGroup in ``status.reservedFor`` nobody tells the driver which pod the claim is prepared for, so it
-looks which pods of the group are on this node and use the claim. Only then are pods asked for.
+looks which pods of the group are on this node and use the claim. Only then are pods listed. A single pod is
+read where another driver serves the node's GPUs, to tell how near they are to ours (``TopologyAligned``).
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dranet.cluster import paths
-from dranet.cluster.claims import fetch_claim
+from dranet.cluster.claims import fetch_claim, parse_claim
 from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.messages import check_stored
 from dranet.cluster.shapes import get_items, get_object, get_text
-from dranet.errors import ClaimError, Reason
-from dranet.model.claim import Claim, ClaimRef, Consumer
+from dranet.errors import ClaimError, ClusterError, Reason
+from dranet.model.claim import AllocationResult, Claim, ClaimRef, Consumer, PodRef
 
 _ENDED = ("Succeeded", "Failed")
 
@@ -78,6 +81,39 @@ def _claim_names(spec: JsonObject, status: JsonObject) -> Iterator[str]:
     """Claims that the pod names, and those that were made for it or its group from a template."""
     for item in (*get_items(spec, "resourceClaims"), *get_items(status, "resourceClaimStatuses")):
         yield get_text(item, "resourceClaimName")
+
+
+async def fetch_other_results(
+    client: ApiClient, pod: PodRef, known: frozenset[str]
+) -> tuple[AllocationResult, ...]:
+    """What is allocated to the claims that the pod uses, but for those of the names ``known``. Nothing for a
+    pod, or a claim, that is there no more.
+
+    Raises:
+        ClusterError: no answer, or a refusal; the role needs ``get`` on ``pods``.
+        ProtocolError: the pod, or a claim, is not what the API promises.
+    """
+    body = await _get_if_there(client, paths.pod(pod.namespace, pod.name))
+    if body is None or get_text(get_object(body, "metadata"), "uid") != pod.uid:
+        return ()
+    spec, status = get_object(body, "spec"), get_object(body, "status")
+    extended = get_text(get_object(status, "extendedResourceClaimStatus"), "resourceClaimName")
+    names = dict.fromkeys(filter(None, (*_claim_names(spec, status), extended)))
+    results: list[AllocationResult] = []
+    for name in names:
+        if name not in known:
+            claim = await _get_if_there(client, paths.resource_claim(pod.namespace, name))
+            results += parse_claim(claim).results if claim is not None else ()
+    return tuple(results)
+
+
+async def _get_if_there(client: ApiClient, path: str) -> JsonObject | None:
+    try:
+        return check_stored(await client.get(path), f"a GET of {path}")
+    except ClusterError as error:
+        if error.reason is Reason.API_NOT_FOUND:
+            return None
+        raise
 
 
 def _consumer(pod: JsonObject) -> Consumer:

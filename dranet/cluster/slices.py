@@ -140,6 +140,11 @@ class SlicePublisher:
         return self._published.is_set()
 
     @property
+    def is_listed(self) -> bool:
+        """Whether the API server has told which slices there are, in this run."""
+        return self._running and self._sync.is_listed
+
+    @property
     def features(self) -> ApiFeatures | None:
         """Which optional fields the API server keeps; ``None`` before it has answered."""
         return self._follower.features

@@ -66,6 +66,7 @@ async def list_and_watch(
                 )
                 version = snapshot.resource_version
                 yield snapshot
+                del snapshot  # it may be large, and the watch lasts
             started, lasting = clock(), _random.randint(watch_seconds, 2 * watch_seconds)
             watch = client.watch(
                 path,

@@ -118,7 +118,10 @@ class Driver:
                 tasks.create_task(self._parts.reporter.run(), name="report"),
                 tasks.create_task(self._parts.reconcile.run(), name="reconcile"),
                 tasks.create_task(self._parts.succession.run(), name="succession"),
+                tasks.create_task(self._parts.alignment.run(), name="alignment"),
                 tasks.create_task(self._parts.lifelines.run(), name="lifelines"),
+                tasks.create_task(self._parts.node_devices.run(), name="slices of others"),
+                tasks.create_task(self._parts.gpu_inquiry.run(), name="whose the GPUs are"),
                 tasks.create_task(self._parts.health.run(), name="health"),
                 tasks.create_task(self._parts.handover.run(self._do_duties), name="hand-over"),
             ]

@@ -33,9 +33,10 @@ from dranet.driver.instances.node_lock import NodeLock
 from dranet.driver.start_windows import may_be_shared
 from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
 from dranet.kernel.attachment.attach import attach, verify
-from dranet.kernel.attachment.detach import DetachReport, detach
+from dranet.kernel.attachment.detach import INTERRUPTS, DetachReport, detach
 from dranet.kernel.attachment.presence import find_absent, find_lost, find_strayed
 from dranet.kernel.attachment.uplink import UplinkRules
+from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import open_netns, read_netns_id
 from dranet.kernel.netns_search import find_netns
@@ -111,12 +112,14 @@ class Attachments:
         uplink_rules: Callable[[], UplinkRules] = UplinkRules,
         on_released: Callable[[ReleaseReport], None] | None = None,
         pod_links: PodLinks | None = None,
+        interrupts: InterruptFiles = INTERRUPTS,
     ) -> None:
         """``on_released`` is told of releases that nobody asked for: a sandbox ended without a word."""
         self._store = store
         self.gate = gate
         self._uplink_rules = uplink_rules
         self._on_released = on_released
+        self._interrupts = interrupts
         self._lock = NodeLock(store.folder / LOCK_FILE)
         self._namespaces = HeldNamespaces(pod_links)
         self._stopped_sandboxes: set[str] = set()
@@ -188,7 +191,9 @@ class Attachments:
         netns = NetworkNamespace.open(pod.netns_path)
         try:
             self._commit_place(pod, claims, read_netns_id(netns), deadline)
-            links = attach(_plans(claims), netns, self._uplink_rules(), deadline=deadline)
+            links = attach(
+                _plans(claims), netns, self._uplink_rules(), deadline=deadline, interrupts=self._interrupts
+            )
             marks.reached(marks.Step.ATTACH_VERIFIED)
         except Exception as error:
             if all(claim.sandbox_id == pod.id for claim in claims):  # what was in the pod stays there
@@ -384,7 +389,7 @@ class Attachments:
             log.warning("%s", error)
         marks.reached(marks.Step.RELEASE_GATE_CLOSED)
         with self._namespaces.open(claim, netns_path) as netns:
-            report = _detach(claim, netns)
+            report = _detach(claim, netns, self._interrupts)
         planned = Counter(plan.device for plan in claim.plans)  # several times, where it has several shares
         stuck = planned - Counter((*report.restored, *report.missing))
         if stuck:
@@ -403,20 +408,20 @@ class Attachments:
                 self._namespaces.close()
 
 
-def _detach(claim: PreparedClaim, netns: NetworkNamespace | None) -> DetachReport:
+def _detach(claim: PreparedClaim, netns: NetworkNamespace | None, interrupts: InterruptFiles) -> DetachReport:
     """Where the namespace is gone the kernel brings hardware back by itself, but not at once: one that is
     taken for lost too early would come back as the pod had it, and nobody would restore it. Nor does it as
     long as a process is left that lives in the namespace, or a mount of it elsewhere."""
     hardware = {prepared.device.name for prepared in claim.devices if prepared.device.pci_address}
     deadline = time.monotonic() + RETURN_SECONDS
-    report = detach(claim.plans, netns)
+    report = detach(claim.plans, netns, interrupts=interrupts)
     if netns is None and not hardware.isdisjoint(report.missing):
         with find_netns(claim.netns_id, near=claim.netns_path) as hidden:
             if hidden is not None:
-                return detach(claim.plans, hidden)
+                return detach(claim.plans, hidden, interrupts=interrupts)
     while netns is None and not hardware.isdisjoint(report.missing) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
-        report = detach(claim.plans, netns)
+        report = detach(claim.plans, netns, interrupts=interrupts)
     return report
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dranet.driver.gate import ReadyGate
+from dranet.driver.gpus.containers import find_environment
 from dranet.model.device import DeviceKind
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.runtime.cdi import CdiDevice
@@ -22,10 +23,12 @@ def build_cdi_devices(
 
 
 def _build(record: PreparedClaim, prepared: PreparedDevice, gate: ReadyGate) -> CdiDevice:
-    """GPU nodes go to the containers that name the claim; a device that moves brings the ready gate."""
+    """GPU nodes go to the containers that name the claim, unless the vendor's CDI device brings them; a
+    device that moves brings the ready gate."""
     is_gpu = prepared.device.kind is DeviceKind.GPU
     return CdiDevice(
         name=prepared.device.name,
-        char_devices=prepared.device.char_devices if is_gpu else (),
+        char_devices=prepared.device.char_devices if is_gpu and not prepared.vendor_cdi_id else (),
         mounts=(gate.mount_for(record.claim.uid),) if prepared.plan is not None else (),
+        env=find_environment(prepared.device) if is_gpu else (),
     )

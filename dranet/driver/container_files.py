@@ -6,6 +6,7 @@ from dranet import marks
 from dranet.driver.cdi_devices import build_cdi_devices
 from dranet.driver.gate import ReadyGate
 from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.workload.pack import WorkloadPack
 from dranet.model.plan import PreparedClaim
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 
@@ -13,11 +14,19 @@ from dranet.runtime.cdi import CdiDevice, CdiSpecs
 class ContainerFiles:
     """The files of every claim. Callable from any thread; one claim at a time."""
 
-    def __init__(self, gate: ReadyGate, cdi: CdiSpecs, metadata: DeviceMetadata | None) -> None:
-        """``metadata`` tells containers of their devices; ``None``: nobody does."""
+    def __init__(
+        self,
+        gate: ReadyGate,
+        cdi: CdiSpecs,
+        metadata: DeviceMetadata | None,
+        workload: WorkloadPack | None = None,
+    ) -> None:
+        """``metadata`` tells containers of their devices, ``workload`` writes what is for the programs in
+        them, when they are created; ``None``: nobody does."""
         self._gate = gate
         self._cdi = cdi
         self._metadata = metadata
+        self._workload = workload
 
     def write(self, record: PreparedClaim) -> None:
         """Make the files what the record says; what is mounted is there before the file that says so.
@@ -55,6 +64,8 @@ class ContainerFiles:
         marks.reached(marks.Step.RELEASE_CDI_REMOVED)
         if self._metadata is not None:
             self._metadata.remove(claim_uid)
+        if self._workload is not None:
+            self._workload.remove(claim_uid)
         marks.reached(marks.Step.RELEASE_METADATA_REMOVED)
 
     def list_claims(self) -> set[str]:
@@ -64,4 +75,5 @@ class ContainerFiles:
             StoreError: the CDI folder cannot be read.
         """
         told = self._metadata.list_claims() if self._metadata is not None else frozenset[str]()
-        return self._cdi.list_claims() | told
+        given = self._workload.list_claims() if self._workload is not None else frozenset[str]()
+        return self._cdi.list_claims() | told | given

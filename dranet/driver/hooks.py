@@ -14,7 +14,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from dranet import marks
 from dranet.driver.attachments import Attachments, ReleaseReport
@@ -28,6 +30,7 @@ from dranet.driver.reconcile.runtime_view import (
 )
 from dranet.driver.reports.announce import Announcer
 from dranet.driver.start_windows import StartWindows
+from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DranetError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.device import DeviceKind
@@ -39,12 +42,17 @@ from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _USABLE_SHARE = 0.85
 """Of the runtime's patience. The rest is for the way there and back, on a node that is busy."""
 
 _ATTACH_SHARE = 0.85
 """Of a hook's time, until which attaching may begin another step. A device in firmware's hands takes a tenth
 of a second and more, so eight need most of a hook; to undo them goes on behind the answer."""
+
+ContainerListener = Callable[[PodSandbox, Container], None]
+"""Told of each container of a pod that has claims, in the hook, so it must not block."""
 
 LATE_RELEASE_SECONDS = 30.0
 """How long the give-back of what was attached too late waits for others. No runtime waits for it."""
@@ -64,10 +72,13 @@ class PodHooks:
         on_waiting: Callable[[ClaimRef], None] = lambda _: None,
         view: RuntimeView | None = None,
         windows: StartWindows | None = None,
+        workload: WorkloadPack | None = None,
+        on_container: ContainerListener = lambda _pod, _container: None,
     ) -> None:
         """``metadata`` tells containers of their devices; ``None``: nobody does. ``on_waiting`` is told of a
         claim that another pod waits for; it must not block. ``view`` is kept to what the runtime tells.
-        ``windows`` let containers start."""
+        ``windows`` let containers start. ``workload`` gives them what is for the programs in them; ``None``:
+        nobody does. ``on_container`` is told of each container of a pod with devices."""
         self._store = store
         self._attachments = attachments
         self._announcer = announcer
@@ -76,6 +87,8 @@ class PodHooks:
         self._on_waiting = on_waiting
         self._view = view or RuntimeView()
         self._windows = windows or StartWindows(attachments.gate)
+        self._workload = workload
+        self._on_container = on_container
         self._wanted_seconds = budget_seconds
         self._budget_seconds = min(budget_seconds, ASSUMED_REQUEST_TIMEOUT_SECONDS * _USABLE_SHARE)
         self._patience_seconds = ASSUMED_REQUEST_TIMEOUT_SECONDS
@@ -115,7 +128,15 @@ class PodHooks:
         self._attachments.forget_sandboxes_except(pod.id for pod in pods)
         records = self._store.get_all()
         self._tell_bare(pods, containers)
+        self._tell_containers(pods, containers)
         self._on_synchronized(RuntimeSnapshot(tuple(pods), records, self._placed_before))
+
+    def _tell_containers(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
+        known = {pod.id: pod for pod in pods if self._moving_claims(pod)}
+        for container in containers:
+            pod = known.get(container.pod_sandbox_id)
+            if pod is not None:
+                self._on_container(pod, container)
 
     def _tell_bare(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
         """Containers that were started while no driver was there to see to their devices."""
@@ -169,13 +190,19 @@ class PodHooks:
             return ContainerAdjustment()
         self._check_owner(pod, container)
         claims = self._moving_claims(pod)
+        extras: ContainerAdjustment | None = None
         if claims:
+            self._on_container(pod, container)
             let_start = partial(self._let_start, pod, container, claims)
             # Late or not, what is there stays: other containers of the pod may be at work with it.
-            self._in_time(pod, claims, "looking for the devices", let_start)
+            extras = self._in_time(pod, claims, "looking for the devices", let_start)
             marks.reached(marks.Step.ATTACH_BEFORE_CONTAINER)
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
-        adjustment = ContainerAdjustment(devices=_rdma_nodes(devices), rlimits=_rlimits(devices, container))
+        adjustment = replace(
+            extras or ContainerAdjustment(),
+            devices=_rdma_nodes(devices),
+            rlimits=_rlimits(devices, container),
+        )
         return adjustment.without(container)
 
     def start_container(self, pod: PodSandbox, container: Container) -> bool:
@@ -203,9 +230,12 @@ class PodHooks:
 
     def _let_start(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
-    ) -> None:
+    ) -> ContainerAdjustment:
+        """What it gets for the programs in it, if any of its claims asks for that."""
         self._ensure_attached(pod, container, claims, deadline)
+        extras = self._workload.adjust(pod, container, claims) if self._workload is not None else None
         self._windows.begin(pod.uid, container.id, claims)
+        return extras or ContainerAdjustment()
 
     def _ensure_attached(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
@@ -268,21 +298,22 @@ class PodHooks:
         pod: PodSandbox,
         claims: Sequence[PreparedClaim],
         what: str,
-        work: Callable[[float], None],
-        after_late_end: Callable[[None], None] | None = None,
-    ) -> None:
+        work: Callable[[float], T],
+        after_late_end: Callable[[T], None] | None = None,
+    ) -> T | None:
         """Do the work of a hook that attaches, given its deadline by ``time.monotonic()``; what fails becomes
-        the runtime's answer, and also goes to the log and to users."""
+        the runtime's answer, and also goes to the log and to users. ``None`` where a newer driver does it."""
         seconds, begin = self._budget_seconds, time.monotonic()
         deadline = begin + seconds * _ATTACH_SHARE
         # Halfway from the end of our time to that of the runtime's: an answer takes a while, too.
         heard_until = begin + (seconds + self._patience_seconds) / 2
         what = f"{what} for {pod.namespace}/{pod.name}"
         try:
-            run_in_time(partial(work, deadline), seconds, what, after_late_end, heard_until=heard_until)
+            work_now = partial(work, deadline)
+            return run_in_time(work_now, seconds, what, after_late_end, heard_until=heard_until)
         except DranetError as error:
             if error.reason is Reason.STORE_NEWER:
-                return  # since we looked: the hook of the newer driver does it
+                return None  # since we looked: the hook of the newer driver does it
             context = {"pod": f"{pod.namespace}/{pod.name}", "reason": error.reason}
             log.warning("attach failed: %s", error, extra={"context": context})
             if self._keeps_devices(pod, claims, error):

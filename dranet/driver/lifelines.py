@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from dranet.cluster.backoff import Backoff
 from dranet.errors import ClusterError
 from dranet.kernel.lifelines import LifelineTarget
 
@@ -24,6 +25,7 @@ API_ROUTE = "the route to the API server"
 REFRESH_SECONDS = 600.0
 """Neither the node's addresses nor those of the API server move often, and a thousand nodes ask."""
 RESOLVE_SECONDS = 10.0
+FIRST_RETRY_SECONDS = 1.0
 
 Fetch = Callable[[], Awaitable[Sequence[str]]]
 News = Callable[[Sequence[LifelineTarget]], None]
@@ -33,7 +35,8 @@ class Lifelines:
     """Finds the targets and hands them to ``on_news`` whenever they differ from before.
 
     ``own``: addresses from the settings. ``api_url``: where the API server is. ``fetch_own``: addresses of
-    the Node object. ``retry_seconds``: when to try again what has failed.
+    the Node object. ``retry_seconds``: when at the latest to try again what has failed; at first it is soon,
+    because the node's first slices may wait for the answer.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class Lifelines:
         self._api_host = urlsplit(api_url).hostname or ""
         self._fetch_own = fetch_own
         self._on_news = on_news
-        self._retry_seconds = retry_seconds
+        self._retries = Backoff(min(FIRST_RETRY_SECONDS, retry_seconds), retry_seconds)
         self._fetched: tuple[str, ...] = ()
         self._api: tuple[str, ...] = (self._api_host,) if is_address(self._api_host) else ()
         self._complaints: dict[str, str] = {}
@@ -54,7 +57,9 @@ class Lifelines:
         """Ask now and then for ever. What fails keeps its last answer and is logged once."""
         while True:
             complete = await self.refresh()
-            await asyncio.sleep(REFRESH_SECONDS if complete else self._retry_seconds)
+            if complete:
+                self._retries.reset()
+            await asyncio.sleep(REFRESH_SECONDS if complete else self._retries.next_seconds())
 
     async def refresh(self) -> bool:
         """Ask once; whether everything was answered."""

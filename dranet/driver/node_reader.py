@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.locate import open_host_side
+from dranet.kernel.attachment.queues import open_queues
 from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.cpus import read_cpu_layout
 from dranet.kernel.discovery.rdma import read_management_nodes
 from dranet.kernel.ethtool import read_ethtool_state
 from dranet.kernel.genl import NETLINK_GENERIC
+from dranet.kernel.irq import InterruptFiles
+from dranet.kernel.irqbalance import find_balancer
 from dranet.kernel.netlink import NetlinkSocket
 from dranet.kernel.rdmanl import read_netns_exclusive
 from dranet.kernel.sysctl import read_link_sysctls
 from dranet.kernel.sysfs import PseudoFiles
+from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.facts import CharDevice, Link
 from dranet.model.plan import RECORD_VERSION, LinkState
 
 
 class NodeReader:
-    """Reads the network namespace of the calling thread, and sysfs below ``sysfs_root``."""
+    """Reads the network namespace of the calling thread, and sysfs and procfs below these roots."""
 
-    def __init__(self, sysfs_root: Path) -> None:
-        self._sysfs_root = sysfs_root
+    def __init__(self, sysfs_root: Path, procfs_root: Path = Path("/proc")) -> None:
+        self._sysfs_root, self._procfs_root = sysfs_root, procfs_root
 
     def read_mac(self, ifname: str) -> str:
         """The hardware address of a link.
@@ -79,6 +86,23 @@ class NodeReader:
         sysfs = PseudoFiles(self._sysfs_root, [])
         ports = sysfs.entries(f"bus/pci/devices/{pci_address}/net")
         return max((sysfs.integer(f"class/net/{port}/mtu") or 0 for port in ports), default=0) or None
+
+    def read_cpu_surroundings(self, pci_address: str, ifname: str, asked: Collection[str]) -> CpuSurroundings:
+        """Which CPUs there are, and who works for a device now, as far as ``irq``, ``xps`` and ``rps`` ask.
+
+        Raises:
+            KernelError: the link's queues cannot be seen.
+        """
+        sysfs, procfs = PseudoFiles(self._sysfs_root, []), PseudoFiles(self._procfs_root, [])
+        irqs, queues, balancer = dict[int, tuple[int, ...]](), dict[str, str](), ""
+        if "irq" in asked:
+            irqs = InterruptFiles(self._sysfs_root, self._procfs_root).read(pci_address)
+            balancer = find_balancer(procfs, sysfs, pci_address, irqs)
+        if ifname and {"xps", "rps"} & set(asked):
+            with open_host_side() as home, open_queues(home, ifname) as found:
+                queues = found.read(xps="xps" in asked, rps="rps" in asked)
+        recorded = {str(irq): format_cpu_list(cpus) for irq, cpus in irqs.items()}
+        return CpuSurroundings(read_cpu_layout(sysfs), recorded, queues, balancer)
 
     def read_rdma_exclusive(self) -> bool:
         """Whether RDMA devices belong to one network namespace each, now: an administrator may change it.

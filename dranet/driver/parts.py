@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dranet import __version__
 from dranet.cluster.claims import fetch_claim
 from dranet.cluster.client import ApiClient
 from dranet.cluster.events import ObjectRef
-from dranet.cluster.nodes import fetch_node_addresses
-from dranet.cluster.pods import fetch_claim_for_node
+from dranet.cluster.node_slices import NodeDevices
+from dranet.cluster.nodes import fetch_node
+from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results
 from dranet.cluster.slices import PublishListeners, SlicePublisher
+from dranet.driver.alignment.pod_gpus import PodGpus
+from dranet.driver.alignment.verdicts import LEVELS, Verdicts
+from dranet.driver.alignment.watch import AlignmentWatch
 from dranet.driver.attachments import Attachments
 from dranet.driver.container_files import ContainerFiles
 from dranet.driver.doctor.features import Features
 from dranet.driver.gate import ReadyGate
+from dranet.driver.gpus.containers import GpuContainers
+from dranet.driver.gpus.inquiry import GpuInquiry
+from dranet.driver.gpus.memory import OwnGpus
+from dranet.driver.gpus.servers import GpuServers
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.monitor import HealthMonitor, build_rules
 from dranet.driver.health.signs import SignSource
@@ -48,14 +57,19 @@ from dranet.driver.reports.reporter import Reporter
 from dranet.driver.reports.writer import ApiWriter
 from dranet.driver.start_windows import StartWindows
 from dranet.driver.succession import Succession
+from dranet.driver.workload.files import WorkloadFiles
+from dranet.driver.workload.pack import WorkloadPack
 from dranet.kernel.attachment.uplink import UplinkRules
-from dranet.kernel.boot import read_boot_id
+from dranet.kernel.boot import read_boot_id, read_uptime
+from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.podlinks import PodLinks
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
+from dranet.kubelet.pod_resources import PodResources
+from dranet.model.claim import PodRef
 from dranet.runtime.cdi import CdiSpecs
 from dranet.runtime.nri import NriPlugin
-from dranet.settings import Settings
+from dranet.settings import PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 
@@ -78,6 +92,13 @@ class Parts:
         self.gate = ReadyGate(settings.state_dir)
         self.windows = StartWindows(self.gate)
         self.cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
+        self.node_devices = NodeDevices(client, settings.driver_name, settings.node_name)
+        self.pod_gpus = PodGpus(
+            lambda: self.inventory.view, self.store.get_by_pod, self.node_devices, settings.driver_name
+        )
+        self.verdicts = self._build_verdicts()
+        self.gpu_inquiry = self._build_gpu_inquiry()
+        self.gpus = self._build_gpus()
         self.lifelines = self._build_lifelines()
         self.reporter = self._build_reporter()
         self.announcer = Announcer(
@@ -87,15 +108,25 @@ class Parts:
             self.metrics,
             self.store.get_by_pod,
         )
+        self.alignment = self._build_alignment()
+        self.announcer.on_attached = self.alignment.look
+        self.node_devices.listeners.append(self.alignment.slices_changed)
         self.pod_links = PodLinks(self._note_pod_change)
         self.attachments = Attachments(
-            self.store, self.gate, self._get_uplink_rules, self.announcer.released, self.pod_links
+            self.store,
+            self.gate,
+            self._get_uplink_rules,
+            self.announcer.released,
+            self.pod_links,
+            InterruptFiles(settings.sysfs_root, settings.procfs_root),
         )
         self.leases = Leases(self.store, self.attachments, self.announcer, self.metrics)
-        self.inventory = Inventory(reader, policy.get, self.store, self.metrics)
+        self.inventory = Inventory(reader, policy.get, self.store, self.metrics, self.gpus.judge)
+        self.gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
         self.health = self._build_health()
         self.metadata = self._build_metadata()
         self.leases.on_links = self.metadata.links_changed
+        self.workload = self._build_workload()
         self.publisher = self._build_publisher()
         self.actions = ActionLog(self.metrics)
         self.files = self._build_files()
@@ -111,8 +142,9 @@ class Parts:
             self.publisher,
             self.metrics,
             settings.rescan_seconds,
-            on_scan=lambda: self.reconcile.scanned(self.inventory.view.facts.links),
+            on_scan=self._note_scan,
             health=self.health,
+            may_publish=lambda: self.gpus.may_publish,
         )
         self.health.on_change = self.kubelet.health_changed
         self.health.on_taints = self.publish.publish
@@ -131,14 +163,46 @@ class Parts:
             self.metrics,
             self.readiness.read,
             may_wait=lambda: bool(self.handover.others),
-            read_features=Features(settings, self.publisher, self.kubelet, self.nri).read,
+            read_features=Features(settings, self.publisher, self.kubelet, self.nri, self.gpus).read,
             read_fault=lambda: self.nri.fault,
         )
         self._set_up_gauges()
 
     def _build_reporter(self) -> Reporter:
         driver, node = self.settings.driver_name, self.settings.node_name
-        return Reporter(ApiWriter(self.client, driver, node), self.metrics, ObjectRef.of_node(node))
+        writer = ApiWriter(self.client, driver, node, self.verdicts.complete, self._find_pod)
+        reporter = Reporter(writer, self.metrics, ObjectRef.of_node(node))
+        writer.add_event = reporter.add_event
+        return reporter
+
+    def _find_pod(self, claim_uid: str) -> PodRef | None:
+        record = self.store.get(claim_uid)
+        return None if record is None else record.pod
+
+    def _build_verdicts(self) -> Verdicts:
+        return Verdicts(
+            self.pod_gpus,
+            lambda: self.inventory.view,
+            self.store,
+            lambda: self.health.unhealthy,
+            self.metrics.alignment,
+        )
+
+    def _build_alignment(self) -> AlignmentWatch:
+        return AlignmentWatch(
+            self.pod_gpus,
+            self.verdicts,
+            self.store,
+            self.announcer,
+            partial(fetch_other_results, self.client),
+            PodResources(self.settings.pod_resources_socket).read,
+            self.node_devices.want,
+        )
+
+    def _note_scan(self) -> None:
+        facts = self.inventory.view.facts
+        self.reconcile.scanned(facts.links)
+        self.alignment.scanned(facts.gpus)
 
     def _note_pod_change(self, pod_uid: str) -> None:
         self.health.pod_changed(pod_uid)
@@ -147,10 +211,44 @@ class Parts:
         return Lifelines(
             self.settings.node_addresses,
             self.client.url,
-            lambda: fetch_node_addresses(self.client, self.settings.node_name),
+            self.gpu_inquiry.fetch_addresses,
             on_news=self._set_lifelines,
             retry_seconds=self.settings.rescan_seconds,
         )
+
+    async def _ask_about_gpus(self) -> None:
+        """A device plugin may have come since the last look at the Node, and no watch tells of it."""
+        if self.settings.publish_gpus is PublishGpus.AUTO:
+            await self.gpu_inquiry.look()
+
+    def _build_gpu_inquiry(self) -> GpuInquiry:
+        return GpuInquiry(
+            partial(fetch_node, self.client, self.settings.node_name),
+            PodResources(self.settings.pod_resources_socket).read_givers,
+            lambda: self.gpus,
+        )
+
+    def _build_gpus(self) -> GpuServers:
+        return GpuServers(
+            self.settings.publish_gpus,
+            self.node_devices,
+            self.metrics.inventory,
+            is_answering=lambda: self.publisher.is_listed,
+            on_news=self._look_again,
+            on_gpus=lambda: self._call_soon(self.node_devices.want),
+            ask=self.gpu_inquiry.ask,
+            read_uptime=partial(read_uptime, self.settings.procfs_root),
+            own=OwnGpus(self.settings.state_dir / "gpus.json"),
+            return_seconds=self.settings.gpu_return_seconds,
+        )
+
+    def _look_again(self) -> None:
+        self.publish.look_again()
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        """On the event loop, from any thread; too late at the end."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
 
     def _set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
         self.publish.set_lifelines(targets)
@@ -185,6 +283,17 @@ class Parts:
             enabled=settings.device_metadata,
         )
 
+    def _build_workload(self) -> WorkloadPack:
+        return WorkloadPack(
+            WorkloadFiles(self.settings.state_dir),
+            self.gate,
+            self.settings.sysfs_root,
+            read_facts=lambda: self.inventory.view.facts,
+            get_gpus=lambda pod_uid: [gpu.device for gpu in self.pod_gpus.get(pod_uid).gpus],
+            can_set_memory_policy=lambda: bool(self.nri.traits.nri_version),
+            procfs_root=self.settings.procfs_root,
+        )
+
     def _build_publisher(self) -> SlicePublisher:
         return SlicePublisher(
             self.client,
@@ -203,7 +312,7 @@ class Parts:
             self.store,
             self.attachments,
             self.gate,
-            ContainerFiles(self.gate, self.cdi, self.metadata),
+            ContainerFiles(self.gate, self.cdi, self.metadata, self.workload),
             self.windows,
             self.actions,
         )
@@ -240,6 +349,8 @@ class Parts:
             self.succession.ask,
             self.runtime_view,
             self.windows,
+            self.workload,
+            on_container=self.alignment.container_seen,
         )
         return NriPlugin(
             self.settings.nri_socket,
@@ -256,6 +367,10 @@ class Parts:
             driver_name=self.settings.driver_name,
             boot_id=self.boot_id,
             sysfs_root=self.settings.sysfs_root,
+            procfs_root=self.settings.procfs_root,
+            vendor_device=self.gpu_containers.find_vendor_device,
+            on_gpus_free=self._look_again,
+            ask_about_gpus=self._ask_about_gpus,
             fetch=lambda ref: fetch_claim_for_node(self.client, ref, self.settings.node_name),
             inventory=self.inventory,
             store=self.store,
@@ -267,6 +382,7 @@ class Parts:
             announcer=self.announcer,
             metrics=self.metrics,
             metadata=self.metadata,
+            workload=self.workload,
         )
 
     def _build_kubelet(self) -> KubeletPlugin:
@@ -330,4 +446,8 @@ class Parts:
         self.metrics.store.unwritten.set_function(lambda: len(self.store.unwritten))
         self.metrics.store.quarantined.set_function(lambda: self.store.quarantine_size)
         self.metrics.inventory.attributes_file_ok.set_function(lambda: not self.policy.problem)
+        for level in LEVELS:
+            gauge = self.metrics.alignment.devices.labels(level)
+            gauge.set_function(partial(self.verdicts.count_level, level))
+        self.metrics.alignment.worse_now.set_function(self.verdicts.count_worse)
         self.metrics.last_published.set_function(lambda: self.publisher.last_published)

@@ -18,11 +18,14 @@ from dranet.claims.plan.link import make_mac
 from dranet.claims.plan.parents import check_parents
 from dranet.claims.plan.pod import check_pod
 from dranet.claims.plan.rdma import plan_rdma_access
+from dranet.claims.plan.workload import plan_workload
 from dranet.claims.select import select_results
+from dranet.claims.workload import merge_wishes
 from dranet.dataclass import dataclass
 from dranet.driver.node_reader import NodeReader
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
+from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import (
@@ -65,6 +68,8 @@ class DecodedDevice:
     result: AllocationResult
     device: Device
     config: NetworkConfig
+    vendor_cdi_id: str = ""
+    """The vendor's CDI device that is this GPU."""
 
     @property
     def key(self) -> str:
@@ -96,6 +101,8 @@ class DecodedClaim:
     pod: PodRef
     devices: tuple[DecodedDevice, ...]
     dhcp: tuple[LeaseRequest, ...] = ()
+    others: tuple[AllocationResult, ...] = ()
+    """Of other drivers, in the same claim."""
 
 
 class Planner:
@@ -109,13 +116,16 @@ class Planner:
         store: ClaimStore,
         device_id: Callable[[str, str], str],
         node: NodeReader,
+        vendor_device: Callable[[Device], str] = lambda _: "",
     ) -> None:
+        """``vendor_device``: the vendor's CDI device of a GPU, or empty."""
         self._driver_name = driver_name
         self._boot_id = boot_id
         self._inventory = inventory
         self._store = store
         self._device_id = device_id
         self._node = node
+        self._vendor_device = vendor_device
 
     def decode(self, claim: Claim) -> DecodedClaim:
         """What the claim asks of which devices.
@@ -130,13 +140,15 @@ class Planner:
             [(selection, device.kind) for selection, device in zip(selections, offered, strict=True)]
         )
         devices = tuple(
-            DecodedDevice(selection.result, device, config)
+            DecodedDevice(selection.result, device, config, self._find_vendor_device(device))
             for selection, device, config in zip(selections, offered, configs, strict=True)
         )
         pod = choose_pod(claim, moves=any(decoded.moves for decoded in devices))
         _check_shares(devices)
         self._check_free(claim.ref, devices)
-        return DecodedClaim(claim.ref, pod, devices, tuple(self._lease_requests(claim.ref, devices)))
+        others = tuple(result for result in claim.results if result.driver != self._driver_name)
+        dhcp = tuple(self._lease_requests(claim.ref, devices))
+        return DecodedClaim(claim.ref, pod, devices, dhcp, others)
 
     def plan(self, decoded: DecodedClaim, leases: Mapping[str, DhcpLease]) -> PreparedClaim:
         """Plan every device of the claim that is ours.
@@ -153,10 +165,30 @@ class Planner:
         """
         self._check_free(decoded.claim, decoded.devices)
         devices = self._plan_all(decoded, leases)
-        record = PreparedClaim(decoded.claim, decoded.pod, devices, boot_id=self._boot_id)
-        check_pod([*record.plans, *self._other_plans_of_pod(record)])
+        record = PreparedClaim(
+            decoded.claim, decoded.pod, devices, boot_id=self._boot_id, others=decoded.others
+        )
+        others = self._other_claims_of_pod(record)
+        check_pod([plan for claim in (record, *others) for plan in claim.plans])
+        merge_wishes([record, *others])
         check_parents(record.plans, self._links_on_top(decoded.claim))
         return record
+
+    def _find_vendor_device(self, device: Device) -> str:
+        """A GPU is given by its device nodes, by us or by its vendor's spec.
+
+        Raises:
+            DeviceError: it has none, and a container would find nothing.
+        """
+        if device.kind is not DeviceKind.GPU:
+            return ""
+        if not device.char_devices:
+            raise DeviceError(
+                f"device {device.name} has no device node that a container could be given",
+                hint="is its driver loaded, and the GPU well?",
+                reason=Reason.DEVICE_HELD_BACK,
+            )
+        return self._vendor_device(device)
 
     def _lease_requests(self, claim: ClaimRef, devices: Sequence[DecodedDevice]) -> Iterator[LeaseRequest]:
         for decoded in devices:
@@ -198,7 +230,8 @@ class Planner:
             device=device,
             share_id=result.share_id,
             admin_access=result.admin_access,
-            cdi_ids=(self._device_id(claim.uid, device.name),),
+            cdi_ids=tuple(filter(None, (self._device_id(claim.uid, device.name), decoded.vendor_cdi_id))),
+            vendor_cdi_id=decoded.vendor_cdi_id,
         )
         if result.admin_access:
             has_nodes = device.kind is DeviceKind.GPU
@@ -208,7 +241,8 @@ class Planner:
             return prepared
         exclusive = bool(device.rdma_device) and self._node.read_rdma_exclusive()
         plan = self._plan_device(claim, decoded, lease, exclusive)
-        return replace(prepared, plan=plan, rdma=self._plan_rdma(decoded, exclusive))
+        rdma, workload = self._plan_rdma(decoded, exclusive), plan_workload(decoded.config)
+        return replace(prepared, plan=plan, rdma=rdma, workload=workload)
 
     def _plan_device(
         self, claim: ClaimRef, decoded: DecodedDevice, lease: DhcpLease | None, exclusive: bool
@@ -225,9 +259,16 @@ class Planner:
             lease=lease,
             mac_seed=_mac_seed(claim, decoded),
             physical_function_mtu=parent_mtu,
+            cpus=self._read_cpus(decoded),
         )
         self._check_sysctls(device, config)
         return plan
+
+    def _read_cpus(self, decoded: DecodedDevice) -> CpuSurroundings | None:
+        asked, device = decoded.config.cpu_locality.asked, decoded.device
+        if not asked or decoded.is_on_top:
+            return None
+        return self._node.read_cpu_surroundings(device.pci_address, device.ifname, asked)
 
     def _check_sysctls(self, device: Device, config: NetworkConfig) -> None:
         """Those of the whole namespace: the kernel of the node has what that of the pod has."""
@@ -251,10 +292,9 @@ class Planner:
         nodes = self._node.read_management_nodes(device.rdma_device) if wants_nodes else ()
         return plan_rdma_access(device, config, nodes, exclusive=exclusive)
 
-    def _other_plans_of_pod(self, record: PreparedClaim) -> tuple[AttachPlan, ...]:
-        """Plans of the pod's other claims: they share its namespace."""
-        others = [c for c in self._store.get_by_pod(record.pod.uid) if c.claim.uid != record.claim.uid]
-        return tuple(plan for other in others for plan in other.plans)
+    def _other_claims_of_pod(self, record: PreparedClaim) -> list[PreparedClaim]:
+        """They share its namespace, and its containers."""
+        return [c for c in self._store.get_by_pod(record.pod.uid) if c.claim.uid != record.claim.uid]
 
     def _links_on_top(self, claim: ClaimRef) -> Iterator[tuple[str, AttachPlan]]:
         """What other claims of this boot have on the node's devices."""

@@ -16,6 +16,7 @@ import functools
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
@@ -28,9 +29,12 @@ from dranet.driver.instances.work_locks import Work, WorkLocks
 from dranet.driver.leases import Leases, iter_leases
 from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.reports.announce import Announcer
+from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DranetError, ProtocolError, Reason, StoreError
+from dranet.inventory.naming import may_be_gpu
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
+from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
 from dranet.runtime.cdi import CdiSpecs
 from dranet.store.claim_store import ClaimStore
@@ -42,6 +46,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+async def _ask_nobody() -> None:
+    """Nobody knows more."""
 
 
 class Preparer:
@@ -64,12 +72,23 @@ class Preparer:
         announcer: Announcer,
         metrics: Metrics,
         metadata: DeviceMetadata | None = None,
+        procfs_root: Path = Path("/proc"),
+        vendor_device: Callable[[Device], str] = lambda _: "",
+        on_gpus_free: Callable[[], None] = lambda: None,
+        ask_about_gpus: Callable[[], Awaitable[None]] = _ask_nobody,
+        workload: WorkloadPack | None = None,
     ) -> None:
-        """``metadata`` tells containers of their devices; ``None``: nobody does."""
+        """``metadata`` tells containers of their devices, ``workload`` has files for the programs in them;
+        ``None``: nobody does. ``vendor_device``: the vendor's CDI device of a GPU, or empty.
+        ``on_gpus_free``: a claim has given back GPUs. ``ask_about_gpus``: look once more whether somebody
+        else serves them; never fails."""
+        self._ask_about_gpus = ask_about_gpus
+        self._vendor_device = vendor_device
+        self._on_gpus_free = on_gpus_free
         self._metadata = metadata
         self._driver_name = driver_name
         self._boot_id = boot_id
-        self._sysfs_root = sysfs_root
+        self._sysfs_root, self._procfs_root = sysfs_root, procfs_root
         self._fetch = fetch
         self._inventory = inventory
         self._store = store
@@ -80,7 +99,7 @@ class Preparer:
         back."""
         self._cdi = cdi
         self._gate = gate
-        self._files = ContainerFiles(gate, cdi, metadata)
+        self._files = ContainerFiles(gate, cdi, metadata, workload)
         self._runtime_ready = runtime_ready
         self._announcer = announcer
         self._metrics = metrics
@@ -111,6 +130,7 @@ class Preparer:
                     record = await self._prepare_anew(claim)
                     self._announcer.prepared(record)
                     context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
+                    context |= _gpus_by(record)
                     log.info("prepared", extra={"context": context})
                 await asyncio.to_thread(self._files.write, record)
         except DranetError as error:
@@ -126,6 +146,8 @@ class Preparer:
 
     async def _prepare_anew(self, claim: Claim) -> PreparedClaim:
         async with self._work.hold(Work.DEVICE, self._devices_of(claim)):
+            if any(map(may_be_gpu, self._devices_of(claim))):
+                await self._ask_about_gpus()
             decoded = await asyncio.to_thread(self._decode, claim)
             if decoded.dhcp:
                 self._check_runtime()
@@ -202,6 +224,7 @@ class Preparer:
                 return None
             decoded = await asyncio.to_thread(self._decode, claim)
             _check_same_devices(decoded, record)
+            decoded = _given_as_told(decoded, record)
             kept = _leases_of(decoded, record)
             missing = [request for request in decoded.dhcp if request.device not in kept]
             fresh = await self._leases.acquire(missing)
@@ -231,6 +254,7 @@ class Preparer:
         try:
             self._store.check_version()
             async with self._work.hold(Work.CLAIM, [ref.uid]):
+                record = self._store.get(ref.uid)
                 report = await self._give_back(ref.uid)
         except DranetError as error:
             log.warning(
@@ -244,6 +268,8 @@ class Preparer:
         self._leases.forgotten(ref.uid)
         if report is not None:
             self._announcer.released(report)
+        if record is not None and _gpus_by(record):
+            self._on_gpus_free()
         log.info("unprepared", extra={"context": {"claim": ref}})
         return ""
 
@@ -311,7 +337,8 @@ class Preparer:
             self._inventory,
             self._store,
             self._cdi.device_id,
-            NodeReader(self._sysfs_root),
+            NodeReader(self._sysfs_root, self._procfs_root),
+            self._vendor_device,
         )
 
     def _check_runtime(self) -> None:
@@ -354,6 +381,13 @@ def _check_same_devices(decoded: DecodedClaim, record: PreparedClaim) -> None:
         )
 
 
+def _given_as_told(decoded: DecodedClaim, record: PreparedClaim) -> DecodedClaim:
+    """GPUs go the way that the kubelet was told, whatever has become of the vendor's CDI spec meanwhile."""
+    pairs = zip(decoded.devices, record.devices, strict=True)
+    devices = tuple(replace(own, vendor_cdi_id=held.vendor_cdi_id) for own, held in pairs)
+    return replace(decoded, devices=devices)
+
+
 def _leases_of(decoded: DecodedClaim, record: PreparedClaim) -> dict[str, DhcpLease]:
     """Those that have not ended, by device."""
     pairs = zip(decoded.devices, record.devices, strict=True)
@@ -373,6 +407,12 @@ def _answer(prepared: PreparedDevice) -> PreparedDeviceAnswer:
 
 def _describe_bug(error: Exception) -> str:
     return f"bug in the driver: {error!r}"
+
+
+def _gpus_by(record: PreparedClaim) -> dict[str, object]:
+    """Which way its GPUs get into containers, if it has any."""
+    gpus = [device for device in record.devices if device.device.kind is DeviceKind.GPU]
+    return {"gpus_by": ",".join(gpu.vendor_cdi_id or "device nodes" for gpu in gpus)} if gpus else {}
 
 
 def _names(record: PreparedClaim) -> str:

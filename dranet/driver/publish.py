@@ -22,13 +22,15 @@ from dranet.inventory.decision import Decision
 from dranet.inventory.filter import uplink_names
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from dranet.inventory.served_gpus import NOBODY, ServedGpus
 from dranet.inventory.slices import plan_slices
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.watch import ChangeWatch
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.model.attributes import MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Link, NodeFacts, RdmaDevice
+from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
+from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.taint import Taint
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, ScanKind
@@ -104,9 +106,16 @@ class Inventory:
     """What the node offers, as of the last scan. Safe to read from any thread."""
 
     def __init__(
-        self, reader: FactsReader, policy: Callable[[], Policy], store: ClaimStore, metrics: Metrics
+        self,
+        reader: FactsReader,
+        policy: Callable[[], Policy],
+        store: ClaimStore,
+        metrics: Metrics,
+        judge_gpus: Callable[[Sequence[Gpu]], ServedGpus] = lambda _: NOBODY,
     ) -> None:
+        """``judge_gpus`` says who else serves the GPUs of a scan."""
         self._reader = reader
+        self._judge_gpus = judge_gpus
         self._policy = policy
         self._store = store
         self._metrics = metrics
@@ -114,6 +123,8 @@ class Inventory:
         self._warned: frozenset[str] = frozenset()
         self._out_of_sight: Mapping[str, Device] = {}
         """What pods had at the last scan."""
+        self._served = NOBODY
+        """Who else served GPUs at the last scan."""
         self.view = View()
         """Replaced as a whole by each scan."""
 
@@ -139,7 +150,8 @@ class Inventory:
             facts = self._reader.read(changes | self._find_returned(held_before))
             policy = self._policy()
             held = {**held_before, **self._held()}
-            decisions = take_inventory(facts, held, policy)
+            self._served = self._judge_gpus(facts.gpus)
+            decisions = take_inventory(facts, held, policy, self._served)
             self._out_of_sight = held
             self.view = View.of(facts, decisions, policy)
             self._metrics.inventory.scan_seconds.observe(time.perf_counter() - start)
@@ -149,7 +161,8 @@ class Inventory:
             self._report(facts, decisions)
 
     def get_offered(self, name: str) -> Device:
-        """The device of that name, if it is on offer; one rescan if it is not known, or was in a pod.
+        """The device of that name, if it is on offer; one rescan if it is not known, or was in a pod. Of a
+        GPU it is asked again who serves it: it may be on offer only for as long as another pod has it.
 
         Raises:
             DeviceError: ``DEVICE_NOT_FOUND``, or the reason it is held back.
@@ -158,6 +171,8 @@ class Inventory:
         was_in_pod = known is not None and known.kind is DeviceKind.NIC and not known.ifname
         if was_in_pod or (known is None and name not in self.view.held_back):
             self.scan()
+        elif known is not None and known.kind is DeviceKind.GPU and self._is_in_doubt(name):
+            self.scan(Changes())
         view = self.view
         if name in view.held_back:
             raise view.refusal(name)
@@ -174,6 +189,11 @@ class Inventory:
             )
         return view.offered[name]
 
+    def _is_in_doubt(self, gpu: str) -> bool:
+        with self._scan_lock:
+            served = self._judge_gpus(self.view.facts.gpus)
+            return gpu in self._out_of_sight or served != self._served
+
     def _find_returned(self, held: Mapping[str, Device]) -> Changes:
         """What is to be read of devices that pods have not any more. The kernel's own word of it may come
         after this scan, which would find them neither on the host nor with a pod."""
@@ -182,14 +202,13 @@ class Inventory:
         return Changes(all_links=bool(returned), hardware=frozenset(parts))
 
     def _held(self) -> Mapping[str, Device]:
-        """Devices whose facts are out of sight, because they are in a pod's namespace. One with a pod's link
-        on top of it is not."""
+        """Devices whose facts are out of sight, because they are in a pod's namespace, and GPUs of pods. A
+        device with a pod's link on top of it is not held."""
         return {
             prepared.device.name: prepared.device
             for record in self._store.get_all()
-            if record.netns_path
             for prepared in record.devices
-            if prepared.plan is not None and not prepared.plan.is_on_top
+            if _is_held(prepared, record)
         }
 
     def _report(self, facts: NodeFacts, decisions: Sequence[Decision]) -> None:
@@ -198,6 +217,12 @@ class Inventory:
         self._metrics.inventory.filter_failures.set(sum(decision.filter_failed for decision in decisions))
         self._metrics.inventory.warnings.set(len(warnings))
         self._warned = warn_once("scan", warnings, self._warned)
+
+
+def _is_held(prepared: PreparedDevice, record: PreparedClaim) -> bool:
+    if prepared.device.kind is DeviceKind.GPU:
+        return not prepared.admin_access
+    return bool(record.netns_path) and prepared.plan is not None and not prepared.plan.is_on_top
 
 
 def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> frozenset[str]:
@@ -230,7 +255,10 @@ class PublishLoop:
         rescan_seconds: float,
         on_scan: Callable[[], None],
         health: HealthWatch | None = None,
+        may_publish: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``may_publish``: whether what was found may go out yet; asked after each scan."""
+        self._may_publish = may_publish
         self._inventory = inventory
         self._publisher = PacedSlices(publisher)
         self._metrics = metrics
@@ -251,6 +279,10 @@ class PublishLoop:
         """Look for these from now on; leads to a scan if the loop runs already."""
         self._inventory.set_lifelines(targets)
         self._watch.set_lifelines([target.packed for target in targets if target.packed])
+        self.look_again()
+
+    def look_again(self) -> None:
+        """The node is as it was, but something that it is judged by is not."""
         if self._running:
             self._watch.note(Changes(routes=True))
 
@@ -329,5 +361,5 @@ class PublishLoop:
     def publish(self) -> None:
         """Say again what is to be published, with the taints as they are now; nothing before the first
         scan."""
-        if self._pages is not None:
+        if self._pages is not None and self._may_publish():
             self._publisher.set_desired(self._pages, self._health.taints if self._health is not None else {})

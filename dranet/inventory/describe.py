@@ -127,11 +127,18 @@ def describe_pci(function: PciFunction) -> Values:
         a.PCI_DEVICE: function.device_name or _UNKNOWN,
         a.PCI_SUBSYSTEM: f"{function.subsystem_device_id:04x}",
         a.STANDARD_PCIE_ROOT: function.root if _ROOT_COMPLEX.fullmatch(function.root) else None,
+        a.PCIE_SWITCH: _switch_above(function.path),
         a.PCIE_GENERATION: _pcie_generation(function.link_speed),
         a.PCIE_WIDTH: _pcie_width(function.link_width),
         a.PCIE_MAX_GENERATION: _pcie_generation(function.max_link_speed),
         a.PCIE_MAX_WIDTH: _pcie_width(function.max_link_width),
     }
+
+
+def _switch_above(path: Sequence[str]) -> str | None:
+    """The bridge above the port that the function is plugged into: whatever else has it there is at most one
+    switch away, by the definition of ``PIX``."""
+    return path[max(len(path) - 3, 0)] if len(path) > 1 else None
 
 
 def describe_numa(node: int | None, lists: Mapping[int, tuple[int, ...]] | None) -> Values:

@@ -19,11 +19,13 @@ from dranet.inventory.build import bare_device, carrier
 from dranet.inventory.decision import Decision
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, DeviceFilter, Given, Policy
+from dranet.inventory.served_gpus import NOBODY, ServedGpus
 from dranet.inventory.ties import Ties, find_ties
-from dranet.model.attributes import ALIAS, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
+from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.model.uplinks import has_local_parent
+from dranet.settings import PublishGpus
 
 _PASSTHROUGH_DRIVERS = frozenset({"vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"})
 """A function bound to one of these belongs to a virtual machine or to user space, not to the kernel."""
@@ -34,6 +36,7 @@ def decide(
     facts: NodeFacts,
     policy: Policy = DEFAULT_POLICY,
     held: Collection[str] = frozenset(),
+    served: ServedGpus = NOBODY,
 ) -> tuple[Decision, ...]:
     """One decision for each device, in the same order.
 
@@ -42,8 +45,9 @@ def decide(
         facts: one scan of the host.
         policy: what the operator decided.
         held: names of the devices that pods have now.
+        served: who else gives this node's GPUs to pods.
     """
-    view = _HostView.of(facts, policy, [device for device in devices if device.name in held])
+    view = _HostView.of(facts, policy, [device for device in devices if device.name in held], served)
     return tuple(
         _decide_held(device, view) if device.name in held else _decide_free(device, view, policy)
         for device in devices
@@ -70,9 +74,14 @@ class _HostView:
     rdma_moves: bool
     """An RDMA device moves into the pod's namespace, and its IPoIB interfaces are lost to the node."""
     offered_kinds: Collection[str]
+    served: ServedGpus
+    gpu_parts: Mapping[str, str]
+    """PCI address -> what the GPU is cut into."""
 
     @classmethod
-    def of(cls, facts: NodeFacts, policy: Policy, held: Sequence[Device] = ()) -> _HostView:
+    def of(
+        cls, facts: NodeFacts, policy: Policy, held: Sequence[Device] = (), served: ServedGpus = NOBODY
+    ) -> _HostView:
         functions = {function.address: function for function in facts.pci_functions}
         on_function: dict[str, list[Link]] = {}
         for link in facts.links:
@@ -88,6 +97,8 @@ class _HostView:
             ties=find_ties(facts),
             rdma_moves=facts.rdma_netns_exclusive,
             offered_kinds=policy.offer_link_kinds,
+            served=served,
+            gpu_parts={gpu.pci_address: gpu.parts for gpu in facts.gpus if gpu.parts},
         )
 
     def links_of(self, device: Device) -> Sequence[Link]:
@@ -198,13 +209,29 @@ def _reason_to_hold(device: Device, view: _HostView, policy: Policy) -> str:
     if device.left_out and (odd := _find_unrecordable(device)):
         return f"cannot be recorded: its {odd} {NOT_TEXT}"
     if device.kind is DeviceKind.GPU:
-        return "" if policy.publish_gpus else "is a GPU, and the setting publish_gpus is off"
+        return _gpu_reason(device, view, policy)
     if device.kind is DeviceKind.RDMA:
         return _tied_reason(device, view) if view.rdma_moves else ""
     link = view.by_name.get(device.ifname)
     if link is None:
         return _no_link_reason(device, view)
     return _tied_reason(device, view) if device.pci_address else _soft_link_reason(link, view)
+
+
+def _gpu_reason(device: Device, view: _HostView, policy: Policy) -> str:
+    """A GPU is given by its device nodes; without any, a pod would start and find nothing."""
+    vendor = str(device.attributes.get(GPU_VENDOR.qualified, ""))
+    if policy.publish_gpus is PublishGpus.NEVER:
+        return "is a GPU, and the setting publish_gpus is never"
+    if policy.publish_gpus is PublishGpus.AUTO and vendor in view.served.by_vendor:
+        return f"is a GPU, left to {view.served.by_vendor[vendor]} (publish_gpus is auto)"
+    if policy.publish_gpus is PublishGpus.AUTO and not view.served.is_known:
+        return "is a GPU, and the API server has not told yet whether somebody else serves it"
+    if reason := _driver_reason(view.functions.get(device.pci_address)):
+        return reason
+    if parts := view.gpu_parts.get(device.pci_address):
+        return f"is a GPU that is cut into parts ({parts})"
+    return "" if device.char_devices else "is a GPU without a device node that a container could be given"
 
 
 def _find_unrecordable(device: Device) -> str:
@@ -221,12 +248,15 @@ def _soft_link_reason(link: Link, view: _HostView) -> str:
 
 
 def _no_link_reason(device: Device, view: _HostView) -> str:
-    function = view.functions.get(device.pci_address)
+    reason = _driver_reason(view.functions.get(device.pci_address))
+    return reason or "has no network interface in the host's network namespace"
+
+
+def _driver_reason(function: PciFunction | None) -> str:
+    """Why the driver of a function, or its absence, keeps it from containers."""
     if function and function.driver in _PASSTHROUGH_DRIVERS:
         return f"is bound to {function.driver}, for a virtual machine or a program in user space"
-    if function and not function.driver:
-        return "has no driver"
-    return "has no network interface in the host's network namespace"
+    return "has no driver" if function and not function.driver else ""
 
 
 def _tied_reason(device: Device, view: _HostView) -> str:

@@ -26,9 +26,17 @@ def pci_device_name(address: str) -> str:
     return "pci-" + _flat(address)
 
 
+_GPU = "gpu-"
+
+
 def gpu_device_name(address: str) -> str:
     """``0000:1b:00.0`` -> ``gpu-0000-1b-00-0``."""
-    return "gpu-" + _flat(address)
+    return _GPU + _flat(address)
+
+
+def may_be_gpu(name: str) -> bool:
+    """Whether a device of that name may be a GPU; an interface may be named so, too."""
+    return name.startswith(_GPU)
 
 
 @lru_cache(maxsize=4096)  # a node full of pods asks for the same thousand names at each scan

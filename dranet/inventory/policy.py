@@ -10,6 +10,7 @@ from dranet.dataclass import dataclass
 from dranet.inventory.decision import Decision
 from dranet.model.attributes import DOMAIN, MAX_NAME_LENGTH, is_attribute_name, is_qualified_name
 from dranet.model.device import AttributeValue, Device
+from dranet.settings import PublishGpus
 
 GUARANTEED_OWN_ATTRIBUTES = 5
 """So many of the operator\'s own attributes have a place on each device, whatever else it has; no more."""
@@ -48,7 +49,7 @@ class AttributeRules(Protocol):
 class Policy:
     """The defaults are those of the settings."""
 
-    publish_gpus: bool = True
+    publish_gpus: PublishGpus = PublishGpus.AUTO
     move_ib_interfaces: bool = True
     """False: an IPoIB interface stays on the node and its adapter is offered as RDMA-only."""
     offer_link_kinds: frozenset[str] = frozenset()

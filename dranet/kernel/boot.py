@@ -1,7 +1,8 @@
-"""Which boot this is: kernel state recorded in another boot is gone."""
+"""Which boot this is: kernel state recorded in another boot is gone. And how long ago it was."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from dranet.errors import KernelError
@@ -23,3 +24,11 @@ def read_boot_id(procfs_root: Path) -> str:
     if not boot_id:
         raise KernelError(f"{path}: empty", operation="read boot id")
     return boot_id
+
+
+def read_uptime(procfs_root: Path) -> float:
+    """Seconds since the machine has booted (``proc_uptime(5)``); infinite where nothing tells."""
+    try:
+        return float((procfs_root / "uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return math.inf

@@ -20,32 +20,33 @@ _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 """The same on every architecture since these numbers are given out together."""
 _FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
 _FSCONFIG_CMD_CREATE = 6
-_READ_ONLY = 0x1 | 0x2 | 0x4 | 0x8
-"""``MOUNT_ATTR_RDONLY``, ``NOSUID``, ``NODEV``, ``NOEXEC``."""
+_READ_ONLY = 0x1
+_PLAIN = 0x2 | 0x4 | 0x8
+"""``MOUNT_ATTR_RDONLY``; ``NOSUID``, ``NODEV``, ``NOEXEC``."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def open_sysfs(netns: NetworkNamespace) -> Iterator[Path]:
+def open_sysfs(netns: NetworkNamespace, *, writable: bool = False) -> Iterator[Path]:
     """The root of a sysfs that shows what ``netns`` has, for as long as the context lasts.
 
     Raises:
         KernelError: the namespace could not be entered, or the kernel refused the mount.
     """
-    fd = netns.run(_mount_sysfs)
+    fd = netns.run(lambda: _mount_sysfs(_PLAIN if writable else _PLAIN | _READ_ONLY))
     try:
         yield Path(f"/proc/self/fd/{fd}")
     finally:
         os.close(fd)
 
 
-def _mount_sysfs() -> int:
+def _mount_sysfs(attributes: int) -> int:
     """In the calling thread's network namespace; returns a descriptor of the root."""
     context = _call(_FSOPEN, b"sysfs", _FSOPEN_CLOEXEC)
     try:
         _call(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
-        return _call(_FSMOUNT, context, _FSMOUNT_CLOEXEC, _READ_ONLY)
+        return _call(_FSMOUNT, context, _FSMOUNT_CLOEXEC, attributes)
     finally:
         os.close(context)
 

@@ -261,6 +261,13 @@ NEAREST_GPU_DISTANCE = Attribute(
     "how far they are: `PIX`, `PXB`, `PHB`, `NODE` or `SYS`, as `nvidia-smi topo -m` has it",
     "a GPU, no PCI, or there is no GPU whose place is known",
 )
+PCIE_SWITCH = Attribute(
+    "pcieSwitch",
+    _S,
+    "PCI address of the switch (its upstream port) that the function hangs on, or of the root port where "
+    "there is no switch: functions that have the same are `PIX`",
+    "no PCI, or the function is on the root bus",
+)
 LINK_SPEED = Attribute(
     "linkSpeedMbps", _I, "negotiated speed in Mbit/s", "the link is down, or the driver does not say"
 )
@@ -359,6 +366,7 @@ CATALOGUE: tuple[Attribute, ...] = (
     ERDMA,
     NEAREST_GPUS,
     NEAREST_GPU_DISTANCE,
+    PCIE_SWITCH,
     SRIOV_PF_ADDRESS,
     SRIOV_VF_INDEX,
     RDMA_LINK_LAYER,

@@ -85,15 +85,43 @@ CONDITIONS = (
         _PREPARED, False, OF_THE_ERROR, "the claim is refused for now; the pod waits, the kubelet asks again"
     ),
     *_rows_of_the_pod(),
-    _row(_ALIGNED, True, ConditionReason.SAME_PCIE_ROOT, "a GPU of the pod is below the same PCIe root"),
-    _row(_ALIGNED, True, ConditionReason.SAME_NUMA_NODE, "a GPU of the pod is on the same NUMA node"),
-    _row(_ALIGNED, False, ConditionReason.FAR_FROM_GPUS, "every GPU of the pod is on another NUMA node"),
+    _row(_ALIGNED, True, ConditionReason.SAME_PCIE_SWITCH, "PIX: below the same PCIe switch as its GPU"),
+    _row(
+        _ALIGNED,
+        True,
+        ConditionReason.SAME_PCIE_ROOT,
+        "PXB or PHB: below the same PCIe root, and nothing nearer on this node",
+    ),
+    _row(
+        _ALIGNED,
+        True,
+        ConditionReason.SAME_NUMA_NODE,
+        "NODE: on the same NUMA node, and nothing nearer on this node",
+    ),
+    _row(
+        _ALIGNED,
+        True,
+        ConditionReason.NEAREST_POSSIBLE,
+        "SYS: on another NUMA node, and nothing nearer on this node",
+    ),
+    _row(
+        _ALIGNED,
+        False,
+        ConditionReason.WORSE_THAN_POSSIBLE,
+        "the node has a nearer device of the kind; the message names it, and who has it",
+    ),
     _row(_ALIGNED, None, ConditionReason.PLACE_UNKNOWN, "the node does not tell where they sit"),
     _row(
         _ALIGNED,
         None,
         ConditionReason.OTHER_DRIVERS_DEVICES,
-        "other devices of the claim come from another driver, and where they sit is not known here",
+        "the pod has devices of another driver, and its slices do not tell where they sit",
+    ),
+    _row(
+        _ALIGNED,
+        None,
+        ConditionReason.GPUS_UNCLEAR,
+        "its containers have GPUs, and nobody tells which; the message says what was seen",
     ),
     _row(_RELEASED, True, ConditionReason.DEVICE_RELEASED, "the node has it back as it was before"),
     _row(

@@ -19,3 +19,4 @@ class EventReason(StrEnum):
     DEVICE_HEALTHY = "NetworkDeviceHealthy"
     CLAIM_STATUS_REFUSED = "ClaimStatusRefused"
     RUNS_WITHOUT_DEVICES = "RunsWithoutDevices"
+    MISALIGNED_TOPOLOGY = "MisalignedTopology"

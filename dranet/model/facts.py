@@ -241,6 +241,8 @@ class Gpu:
     model: str = ""
     uuid: str = ""
     char_devices: tuple[CharDevice, ...] = ()
+    parts: str = ""
+    """What it is cut into (``MIG``, ``CPX``): its nodes are not the whole then. Empty: nothing known."""
 
 
 @dataclass(frozen=True, slots=True)

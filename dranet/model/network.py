@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from dranet.model.network_locality import CpuLocalityConfig
 from dranet.model.network_part import Conflict, Entries, Part, join_path, walk_values
 from dranet.model.network_values import (
     BitRate,
@@ -38,6 +39,7 @@ from dranet.model.network_values import (
     UInt32,
     without_nulls,
 )
+from dranet.model.network_workload import MemoryConfig, NcclConfig, UcxConfig
 from dranet.model.sysctls import IFNAME
 
 MTU_MIN = 68
@@ -55,6 +57,9 @@ _RESERVED_TABLES = (253, TABLE_MAIN, 255)
 
 SUB_INTERFACE_TYPES = ("macvlan", "ipvlan", "vlan")
 """Values of ``interface.type`` that have an object of their own beside it."""
+
+_WITHOUT_LINK = ("rdma", "sysctls", "cpuLocality", "nccl", "ucx", "memory")
+"""What does not need a network interface, of sysctls and near CPUs in part."""
 
 Features = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=64)], bool], BeforeValidator(without_nulls)
@@ -510,6 +515,20 @@ class RdmaConfig(Part):
         "is",
         examples=["unlimited"],
     )
+    fork_safe: bool | None = Field(
+        default=None,
+        alias="forkSafe",
+        description="`RDMAV_FORK_SAFE` for the containers that name the claim: libibverbs keeps registered "
+        "memory right in programs that fork. Not needed where the kernel copies such memory at a fork, as "
+        "recent ones do",
+        examples=[True],
+    )
+    huge_pages_safe: bool | None = Field(
+        default=None,
+        alias="hugePagesSafe",
+        description="`RDMAV_HUGEPAGES_SAFE`, the same for programs that fork and use huge pages",
+        examples=[True],
+    )
 
 
 class NetworkConfig(Part):
@@ -538,15 +557,27 @@ class NetworkConfig(Part):
         examples=[{"net.ipv4.conf.IFNAME.rp_filter": 2, "net.ipv4.tcp_mtu_probing": 1}],
     )
     rdma: RdmaConfig = Field(default_factory=RdmaConfig.empty, description="the RDMA device")
+    cpu_locality: CpuLocalityConfig = Field(
+        default_factory=CpuLocalityConfig.empty,
+        alias="cpuLocality",
+        description="which CPUs work for the device. Only where the device itself moves",
+    )
+    nccl: NcclConfig = Field(default_factory=NcclConfig.empty, description="files for NCCL and RCCL")
+    ucx: UcxConfig = Field(default_factory=UcxConfig.empty, description="hints for UCX")
+    memory: MemoryConfig = Field(
+        default_factory=MemoryConfig.empty, description="where the containers' memory comes from"
+    )
 
     @property
     def needs_link(self) -> tuple[str, ...]:
         """The paths of what is asked for and cannot be had without a network interface.
 
-        That is all but ``rdma`` and the sysctls that name no interface.
+        That is all but ``rdma``, the interrupts, what is for programs in the containers, and the sysctls that
+        name no interface.
         """
         asked = walk_values(NetworkConfig, self.model_dump(by_alias=True, exclude_defaults=True))
-        paths = [path for path, _ in asked if path[0] not in ("rdma", "sysctls")]
+        paths = [path for path, _ in asked if path[0] not in _WITHOUT_LINK]
+        paths += [("cpuLocality", name) for name in self.cpu_locality.asked if name != "irq"]
         paths += [("sysctls", name) for name in self.sysctls if IFNAME in name]
         return tuple(join_path(path) for path in paths)
 
@@ -555,6 +586,12 @@ class NetworkConfig(Part):
         destinations = [*(r.destination for r in self.routes), *(n.destination for n in self.neighbors)]
         if self.interface.ipv6.enabled is False and any(":" in destination for destination in destinations):
             yield ("interface", "ipv6", "enabled"), "must not be false with an IPv6 route or neighbour"
+        if not self.interface.is_passthrough:
+            for name in self.cpu_locality.asked:
+                yield (
+                    ("cpuLocality", name),
+                    f"must not be true with type: {self.interface.type}, whose device is not the pod's",
+                )
 
     def _find_vrf_conflicts(self) -> Iterator[Conflict]:
         vrf = self.interface.vrf

@@ -13,13 +13,15 @@ from dataclasses import field, replace
 from typing import Literal
 
 from dranet.dataclass import dataclass
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import AllocationResult, ClaimRef, PodRef
 from dranet.model.device import Device
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
+from dranet.model.workload import NO_WISHES, WorkloadWishes
 
-RECORD_VERSION = 3
+RECORD_VERSION = 4
 """Of what this driver writes. 1 had neither this number nor what a :class:`LinkState` has below it; 2 did not
-say which alternative of a request won, nor anything of the files that tell containers about their devices."""
+say which alternative of a request won, nor anything of the files that tell containers about their devices; 3
+knew nothing of what brings a workload near its devices: files for its libraries, memory, CPUs."""
 
 WHOLE_STATE_VERSION = 2
 """The first that recorded the whole host state of a link."""
@@ -99,6 +101,18 @@ class LinkState:
     """BPF programs on the link, for the report of what a move destroys; we cannot load them again."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
     """What is below ``/proc/sys/net/{ipv4,ipv6}/{conf,neigh}/<ifname>``, by ``ipv4/conf/rp_filter``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuState:
+    """Which CPUs worked for a device when Prepare found it; only what its plan is to change.
+
+    By number of the interrupt: the CPUs that it may go to (``0-55``). By file below the link's ``queues``
+    (``tx-0/xps_cpus``): what stood there.
+    """
+
+    irqs: Mapping[str, str] = field(default_factory=dict)
+    queues: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- what the pod gets ---------------------------------------------------------------------------------
@@ -215,6 +229,23 @@ class SetUp:
 
 
 @dataclass(frozen=True, slots=True)
+class SetCpuLocality:
+    """Let near CPUs work for the device: each interrupt of the function on one of ``cpus`` in turn, each send
+    queue used by a share of them (XPS), each receive queue worked off by all of them (RPS).
+
+    Comes when the link is up: some drivers ask for interrupts, and place them, only then.
+    """
+
+    cpus: tuple[int, ...]
+    """In the order in which they are taken."""
+    pci_address: str = ""
+    irq: bool = False
+    xps: bool = False
+    rps: bool = False
+    step: Literal["set-cpu-locality"] = "set-cpu-locality"
+
+
+@dataclass(frozen=True, slots=True)
 class NextHop:
     """One way of a multipath route; an empty ``ifname`` is the device's own link."""
 
@@ -296,6 +327,7 @@ Step = (
     | RemovePrograms
     | AddAddress
     | SetUp
+    | SetCpuLocality
     | AddRoute
     | AddNeighbour
     | AddRule
@@ -342,6 +374,8 @@ class AttachPlan:
     pod_ifname: str = ""
     host: LinkState | None = None
     lease: DhcpLease | None = None
+    cpus: CpuState | None = None
+    """What the host gets back of a :class:`SetCpuLocality`; ``None`` where there is none."""
 
     @property
     def is_on_top(self) -> bool:
@@ -376,6 +410,11 @@ class PreparedDevice:
     share_id: str | None = None
     admin_access: bool = False
     rdma: RdmaAccess = field(default=RdmaAccess())
+    workload: WorkloadWishes = field(default=NO_WISHES)
+    """What the containers that name the claim get beside the device."""
+    vendor_cdi_id: str = ""
+    """The vendor's CDI device that gives a GPU to containers, which is among ``cdi_ids``; empty where our own
+    spec has its device nodes."""
     alternative: str = ""
     """The sub-request that won (KEP-4816); empty where the request has none."""
 
@@ -406,7 +445,8 @@ class PreparedClaim:
     ``netns_id`` tells the namespace from a later one at the same path; records of earlier versions have none.
     ``boot_id`` tells a record of an earlier boot, whose kernel state is gone. ``pod_claim_name`` is what the
     pod's spec calls a claim that was made from a template, else empty. ``metadata`` is empty where no files
-    are wanted, and in records of earlier versions.
+    are wanted, and in records of earlier versions. ``others`` are the claim's devices of other drivers, which
+    may be GPUs.
     """
 
     claim: ClaimRef
@@ -418,6 +458,7 @@ class PreparedClaim:
     netns_id: str = ""
     pod_claim_name: str = ""
     metadata: tuple[RequestMetadata, ...] = ()
+    others: tuple[AllocationResult, ...] = ()
 
     @property
     def plans(self) -> tuple[AttachPlan, ...]:

@@ -69,6 +69,22 @@ class Container:
     devices: tuple[CharDevice, ...] = ()
     running: bool = False
     """Its processes live, perhaps frozen; false of one that is only created (told by Synchronize alone)."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """That of its image and what the pod or a device plugin sets. Of containers that exist already (told by
+    Synchronize) only what may name GPUs, and so with ``devices`` and ``cdi_devices``."""
+    memory_nodes: str = ""
+    """NUMA nodes that its memory may come from (cpuset), where the kubelet or a plugin before us says so."""
+    cdi_devices: tuple[str, ...] = ()
+    """Qualified names (``vendor.com/class=device``), as far as the runtime tells them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPolicy:
+    """Where the memory of a container's processes comes from (``set_mempolicy(2)``)."""
+
+    mode: str
+    """``MPOL_PREFERRED_MANY``, ``MPOL_INTERLEAVE``."""
+    nodes: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,9 @@ class ContainerAdjustment:
     env: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()
     rlimits: tuple[Rlimit, ...] = ()
+    memory_nodes: str = ""
+    """NUMA nodes alone that its memory may come from (cpuset); empty leaves it alone."""
+    memory_policy: MemoryPolicy | None = None
 
     def without(self, container: Container) -> ContainerAdjustment:
         """What of it the container does not have yet. A runtime fails a container to which two plugins add
@@ -90,4 +109,6 @@ class ContainerAdjustment:
             devices=tuple(n for n in self.devices if (n.path, n.major, n.minor) not in nodes),
             mounts=tuple(m for m in self.mounts if (m.source, m.destination) not in targets),
             rlimits=tuple(limit for limit in self.rlimits if limit not in container.rlimits),
+            env=tuple((name, value) for name, value in self.env if name not in container.env),
+            memory_nodes="" if container.memory_nodes else self.memory_nodes,
         )

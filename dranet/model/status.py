@@ -24,7 +24,7 @@ class ConditionType(StrEnum):
     CONFIGURED = "Configured"
     """All that the claim asked of it is set, and was read back."""
     ALIGNED = "TopologyAligned"
-    """How near the pod's GPUs are; unknown where another driver gave them."""
+    """Whether the pod's GPUs are as near as this node could have given; whoever gave them."""
     RELEASED = "Released"
     """Given back to the node: True as it was, False with what could not be restored."""
 
@@ -42,9 +42,12 @@ class ConditionReason(StrEnum):
     WAITING_FOR_POD = "WaitingForPod"
     SAME_PCIE_ROOT = "SamePCIeRoot"
     SAME_NUMA_NODE = "SameNUMANode"
-    FAR_FROM_GPUS = "FarFromGPUs"
+    SAME_PCIE_SWITCH = "SamePCIeSwitch"
+    NEAREST_POSSIBLE = "NearestPossible"
+    WORSE_THAN_POSSIBLE = "WorseThanPossible"
     PLACE_UNKNOWN = "PlaceUnknown"
     OTHER_DRIVERS_DEVICES = "DevicesOfAnotherDriver"
+    GPUS_UNCLEAR = "GPUsUnclear"
     DEVICE_RELEASED = "DeviceReleased"
     HOST_STATE_NOT_RESTORED = "HostStateNotRestored"
 

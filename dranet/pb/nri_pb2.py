@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x64ranet/pb/nri.proto\x12\ndranet.nri\"\x07\n\x05\x45mpty\"U\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\x12\x13\n\x0bnri_version\x18\x03 \x01(\t\"\x9d\x01\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1c\n\x14registration_timeout\x18\x04 \x01(\x03\x12\x17\n\x0frequest_timeout\x18\x05 \x01(\x03\x12\x13\n\x0bnri_version\x18\x06 \x01(\t\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"s\n\x12SynchronizeRequest\x12$\n\x04pods\x18\x01 \x03(\x0b\x32\x16.dranet.nri.PodSandbox\x12)\n\ncontainers\x18\x02 \x03(\x0b\x32\x15.dranet.nri.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x83\x01\n\x10StateChangeEvent\x12 \n\x05\x65vent\x18\x01 \x01(\x0e\x32\x11.dranet.nri.Event\x12#\n\x03pod\x18\x02 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x03 \x01(\x0b\x32\x15.dranet.nri.Container\"8\n\x11PodSandboxRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\"f\n\x15StartContainerRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x02 \x01(\x0b\x32\x15.dranet.nri.Container\"g\n\x16\x43reateContainerRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x02 \x01(\x0b\x32\x15.dranet.nri.Container\"J\n\x17\x43reateContainerResponse\x12/\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32\x1f.dranet.nri.ContainerAdjustment\"\xfa\x02\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x32\n\x06labels\x18\x05 \x03(\x0b\x32\".dranet.nri.PodSandbox.LabelsEntry\x12<\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\'.dranet.nri.PodSandbox.AnnotationsEntry\x12\x17\n\x0fruntime_handler\x18\x07 \x01(\t\x12*\n\x05linux\x18\x08 \x01(\x0b\x32\x1b.dranet.nri.LinuxPodSandbox\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0b\n\x03ips\x18\n \x03(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x0fLinuxPodSandbox\x12.\n\nnamespaces\x18\x05 \x03(\x0b\x32\x1a.dranet.nri.LinuxNamespace\",\n\x0eLinuxNamespace\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"\xc0\x03\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.dranet.nri.ContainerState\x12\x31\n\x06labels\x18\x05 \x03(\x0b\x32!.dranet.nri.Container.LabelsEntry\x12;\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32&.dranet.nri.Container.AnnotationsEntry\x12!\n\x06mounts\x18\t \x03(\x0b\x32\x11.dranet.nri.Mount\x12)\n\x05linux\x18\x0b \x01(\x0b\x32\x1a.dranet.nri.LinuxContainer\x12\x0b\n\x03pid\x18\x0c \x01(\r\x12(\n\x07rlimits\x18\r \x03(\x0b\x32\x17.dranet.nri.POSIXRlimit\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"j\n\x0eLinuxContainer\x12.\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1a.dranet.nri.LinuxNamespace\x12(\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x17.dranet.nri.LinuxDevice\"\xba\x01\n\x13\x43ontainerAdjustment\x12!\n\x06mounts\x18\x03 \x03(\x0b\x32\x11.dranet.nri.Mount\x12!\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x14.dranet.nri.KeyValue\x12\x33\n\x05linux\x18\x06 \x01(\x0b\x32$.dranet.nri.LinuxContainerAdjustment\x12(\n\x07rlimits\x18\x07 \x03(\x0b\x32\x17.dranet.nri.POSIXRlimit\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"7\n\x0bPOSIXRlimit\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04hard\x18\x02 \x01(\x04\x12\x0c\n\x04soft\x18\x03 \x01(\x04\"D\n\x18LinuxContainerAdjustment\x12(\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x17.dranet.nri.LinuxDevice\"x\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12/\n\tfile_mode\x18\x05 \x01(\x0b\x32\x1c.dranet.nri.OptionalFileMode\"!\n\x10OptionalFileMode\x12\r\n\x05value\x18\x01 \x01(\r*\x82\x01\n\x05\x45vent\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x13\n\x0fRUN_POD_SANDBOX\x10\x01\x12\x14\n\x10STOP_POD_SANDBOX\x10\x02\x12\x16\n\x12REMOVE_POD_SANDBOX\x10\x03\x12\x14\n\x10\x43REATE_CONTAINER\x10\x04\x12\x13\n\x0fSTART_CONTAINER\x10\x06*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x64ranet/pb/nri.proto\x12\ndranet.nri\"\x07\n\x05\x45mpty\"U\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\x12\x13\n\x0bnri_version\x18\x03 \x01(\t\"\x9d\x01\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1c\n\x14registration_timeout\x18\x04 \x01(\x03\x12\x17\n\x0frequest_timeout\x18\x05 \x01(\x03\x12\x13\n\x0bnri_version\x18\x06 \x01(\t\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"s\n\x12SynchronizeRequest\x12$\n\x04pods\x18\x01 \x03(\x0b\x32\x16.dranet.nri.PodSandbox\x12)\n\ncontainers\x18\x02 \x03(\x0b\x32\x15.dranet.nri.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x83\x01\n\x10StateChangeEvent\x12 \n\x05\x65vent\x18\x01 \x01(\x0e\x32\x11.dranet.nri.Event\x12#\n\x03pod\x18\x02 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x03 \x01(\x0b\x32\x15.dranet.nri.Container\"8\n\x11PodSandboxRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\"f\n\x15StartContainerRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x02 \x01(\x0b\x32\x15.dranet.nri.Container\"g\n\x16\x43reateContainerRequest\x12#\n\x03pod\x18\x01 \x01(\x0b\x32\x16.dranet.nri.PodSandbox\x12(\n\tcontainer\x18\x02 \x01(\x0b\x32\x15.dranet.nri.Container\"J\n\x17\x43reateContainerResponse\x12/\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32\x1f.dranet.nri.ContainerAdjustment\"\xfa\x02\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x32\n\x06labels\x18\x05 \x03(\x0b\x32\".dranet.nri.PodSandbox.LabelsEntry\x12<\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\'.dranet.nri.PodSandbox.AnnotationsEntry\x12\x17\n\x0fruntime_handler\x18\x07 \x01(\t\x12*\n\x05linux\x18\x08 \x01(\x0b\x32\x1b.dranet.nri.LinuxPodSandbox\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0b\n\x03ips\x18\n \x03(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x0fLinuxPodSandbox\x12.\n\nnamespaces\x18\x05 \x03(\x0b\x32\x1a.dranet.nri.LinuxNamespace\",\n\x0eLinuxNamespace\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\"\xf9\x03\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.dranet.nri.ContainerState\x12\x31\n\x06labels\x18\x05 \x03(\x0b\x32!.dranet.nri.Container.LabelsEntry\x12;\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32&.dranet.nri.Container.AnnotationsEntry\x12\x0b\n\x03\x65nv\x18\x08 \x03(\t\x12!\n\x06mounts\x18\t \x03(\x0b\x32\x11.dranet.nri.Mount\x12)\n\x05linux\x18\x0b \x01(\x0b\x32\x1a.dranet.nri.LinuxContainer\x12\x0b\n\x03pid\x18\x0c \x01(\r\x12(\n\x07rlimits\x18\r \x03(\x0b\x32\x17.dranet.nri.POSIXRlimit\x12*\n\x0b\x43\x44I_devices\x18\x14 \x03(\x0b\x32\x15.dranet.nri.CDIDevice\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x99\x01\n\x0eLinuxContainer\x12.\n\nnamespaces\x18\x01 \x03(\x0b\x32\x1a.dranet.nri.LinuxNamespace\x12(\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x17.dranet.nri.LinuxDevice\x12-\n\tresources\x18\x03 \x01(\x0b\x32\x1a.dranet.nri.LinuxResources\"\xba\x01\n\x13\x43ontainerAdjustment\x12!\n\x06mounts\x18\x03 \x03(\x0b\x32\x11.dranet.nri.Mount\x12!\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x14.dranet.nri.KeyValue\x12\x33\n\x05linux\x18\x06 \x01(\x0b\x32$.dranet.nri.LinuxContainerAdjustment\x12(\n\x07rlimits\x18\x07 \x03(\x0b\x32\x17.dranet.nri.POSIXRlimit\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"7\n\x0bPOSIXRlimit\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04hard\x18\x02 \x01(\x04\x12\x0c\n\x04soft\x18\x03 \x01(\x04\"\xa9\x01\n\x18LinuxContainerAdjustment\x12(\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x17.dranet.nri.LinuxDevice\x12-\n\tresources\x18\x02 \x01(\x0b\x32\x1a.dranet.nri.LinuxResources\x12\x34\n\rmemory_policy\x18\x0c \x01(\x0b\x32\x1d.dranet.nri.LinuxMemoryPolicy\"3\n\x0eLinuxResources\x12!\n\x03\x63pu\x18\x02 \x01(\x0b\x32\x14.dranet.nri.LinuxCPU\"\x18\n\x08LinuxCPU\x12\x0c\n\x04mems\x18\x07 \x01(\t\"F\n\x11LinuxMemoryPolicy\x12\"\n\x04mode\x18\x01 \x01(\x0e\x32\x14.dranet.nri.MpolMode\x12\r\n\x05nodes\x18\x02 \x01(\t\"x\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12/\n\tfile_mode\x18\x05 \x01(\x0b\x32\x1c.dranet.nri.OptionalFileMode\"!\n\x10OptionalFileMode\x12\r\n\x05value\x18\x01 \x01(\r*\x82\x01\n\x05\x45vent\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x13\n\x0fRUN_POD_SANDBOX\x10\x01\x12\x14\n\x10STOP_POD_SANDBOX\x10\x02\x12\x16\n\x12REMOVE_POD_SANDBOX\x10\x03\x12\x14\n\x10\x43REATE_CONTAINER\x10\x04\x12\x13\n\x0fSTART_CONTAINER\x10\x06*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04*\x9b\x01\n\x08MpolMode\x12\x10\n\x0cMPOL_DEFAULT\x10\x00\x12\x12\n\x0eMPOL_PREFERRED\x10\x01\x12\r\n\tMPOL_BIND\x10\x02\x12\x13\n\x0fMPOL_INTERLEAVE\x10\x03\x12\x0e\n\nMPOL_LOCAL\x10\x04\x12\x17\n\x13MPOL_PREFERRED_MANY\x10\x05\x12\x1c\n\x18MPOL_WEIGHTED_INTERLEAVE\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,10 +39,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONTAINER_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_CONTAINER_ANNOTATIONSENTRY']._loaded_options = None
   _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_options = b'8\001'
-  _globals['_EVENT']._serialized_start=2603
-  _globals['_EVENT']._serialized_end=2733
-  _globals['_CONTAINERSTATE']._serialized_start=2736
-  _globals['_CONTAINERSTATE']._serialized_end=2866
+  _globals['_EVENT']._serialized_start=2988
+  _globals['_EVENT']._serialized_end=3118
+  _globals['_CONTAINERSTATE']._serialized_start=3121
+  _globals['_CONTAINERSTATE']._serialized_end=3251
+  _globals['_MPOLMODE']._serialized_start=3254
+  _globals['_MPOLMODE']._serialized_end=3409
   _globals['_EMPTY']._serialized_start=35
   _globals['_EMPTY']._serialized_end=42
   _globals['_REGISTERPLUGINREQUEST']._serialized_start=44
@@ -76,25 +78,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LINUXNAMESPACE']._serialized_start=1407
   _globals['_LINUXNAMESPACE']._serialized_end=1451
   _globals['_CONTAINER']._serialized_start=1454
-  _globals['_CONTAINER']._serialized_end=1902
+  _globals['_CONTAINER']._serialized_end=1959
   _globals['_CONTAINER_LABELSENTRY']._serialized_start=1241
   _globals['_CONTAINER_LABELSENTRY']._serialized_end=1286
   _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_start=1288
   _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=1338
-  _globals['_LINUXCONTAINER']._serialized_start=1904
-  _globals['_LINUXCONTAINER']._serialized_end=2010
-  _globals['_CONTAINERADJUSTMENT']._serialized_start=2013
-  _globals['_CONTAINERADJUSTMENT']._serialized_end=2199
-  _globals['_MOUNT']._serialized_start=2201
-  _globals['_MOUNT']._serialized_end=2276
-  _globals['_KEYVALUE']._serialized_start=2278
-  _globals['_KEYVALUE']._serialized_end=2316
-  _globals['_POSIXRLIMIT']._serialized_start=2318
-  _globals['_POSIXRLIMIT']._serialized_end=2373
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=2375
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=2443
-  _globals['_LINUXDEVICE']._serialized_start=2445
-  _globals['_LINUXDEVICE']._serialized_end=2565
-  _globals['_OPTIONALFILEMODE']._serialized_start=2567
-  _globals['_OPTIONALFILEMODE']._serialized_end=2600
+  _globals['_CDIDEVICE']._serialized_start=1961
+  _globals['_CDIDEVICE']._serialized_end=1986
+  _globals['_LINUXCONTAINER']._serialized_start=1989
+  _globals['_LINUXCONTAINER']._serialized_end=2142
+  _globals['_CONTAINERADJUSTMENT']._serialized_start=2145
+  _globals['_CONTAINERADJUSTMENT']._serialized_end=2331
+  _globals['_MOUNT']._serialized_start=2333
+  _globals['_MOUNT']._serialized_end=2408
+  _globals['_KEYVALUE']._serialized_start=2410
+  _globals['_KEYVALUE']._serialized_end=2448
+  _globals['_POSIXRLIMIT']._serialized_start=2450
+  _globals['_POSIXRLIMIT']._serialized_end=2505
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=2508
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=2677
+  _globals['_LINUXRESOURCES']._serialized_start=2679
+  _globals['_LINUXRESOURCES']._serialized_end=2730
+  _globals['_LINUXCPU']._serialized_start=2732
+  _globals['_LINUXCPU']._serialized_end=2756
+  _globals['_LINUXMEMORYPOLICY']._serialized_start=2758
+  _globals['_LINUXMEMORYPOLICY']._serialized_end=2828
+  _globals['_LINUXDEVICE']._serialized_start=2830
+  _globals['_LINUXDEVICE']._serialized_end=2950
+  _globals['_OPTIONALFILEMODE']._serialized_start=2952
+  _globals['_OPTIONALFILEMODE']._serialized_end=2985
 # @@protoc_insertion_point(module_scope)

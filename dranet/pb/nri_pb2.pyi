@@ -68,6 +68,31 @@ CONTAINER_RUNNING: ContainerState.ValueType  # 3
 CONTAINER_STOPPED: ContainerState.ValueType  # 4
 Global___ContainerState: _TypeAlias = ContainerState  # noqa: Y015
 
+class _MpolMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MpolModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MpolMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MPOL_DEFAULT: _MpolMode.ValueType  # 0
+    MPOL_PREFERRED: _MpolMode.ValueType  # 1
+    MPOL_BIND: _MpolMode.ValueType  # 2
+    MPOL_INTERLEAVE: _MpolMode.ValueType  # 3
+    MPOL_LOCAL: _MpolMode.ValueType  # 4
+    MPOL_PREFERRED_MANY: _MpolMode.ValueType  # 5
+    MPOL_WEIGHTED_INTERLEAVE: _MpolMode.ValueType  # 6
+
+class MpolMode(_MpolMode, metaclass=_MpolModeEnumTypeWrapper): ...
+
+MPOL_DEFAULT: MpolMode.ValueType  # 0
+MPOL_PREFERRED: MpolMode.ValueType  # 1
+MPOL_BIND: MpolMode.ValueType  # 2
+MPOL_INTERLEAVE: MpolMode.ValueType  # 3
+MPOL_LOCAL: MpolMode.ValueType  # 4
+MPOL_PREFERRED_MANY: MpolMode.ValueType  # 5
+MPOL_WEIGHTED_INTERLEAVE: MpolMode.ValueType  # 6
+Global___MpolMode: _TypeAlias = MpolMode  # noqa: Y015
+
 @_typing.final
 class Empty(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -529,10 +554,12 @@ class Container(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
+    ENV_FIELD_NUMBER: _builtins.int
     MOUNTS_FIELD_NUMBER: _builtins.int
     LINUX_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     RLIMITS_FIELD_NUMBER: _builtins.int
+    CDI_DEVICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     pod_sandbox_id: _builtins.str
     name: _builtins.str
@@ -543,11 +570,19 @@ class Container(_message.Message):
     @_builtins.property
     def annotations(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
+    def env(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """KEY=VALUE, those of the image among them."""
+
+    @_builtins.property
     def mounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mount]: ...
     @_builtins.property
     def linux(self) -> Global___LinuxContainer: ...
     @_builtins.property
     def rlimits(self) -> _containers.RepeatedCompositeFieldContainer[Global___POSIXRlimit]: ...
+    @_builtins.property
+    def CDI_devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___CDIDevice]:
+        """From NRI 0.10 on: those that the kubelet names and those of the annotations."""
+
     def __init__(
         self,
         *,
@@ -557,18 +592,40 @@ class Container(_message.Message):
         state: Global___ContainerState.ValueType = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         annotations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        env: _abc.Iterable[_builtins.str] | None = ...,
         mounts: _abc.Iterable[Global___Mount] | None = ...,
         linux: Global___LinuxContainer | None = ...,
         pid: _builtins.int = ...,
         rlimits: _abc.Iterable[Global___POSIXRlimit] | None = ...,
+        CDI_devices: _abc.Iterable[Global___CDIDevice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["linux", b"linux"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "id", b"id", "labels", b"labels", "linux", b"linux", "mounts", b"mounts", "name", b"name", "pid", b"pid", "pod_sandbox_id", b"pod_sandbox_id", "rlimits", b"rlimits", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["CDI_devices", b"CDI_devices", "annotations", b"annotations", "env", b"env", "id", b"id", "labels", b"labels", "linux", b"linux", "mounts", b"mounts", "name", b"name", "pid", b"pid", "pod_sandbox_id", b"pod_sandbox_id", "rlimits", b"rlimits", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Container: _TypeAlias = Container  # noqa: Y015
+
+@_typing.final
+class CDIDevice(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """vendor.com/class=device"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CDIDevice: _TypeAlias = CDIDevice  # noqa: Y015
 
 @_typing.final
 class LinuxContainer(_message.Message):
@@ -576,21 +633,25 @@ class LinuxContainer(_message.Message):
 
     NAMESPACES_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def namespaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinuxNamespace]: ...
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinuxDevice]:
         """With those that plugins before us add."""
 
+    @_builtins.property
+    def resources(self) -> Global___LinuxResources: ...
     def __init__(
         self,
         *,
         namespaces: _abc.Iterable[Global___LinuxNamespace] | None = ...,
         devices: _abc.Iterable[Global___LinuxDevice] | None = ...,
+        resources: Global___LinuxResources | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "namespaces", b"namespaces"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "namespaces", b"namespaces", "resources", b"resources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -713,20 +774,94 @@ class LinuxContainerAdjustment(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DEVICES_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    MEMORY_POLICY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinuxDevice]: ...
+    @_builtins.property
+    def resources(self) -> Global___LinuxResources: ...
+    @_builtins.property
+    def memory_policy(self) -> Global___LinuxMemoryPolicy:
+        """From NRI 0.12 on."""
+
     def __init__(
         self,
         *,
         devices: _abc.Iterable[Global___LinuxDevice] | None = ...,
+        resources: Global___LinuxResources | None = ...,
+        memory_policy: Global___LinuxMemoryPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory_policy", b"memory_policy", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "memory_policy", b"memory_policy", "resources", b"resources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinuxContainerAdjustment: _TypeAlias = LinuxContainerAdjustment  # noqa: Y015
+
+@_typing.final
+class LinuxResources(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPU_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def cpu(self) -> Global___LinuxCPU: ...
+    def __init__(
+        self,
+        *,
+        cpu: Global___LinuxCPU | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinuxResources: _TypeAlias = LinuxResources  # noqa: Y015
+
+@_typing.final
+class LinuxCPU(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMS_FIELD_NUMBER: _builtins.int
+    mems: _builtins.str
+    """NUMA nodes that memory may come from: 0-1,3 (cpuset)."""
+    def __init__(
+        self,
+        *,
+        mems: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mems", b"mems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinuxCPU: _TypeAlias = LinuxCPU  # noqa: Y015
+
+@_typing.final
+class LinuxMemoryPolicy(_message.Message):
+    """set_mempolicy(2) for the processes of a container."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    mode: Global___MpolMode.ValueType
+    nodes: _builtins.str
+    def __init__(
+        self,
+        *,
+        mode: Global___MpolMode.ValueType = ...,
+        nodes: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinuxMemoryPolicy: _TypeAlias = LinuxMemoryPolicy  # noqa: Y015
 
 @_typing.final
 class LinuxDevice(_message.Message):

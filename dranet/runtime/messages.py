@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from dranet.errors import ProtocolError
 from dranet.model.facts import CharDevice
+from dranet.model.gpu_names import find_cdi_names, is_gpu_variable, may_be_gpu_node, names_gpus
 from dranet.model.sandbox import UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
 from dranet.pb import nri_pb2
 
@@ -59,17 +60,16 @@ def parse_container(message: nri_pb2.Container) -> Container:
             Rlimit(limit.type, _parse_amount(limit.soft), _parse_amount(limit.hard))
             for limit in message.rlimits
         ),
-        devices=tuple(
-            CharDevice(device.path, device.major, device.minor)
-            for device in message.linux.devices
-            if device.type == _CHAR
-        ),
+        devices=tuple(_parse_devices(message)),
         running=message.state in _RUNNING,
+        env=dict(_parse_env(message)),
+        memory_nodes=message.linux.resources.cpu.mems,
+        cdi_devices=_parse_cdi_devices(message),
     )
 
 
 def parse_listed_container(message: nri_pb2.Container, is_our_mount: Callable[[str], bool]) -> Container:
-    """One of all containers of the node, with no more of it than tells whose devices it has.
+    """One of all containers of the node, with no more of it than tells whose devices it has, and which GPUs.
 
     Raises:
         ProtocolError: it has no id.
@@ -79,9 +79,35 @@ def parse_listed_container(message: nri_pb2.Container, is_our_mount: Callable[[s
         id=message.id,
         name=message.name,
         pod_sandbox_id=message.pod_sandbox_id,
-        mounts=tuple(_parse_mount(mount) for mount in message.mounts if is_our_mount(mount.source)),
+        mounts=tuple(
+            _parse_mount(mount)
+            for mount in message.mounts
+            if is_our_mount(mount.source) or names_gpus(mount.destination)
+        ),
+        devices=tuple(device for device in _parse_devices(message) if may_be_gpu_node(device.path)),
         running=message.state in _RUNNING,
+        env={name: value for name, value in _parse_env(message) if is_gpu_variable(name)},
+        cdi_devices=_parse_cdi_devices(message),
     )
+
+
+def _parse_devices(message: nri_pb2.Container) -> Iterator[CharDevice]:
+    for device in message.linux.devices:
+        if device.type == _CHAR:
+            yield CharDevice(device.path, device.major, device.minor)
+
+
+def _parse_env(message: nri_pb2.Container) -> Iterator[tuple[str, str]]:
+    """Of a variable that is there twice the last counts, as for the process."""
+    for item in message.env:
+        name, _, value = item.partition("=")
+        yield name, value
+
+
+def _parse_cdi_devices(message: nri_pb2.Container) -> tuple[str, ...]:
+    """Those that the runtime tells, and those of annotations, by which older kubelets pass them."""
+    told = (device.name for device in message.CDI_devices)
+    return tuple(dict.fromkeys((*told, *find_cdi_names(message.annotations))))
 
 
 def _check_container(message: nri_pb2.Container) -> None:
@@ -102,9 +128,19 @@ def build_adjustment(adjustment: ContainerAdjustment) -> nri_pb2.ContainerAdjust
     return nri_pb2.ContainerAdjustment(
         mounts=[_build_mount(mount) for mount in adjustment.mounts],
         env=[nri_pb2.KeyValue(key=key, value=value) for key, value in adjustment.env],
-        linux=nri_pb2.LinuxContainerAdjustment(devices=[_build_device(d) for d in adjustment.devices]),
+        linux=_build_linux(adjustment),
         rlimits=[_build_rlimit(limit) for limit in adjustment.rlimits],
     )
+
+
+def _build_linux(adjustment: ContainerAdjustment) -> nri_pb2.LinuxContainerAdjustment:
+    message = nri_pb2.LinuxContainerAdjustment(devices=[_build_device(d) for d in adjustment.devices])
+    if adjustment.memory_nodes:
+        message.resources.cpu.mems = adjustment.memory_nodes
+    if adjustment.memory_policy is not None:
+        message.memory_policy.mode = nri_pb2.MpolMode.Value(adjustment.memory_policy.mode)
+        message.memory_policy.nodes = adjustment.memory_policy.nodes
+    return message
 
 
 def _build_mount(mount: Mount) -> nri_pb2.Mount:

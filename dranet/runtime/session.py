@@ -213,7 +213,12 @@ class PluginSession:
     def _configure(self, payload: bytes) -> Message:
         request = nri_pb2.ConfigureRequest.FromString(payload)
         timeout_seconds = request.request_timeout / 1000 if request.request_timeout > 0 else None
-        self.traits = RuntimeTraits(request.runtime_name, request.runtime_version, timeout_seconds)
+        self.traits = RuntimeTraits(
+            request.runtime_name,
+            request.runtime_version,
+            timeout_seconds,
+            nri_version=request.nri_version,
+        )
         self._hooks.connected(request.runtime_name, request.runtime_version, timeout_seconds)
         self.introduced = True
         return nri_pb2.ConfigureResponse(events=SUBSCRIPTION)

@@ -29,3 +29,5 @@ class RuntimeTraits:
     shows_our_mounts: bool = False
     """A container has come with a mount of one of our CDI devices: it reads our CDI specs, and plugins see
     what they add. False may only mean that there was none yet."""
+    nri_version: str = ""
+    """Empty where it does not say (before NRI 0.12)."""

@@ -34,6 +34,7 @@ from dranet.testbed.node.node import Node
 from dranet.testbed.runtime.contract import PodRuntime, RunningContainer, RunningSandbox
 from dranet.testbed.scheduler.controllers import Controllers
 from dranet.testbed.scheduler.scheduler import Scheduler
+from dranet.testbed.vendor import VendorDriver
 
 JsonObject = dict[str, Any]
 
@@ -131,6 +132,7 @@ class Testbed:
         driver_settings: Mapping[str, str] | None = None,
     ) -> None:
         self.places = Places(work_dir)
+        self.hardware = hardware
         self.node = Node(hardware, work_dir)
         self.runtime = make_runtime(self.places, self.node)
         self._driver_settings = dict(driver_settings or {})
@@ -187,6 +189,15 @@ class Testbed:
         log_file = self.places.driver_log.with_name(f"driver-{len(self._drivers) + 1}.log")
         return self._add_driver({"pod_uid": str(uuid.uuid4())}, log_file)
 
+    async def add_vendor(self, driver: str) -> None:
+        """Start the GPU driver of a vendor beside ours; it lives as long as the testbed.
+
+        Raises:
+            DranetError: it cannot be registered, or its slice is refused.
+        """
+        vendor = VendorDriver(driver, self.api, self.hardware, NODE_NAME, self.places.kubelet_root)
+        await self._closing.enter_async_context(vendor)
+
     async def roll_driver(self, timeout_seconds: float = 30.0) -> Roll:
         """Update the driver as a DaemonSet with surge does: start a successor, wait until it is ready, stop
         the old one. :attr:`driver` is the new one from then on.
@@ -223,6 +234,7 @@ class Testbed:
             "procfs_root": str(self.node.procfs_root),
             "state_dir": str(places.work_dir / "state"),
             "cdi_dir": str(places.cdi_dir),
+            "vendor_cdi_dirs": str(places.cdi_dir),
             "nri_socket": str(places.nri_socket),
             "kubelet_root": str(places.kubelet_root),
             "bind_address": "127.0.0.1:9177",  # the network namespace is ours alone

@@ -60,6 +60,7 @@ def valid_configs(
     other_links: Sequence[str] = (),
     dhcp: bool = False,
     rdma: bool = False,
+    cpus: Sequence[str] = (),
     most_mtu: int = 9000,
 ) -> st.SearchStrategy[NetworkConfig]:
     """Configs that ``plan_device`` takes for a NIC whose link is in this state.
@@ -72,6 +73,7 @@ def valid_configs(
         other_links: what multipath routes and rules may name beside the device's own link.
         dhcp: some ask for DHCP; the caller has a lease for those.
         rdma: the device has RDMA.
+        cpus: which of ``irq``, ``xps`` and ``rps`` it can have of near CPUs; the caller has found them out.
         most_mtu: the largest MTU that the device takes.
     """
     return valid_parameters(
@@ -81,6 +83,7 @@ def valid_configs(
         other_links=other_links,
         dhcp=dhcp,
         rdma=rdma,
+        cpus=cpus,
         most_mtu=most_mtu,
     ).map(NetworkConfig.model_validate)
 
@@ -95,11 +98,12 @@ def valid_parameters(
     other_links: Sequence[str] = (),
     dhcp: bool = False,
     rdma: bool = False,
+    cpus: Sequence[str] = (),
     most_mtu: int = 9000,
 ) -> Json:
     """As :func:`valid_configs`, as the JSON that a claim would carry."""
     maker = _Maker(draw, host, frozenset(without), tuple(other_links))
-    return maker.make(types, dhcp=dhcp, rdma=rdma, most_mtu=most_mtu)
+    return maker.make(types, dhcp=dhcp, rdma=rdma, cpus=cpus, most_mtu=most_mtu)
 
 
 class _Maker:
@@ -115,7 +119,9 @@ class _Maker:
         self._interface: Json = {}
         self._mac_bytes = (len(host.mac) + 1) // 3 or 6
 
-    def make(self, types: Sequence[str], *, dhcp: bool, rdma: bool, most_mtu: int) -> Json:
+    def make(
+        self, types: Sequence[str], *, dhcp: bool, rdma: bool, cpus: Sequence[str], most_mtu: int
+    ) -> Json:
         self._make_type(types)
         self._maybe("interface.name", st.sampled_from(_ANY_LINK))
         self._make_mtu(most_mtu)
@@ -134,6 +140,7 @@ class _Maker:
         config["ethtool"] = self._make_ethtool()
         config["sysctls"] = self._make_sysctls()
         config["rdma"] = self._make_rdma() if rdma and self._moves else {}
+        config["cpuLocality"] = self._make_cpu_locality(cpus)
         return {name: value for name, value in config.items() if value}
 
     # --- what the parts ask ----------------------------------------------------------------------------
@@ -286,7 +293,8 @@ class _Maker:
     def _near_routers(self, version: int) -> list[str]:
         """Neighbours by the link's subnets, none of them the link itself."""
         interfaces = [ip_interface(cidr) for cidr in self._own_cidrs(version)]
-        own = {interface.ip for interface in interfaces}
+        of_host = [ip_interface(address.cidr) for address in self._host.addresses]
+        own = {interface.ip for interface in (*interfaces, *of_host)}
         networks = dict.fromkeys(i.network for i in interfaces if i.network.num_addresses > 16)
         return [str(network[n]) for network in networks for n in range(1, 9) if network[n] not in own]
 
@@ -436,6 +444,11 @@ class _Maker:
         if self._chance("rdma.managementDevices"):
             rdma["managementDevices"] = self._draw(st.booleans())
         return rdma
+
+    def _make_cpu_locality(self, names: Sequence[str]) -> Json:
+        """Of a link on top of the device: what is not asked for."""
+        wishes = (True, False) if self._moves else (False,)
+        return {name: self._pick(wishes) for name in names if self._chance(f"cpuLocality.{name}")}
 
 
 def _is_plain(address: Address) -> bool:

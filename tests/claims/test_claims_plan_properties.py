@@ -16,6 +16,7 @@ from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.errors import ClaimError
 from dranet.model import plan as steps
 from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.cpus import CpuLayout, CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Route
 from dranet.model.network import NetworkConfig
@@ -30,7 +31,9 @@ from dranet.model.plan import (
 from dranet.model.record_json import decode_record, encode_record
 from tests.claims.configs import valid_configs
 
-NIC = Device("pci-0000-1a-00-0", DeviceKind.NIC, ifname="eth1", rdma_device="mlx5_0")
+NIC = Device(
+    "pci-0000-1a-00-0", DeviceKind.NIC, ifname="eth1", pci_address="0000:1a:00.0", rdma_device="mlx5_0"
+)
 ETHTOOL = EthtoolState(
     features={"rx-gro": True, "tx-tcp-segmentation": True, "tx-tcp6-segmentation": False, "rx-all": False},
     private_flags={"rx_cqe_compress": False, "link-down-on-close": True},
@@ -84,7 +87,11 @@ LEASE = DhcpLease(
 )
 TYPES = ("passthrough", "macvlan", "ipvlan", "vlan")
 
-FIELD_PATH = re.compile(r"(interface|routes|rules|neighbors|ethtool|sysctls|rdma)[]\w.\"[-]*: ")
+CPUS = CpuSurroundings(CpuLayout((0, 1, 2, 3), (2,)), {"30": "0-3"}, {"tx-0/xps_cpus": "0"})
+NODES = (CPUS, replace(CPUS, irqs={}), replace(CPUS, balancer="irqbalance"), CpuSurroundings(CpuLayout()))
+"""The first has near CPUs for everybody."""
+WISHES = ("irq", "xps", "rps")
+FIELD_PATH = re.compile(r"(interface|routes|rules|neighbors|ethtool|sysctls|rdma|cpuLocality)[]\w.\"[-]*: ")
 
 anything = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A config is many small draws."""
@@ -100,6 +107,7 @@ ORDER = (
     (steps.LimitRate,),
     (steps.AddAddress,),
     (steps.SetUp,),
+    (steps.SetCpuLocality,),
     (steps.AddNeighbour,),
     "on-link route",
     "route through a gateway",
@@ -127,7 +135,9 @@ def rank(step: steps.Step) -> int:
 
 def plan(host: LinkState, config: NetworkConfig, *, exclusive: bool = False) -> AttachPlan:
     lease = LEASE if config.interface.dhcp else None
-    return plan_device(NIC, host, config, rdma_exclusive=exclusive, lease=lease, mac_seed="uid/nic")
+    return plan_device(
+        NIC, host, config, rdma_exclusive=exclusive, lease=lease, mac_seed="uid/nic", cpus=CPUS
+    )
 
 
 def hosts_with_configs() -> st.SearchStrategy[tuple[LinkState, NetworkConfig]]:
@@ -135,7 +145,9 @@ def hosts_with_configs() -> st.SearchStrategy[tuple[LinkState, NetworkConfig]]:
 
     def configs(host: LinkState) -> st.SearchStrategy[tuple[LinkState, NetworkConfig]]:
         types = TYPES if len(host.mac) == 17 else ("passthrough",)
-        drawn = valid_configs(host, types=types, other_links=("net2", "eth0"), dhcp=True, rdma=True)
+        drawn = valid_configs(
+            host, types=types, other_links=("net2", "eth0"), dhcp=True, rdma=True, cpus=WISHES
+        )
         return drawn.map(lambda config: (host, config))
 
     return st.sampled_from(HOSTS).flatmap(configs)
@@ -180,14 +192,18 @@ def test_what_is_prepared_survives_the_store(pair: tuple[LinkState, NetworkConfi
 
 
 @anything
-@given(hosts_with_configs(), st.sampled_from(HOSTS), st.booleans(), st.booleans())
+@given(hosts_with_configs(), st.sampled_from(HOSTS), st.booleans(), st.booleans(), st.sampled_from(NODES))
 def test_a_config_for_another_link_gives_a_plan_or_names_the_field(
-    pair: tuple[LinkState, NetworkConfig], other: LinkState, exclusive: bool, has_rdma: bool
+    pair: tuple[LinkState, NetworkConfig],
+    other: LinkState,
+    exclusive: bool,
+    has_rdma: bool,
+    cpus: CpuSurroundings,
 ) -> None:
     device = NIC if has_rdma else replace(NIC, rdma_device="")
     lease = LEASE if pair[1].interface.dhcp else None
     try:
-        made = plan_device(device, other, pair[1], rdma_exclusive=exclusive, lease=lease)
+        made = plan_device(device, other, pair[1], rdma_exclusive=exclusive, lease=lease, cpus=cpus)
     except ClaimError as error:
         refusal, ranks = error.message, []
     else:
@@ -201,14 +217,16 @@ def test_a_config_for_another_link_gives_a_plan_or_names_the_field(
 def test_a_device_without_a_link_takes_nothing_that_needs_one(
     pair: tuple[LinkState, NetworkConfig], kind: DeviceKind
 ) -> None:
-    device = Device("hca", kind, rdma_device="mlx5_1" if kind is DeviceKind.RDMA else "")
+    rdma_device = "mlx5_1" if kind is DeviceKind.RDMA else ""
+    device = Device("hca", kind, rdma_device=rdma_device, pci_address="0000:1b:00.0")
     config = pair[1]
     if config.needs_link or (kind is DeviceKind.GPU and not config.is_empty):
         with pytest.raises(ClaimError):
-            plan_device(device, None, config, rdma_exclusive=True)
+            plan_device(device, None, config, rdma_exclusive=True, cpus=CPUS)
     else:
-        made = plan_device(device, None, config, rdma_exclusive=True)
-        assert all(isinstance(step, steps.SetSysctl | steps.MoveRdma) for step in made.steps)
+        made = plan_device(device, None, config, rdma_exclusive=True, cpus=CPUS)
+        possible = steps.SetSysctl | steps.MoveRdma | steps.SetCpuLocality
+        assert all(isinstance(step, possible) for step in made.steps)
 
 
 # --- an independent reading of configs and plans: each configured value as one fact -----------------------
@@ -233,6 +251,7 @@ def asks(config: NetworkConfig, host: LinkState) -> list[tuple[Any, ...]]:
     facts += [("token", interface.ipv6.token)] * bool(interface.ipv6.token)
     facts += rate_facts(config) + route_facts(config) + ethtool_facts(config) + sysctl_facts(config, host)
     facts += [("neighbour", n.destination, n.hardware_addr) for n in config.neighbors]
+    facts += [("near", name, (0, 1, 3)) for name in WISHES if getattr(config.cpu_locality, name)]
     rules = {(family, rule) for rule in config.rules for family in rule.families}
     same = {
         (
@@ -335,6 +354,8 @@ def simple_facts(step: steps.Step) -> list[tuple[Any, ...]]:
             return [("vrf", step.name)]
         case steps.RemovePrograms():
             return [("programs",)]
+        case steps.SetCpuLocality():
+            return [("near", name, tuple(sorted(step.cpus))) for name in WISHES if getattr(step, name)]
         case steps.SetToken():
             return [("token", step.token)]
         case steps.SetSysctl():

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from dranet.claims.alignment import judge_by_claim
 from dranet.claims.report import (
+    add_verdict,
     find_attached,
     report_attach_failed,
     report_attached,
@@ -19,10 +19,12 @@ from dranet.claims.report import (
     report_released,
 )
 from dranet.claims.report_data import DATA_KEYS
+from dranet.claims.verdict import Better, Candidate, Measured, Verdict
 from dranet.errors import KernelError, Reason
-from dranet.model.claim import AllocationResult, Claim, ClaimRef
+from dranet.model.claim import AllocationResult
 from dranet.model.condition_table import CONDITIONS, OF_THE_ERROR
 from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import Distance
 from dranet.model.event_reason import EventReason
 from dranet.model.facts import CharDevice, Route
 from dranet.model.plan import (
@@ -38,6 +40,7 @@ from dranet.model.plan import (
     PreparedDevice,
     RdmaAccess,
 )
+from dranet.model.pod_gpu import Doubt, GpuSource, PodGpu
 from dranet.model.status import AttachedLink, ConditionType, DeviceStatus
 
 PAGE = Path(__file__).parents[2] / "docs" / "user" / "status.md"
@@ -269,13 +272,20 @@ def test_the_data_is_in_the_declared_order() -> None:
 # --- the page ------------------------------------------------------------------------------------------
 
 
+def every_verdict() -> Iterator[Verdict]:
+    """Each distance, as good as it gets; one that is not; and each kind of doubt."""
+    gpu = PodGpu(Device("gpu", DeviceKind.GPU), GpuSource.CLAIM)
+    better = Better(Candidate(Device("other", DeviceKind.NIC)), gpu, Distance.PIX)
+    for found in (*Distance, None):
+        yield Verdict((Measured(gpu, found),), gpu, found, found)
+    yield Verdict((Measured(gpu, Distance.SYS),), gpu, Distance.SYS, Distance.PIX, better, is_worse=True)
+    for is_other in (True, False):
+        yield Verdict((), None, None, None, doubts=(Doubt("somewhere", is_other),))
+
+
 def every_status() -> Iterator[DeviceStatus]:
     """Each kind of device in each phase of its life."""
-    gpus = [
-        Device("gpu", DeviceKind.GPU, pcie_root=root, numa_node=numa)
-        for root, numa in (("pci0000:20", 0), ("pci0000:30", 0), ("pci0000:80", 1), ("", None))
-    ]
-    others = Claim(ClaimRef("n", "c", "u"), True, (AllocationResult("g", "gpu.example", "p", "d"),))
+    verdicts = list(every_verdict())
     for kind in (NIC, RDMA, GPU):
         prepared = replace(kind, device=replace(kind.device, pcie_root="pci0000:20", numa_node=0))
         yield report_prepared("dra.net", prepared)
@@ -283,10 +293,10 @@ def every_status() -> Iterator[DeviceStatus]:
         yield report_released("dra.net", prepared, ())
         yield report_released("dra.net", prepared, ["mtu"])
         yield report_release_failed("dra.net", prepared, ERROR)
-        for gpu in gpus:
-            attached = report_attached("dra.net", prepared, None, [gpu])
-            yield from (attached, report_lease_lost(attached, ERROR))
-        yield from judge_by_claim(others, [report_attached("dra.net", prepared, None)])
+        attached = report_attached("dra.net", prepared, None)
+        for verdict in verdicts if prepared.plan is not None else ():
+            judged = add_verdict(attached, verdict)
+            yield from (judged, report_lease_lost(judged, ERROR))
     yield report_prepare_failed(AllocationResult("nic", "dra.net", "p", "d"), ERROR)
 
 

@@ -439,7 +439,10 @@ async def test_what_only_the_claim_tells_is_added_before_the_comparison(
 ) -> None:
     ref = await create_claim(client, result("eth0"), result("gpu0", "gpu.example"))
 
-    def complete(claim: Claim, statuses: Sequence[DeviceStatus]) -> Sequence[DeviceStatus]:
+    def complete(
+        claim: Claim, statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject]
+    ) -> Sequence[DeviceStatus]:
+        del existing
         return [replace(one, data={"with": claim.results[1].device}) for one in statuses]
 
     for _ in range(2):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.nodes import fetch_node_addresses, parse_node_addresses
+from dranet.cluster.nodes import fetch_node, parse_node_addresses, parse_resources
 from dranet.errors import ClusterError, Reason
 
 ADDRESSES = [
@@ -26,12 +26,21 @@ OWN = ("192.0.2.2", "2001:db8::2", "203.0.113.9")
 
 async def test_the_nodes_own_addresses_are_fetched_each_once(client: ApiClient, node: JsonObject) -> None:
     await client.patch(paths.node_status("node-a"), {"status": {"addresses": ADDRESSES}})
-    assert await fetch_node_addresses(client, node["metadata"]["name"]) == OWN
+    assert (await fetch_node(client, node["metadata"]["name"])).addresses == OWN
+
+
+async def test_the_resources_of_device_plugins_are_fetched_with_them_also_while_there_is_none(
+    client: ApiClient, node: JsonObject
+) -> None:
+    name = node["metadata"]["name"]
+    allocatable = {"cpu": "8", "nvidia.com/gpu": "8", "amd.com/gpu": "0", "habana.ai/gaudi": "1"}
+    await client.patch(paths.node_status(name), {"status": {"allocatable": allocatable}})
+    assert (await fetch_node(client, name)).resources == ("amd.com/gpu", "habana.ai/gaudi", "nvidia.com/gpu")
 
 
 async def test_a_node_that_does_not_exist_is_a_cluster_error(client: ApiClient) -> None:
     with pytest.raises(ClusterError) as caught:
-        await fetch_node_addresses(client, "nobody")
+        await fetch_node(client, "nobody")
     assert caught.value.reason is Reason.API_NOT_FOUND
 
 
@@ -49,6 +58,10 @@ json_values = st.recursive(
 def test_a_node_of_any_shape_gives_what_it_has(status: Any) -> None:
     assert parse_node_addresses({"status": status}) == ()
     assert parse_node_addresses({"status": {"addresses": [status, *ADDRESSES]}}) == OWN
+    assert parse_resources({"status": status}) == ()
+    assert isinstance(parse_resources({"status": {"allocatable": status}}), tuple)
+    broken = {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": status}
+    assert "nvidia.com/gpu" in parse_resources({"status": broken}), "all of them are broken now"
 
 
 def test_an_address_that_is_none_is_left_out() -> None:

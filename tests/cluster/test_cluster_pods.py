@@ -8,10 +8,11 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import access_from_url
-from dranet.cluster.pods import fetch_claim_for_node, resolve_pod_groups
+from dranet.cluster.credentials import FixedToken, access_from_url
+from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results, resolve_pod_groups
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
-from dranet.model.claim import Claim, ClaimRef, Consumer
+from dranet.model.claim import Claim, ClaimRef, Consumer, PodRef
+from dranet.testbed.apiserver.identity import User
 from dranet.testbed.apiserver.server import ApiServer
 
 NODE = "node-a"
@@ -170,3 +171,51 @@ async def test_a_claim_of_another_node_gets_no_device_of_the_same_name_here(clie
     with pytest.raises(ClaimError, match="allocated on node node-b") as caught:
         await fetch_claim_for_node(client, ref, NODE)
     assert caught.value.reason is Reason.UNSUPPORTED_CLAIM
+
+
+# --- the claims of a pod beside ours -------------------------------------------------------------------
+
+
+async def allocate_to(client: ApiClient, name: str, *devices: str) -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "x"}}
+    body = {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
+    await client.create(paths.resource_claims("default"), body)
+    results = [
+        {"request": "gpu", "driver": "gpu.example", "pool": NODE, "device": device} for device in devices
+    ]
+    status = {"status": {"allocation": {"devices": {"results": results}}}}
+    await client.patch(paths.resource_claim_status("default", name), status)
+
+
+async def other_devices(client: ApiClient, pod: Consumer, *known: str, uid: str = "") -> list[str]:
+    ref = PodRef("default", pod.name, uid or pod.uid)
+    return [result.device for result in await fetch_other_results(client, ref, frozenset(known))]
+
+
+async def test_what_the_other_claims_of_a_pod_have_is_found_by_its_spec_and_status(client: ApiClient) -> None:
+    for name, device in (("nic", "nic-0"), ("made", "gpu-0"), ("extended", "gpu-1"), ("strange", "gpu-2")):
+        await allocate_to(client, name, device)
+    pod = await create_pod(
+        client, "p", named="nic", made="made", extendedResourceClaimStatus={"resourceClaimName": "extended"}
+    )
+    assert await other_devices(client, pod, "nic") == ["gpu-0", "gpu-1"]
+    assert await other_devices(client, pod) == ["nic-0", "gpu-0", "gpu-1"]
+
+
+async def test_a_pod_that_is_gone_or_replaced_and_a_claim_that_is_gone_have_nothing(
+    client: ApiClient,
+) -> None:
+    pod = await create_pod(client, "p", named="deleted-since")
+    assert await other_devices(client, pod) == []
+    assert await other_devices(client, pod, uid="of-another") == []
+    assert await other_devices(client, Consumer("pods", "never-there", "uid")) == []
+
+
+async def test_a_refusal_to_read_the_pod_is_an_error_with_its_reason() -> None:
+    async with (
+        ApiServer(users={"t": User("nobody")}) as strict,
+        ApiClient(access_from_url(strict.url, token=FixedToken("t"))) as nobody,
+    ):
+        with pytest.raises(ClusterError) as caught:
+            await other_devices(nobody, Consumer("pods", "p", "uid"))
+    assert caught.value.reason is Reason.API_FORBIDDEN

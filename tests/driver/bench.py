@@ -19,12 +19,14 @@ from dranet.driver.reconcile.pods import PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, RuntimeView, placements
 from dranet.driver.reports.announce import Announcer
 from dranet.driver.start_windows import StartWindows
+from dranet.driver.workload.files import WorkloadFiles
+from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.record import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import CharDevice
+from dranet.model.facts import CharDevice, Link, NodeFacts
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import PreparedClaim, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox, Rlimit
@@ -100,6 +102,7 @@ class Bench:
         self.snapshots: list[RuntimeSnapshot] = []
         self.waiting: list[ClaimRef] = []
         self.view = RuntimeView()
+        self.workload = _build_workload(folder, self.gate)
         self.hooks = PodHooks(
             self.store,
             self.attachments,
@@ -109,6 +112,7 @@ class Bench:
             on_waiting=self.waiting.append,
             view=self.view,
             windows=self.windows,
+            workload=self.workload,
         )
         self.connect()
         self.cdi = CdiSpecs(folder / "cdi", "dra.net")
@@ -119,7 +123,7 @@ class Bench:
         self.pods = PodReconciler(
             self.store, self.attachments, metadata, self.told, actions, now=lambda: self.clock
         )
-        files = ContainerFiles(self.gate, self.cdi, metadata)
+        files = ContainerFiles(self.gate, self.cdi, metadata, self.workload)
         self.files = FileReconciler(
             boot_id, self.store, self.attachments, self.gate, files, self.windows, actions
         )
@@ -223,6 +227,20 @@ class Bench:
     def close(self) -> None:
         self.attachments.close()
         self.store.close()
+
+
+def _build_workload(folder: Path, gate: ReadyGate) -> WorkloadPack:
+    """On a node of which a scan has found the loopback alone."""
+    facts = NodeFacts(links=(Link(1, "lo"),))
+    return WorkloadPack(
+        WorkloadFiles(folder),
+        gate,
+        Path("/sys"),
+        lambda: facts,
+        lambda _pod_uid: (),
+        lambda: False,
+        Path("/proc"),
+    )
 
 
 def sandbox(pod: Namespace, number: int = 1, *, stopped: bool = False) -> PodSandbox:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -202,19 +202,40 @@ def test_nothing_is_told_of_what_its_pod_has_no_more() -> None:
     assert kept.statuses == []
 
 
-def test_a_nic_is_judged_by_the_gpus_of_all_claims_of_its_pod() -> None:
-    gpu = Device("gpu-0", DeviceKind.GPU, pcie_root="pci0000:20")
-    claim = ClaimRef("default", "gpus", "uid-gpus")
-    gpus = PreparedClaim(claim, RECORD.pod, (PreparedDevice("gpu", "pool", gpu),), "boot")
-    device = replace(RECORD.devices[0], device=Device("nic-1", DeviceKind.NIC, pcie_root="pci0000:20"))
-    record = replace(RECORD, devices=(device,))
-    of_pod = {RECORD.pod.uid: (record, gpus)}
-    kept = Kept()
+def test_who_has_its_devices_is_told_on_and_may_be_told_of_again() -> None:
+    placed = replace(RECORD, netns_path="/run/netns/p")
+    of_pod = {RECORD.pod.uid: (placed,)}
+    kept, seen = Kept(), list[str]()
+    announcer = Announcer("dra.net", "node-1", kept, Metrics(), of_pod.__getitem__)
+    announcer.on_attached = seen.append
+    announcer.tell_again(RECORD.pod.uid)
+    assert kept.statuses == [], "nothing was told yet"
 
-    Announcer("dra.net", "node-1", kept, Metrics(), of_pod.__getitem__).attached([record], LINKS)
-    assert [(c.status, c.reason) for c in conditions(kept, ConditionType.ALIGNED)] == [(True, "SamePCIeRoot")]
-    Announcer("dra.net", "node-1", kept, Metrics()).attached([record], LINKS)
-    assert conditions(kept, ConditionType.ALIGNED) == []
+    announcer.attached([placed], LINKS)
+    announcer.tell_again(RECORD.pod.uid)
+    assert seen == [RECORD.pod.uid]
+    assert len(kept.statuses) == 2
+    assert kept.statuses[0] == kept.statuses[1]
+
+
+def test_what_has_ended_or_failed_is_not_told_of_again() -> None:
+    placed = replace(RECORD, netns_path="/run/netns/p")
+    of_pod = {RECORD.pod.uid: (placed,)}
+    error = KernelError("no", reason=Reason.ATTACH_FAILED)
+    endings: list[Callable[[Announcer], None]] = [
+        lambda announcer: announcer.released(ReleaseReport(CLAIM, devices=RECORD.devices)),
+        lambda announcer: announcer.release_failed(CLAIM, error, RECORD.devices),
+        lambda announcer: announcer.attach_failed([placed], error),
+        lambda announcer: announcer.prepared(placed),
+    ]
+    for ending in endings:
+        kept = Kept()
+        announcer = Announcer("dra.net", "node-1", kept, Metrics(), of_pod.__getitem__)
+        announcer.attached([placed], LINKS)
+        ending(announcer)
+        told = len(kept.statuses)
+        announcer.tell_again(RECORD.pod.uid)
+        assert len(kept.statuses) == told
 
 
 # --- the end of a pod ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,8 +198,10 @@ def test_a_nic_that_the_kernel_is_still_bringing_back_from_a_dead_namespace_is_w
     pod.ip("link", "set", "net1", "down", "netns", limbo.name)
     pod.delete()
 
-    def detach_early(plans: Sequence[AttachPlan], netns: NetworkNamespace | None) -> DetachReport:
-        report = detach(plans, netns)
+    def detach_early(
+        plans: Sequence[AttachPlan], netns: NetworkNamespace | None, **options: Any
+    ) -> DetachReport:
+        report = detach(plans, netns, **options)
         if report.missing:
             limbo.ip("link", "set", "net1", "netns", node.name, "name", "dev7")
         return report
@@ -297,10 +300,10 @@ def make_stuck(device: str) -> Iterator[None]:
     """The kernel does not let go of it."""
     real = detach
 
-    def refuse(plans: Sequence[AttachPlan], netns: NetworkNamespace | None) -> DetachReport:
+    def refuse(plans: Sequence[AttachPlan], netns: NetworkNamespace | None, **options: Any) -> DetachReport:
         if device in {plan.device for plan in plans}:
             return DetachReport(problems=(f"{device}: busy",))
-        return real(plans, netns)
+        return real(plans, netns, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attachments, "detach", refuse)

@@ -15,12 +15,20 @@ from hypothesis import strategies as st
 
 from dranet.cluster.features import ApiFeatures, Support
 from dranet.cluster.slice_fields import Feature
-from dranet.driver.doctor.features import Features, find_wanted, judge_api, judge_kubelet, judge_runtime
+from dranet.driver.doctor.features import (
+    Features,
+    find_wanted,
+    judge_api,
+    judge_gpus,
+    judge_kubelet,
+    judge_runtime,
+)
 from dranet.driver.doctor.findings import Finding, Severity, find_worst, ok, parse_finding
 from dranet.driver.probes.server import PartState, ProbeServer
+from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.kubelet.peer import KubeletPeer, KubeletTraits
 from dranet.runtime.traits import EventForm, RuntimeTraits
-from dranet.settings import HealthTaints, Settings
+from dranet.settings import HealthTaints, PublishGpus, Settings
 from dranet.telemetry import Metrics
 
 OK, NOTE, WARNING, PROBLEM = Severity.OK, Severity.NOTE, Severity.WARNING, Severity.PROBLEM
@@ -222,6 +230,18 @@ def test_a_finding_survives_the_way_through_another_process(finding: Finding) ->
 def test_what_is_no_finding_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"no finding|not a valid Severity"):
         parse_finding(data)
+
+
+def test_gpus_are_said_to_be_whose_they_are() -> None:
+    auto = Settings()
+    assert [f.line for f in judge_gpus(auto, NOBODY)] == ["[+] gpus: offered: nobody else serves them"]
+    assert severities(judge_gpus(auto, UNKNOWN)) == {Severity.WARNING}
+    left = ServedGpus(by_vendor={"nvidia": "the DRA driver gpu.nvidia.com"})
+    assert [f.line for f in judge_gpus(auto, left)] == [
+        "[-] gpus: nvidia: left to the DRA driver gpu.nvidia.com"
+    ]
+    never = Settings(publish_gpus=PublishGpus.NEVER)
+    assert [f.seen for f in judge_gpus(never, left)] == ["never offered, as publish_gpus says"]
 
 
 class Peer:

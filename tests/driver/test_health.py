@@ -30,7 +30,7 @@ from dranet.kernel.link_counters import SeenLink
 from dranet.kernel.podlinks import PodLinks
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort, Route
+from dranet.model.facts import CharDevice, Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort, Route
 from dranet.model.health import CARRIER_LOSSES, FaultKind
 from dranet.model.health_damping import Damping, FaultState
 from dranet.model.health_tracker import DeviceMemory, KnownFault, Patience
@@ -51,7 +51,7 @@ CARD = PciFunction(
 )
 PORT = RdmaPort(1, "ACTIVE", "Ethernet", netdevs=("eth1",), phys_state="LinkUp")
 HCA = RdmaDevice("mlx5_0", pci_address=CARD.address, firmware="28.39", ports=(PORT,))
-GPU = Gpu("0000:19:00.0", "nvidia")
+GPU = Gpu("0000:19:00.0", "nvidia", char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
 FACTS = NodeFacts(
     links=(UPLINK, NIC),
     pci_functions=(

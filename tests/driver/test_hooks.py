@@ -21,7 +21,7 @@ from dranet.marks import Step
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
-from dranet.model.sandbox import MEMLOCK, UNLIMITED, PodSandbox, Rlimit
+from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, PodSandbox, Rlimit
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.namespaces import Namespace, wait_until
 
@@ -115,6 +115,33 @@ def test_a_hook_takes_no_longer_than_the_runtime_waits(
     own.connected("containerd", "2.1.9", runtime_waits)
     assert [vars(record)["context"]["budget_seconds"] for record in caplog.records[:1]] == [budget]
     assert ("hook_budget_seconds" in caplog.text) is warned
+
+
+# --- who is told of containers --------------------------------------------------------------------------
+
+
+def test_containers_of_pods_with_devices_are_told_on_and_no_others(
+    start: Callable[..., Bench], pod: Namespace
+) -> None:
+    bench = start()
+    bench.prepare("eth1", "net1")
+    told: list[str] = []
+    own = PodHooks(
+        bench.store,
+        bench.attachments,
+        bench.told,
+        bench.snapshots.append,
+        budget_seconds=30.0,
+        on_container=lambda owner, container: told.append(f"{owner.name}/{container.name}"),
+    )
+    mine, other = sandbox(pod), PodSandbox("s-other", "other", "default", "uid-other", "/run/netns/x", 1)
+    bench.node.run(lambda: own.run_pod_sandbox(mine))
+    bench.node.run(lambda: own.create_container(mine, Container("c1", "main", mine.id)))
+    own.create_container(other, Container("c2", "main", other.id))
+    assert told == ["pod/main"]
+    containers = [Container("c1", "main", mine.id, running=True), Container("c2", "main", other.id)]
+    own.synchronize([mine, other], containers)
+    assert told == ["pod/main", "pod/main"]
 
 
 # --- a container starts only when all is there ----------------------------------------------------------

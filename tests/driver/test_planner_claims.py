@@ -13,6 +13,7 @@ from dranet.cluster.claims import parse_claim
 from dranet.errors import DranetError, ProtocolError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.plan import AddRoute, MoveLink, PreparedClaim
+from dranet.model.workload import AUTO, NcclWishes, WorkloadWishes
 from tests.driver.test_planner import Bench
 
 Json = dict[str, Any]
@@ -138,6 +139,14 @@ def test_devices_and_configs_of_other_drivers_are_theirs(bench: Bench) -> None:
     assert [device.device.name for device in plan(bench, body).devices] == ["eth-1"]
 
 
+def test_devices_of_other_drivers_are_recorded_because_they_may_be_the_pods_gpus(bench: Bench) -> None:
+    record = plan(bench, claim(result("eth-1"), result("gpu-0", "gpu", OTHERS, adminAccess=True)))
+    ((request, driver, device, admin),) = [
+        (other.request, other.driver, other.device, other.admin_access) for other in record.others
+    ]
+    assert (request, driver, device, admin) == ("gpu", OTHERS, "gpu-0", True)
+
+
 def test_several_devices_of_one_request_are_all_prepared(bench: Bench) -> None:
     body = claim(
         result("rail-0"), result("eth-1"), configs=[config("FromClaim", "nic", interface={"mtu": 1400})]
@@ -249,3 +258,48 @@ def test_a_record_of_an_earlier_boot_holds_nothing(bench: Bench) -> None:
     held = plan(bench, claim(result("eth-1"), uid="first"))
     bench.store.put(replace(held, boot_id="earlier"))
     assert plan(bench, claim(result("eth-1"), uid="second", pods=[SECOND])).plans
+
+
+# --- what is for the programs in the containers ---------------------------------------------------------
+
+
+def test_what_class_and_claim_ask_for_the_containers_is_in_the_record(bench: Bench) -> None:
+    body = claim(
+        result("eth-1"),
+        configs=[
+            config("FromClass", nccl={"configFile": True, "gidIndex": 3}),
+            config("FromClaim", nccl={"gidIndex": "auto", "topologyFile": True}, ucx={"netDevices": True}),
+        ],
+    )
+    (device,) = plan(bench, body).devices
+    nccl = NcclWishes(topology_file=True, config_file=True, gid_index=AUTO)
+    assert device.workload == WorkloadWishes(nccl, ucx_net_devices=True)
+    (kept,) = bench.store.get_by_pod("pod-uid")
+    assert kept.devices[0].workload == device.workload
+
+
+@pytest.mark.parametrize("source", ["FromClass", "FromClaim"])
+def test_a_class_alone_may_ask_and_so_may_a_claim(bench: Bench, source: str) -> None:
+    asked = config(source, nccl={"topologyFile": True}, ucx={"netDevices": True})
+    (device,) = plan(bench, claim(result("eth-1"), configs=[asked])).devices
+    assert device.workload == WorkloadWishes(NcclWishes(topology_file=True), ucx_net_devices=True)
+
+
+def test_claims_of_one_pod_that_ask_for_different_things_of_which_there_is_one_are_refused(
+    bench: Bench,
+) -> None:
+    plan(
+        bench, claim(result("eth-1"), configs=[config("FromClaim", nccl={"configFile": True, "gidIndex": 3})])
+    )
+    other = config("FromClaim", nccl={"configFile": True, "gidIndex": "auto"}, interface={"name": "net2"})
+    error = refusal(bench, claim(result("rail-0"), configs=[other], uid="uid-2"))
+    assert "nccl.gidIndex: devices of the pod ask for auto and 3" in error.message
+    assert error.reason is Reason.INVALID_CONFIG
+
+
+def test_a_class_may_keep_the_settings_for_containers_to_itself(bench: Bench) -> None:
+    locked = config("FromClass", policy={"lock": ["nccl", "memory"]}, nccl={"configFile": True})
+    asked = config("FromClaim", nccl={"crossNic": 2}, memory={"policy": "bind"})
+    text = refusal(bench, claim(result("eth-1"), configs=[locked, asked])).message
+    assert "nccl.crossNic: must not be set by a claim: the DeviceClass locks nccl" in text
+    assert "memory.policy: must not be set by a claim: the DeviceClass locks memory" in text

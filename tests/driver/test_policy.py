@@ -16,7 +16,7 @@ from dranet.driver.rules_file import MAX_FILE_BYTES
 from dranet.errors import SettingsError
 from dranet.inventory.policy import AttributeRules, Policy
 from dranet.model.device import Device, DeviceKind
-from dranet.settings import Settings, load_settings
+from dranet.settings import PublishGpus, Settings, load_settings
 
 ETH1 = Device("eth1", DeviceKind.NIC, {"dra.net/ifName": "eth1", "dra.net/type": "device"}, ifname="eth1")
 
@@ -49,7 +49,7 @@ def test_the_settings_defaults_are_the_policys() -> None:
 def test_each_setting_reaches_the_policy() -> None:
     policy = load_policy(
         settings(
-            publish_gpus="false",
+            publish_gpus="never",
             move_ib_interfaces="false",
             offer_link_kinds="veth,vxlan",
             list_attributes="true",
@@ -59,7 +59,7 @@ def test_each_setting_reaches_the_policy() -> None:
     )
 
     assert policy == Policy(
-        publish_gpus=False,
+        publish_gpus=PublishGpus.NEVER,
         move_ib_interfaces=False,
         offer_link_kinds=frozenset({"veth", "vxlan"}),
         list_attributes=True,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -175,8 +175,10 @@ def test_a_release_that_fails_in_any_way_keeps_no_other_claim_of_the_pod(
     bench.run_sandbox(sandbox(pod))
     real = detach
 
-    def fail_for_the_first(plans: Sequence[AttachPlan], netns: NetworkNamespace | None) -> DetachReport:
-        return fail() if plans == first.plans else real(plans, netns)
+    def fail_for_the_first(
+        plans: Sequence[AttachPlan], netns: NetworkNamespace | None, **options: Any
+    ) -> DetachReport:
+        return fail() if plans == first.plans else real(plans, netns, **options)
 
     with monkeypatch.context() as broken:
         broken.setattr(attachments, "detach", fail_for_the_first)

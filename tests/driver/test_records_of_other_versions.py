@@ -6,9 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
 import pytest
 from pydantic import TypeAdapter
@@ -21,12 +19,7 @@ from dranet.model.plan import RECORD_VERSION, LinkState, PreparedClaim
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import UVERBS, Bench, names, sandbox
 from tests.namespaces import Namespace
-
-RECORDS = Path(__file__).parents[1] / "data" / "records"
-"""As ``json`` in the table ``prepared``, one of each version, written down by the driver of that version."""
-
-FIELDS = RECORDS / f"fields-of-version-{RECORD_VERSION}.json"
-"""Of every class that a record is made of."""
+from tests.record_fields import FIELDS, RECORDS, find_fields
 
 FIRST_TABLE = "CREATE TABLE prepared (claim_uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID"
 
@@ -119,6 +112,22 @@ def test_a_record_of_version_2_is_read_whole_and_asks_for_no_files(tmp_path: Pat
     assert device.plan.host.version == 2
     assert (device.plan.host.altnames, device.plan.host.promiscuous) == (("enp1s0f0",), True)
     assert read_version(tmp_path / "claims.db") == 2, "nothing is in it that an earlier driver cannot read"
+
+
+def test_a_record_of_version_3_is_read_whole_and_asks_for_nothing_near_the_devices(tmp_path: Path) -> None:
+    write_file(tmp_path / "claims.db", (RECORDS / "version-3.json").read_text(), 3)
+    with closing(ClaimStore(tmp_path / "claims.db")) as store:
+        store.open()
+        assert store.quarantined == ()
+        record = store.get("claim-uid")
+    assert record is not None
+    (device,) = record.devices
+    assert (record.pod_claim_name, device.alternative) == ("network", "fast")
+    assert [file.request for file in record.metadata] == ["nic"]
+    assert device.plan is not None
+    assert device.plan.host is not None
+    assert device.plan.host.version == 3
+    assert read_version(tmp_path / "claims.db") == 3, "nothing is in it that an earlier driver cannot read"
 
 
 @pytest.mark.kernel
@@ -219,23 +228,10 @@ def write_one(store: ClaimStore) -> None:
 # --- the next one ---------------------------------------------------------------------------------------
 
 
-def find_fields(kind: Any, found: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The names of the fields of every class that a type is made of."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        if kind.__name__ in found:
-            return found
-        found[kind.__name__] = [field.name for field in fields(kind)]
-        for hint in get_type_hints(kind).values():
-            find_fields(hint, found)
-    for argument in get_args(kind):
-        find_fields(argument, found)
-    return found
-
-
 def test_a_new_field_needs_a_new_version() -> None:
     """An earlier driver would read the record without it, and write it back so: the host would not get it.
 
     Raise RECORD_VERSION, give ``LinkState`` what ``restore`` needs to tell the versions apart, and write the
-    fields down anew.
+    fields down anew: tests/data/records/README.md.
     """
     assert find_fields(PreparedClaim, {}) == json.loads(FIELDS.read_text())

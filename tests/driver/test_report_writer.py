@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
+from dranet.claims.report import add_verdict
+from dranet.claims.verdict import Better, Candidate, Verdict
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
@@ -15,13 +19,16 @@ from dranet.cluster.events import ObjectRef
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.reports import reporter as report
 from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.misalignment import MAX_AGE, Misalignments
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.reports.writer import ApiWriter
 from dranet.errors import KernelError, Reason
-from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import Distance
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.status import AttachedLink
+from dranet.model.pod_gpu import Doubt, GpuSource, PodGpu
+from dranet.model.status import AttachedLink, DeviceStatus
 from dranet.telemetry import Metrics
 from dranet.testbed.apiserver.server import ApiServer
 
@@ -47,9 +54,24 @@ class Node:
     def __init__(self, server: ApiServer, client: ApiClient) -> None:
         self.server = server
         self.client = client
-        writer = ApiWriter(client, DRIVER, NODE)
+        self.verdict: Verdict | None = None
+        self.pods: dict[str, PodRef] = {}
+        writer = self.writer = ApiWriter(client, DRIVER, NODE, self.judge, self.pods.get)
         self.reporter = Reporter(writer, Metrics(), ObjectRef.of_node(NODE))
+        writer.add_event = self.reporter.add_event
         self.announcer = Announcer(DRIVER, NODE, self.reporter, Metrics())
+
+    def judge(
+        self, _: Claim, statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject]
+    ) -> Sequence[DeviceStatus]:
+        """The verdict, on whatever is in its pod."""
+        del existing
+        return [
+            add_verdict(status, self.verdict)
+            if self.verdict is not None and status.interface_name
+            else status
+            for status in statuses
+        ]
 
     async def make(self, name: str, *other_drivers: str) -> PreparedClaim:
         """An allocated claim for one NIC, as Prepare leaves it."""
@@ -62,7 +84,8 @@ class Node:
         device = Device(f"of-{name}", DeviceKind.NIC)
         prepared = PreparedDevice("nic", NODE, device, plan=AttachPlan(device.name, pod_ifname="net1"))
         ref = ClaimRef("default", name, created["metadata"]["uid"])
-        return PreparedClaim(ref, PodRef("default", f"pod-{name}", f"uid-{name}"), (prepared,), "boot")
+        self.pods[ref.uid] = PodRef("default", f"pod-{name}", f"uid-{name}")
+        return PreparedClaim(ref, self.pods[ref.uid], (prepared,), "boot")
 
     def attach(self, record: PreparedClaim) -> None:
         device = record.devices[0].device.name
@@ -97,6 +120,12 @@ async def node(server: ApiServer) -> AsyncIterator[Node]:
         yield running
 
 
+UNKNOWN = Verdict((), None, None, None, doubts=(Doubt("of another driver", is_other_driver=True),))
+GPU = PodGpu(Device("gpu", DeviceKind.GPU), GpuSource.CLAIM)
+BETTER = Better(Candidate(Device("nic-2", DeviceKind.NIC), "team/other"), GPU, Distance.PIX)
+WORSE = Verdict((), GPU, Distance.SYS, Distance.PIX, BETTER, is_worse=True)
+
+
 def ready(entry: JsonObject) -> dict[str, str]:
     return {condition["type"]: condition["status"] for condition in entry["conditions"]}
 
@@ -112,6 +141,8 @@ async def test_the_whole_life_of_a_device_is_valid_for_the_server(node: Node) ->
     assert ready(await node.entry("c"))["Ready"] == "False"
 
     node.attach(record)
+    node.verdict = UNKNOWN
+    node.attach(record)
     await node.settled()
     entry = await node.entry("c")
     assert ready(entry) == {
@@ -122,6 +153,7 @@ async def test_the_whole_life_of_a_device_is_valid_for_the_server(node: Node) ->
         "Ready": "True",
         "TopologyAligned": "Unknown",
     }
+    assert entry["data"]["alignment"] == {"distance": "unknown", "best": "unknown", "distances": {}}
     assert entry["networkData"] == {
         "interfaceName": "net1",
         "hardwareAddress": "02:00:00:00:00:01",
@@ -135,6 +167,75 @@ async def test_the_whole_life_of_a_device_is_valid_for_the_server(node: Node) ->
     assert "networkData" not in entry
     (event,) = node.server.objects("events")
     assert event["reason"] == "NetworkDeviceAttachFailed"
+
+
+async def test_a_device_that_could_be_nearer_is_told_of_once_whoever_says_so_again(node: Node) -> None:
+    record = await node.make("c", "gpu.example.com")
+    pods = [{"resource": "pods", "name": f"pod-{n}", "uid": f"uid-{n}"} for n in ("c", "elsewhere")]
+    await node.client.patch(paths.resource_claim_status("default", "c"), {"status": {"reservedFor": pods}})
+    node.verdict = WORSE
+    node.attach(record)
+    await node.settled()
+    assert ready(await node.entry("c"))["TopologyAligned"] == "False"
+    (event,) = node.server.objects("events")
+    assert (event["reason"], event["type"]) == ("MisalignedTopology", "Warning")
+    assert event["involvedObject"]["kind"] == "Pod"
+    assert event["involvedObject"]["uid"] == record.pod.uid
+    assert "nic-2 is PIX to it and held by claim team/other" in event["message"]
+    assert "dranet claim new" in event["message"]
+
+    writes = node.applies("c")
+    async with node_of(node.server) as restarted:
+        restarted.verdict = WORSE
+        restarted.pods.update(node.pods)
+        restarted.attach(record)
+        await restarted.settled()
+    assert node.applies("c") == writes, "it is there already"
+    (event,) = node.server.objects("events")
+
+    node.verdict = replace(WORSE, better=replace(BETTER, candidate=Candidate(BETTER.candidate.device)))
+    node.attach(record)
+    await node.settled()
+    assert len(node.server.objects("events")) == 1, "the message alone has changed"
+
+
+async def test_an_event_that_died_with_its_driver_is_written_by_the_next_one(node: Node) -> None:
+    """The status said so already, and nobody had told."""
+    record = await node.make("c")
+    node.verdict = WORSE
+    node.writer.add_event = lambda _: None  # SIGKILL comes first
+    node.attach(record)
+    await node.settled()
+    assert ready(await node.entry("c"))["TopologyAligned"] == "False"
+    assert node.server.objects("events") == []
+
+    for message in ("held by claim team/other", "free"):
+        async with node_of(node.server) as restarted:
+            restarted.verdict = WORSE
+            restarted.pods.update(node.pods)
+            if message == "free":
+                restarted.verdict = replace(
+                    WORSE, better=replace(BETTER, candidate=Candidate(BETTER.candidate.device))
+                )
+            restarted.attach(record)
+            await restarted.settled()
+        (event,) = node.server.objects("events")
+        assert "held by claim team/other" in event["message"], "the first word stays"
+
+
+async def test_what_a_claim_has_said_for_long_is_not_told_again(node: Node) -> None:
+    """The cluster has forgotten the Event by then, and it is old."""
+    record = await node.make("c")
+    node.verdict = WORSE
+    node.attach(record)
+    await node.settled()
+    (event,) = node.server.objects("events")
+    await node.client.delete(paths.event("default", event["metadata"]["name"]))
+    later = datetime.now(UTC) + 2 * MAX_AGE
+    told = Misalignments(lambda _: None, lambda: later)
+    entries = [await node.entry("c")]
+    assert list(told.find(record.claim, entries, entries)) == []
+    assert len(list(told.find(record.claim, [], entries))) == 1, "here it is news"
 
 
 async def test_a_server_that_keeps_no_status_of_devices_is_told_of_once_with_its_gate(

@@ -19,8 +19,20 @@ from dranet.inventory.filter import decide, uplink_names
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.inventory.rules import OwnAttributes, parse_rules
+from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.model.device import AttributeValue
-from dranet.model.facts import Gpu, Lifeline, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort, Route
+from dranet.model.facts import (
+    CharDevice,
+    Gpu,
+    Lifeline,
+    Link,
+    NodeFacts,
+    PciFunction,
+    RdmaDevice,
+    RdmaPort,
+    Route,
+)
+from dranet.settings import PublishGpus
 
 
 def link(ifname: str, ifindex: int, **changes: Any) -> Link:
@@ -53,6 +65,9 @@ def rules(*entries: object) -> OwnAttributes:
     own, problems = parse_rules({"attributes": [*entries]}, "dra.net")
     assert problems == ()
     return own
+
+
+A_GPU = Gpu("0000:3a:00.0", "nvidia", char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
 
 
 def facts(*links: Link, routes: tuple[Route, ...] = (), functions: tuple[PciFunction, ...] = ()) -> NodeFacts:
@@ -266,7 +281,7 @@ def test_a_roce_nic_whose_link_somebody_else_has_is_not_offered() -> None:
 
 def test_gpus_and_rdma_only_devices_are_offered() -> None:
     rdma = RdmaDevice("ib0", "0000:2a:00.0", ports=(RdmaPort(1, link_layer="InfiniBand"),))
-    node = replace(NodeFacts(), gpus=(Gpu("0000:3a:00.0", "nvidia"),), rdma_devices=(rdma,))
+    node = replace(NodeFacts(), gpus=(A_GPU,), rdma_devices=(rdma,))
 
     assert published(node) == {"gpu-0000-3a-00-0", "pci-0000-2a-00-0"}
 
@@ -627,10 +642,88 @@ def test_an_offered_pair_on_the_node_is_two_devices_and_a_pods_end_is_none() -> 
 
 
 def test_gpus_that_are_not_published_say_so() -> None:
-    node = replace(NodeFacts(), gpus=(Gpu("0000:3a:00.0", "nvidia"),))
+    node = replace(NodeFacts(), gpus=(A_GPU,))
 
-    why = reason(node, "gpu-0000-3a-00-0", Policy(publish_gpus=False))
-    assert why == "is a GPU, and the setting publish_gpus is off"
+    why = reason(node, "gpu-0000-3a-00-0", Policy(publish_gpus=PublishGpus.NEVER))
+    assert why == "is a GPU, and the setting publish_gpus is never"
+
+
+def test_gpus_of_a_vendor_that_somebody_serves_are_left_to_them_unless_the_operator_says_always() -> None:
+    amd = Gpu("0000:3b:00.0", "amd", char_devices=(CharDevice("/dev/dri/renderD128", 226, 128),))
+    node = replace(NodeFacts(), gpus=(A_GPU, amd))
+    served = ServedGpus(by_vendor={"nvidia": "the DRA driver gpu.nvidia.com"})
+
+    def offers(policy: Policy, who: ServedGpus) -> dict[str, str]:
+        found = take_inventory(node, {}, policy, who)
+        return {decision.device.name: decision.reason for decision in found if not decision.published}
+
+    left = "is a GPU, left to the DRA driver gpu.nvidia.com (publish_gpus is auto)"
+    assert offers(Policy(), served) == {"gpu-0000-3a-00-0": left}
+    assert offers(Policy(publish_gpus=PublishGpus.ALWAYS), served) == {}
+    assert offers(Policy(publish_gpus=PublishGpus.ALWAYS), UNKNOWN) == {}
+    asked = "is a GPU, and the API server has not told yet whether somebody else serves it"
+    assert set(offers(Policy(), UNKNOWN).values()) == {asked}
+    assert offers(Policy(), NOBODY) == {}
+
+
+def test_a_gpu_that_a_pod_has_keeps_its_place_when_a_vendors_driver_comes() -> None:
+    node = replace(NodeFacts(), gpus=(A_GPU,))
+    mine = next(d for d in build_devices(node, {}) if d.name == "gpu-0000-3a-00-0")
+    served = ServedGpus(by_vendor={"nvidia": "the DRA driver gpu.nvidia.com"})
+
+    (decision,) = take_inventory(
+        replace(node, pci_functions=(a_gpu_function("nvidia"),)), {mine.name: mine}, Policy(), served
+    )
+
+    assert (decision.published, decision.reason) == (True, "belongs to a pod now and keeps its place")
+    assert decision.device.char_devices == A_GPU.char_devices
+
+
+@pytest.mark.parametrize(
+    ("driver", "nodes", "why"),
+    [
+        ("vfio-pci", (), "is bound to vfio-pci, for a virtual machine or a program in user space"),
+        ("", (), "has no driver"),
+        ("nvidia", (), "is a GPU without a device node that a container could be given"),
+    ],
+)
+def test_a_gpu_that_no_container_could_use_is_held_back_whatever_the_operator_says(
+    driver: str, nodes: tuple[CharDevice, ...], why: str
+) -> None:
+    gpu = replace(A_GPU, char_devices=nodes)
+    node = replace(NodeFacts(), gpus=(gpu,), pci_functions=(a_gpu_function(driver),))
+
+    assert reason(node, "gpu-0000-3a-00-0", Policy(publish_gpus=PublishGpus.ALWAYS)) == why
+
+
+def test_a_gpu_that_is_cut_into_parts_is_held_back_since_its_nodes_are_not_the_whole() -> None:
+    node = replace(
+        NodeFacts(), gpus=(replace(A_GPU, parts="MIG"),), pci_functions=(a_gpu_function("nvidia"),)
+    )
+    why = reason(node, "gpu-0000-3a-00-0", Policy(publish_gpus=PublishGpus.ALWAYS))
+    assert why == "is a GPU that is cut into parts (MIG)"
+
+
+def test_a_nic_says_which_gpu_is_near_also_where_gpus_are_not_published() -> None:
+    path = ("0000:21:00.0",)
+    card = PciFunction(
+        "0000:3c:00.0", 0x020000, 1, 2, driver="x", root="pci0000:20", path=(*path, "0000:3c:00.0")
+    )
+    node = replace(
+        facts(link("eth1", 2, pci_address=card.address), functions=(card, a_gpu_function("nvidia"))),
+        gpus=(A_GPU,),
+    )
+    found = take_inventory(node, {}, Policy(publish_gpus=PublishGpus.NEVER))
+
+    (nic,) = (decision.device for decision in found if decision.published)
+    assert nic.attributes["dra.net/nearestGpus"] == A_GPU.pci_address
+
+
+def a_gpu_function(driver: str) -> PciFunction:
+    address = A_GPU.pci_address
+    return PciFunction(
+        address, 0x030200, 0x10DE, 1, driver=driver, root="pci0000:20", path=("0000:21:00.0", address)
+    )
 
 
 def test_the_filter_holds_back_what_does_not_match_and_what_it_fails_on() -> None:

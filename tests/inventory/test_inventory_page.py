@@ -13,8 +13,10 @@ from dranet.inventory.infrastructure import OFFERED_KINDS
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.rules import parse_rules
+from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.model.device import AttributeValue, Device, DeviceKind
-from dranet.model.facts import Gpu, Lifeline, Link, NodeFacts, PciFunction, Route
+from dranet.model.facts import CharDevice, Gpu, Lifeline, Link, NodeFacts, PciFunction, Route
+from dranet.settings import PublishGpus
 
 PAGE = (Path(__file__).parents[2] / "docs" / "user" / "inventory.md").read_text()
 TABLED_REASONS = re.findall(r"^\| `((?:is|carries|has|does|fails) [^`]*)` \|", PAGE, re.MULTILINE)
@@ -51,11 +53,31 @@ def test_no_filter_of_the_page_fails_on_an_rdma_only_device(expression: str) -> 
     assert DeviceExpression.compile(expression, "dra.net").matches(RDMA_ONLY)
 
 
-@pytest.mark.parametrize("name", ["ip", "cidr", "url", "find"])
-def test_functions_that_the_page_calls_missing_are_refused(name: str) -> None:
-    assert f"`{name}()`" in PAGE
+@pytest.mark.parametrize(
+    ("name", "expression"),
+    [
+        ("`format.*()`", 'format.dns1123Label().validate("a") == optional.none()'),
+        ("`indexOf()` of a list", '["a"].indexOf("a") == 0'),
+    ],
+)
+def test_functions_that_the_page_calls_missing_are_refused(name: str, expression: str) -> None:
+    assert name in PAGE
     with pytest.raises(CelError, match="lacks Kubernetes'"):
-        DeviceExpression.compile(f'{name}("x") == {name}("x")', "dra.net")
+        DeviceExpression.compile(expression, "dra.net")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'ip("10.0.0.1").family() == 4',
+        'cidr("10.0.0.0/8").containsIP("10.0.0.1")',
+        'url("https://a/b").getHost() == "a"',
+        '"abc".find("b+") == "b"',
+        "sets.contains([1, 2], [1])",
+    ],
+)
+def test_functions_that_the_page_says_are_there_are(expression: str) -> None:
+    assert DeviceExpression.compile(expression, "dra.net").matches(NIC)
 
 
 def test_the_rules_of_the_page_give_what_it_says() -> None:
@@ -101,7 +123,11 @@ def held_back_for_every_reason() -> set[str]:
     facts = NodeFacts(
         links=links,
         pci_functions=tuple(functions),
-        gpus=(Gpu("0000:2a:00.0", "nvidia"),),
+        gpus=(
+            Gpu("0000:2a:00.0", "nvidia"),
+            Gpu("0000:2c:00.0", "intel", parts="tiles"),
+            Gpu("0000:2b:00.0", "amd", char_devices=(CharDevice("/dev/dri/renderD128", 226, 128),)),
+        ),
         default_routes=(Route("0.0.0.0/0", ifindex=2),),
         lifelines=(
             Lifeline("the node's address", "10.0.0.5", 3),
@@ -111,9 +137,19 @@ def held_back_for_every_reason() -> set[str]:
     choice = DeviceExpression.compile(
         'device.attributes["dra.net"].mtu == 1 ? 1/0 == 1 : device.attributes["dra.net"].mtu == 3', "dra.net"
     )
-    policy = Policy(publish_gpus=False, filter=choice)
-    found = take_inventory(facts, {"gone": gone}, policy)
-    return {decision.reason for decision in found if not decision.published}
+    served = ServedGpus(by_vendor={"amd": "the DRA driver gpu.amd.com"})
+    looks = (
+        (Policy(publish_gpus=PublishGpus.NEVER), NOBODY),
+        (Policy(), UNKNOWN),
+        (Policy(filter=choice), served),
+    )
+    found = (
+        decision
+        for policy, who in looks
+        for decision in take_inventory(facts, {"gone": gone}, policy, who)
+        if not decision.published
+    )
+    return {decision.reason for decision in found}
 
 
 def test_the_table_has_every_reason_and_no_other() -> None:

@@ -38,6 +38,7 @@ from dranet.model.facts import (
     RdmaPort,
     Route,
 )
+from dranet.settings import PublishGpus
 from dranet.testbed.apiserver.kinds import RESOURCE_SLICES
 from dranet.testbed.apiserver.validation import validate
 
@@ -225,7 +226,7 @@ class Rules:
 
 POLICY = st.builds(
     Policy,
-    publish_gpus=st.booleans(),
+    publish_gpus=st.sampled_from(PublishGpus),
     move_ib_interfaces=st.booleans(),
     offer_link_kinds=tuples(KIND).map(frozenset),
     list_attributes=st.booleans(),

@@ -88,7 +88,7 @@ def test_without_the_operators_the_most_useful_of_ours_fill_the_room() -> None:
 
     assert len(kept) == 32
     assert ours == [
-        *("nearestGpus", "nearestGpuDistance", "sriovPfAddress", "sriovVfIndex"),
+        *("nearestGpus", "nearestGpuDistance", "pcieSwitch", "sriovPfAddress", "sriovVfIndex"),
         *("rdmaLinkLayer", "rdmaPortState", "rdmaRateGbps", "linkSpeedMbps"),
     ]
 

@@ -530,10 +530,16 @@ def test_virtual_node_was_captured_in_the_machine_lane() -> None:
     assert re.fullmatch(told, read_layout("virtual-node").source)
 
 
-def test_virtual_node_offers_everything_but_the_loopback(node: Callable[[str], Node]) -> None:
+def test_virtual_node_offers_everything_but_the_loopback_and_displays_that_compute_nothing(
+    node: Callable[[str], Node],
+) -> None:
     decisions = node("virtual-node").decisions
 
-    assert {name: d.reason for name, d in decisions.items() if not d.published} == {"lo": "is the loopback"}
+    assert {name: d.reason for name, d in decisions.items() if not d.published} == {
+        "lo": "is the loopback",
+        "gpu-0000-22-00-0": "is a GPU without a device node that a container could be given",
+        "gpu-0000-82-00-0": "has no driver",
+    }
     assert len(decisions) == 6 + 3 + 2 + 3 + 1  # cards, two groups of virtual functions, GPUs, loopback
 
 

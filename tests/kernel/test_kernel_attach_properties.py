@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dranet.claims.plan.device import plan_device
+from dranet.driver.node_reader import NodeReader
 from dranet.kernel.attachment.attach import verify
 from dranet.kernel.attachment.record import read_link_state
+from dranet.model.cpus import CpuLayout, CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from tests.claims.configs import valid_configs
 from tests.kernel.plans import attach_from, detach_to, steady_picture
@@ -28,6 +33,8 @@ quick = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 DEVICE = Device(name="dev-eth1", kind=DeviceKind.NIC, ifname="eth1")
+QUEUES = ("xps", "rps")
+"""Interrupts are of functions, which no link here has."""
 
 
 @quick
@@ -39,8 +46,9 @@ def test_what_is_attached_comes_back_whatever_the_config(
     before, pod_before = wait_settled(node), wait_settled(pod)
     host = node.run(lambda: read_link_state("eth1"))
     types = ("passthrough", "macvlan")
-    config = data.draw(valid_configs(host, without=LACKING, types=types))
-    plan = plan_device(DEVICE, host, config, rdma_exclusive=False)
+    config = data.draw(valid_configs(host, without=LACKING, types=types, cpus=QUEUES))
+    cpus = read_cpus(node)
+    plan = plan_device(DEVICE, host, config, rdma_exclusive=False, cpus=cpus)
     (attached,) = attach_from(node, pod, plan)
     assert node.run(lambda: verify([plan], pod.netns)) == ()
     inside = steady_picture(pod)
@@ -50,6 +58,7 @@ def test_what_is_attached_comes_back_whatever_the_config(
     assert (report.restored, report.problems) == (("dev-eth1",), ())
     wait_unchanged(before, node)
     wait_unchanged(pod_before, pod)
+    assert read_cpus(node) == cpus
 
 
 @quick
@@ -65,11 +74,19 @@ def test_a_failure_anywhere_leaves_no_trace_whatever_the_config(
     before, pod_before = wait_settled(node), wait_settled(pod)
     host = node.run(lambda: read_link_state("eth1"))
     types = ("passthrough", "macvlan")
-    config = data.draw(valid_configs(host, without=LACKING, types=types))
-    plan = plan_device(DEVICE, host, config, rdma_exclusive=False)
+    config = data.draw(valid_configs(host, without=LACKING, types=types, cpus=QUEUES))
+    cpus = read_cpus(node)
+    plan = plan_device(DEVICE, host, config, rdma_exclusive=False, cpus=cpus)
     assert attempt(node, pod, monkeypatch, Fault(request_number), plan) == []
     wait_unchanged(before, node)
     wait_unchanged(pod_before, pod)
+    assert read_cpus(node) == cpus
+
+
+def read_cpus(node: Namespace) -> CpuSurroundings:
+    """All CPUs of the machine, as near: a link in a namespace is on none of its NUMA nodes."""
+    found = node.run(lambda: NodeReader(Path("/sys")).read_cpu_surroundings("", "eth1", QUEUES))
+    return replace(found, layout=CpuLayout(found.layout.online))
 
 
 def prepare(node: Namespace, pod: Namespace) -> None:

@@ -393,6 +393,17 @@ def test_an_amd_gpu_has_kfd_and_its_render_node(tree: Tree, proc: Tree) -> None:
     assert gpu.char_devices == (CharDevice("/dev/kfd", 510, 0), CharDevice("/dev/dri/renderD128", 226, 128))
 
 
+def test_a_dcu_has_both_nodes_that_it_shares_and_without_its_own_driver_none(tree: Tree, proc: Tree) -> None:
+    home = tree.function("pci0000:20/0000:21:00.0", "0x0b4000", "0x1d94", "0x54b7")
+    tree.write("class/kfd/kfd/dev", "510:0")
+    tree.write("class/mkfd/mkfd/dev", "509:0")
+    (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
+    assert (gpu.vendor, gpu.char_devices) == ("hygon", ())
+    tree.write(f"{home}/drm/renderD128/dev", "226:128")
+    (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
+    assert [node.path for node in gpu.char_devices] == ["/dev/kfd", "/dev/mkfd", "/dev/dri/renderD128"]
+
+
 def test_an_accelerator_of_another_vendor_has_its_accel_node(tree: Tree, proc: Tree) -> None:
     home = tree.function("pci0000:20/0000:21:00.0", "0x120000", "0x1ed2", "0x0000")
     tree.write(f"{home}/accel/accel0/dev", "261:0")
@@ -477,3 +488,24 @@ def test_the_host_tells_its_model_but_never_a_serial_number(tree: Tree) -> None:
     assert host.product == "NVIDIA DGXH100"
     assert (host.name, host.kernel, host.architecture) == (kernel.nodename, kernel.release, kernel.machine)
     assert "S3CRET" not in repr(host)
+
+
+def test_an_nvidia_gpu_with_mig_instances_is_in_parts(tree: Tree, proc: Tree) -> None:
+    write_switch(tree)
+    proc.write("driver/nvidia/gpus/0000:1b:00.0/information", "Device Minor: 3")
+    proc.write("driver/nvidia/capabilities/mig/config", "DeviceFileMinor: 1")
+    proc.write("driver/nvidia/capabilities/gpu2/mig/gi1/access", "DeviceFileMinor: 2")
+    (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
+    assert gpu.parts == "", "the instances are another GPU's"
+    proc.write("driver/nvidia/capabilities/gpu3/mig/gi0/ci0/access", "DeviceFileMinor: 3")
+    (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
+    assert gpu.parts == "MIG"
+    assert proc.warnings == []
+
+
+@pytest.mark.parametrize(("mode", "parts"), [("SPX", ""), ("CPX", "CPX"), ("UNKNOWN", ""), ("", "")])
+def test_an_amd_gpu_in_a_partitioned_mode_is_in_parts(tree: Tree, proc: Tree, mode: str, parts: str) -> None:
+    home = tree.function("pci0000:20/0000:21:00.0", "0x120000", "0x1002", "0x74a1")
+    tree.write(f"{home}/current_compute_partition", mode)
+    (gpu,) = read_gpus(tree.files, proc.files, tree.functions().values())
+    assert gpu.parts == parts

@@ -755,6 +755,33 @@ ROUTING: Mapping[str, Sequence[Effect] | Refused | Elsewhere] = {
 # --- ethtool, sysctls, RDMA -----------------------------------------------------------------------------
 
 RUNTIME = "tests/runtime/test_containerd_hooks.py"
+LOCALITY = "tests/kernel/test_kernel_locality.py"
+PACK, NCCL, HOOK = (
+    "tests/claims/test_workload.py",
+    "tests/claims/test_nccl_config.py",
+    "tests/driver/test_workload.py",
+)
+PACK_RUNTIME = "tests/runtime/test_containerd_workload.py"
+PACK_TESTS: Mapping[str, Sequence[str]] = {
+    "nccl.topologyFile": (f"{HOOK}::test_a_container_that_names_the_claim_gets_its_files",),
+    "nccl.configFile": (f"{NCCL}::test_the_list_has_exactly_the_pods_rdma_devices",),
+    "nccl.gidIndex": (
+        f"{NCCL}::test_what_is_asked_for_is_written_as_it_is",
+        f"{HOOK}::test_the_gid_index_is_read_from_the_table_of_the_device",
+    ),
+    "nccl.crossNic": (
+        f"{NCCL}::test_what_is_asked_for_is_written_as_it_is",
+        f"{NCCL}::test_rails_that_are_networks_of_their_own_are_not_crossed",
+    ),
+    "nccl.socketInterface": (f"{NCCL}::test_what_is_asked_for_is_written_as_it_is",),
+    "ucx.netDevices": (f"{PACK}::test_variables_name_the_pods_devices_in_the_order_of_its_gpus",),
+    "rdma.forkSafe": (f"{PACK}::test_variables_name_the_pods_devices_in_the_order_of_its_gpus",),
+    "rdma.hugePagesSafe": (f"{PACK}::test_variables_name_the_pods_devices_in_the_order_of_its_gpus",),
+    "memory.policy": (
+        f"{HOOK}::test_memory_is_bound_to_the_nodes_of_the_devices_unless_the_kubelet_has_said_where",
+        f"{HOOK}::test_a_policy_that_the_runtime_may_not_know_is_refused",
+    ),
+}
 RP_FILTER, PROBING = "net.ipv4.conf.IFNAME.rp_filter", "net.ipv4.tcp_mtu_probing"
 
 
@@ -852,6 +879,34 @@ SETTINGS: Mapping[str, Sequence[Effect] | Refused | Elsewhere] = {
             f"{RUNTIME}::test_a_container_may_lock_as_much_memory_as_its_claim_says",
         ),
     ),
+    **{
+        path: Elsewhere(
+            "files, variables and memory of containers",
+            (
+                f"{PACK}::test_every_parameter_is_a_wish",
+                *tests,
+                f"{PACK_RUNTIME}::test_a_training_pod_finds_what_its_libraries_need_and_keeps_what_it_set_itself",
+            ),
+        )
+        for path, tests in PACK_TESTS.items()
+    },
+    "cpuLocality.irq": Elsewhere(
+        "of a PCI function, which no link here has",
+        (
+            f"{LOCALITY}::test_interrupts_and_queues_have_near_cpus_in_the_pod_and_their_own_afterwards",
+            "tests/machine/test_machine_locality.py::test_a_real_nic_has_near_cpus_in_the_pod_and_its_own_afterwards",
+        ),
+    ),
+    **{
+        f"cpuLocality.{name}": Elsewhere(
+            "of a link with several queues, and of CPUs that differ from machine to machine",
+            (
+                f"{LOCALITY}::test_interrupts_and_queues_have_near_cpus_in_the_pod_and_their_own_afterwards",
+                f"{LOCALITY}::test_each_wish_alone_touches_nothing_else",
+            ),
+        )
+        for name in ("xps", "rps")
+    },
 }  # fmt: skip
 
 TABLE = {**INTERFACE, **ROUTING, **SETTINGS}

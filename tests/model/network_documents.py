@@ -105,7 +105,23 @@ DOCUMENTS = some(
     sysctls=st.dictionaries(
         st.sampled_from(["net.ipv4.tcp_ecn", "net.ipv4.conf.IFNAME.rp_filter"]), st.integers(0, 2)
     ),
-    rdma=some(managementDevices=_flag, memlock=st.just("unlimited") | _quantity),
+    rdma=some(
+        managementDevices=_flag,
+        memlock=st.just("unlimited") | _quantity,
+        forkSafe=_flag,
+        hugePagesSafe=_flag,
+    ),
+    nccl=some(topologyFile=_flag, configFile=_flag)
+    | st.fixed_dictionaries(
+        {"configFile": st.just(True)},
+        optional={
+            "gidIndex": st.just("auto") | st.integers(0, 1023),
+            "crossNic": st.just("auto") | st.integers(0, 2),
+            "socketInterface": st.just("eth0"),
+        },
+    ),
+    ucx=some(netDevices=_flag),
+    memory=some(policy=st.sampled_from(["bind", "preferred", "interleave"])),
 )
 """Every one of them is valid."""
 

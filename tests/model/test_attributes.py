@@ -84,10 +84,11 @@ def test_what_selectors_need_comes_first_then_dranets_then_alignment_then_what_c
 
     assert {entry.name for entry in a.CATALOGUE if entry.essential} == set(order[:7]) == essential
     assert set(order[7:23]) < dranet
-    assert order[23:27] == ["nearestGpus", "nearestGpuDistance", "sriovPfAddress", "sriovVfIndex"]
-    assert order[27:31] == ["rdmaLinkLayer", "rdmaPortState", "rdmaRateGbps", "linkSpeedMbps"]
-    assert order[31:35] == ["ipv4", "ipv6", "tcFilterNames", "tcxProgramNames"]
-    assert dranet.isdisjoint(order[35:])
+    assert order[23:26] == ["nearestGpus", "nearestGpuDistance", "pcieSwitch"]
+    assert order[26:28] == ["sriovPfAddress", "sriovVfIndex"]
+    assert order[28:32] == ["rdmaLinkLayer", "rdmaPortState", "rdmaRateGbps", "linkSpeedMbps"]
+    assert order[32:36] == ["ipv4", "ipv6", "tcFilterNames", "tcxProgramNames"]
+    assert dranet.isdisjoint(order[36:])
     assert [e.qualified for e in a.CATALOGUE if e.has_list_form] == ["resource.kubernetes.io/numaNode"]
 
 

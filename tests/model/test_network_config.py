@@ -357,6 +357,24 @@ def test_memlock_that_means_nothing(limit: object) -> None:
         NetworkConfig.model_validate({"rdma": {"memlock": limit}})
 
 
+@pytest.mark.parametrize(
+    ("nccl", "mistake"),
+    [
+        ({"configFile": True, "gidIndex": -1}, "nccl.gidIndex: must be a number from 0 to 1023, or auto"),
+        ({"configFile": True, "gidIndex": True}, "nccl.gidIndex: must be a number from 0 to 1023, or auto"),
+        ({"configFile": True, "gidIndex": "3"}, "nccl.gidIndex: must be a number from 0 to 1023, or auto"),
+        ({"configFile": True, "crossNic": 3}, "nccl.crossNic: must be a number from 0 to 2, or auto"),
+        ({"configFile": True, "socketInterface": "=eth0"}, "nccl.socketInterface: must consist of ASCII"),
+        ({"gidIndex": 3}, "nccl.gidIndex: must come with configFile: true"),
+        ({"configFile": False, "crossNic": "auto"}, "nccl.crossNic: must come with configFile: true"),
+        ({"topologyFile": True, "socketInterface": "eth0"}, "nccl.socketInterface: must come with"),
+    ],
+)
+def test_settings_of_nccl_that_no_file_can_have_are_refused(nccl: dict[str, Any], mistake: str) -> None:
+    (said,) = mistakes({"nccl": nccl})
+    assert said.replace("Value error, ", "").startswith(mistake)
+
+
 def test_sysctl_values_are_text() -> None:
     found = NetworkConfig.model_validate({"sysctls": {"a": -1, "b": "4096 8192"}}).sysctls
 

@@ -21,6 +21,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
+from dranet.model.workload import FOLDER, NcclWishes, WorkloadWishes
 from dranet.runtime.cdi import CdiDevice
 from dranet.runtime.nri import NriPlugin
 from dranet.runtime.session import RuntimeHooks
@@ -368,3 +369,28 @@ async def test_a_container_to_which_both_instances_add_the_same_limit_fails(
     sandbox = await runtime.run_sandbox(SANDBOX)
     with pytest.raises(RuntimeFailure, match="both tried to set"):
         await runtime.create_container(sandbox, container_of(bench))
+
+
+@in_private_node
+async def test_two_instances_give_a_container_its_files_variables_and_memory_once(
+    runtime: ContainerdRuntime, bench: Bench, hooks: Wrapped, other_hooks: Wrapped
+) -> None:
+    """And the runtime shows plugins the variables of image and pod, among which may be the user's own."""
+    record = bench.prepare("rail0", "net1")
+    wishes = WorkloadWishes(NcclWishes(config_file=True), ucx_net_devices=True, memory_policy="bind")
+    (device,) = record.devices
+    near = replace(device, workload=wishes, device=replace(device.device, numa_node=0))
+    bench.store.put(replace(record, devices=(near,)))
+    sandbox = await runtime.run_sandbox(SANDBOX)
+    spec = replace(container_of(bench), env=(("UCX_NET_DEVICES", "all"),))
+    container = await runtime.create_container(sandbox, spec)
+    assert container.env["NCCL_CONF_FILE"] == f"{FOLDER}/nccl.conf"
+    assert container.env["UCX_NET_DEVICES"] == "all"
+    assert container.memory_nodes == "0"
+    shown = await runtime.exec_in_container(container, ["cat", f"{FOLDER}/nccl.conf"])
+    assert shown.stdout.startswith("# Written by dranet for container main of pod default/pod.")
+    (mine,), (others,) = hooks.shown, other_hooks.shown
+    first, second = sorted((mine, others), key=lambda one: len(one.env))
+    assert (first.env["PATH"], first.env["UCX_NET_DEVICES"]) == ("/bin", "all"), "of the image, of the pod"
+    assert second.env["NCCL_CONF_FILE"] == f"{FOLDER}/nccl.conf"
+    assert (first.memory_nodes, second.memory_nodes) == ("", "0")

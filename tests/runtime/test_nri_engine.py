@@ -448,6 +448,29 @@ def test_synchronize_tells_which_containers_run_and_which_mounts_of_ours_they_ha
     )
 
 
+def test_of_existing_containers_no_more_is_kept_than_may_name_their_gpus(
+    listener: Socket, plugin: NriPlugin, hooks: RecordingHooks
+) -> None:
+    given = "/var/run/nvidia-container-devices/GPU-1"
+    container = container_message(1, "/etc/hosts")
+    container.mounts.add(source="/dev/null", destination=given)
+    container.env.extend(
+        ["PATH=/bin", "SECRET=x", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=GPU-1"]
+    )
+    for path, minor in (("/dev/nvidia0", 0), ("/dev/null", 3)):
+        container.linux.devices.add(path=path, type="c", major=195, minor=minor)
+    container.CDI_devices.add(name="nvidia.com/gpu=GPU-1")
+    container.annotations["cdi.k8s.io/plugin"] = "nvidia.com/gpu=GPU-1,nvidia.com/gpu=GPU-2"
+    link = configured(listener)
+    link.call("Synchronize", nri_pb2.SynchronizeRequest(pods=[pod_message()], containers=[container]))
+    assert plugin.wait_ready(SECONDS)
+    (kept,) = hooks.containers
+    assert kept.env == {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}, "the last one counts, as for the process"
+    assert [device.path for device in kept.devices] == ["/dev/nvidia0"]
+    assert [mount.destination for mount in kept.mounts] == [given]
+    assert kept.cdi_devices == ("nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-2")
+
+
 def test_containers_of_all_parts_are_told(listener: Socket, plugin: NriPlugin, hooks: RecordingHooks) -> None:
     link = configured(listener)
     for number in (1, 2, 3):

@@ -20,7 +20,16 @@ import pytest
 
 from dranet.errors import DeviceError
 from dranet.model.facts import CharDevice
-from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
+from dranet.model.sandbox import (
+    MEMLOCK,
+    UNLIMITED,
+    Container,
+    ContainerAdjustment,
+    MemoryPolicy,
+    Mount,
+    PodSandbox,
+    Rlimit,
+)
 from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.runtime.nri import NriPlugin, backoff_delays
 from dranet.runtime.traits import EventForm, RuntimeTraits
@@ -226,6 +235,20 @@ def test_an_adjustment_reaches_the_runtime_in_its_words(link: Link, hooks: Recor
             ),
         )
     ]
+
+
+def test_memory_reaches_the_runtime_in_its_words_and_is_left_alone_otherwise(
+    link: Link, hooks: RecordingHooks
+) -> None:
+    hooks.adjustment = ContainerAdjustment(memory_nodes="0-1,3")
+    adjust = link.create_container()
+    assert adjust.linux.resources.cpu.mems == "0-1,3"
+    assert not adjust.linux.HasField("memory_policy")
+    hooks.adjustment = ContainerAdjustment(memory_policy=MemoryPolicy("MPOL_INTERLEAVE", "0,1"))
+    adjust = link.create_container()
+    assert not adjust.linux.HasField("resources")
+    # Field 12 of LinuxContainerAdjustment: mode 1 = 3 (MPOL_INTERLEAVE), nodes 2 = "0,1".
+    assert adjust.linux.SerializeToString() == bytes.fromhex("620708031203302c31")
 
 
 def test_a_container_is_told_with_the_devices_that_plugins_before_us_add(

@@ -7,6 +7,7 @@ allocations and configs (``wanted``); where a NIC is, from the kernel.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -267,7 +268,12 @@ class Judge:
             others = (line for line in differences if _subject(line) not in used)
             return [line for line in others if not _OF_CNI.match(_subject(line))]
         left = _list_cdi(self.testbed) - self._cdi_before
-        return [*differences, *(f"+ CDI spec {name}" for name in sorted(left))]
+        files = _list_workload(self.testbed)
+        return [
+            *differences,
+            *(f"+ CDI spec {name}" for name in sorted(left)),
+            *(f"+ file for a container: {path}" for path in files),
+        ]
 
     # --- statuses ---------------------------------------------------------------------------------------
 
@@ -306,3 +312,10 @@ def _subject(difference: str) -> str:
 def _list_cdi(testbed: Testbed) -> frozenset[str]:
     folder: Path = testbed.places.cdi_dir
     return frozenset(path.name for path in folder.iterdir())
+
+
+def _list_workload(testbed: Testbed) -> list[str]:
+    """What the driver wrote for the programs in containers, all of it below the folder of a claim."""
+    folder = testbed.places.work_dir / "state" / "workload"
+    found = os.walk(folder)  # says nothing of folders that go meanwhile
+    return sorted(f"{here}/{name}" for here, folders, files in found for name in (*folders, *files))

@@ -16,6 +16,7 @@ STORIES = [
     by_hand.no_fault,
     by_hand.a_changed_mtu_is_not_restored,
     by_hand.a_cdi_spec_that_stays_is_not_restored,
+    by_hand.a_file_for_a_container_that_stays_is_not_restored,
     by_hand.a_pod_that_does_not_run_is_lost,
     by_hand.a_pod_without_its_link_is_bare_and_lost_and_its_status_wrong,
     by_hand.a_link_that_is_down_or_without_address_is_bare,

@@ -17,8 +17,10 @@ import grpc
 import grpc.aio
 import pytest
 
+from dranet.errors import ProtocolError
 from dranet.kubelet.folder import FolderWatch
-from dranet.model.claim import ClaimRef
+from dranet.kubelet.pod_resources import PodDevices, PodResources
+from dranet.model.claim import AllocationResult, ClaimRef, PodRef
 from dranet.pb import health_v1_pb2, registration_pb2
 from dranet.testbed.kubelet.claims import pick_cdi_ids
 from dranet.testbed.kubelet.client import PluginClient
@@ -32,7 +34,8 @@ from dranet.testbed.kubelet.nouns import (
     PodTimings,
 )
 from dranet.testbed.kubelet.plugins import PluginManager
-from dranet.testbed.kubelet.podspec import parse_pod
+from dranet.testbed.kubelet.podresources import CountedDevices, PodResourcesServer, build_resources
+from dranet.testbed.kubelet.podspec import PodView, parse_pod
 from dranet.testbed.kubelet.registry import RegistryWatch
 from dranet.testbed.kubelet.status import Progress, StartedContainer, build_status
 from dranet.testbed.runtime.contract import RunningContainer
@@ -615,3 +618,49 @@ def test_timings_keep_the_first_success_of_each_phase() -> None:
     for phase in Phase:
         timings = timings.with_phase(phase, 1.0).with_phase(phase, 2.0)
     assert (timings.prepare_seconds, timings.sandbox_seconds, timings.containers_seconds) == (1.0, 1.0, 1.0)
+
+
+def pod_with_limits(name: str, **limits: int) -> PodView:
+    container = {
+        "name": "main",
+        "resources": {
+            "claims": [{"name": "nic"}],
+            "limits": {"cpu": "2", **{f"gpu.example/{kind}": str(count) for kind, count in limits.items()}},
+        },
+    }
+    claims = [{"name": "nic", "resourceClaimName": f"claim-of-{name}"}]
+    metadata = {"namespace": "team", "name": name, "uid": f"uid-{name}"}
+    return parse_pod({"metadata": metadata, "spec": {"containers": [container], "resourceClaims": claims}})
+
+
+def test_devices_by_number_are_given_once_each_and_taken_back() -> None:
+    counted = CountedDevices()
+    counted.offer("gpu.example/gpu", ["a", "b"])
+    assert counted.give(pod_with_limits("first", gpu=1, other=3)) == {"main": {"gpu.example/gpu": ("a",)}}
+    assert counted.give(pod_with_limits("second", gpu=1)) == {"main": {"gpu.example/gpu": ("b",)}}
+    assert counted.give(pod_with_limits("first", gpu=1)) == {"main": {"gpu.example/gpu": ("a",)}}
+    with pytest.raises(PodFailure, match="Requested: 1, Available: 0"):
+        counted.give(pod_with_limits("third", gpu=1))
+    counted.take_back("uid-second")
+    assert counted.give(pod_with_limits("third", gpu=1)) == {"main": {"gpu.example/gpu": ("b",)}}
+
+
+async def test_the_pod_resources_socket_tells_what_the_drivers_client_reads(tmp_path: Path) -> None:
+    counted, pods = CountedDevices(), [pod_with_limits("first", gpu=1), pod_with_limits("second", gpu=2)]
+    counted.offer("gpu.example/gpu", ["a", "b", "c"])
+    prepared = {"nic": (KubeletDevice("dra.net", "node", "nic-0"),)}
+    given = {pod.uid: counted.give(pod) for pod in pods}
+    server = PodResourcesServer(
+        tmp_path, lambda: [build_resources(pod, given[pod.uid], prepared) for pod in pods]
+    )
+    await server.start()
+    client = PodResources(tmp_path / "pod-resources" / "kubelet.sock")
+    assert await client.read(PodRef("team", "second", "uid-second")) == PodDevices(
+        (("gpu.example/gpu", "b"), ("gpu.example/gpu", "c")),
+        (AllocationResult("", "dra.net", "node", "nic-0"),),
+    )
+    assert await client.read_givers() == {"gpu.example/gpu", "dra.net"}
+    with pytest.raises(ProtocolError, match="does not know pod team/gone"):
+        await client.read(PodRef("team", "gone", "uid"))
+    await server.stop()
+    await server.stop()

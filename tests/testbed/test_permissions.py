@@ -18,10 +18,10 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.events import NORMAL, EventNote, EventRecorder, ObjectRef
 from dranet.cluster.permissions import DRIVER_NAME, NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, build_rbac
-from dranet.cluster.pods import fetch_claim_for_node
+from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results
 from dranet.cluster.slices import SlicePublisher
 from dranet.errors import ClusterError, Reason
-from dranet.model.claim import ClaimRef
+from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.status import Condition, ConditionType, DeviceStatus
 from dranet.testbed.apiserver.identity import User, service_account
@@ -140,6 +140,9 @@ class TestTheTable:
         await self.make_pod_of_group(admin)
         claim = await fetch_claim_for_node(driver, ref, NODE)
         assert [consumer.name for consumer in claim.reserved_for] == ["p"]
+        (pod,) = claim.reserved_for
+        results = await fetch_other_results(driver, PodRef("default", pod.name, pod.uid), frozenset())
+        assert results == claim.results, "its only claim"
         condition = Condition(ConditionType.READY, True, "Attached", "")
         status = DeviceStatus(DRIVER_NAME, NODE, "eth0", (condition,))
         assert await apply_device_statuses(driver, ref, "m", [status])
@@ -250,8 +253,8 @@ class TestRefusals:
         ("path", "text"),
         [
             (
-                paths.pod("default", "p"),
-                'pods "p" is forbidden: User "{user}" cannot get resource "pods" in API ',
+                paths.namespace("p"),
+                'namespaces "p" is forbidden: User "{user}" cannot get resource "namespaces" in API ',
             ),
             ("/api/v1/secrets", "could not find the requested resource"),
             (paths.DEVICE_CLASSES, 'deviceclasses.resource.k8s.io is forbidden: User "{user}" cannot list'),

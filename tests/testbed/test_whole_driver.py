@@ -139,7 +139,9 @@ def test_a_second_driver_is_refused_before_it_touches_what_the_first_one_uses() 
     asyncio.run(scenario())
 
 
-def test_an_idle_driver_asks_nothing_and_says_nothing_and_holds_one_watch() -> None:
+def test_an_idle_driver_asks_nothing_and_says_nothing_and_holds_two_watches() -> None:
+    """Of its own slices, and on a node with GPUs of those of other drivers."""
+
     async def scenario() -> None:
         async with running_driver(rescan_seconds="1") as testbed:
             scans = _read_metric(await scrape("/metrics"), SCANS)
@@ -152,7 +154,7 @@ def test_an_idle_driver_asks_nothing_and_says_nothing_and_holds_one_watch() -> N
             assert testbed.driver.log_file.read_text() == log
             requests = [r for r in testbed.server.requests if r.agent == USER_AGENT]
             assert testbed.server.traffic()[USER_AGENT] == asked
-            assert [r.path for r in requests if r.method == "WATCH"] == [paths.RESOURCE_SLICES]
+            assert [r.path for r in requests if r.method == "WATCH"] == [paths.RESOURCE_SLICES] * 2
 
     asyncio.run(scenario())
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dranet.claims.plan.addresses import check_addresses, plan_addresses
+from dranet.claims.plan.cpus import check_cpu_locality, plan_cpu_locality, record_cpus
 from dranet.claims.plan.ethtool import check_ethtool, plan_ethtool
 from dranet.claims.plan.given import PlanInput
 from dranet.claims.plan.link import (
@@ -34,7 +35,9 @@ from dranet.claims.plan.sysctls import (
     plan_early_sysctls,
     plan_late_sysctls,
 )
+from dranet.claims.plan.workload import check_workload
 from dranet.errors import ClaimError, DeviceError, Reason
+from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import AddAddress, AttachPlan, DhcpLease, LinkState, SetUp, Step
@@ -49,6 +52,7 @@ def plan_device(
     lease: DhcpLease | None = None,
     mac_seed: str = "",
     physical_function_mtu: int | None = None,
+    cpus: CpuSurroundings | None = None,
 ) -> AttachPlan:
     """The plan for one device; without steps where nothing moves (a GPU, RDMA in shared mode).
 
@@ -61,20 +65,21 @@ def plan_device(
         mac_seed: what a hardware address is made from where one must be made up; different for each device of
             each claim.
         physical_function_mtu: MTU of the physical function above a virtual one, where it can be seen.
+        cpus: of the node, and which work for the device now, where the config asks for near ones.
 
     Raises:
         ClaimError: UnsupportedClaim for what needs a link on a device without one; InvalidConfig for what
             this device cannot take. Either names every field.
         DeviceError: DeviceNotFound for a NIC whose link is not on the host.
-        ValueError: the config wants DHCP and there is no lease.
+        ValueError: the config wants DHCP and there is no lease, or near CPUs and there is nothing about them.
     """
     if device.kind is not DeviceKind.NIC:
-        return _plan_without_link(device, config, rdma_exclusive)
+        return _plan_without_link(device, config, rdma_exclusive, cpus)
     if host is None:
         raise DeviceError(f"device {device.name} has no network interface on the host")
     if config.interface.dhcp and lease is None:
         raise ValueError(f"no lease for device {device.name}")
-    given = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu)
+    given = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu, cpus)
     _refuse(device, _check(given, rdma_exclusive))
     return AttachPlan(
         device.name,
@@ -82,10 +87,13 @@ def plan_device(
         given.pod_ifname,
         host if given.moves else None,
         lease,
+        record_cpus(config, cpus),
     )
 
 
-def _plan_without_link(device: Device, config: NetworkConfig, rdma_exclusive: bool) -> AttachPlan:
+def _plan_without_link(
+    device: Device, config: NetworkConfig, rdma_exclusive: bool, cpus: CpuSurroundings | None
+) -> AttachPlan:
     """An RDMA-only device brings settings of the namespace at most; a GPU brings nothing."""
     is_gpu = device.kind is DeviceKind.GPU
     what = "a GPU" if is_gpu else "RDMA-only"
@@ -99,11 +107,15 @@ def _plan_without_link(device: Device, config: NetworkConfig, rdma_exclusive: bo
         )
     if is_gpu:
         return AttachPlan(device.name)
-    _refuse(device, [*check_namespace_sysctls(config), *check_rdma(device, config, exclusive=rdma_exclusive)])
-    return AttachPlan(
-        device.name,
-        (*plan_late_sysctls(config), *plan_rdma_move(device, config, exclusive=rdma_exclusive)),
+    problems = [*check_namespace_sysctls(config), *check_rdma(device, config, exclusive=rdma_exclusive)]
+    problems += check_workload(device, config)
+    _refuse(device, [*problems, *check_cpu_locality(device, config, cpus)])
+    steps: tuple[Step, ...] = (
+        *plan_cpu_locality(device, config, cpus),
+        *plan_late_sysctls(config),
+        *plan_rdma_move(device, config, exclusive=rdma_exclusive),
     )
+    return AttachPlan(device.name, steps, cpus=record_cpus(config, cpus))
 
 
 def _check(given: PlanInput, rdma_exclusive: bool) -> Iterator[str]:
@@ -115,6 +127,8 @@ def _check(given: PlanInput, rdma_exclusive: bool) -> Iterator[str]:
     yield from check_ethtool(given)
     yield from check_sysctls(given)
     yield from check_rdma(given.device, given.config, exclusive=rdma_exclusive)
+    yield from check_workload(given.device, given.config)
+    yield from check_cpu_locality(given.device, given.config, given.cpus, given.host)
 
 
 def _refuse(device: Device, problems: Iterable[str]) -> None:
@@ -128,7 +142,7 @@ def _steps(given: PlanInput, rdma_exclusive: bool) -> Iterator[Step]:
 
     Offloads and rings change while the link is down; a VRF takes the addresses off a link that joins it, so
     it comes before them; on a link that is up a limit would come late and wait for traffic to drain; a link
-    must be up before it has neighbours and routes.
+    must be up before it has neighbours and routes, and before its driver has placed its interrupts.
     """
     yield plan_link(given)
     yield from plan_ethtool(given)
@@ -140,6 +154,7 @@ def _steps(given: PlanInput, rdma_exclusive: bool) -> Iterator[Step]:
     yield from plan_rates(given)
     yield from map(AddAddress, plan_addresses(given))
     yield SetUp()
+    yield from plan_cpu_locality(given.device, given.config, given.cpus)
     yield from plan_neighbours(given)
     yield from plan_routes(given)
     yield from plan_rules(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dranet.dataclass import dataclass
+from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device
 from dranet.model.network import IPV6_MTU_MIN, TABLE_MAIN, NetworkConfig
 from dranet.model.plan import DhcpLease, LinkState
@@ -28,6 +29,8 @@ class PlanInput:
     """A hardware address that is made up comes from this, so that it is the same the next time."""
     physical_function_mtu: int | None = None
     """Of the PF of a virtual function; ``None`` where there is none to be seen."""
+    cpus: CpuSurroundings | None = None
+    """Where the config asks for near CPUs."""
 
     @property
     def moves(self) -> bool:

@@ -47,6 +47,10 @@ def check_rdma(device: Device, config: NetworkConfig, *, exclusive: bool) -> Ite
         asked.append("rdma.managementDevices")
     if config.rdma.memlock is not None:
         asked.append("rdma.memlock")
+    if config.rdma.fork_safe is not None:
+        asked.append("rdma.forkSafe")
+    if config.rdma.huge_pages_safe is not None:
+        asked.append("rdma.hugePagesSafe")
     if not device.rdma_device:
         yield from (f"{path}: the device has no RDMA" for path in asked)
     elif not _reaches_pod(config, exclusive):

@@ -14,11 +14,12 @@ from typing import Protocol
 from dranet.cluster.features import ApiFeatures, Support
 from dranet.cluster.slice_fields import Feature
 from dranet.driver.doctor.findings import Finding, Severity, ok
+from dranet.inventory.served_gpus import ServedGpus
 from dranet.kubelet.peer import KubeletTraits
 from dranet.runtime.traits import RuntimeTraits
-from dranet.settings import HealthTaints, Settings
+from dranet.settings import HealthTaints, PublishGpus, Settings
 
-API, KUBELET, RUNTIME = "api", "kubelet", "runtime"
+API, KUBELET, RUNTIME, GPUS = "api", "kubelet", "runtime", "gpus"
 
 DEFAULT_REQUEST_TIMEOUT_SECONDS = 2.0
 """What a runtime waits for a hook when it does not say (``plugin_request_timeout``)."""
@@ -52,12 +53,26 @@ class _Runtime(Protocol):
     def traits(self) -> RuntimeTraits: ...
 
 
+class _Gpus(Protocol):
+    @property
+    def has_gpus(self) -> bool: ...
+
+    @property
+    def served(self) -> ServedGpus: ...
+
+
 class Features:
     """Reads from memory what the parts of a running driver have seen."""
 
     def __init__(
-        self, settings: Settings, publisher: _Publisher, kubelet: _Kubelet, runtime: _Runtime
+        self,
+        settings: Settings,
+        publisher: _Publisher,
+        kubelet: _Kubelet,
+        runtime: _Runtime,
+        gpus: _Gpus | None = None,
     ) -> None:
+        self._gpus = gpus
         self._settings = settings
         self._publisher = publisher
         self._kubelet = kubelet
@@ -68,6 +83,7 @@ class Features:
             *judge_api(self._publisher.features, self._settings),
             *judge_kubelet(self._kubelet.traits, shares_devices=bool(self._settings.shared_devices)),
             *judge_runtime(self._runtime.traits, self._settings.hook_budget_seconds),
+            *(judge_gpus(self._settings, self._gpus.served) if self._gpus and self._gpus.has_gpus else ()),
         ]
 
 
@@ -205,6 +221,27 @@ def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -
         "a slow attach is cut short and tried again with the next container",
         f"raise plugin_request_timeout of the runtime above {hook_budget_seconds:g} s",
     )
+
+
+def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
+    """Whose GPUs the node's GPUs are; one line for each vendor that somebody else serves."""
+    mode = settings.publish_gpus
+    if mode is not PublishGpus.AUTO:
+        return [Finding(GPUS, Severity.NOTE, f"{mode} offered, as publish_gpus says")]
+    if not served.is_known:
+        return [
+            Finding(
+                GPUS,
+                Severity.WARNING,
+                "not offered: the API server has not told yet whether somebody else serves them",
+                "claims that ask this driver for a GPU wait",
+                "may the driver list resourceslices and get its node? --publish-gpus=always does not ask",
+            )
+        ]
+    left = [
+        Finding(GPUS, Severity.NOTE, f"{vendor}: left to {who}") for vendor, who in served.by_vendor.items()
+    ]
+    return left or [ok(GPUS, "offered: nobody else serves them")]
 
 
 def _since(moment: float | None) -> str:

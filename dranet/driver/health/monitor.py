@@ -136,6 +136,11 @@ class HealthMonitor:
         another instance speaks. The kubelet keeps what it was told for longer than the hand-over takes."""
         return self._facts if self._is_on_duty() else ()
 
+    @property
+    def unhealthy(self) -> frozenset[str]:
+        """Devices that do not work."""
+        return frozenset(fact.device for fact in self._facts if fact.healthy is False)
+
     def recall(self) -> None:
         """Take over what an earlier process of this boot knew; before the first look. Blocking."""
         now = self._clock()

@@ -25,7 +25,7 @@ def read_pod_gids(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path
 
     A device that moved shows them in the pod's namespace only. What cannot be read has none.
     """
-    here, moved = _list_devices(records)
+    here, moved = list_rdma_devices(records)
     gids = _read_all(sysfs_root, here)
     if moved:
         try:
@@ -36,7 +36,7 @@ def read_pod_gids(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path
     return gids
 
 
-def _list_devices(records: Iterable[PreparedClaim]) -> tuple[set[str], set[str]]:
+def list_rdma_devices(records: Iterable[PreparedClaim]) -> tuple[set[str], set[str]]:
     """Names of the devices that the host shows, and of those that moved."""
     here: set[str] = set()
     moved: set[str] = set()

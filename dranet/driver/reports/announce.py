@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from dranet.claims.alignment import find_gpus
 from dranet.claims.report import (
     find_attached,
     report_attach_failed,
@@ -36,8 +35,15 @@ from dranet.telemetry import Metrics
 
 log = logging.getLogger(__name__)
 
+MAX_REMEMBERED = 1000
+"""Claims. A node has a few hundred at most."""
+
 RecordsOfPod = Callable[[str], Sequence[PreparedClaim]]
 """By pod UID (``ClaimStore.get_by_pod``)."""
+
+
+def do_nothing(_: str) -> None:
+    """Nobody listens."""
 
 
 class Announcer:
@@ -51,15 +57,17 @@ class Announcer:
         metrics: Metrics,
         records_of_pod: RecordsOfPod = lambda _: (),
     ) -> None:
-        """``records_of_pod`` has the pod's other claims, the GPUs of which a NIC is judged by."""
+        """``records_of_pod`` tells whether a claim is still in its pod."""
         self._driver_name = driver_name
         self._node = ObjectRef.of_node(node_name)
         self._reporter = reporter
         self._metrics = metrics
         self._records_of_pod = records_of_pod
         self._lock = threading.Lock()
+        self.on_attached: Callable[[str], None] = do_nothing
+        """Called with the UID of a pod that has its devices, on any thread."""
         self._links: dict[str, Sequence[AttachedLink]] = {}
-        """By claim with leases: as attached, to say it again together with what became of those."""
+        """By claim in a pod: as attached, to say it again together with what is known since."""
         self._lost: dict[str, dict[int, DranetError]] = {}
         """By claim and position of the device: leases that have ended."""
         self._left_to_others: dict[str, tuple[PreparedClaim, Sequence[AttachedLink]]] = {}
@@ -67,6 +75,7 @@ class Announcer:
 
     def prepared(self, record: PreparedClaim) -> None:
         """The plan is committed; the pod's sandbox may run."""
+        self._forget_links([record.claim])
         self._reporter.set_statuses(
             record.claim, [report_prepared(self._driver_name, device) for device in record.devices]
         )
@@ -86,6 +95,7 @@ class Announcer:
             with self._lock:
                 self._left_to_others.pop(record.claim.uid, None)
             self._tell_attached(record, links)
+        self._note_attached(records)
 
     def found_attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
         """The same, and another instance of the driver tells users."""
@@ -95,6 +105,18 @@ class Announcer:
             self._left_to_others = left | {record.claim.uid: (record, links) for record in records}
         for record in records:
             self._reporter.supersede_statuses(record.claim, self._statuses_attached(record, links))
+        self._note_attached(records)
+
+    def tell_again(self, pod_uid: str) -> None:
+        """More is known of a pod that has its devices than its claims say."""
+        for record in self._records_of_pod(pod_uid):
+            with self._lock:
+                links = self._links.get(record.claim.uid)
+            if links is not None and self._is_in_pod(record):
+                statuses = self._statuses_attached(record, links)
+                with self._lock:  # whoever says that the pod has ended forgets the links before
+                    if self._links.get(record.claim.uid) is links:
+                        self._reporter.set_statuses(record.claim, statuses)
 
     def others_are_gone(self) -> None:
         """Another instance has ended, perhaps with words unsaid: say them of what pods still have."""
@@ -110,7 +132,18 @@ class Announcer:
 
     def _remember(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
         with self._lock:
-            self._links.update((r.claim.uid, links) for r in records if any(plan.lease for plan in r.plans))
+            self._links.update((record.claim.uid, links) for record in records)
+            while len(self._links) > MAX_REMEMBERED:  # another instance may have told of their end
+                del self._links[next(iter(self._links))]
+
+    def _forget_links(self, claims: Iterable[ClaimRef]) -> None:
+        with self._lock:
+            for claim in claims:
+                self._links.pop(claim.uid, None)
+
+    def _note_attached(self, records: Sequence[PreparedClaim]) -> None:
+        for pod_uid in dict.fromkeys(record.pod.uid for record in records):
+            self.on_attached(pod_uid)
 
     def lease_lost(self, record: PreparedClaim, position: int, error: DranetError) -> None:
         """The lease of one device has ended, so its address is gone from the pod, or never gets there."""
@@ -143,10 +176,9 @@ class Announcer:
     ) -> Sequence[DeviceStatus]:
         with self._lock:
             lost = dict(self._lost.get(record.claim.uid, {}))
-        gpus = find_gpus({r.claim.uid: r for r in (record, *self._records_of_pod(record.pod.uid))}.values())
         statuses = []
         for position, device in enumerate(record.devices):
-            status = report_attached(self._driver_name, device, find_attached(device, links), gpus)
+            status = report_attached(self._driver_name, device, find_attached(device, links))
             error = lost.get(position)
             statuses.append(status if error is None else report_lease_lost(status, error))
         return statuses
@@ -154,6 +186,7 @@ class Announcer:
     def attach_failed(self, records: Sequence[PreparedClaim], error: DranetError) -> None:
         """The host is as before; the runtime refuses the pod and the kubelet tries again."""
         self._metrics.claim_errors.labels("attach", error.reason).inc()
+        self._forget_links(record.claim for record in records)
         for record in records:
             self._reporter.set_statuses(
                 record.claim,
@@ -186,6 +219,7 @@ class Announcer:
     ) -> None:
         """The pod has ended and its devices are still in its namespace; Unprepare tries again."""
         self._metrics.claim_errors.labels("release", error.reason).inc()
+        self._forget_links([ref])
         if devices:
             statuses = [report_release_failed(self._driver_name, device, error) for device in devices]
             self._reporter.set_statuses(ref, statuses)
@@ -193,8 +227,7 @@ class Announcer:
 
     def released(self, report: ReleaseReport) -> None:
         """The devices are back; parts of the host state may not be, and some may have ceased to exist."""
-        with self._lock:
-            self._links.pop(report.claim.uid, None)
+        self._forget_links([report.claim])
         lost = [f"{device}: gone, destroyed with the pod or unplugged" for device in report.missing]
         complaints = [*lost, *report.problems]
         if report.devices:

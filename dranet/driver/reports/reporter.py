@@ -220,7 +220,7 @@ class Reporter:
 
     def _enqueue_event(self, event: EventNote, now: datetime) -> None:
         sense = _sense(event)
-        earlier = self._events.get(sense, replace(sense, count=0, first=now))
+        earlier = self._events.get(sense, replace(sense, count=0, first=event.first or now))
         count = earlier.count + event.count
         self._events[sense] = replace(earlier, count=count, last=now)
         if len(self._events) > MAX_WAITING_EVENTS:

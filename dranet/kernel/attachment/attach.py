@@ -18,9 +18,10 @@ from typing import TypeVar
 from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
-from dranet.kernel.attachment.detach import give_back_link, give_back_rdma
+from dranet.kernel.attachment.detach import INTERRUPTS, give_back_link, give_back_rdma
 from dranet.kernel.attachment.lacks import find_lack
 from dranet.kernel.attachment.linkstate import read_addresses, read_link
+from dranet.kernel.attachment.locality import give_back_cpus, set_cpu_locality
 from dranet.kernel.attachment.locate import (
     Side,
     find_link,
@@ -47,6 +48,7 @@ from dranet.kernel.attachment.sublink import (
 )
 from dranet.kernel.attachment.undo import UndoStack
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
+from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.netlink import attribute, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rdmanl import attach_rdma, has_rdma
@@ -66,6 +68,7 @@ from dranet.model.plan import (
     LinkState,
     MoveLink,
     MoveRdma,
+    SetCpuLocality,
     SetSysctl,
     Step,
 )
@@ -86,6 +89,7 @@ def attach(
     rules: UplinkRules = NO_MORE_RULES,
     *,
     deadline: float | None = None,
+    interrupts: InterruptFiles = INTERRUPTS,
 ) -> tuple[AttachedLink, ...]:
     """Attach every planned device, in order, from the calling thread's namespace; safe to repeat.
 
@@ -110,7 +114,8 @@ def attach(
             raise KernelError("the pod's network namespace is the node's own", reason=Reason.ATTACH_FAILED)
         pod = stack.enter_context(open_pod_side(netns))
         undo = UndoStack()
-        attachment = _Attachment(home, pod, UplinkGuard(home.rtnl, rules), undo, _Deadline(deadline))
+        guard = UplinkGuard(home.rtnl, rules)
+        attachment = _Attachment(home, pod, guard, undo, _Deadline(deadline), interrupts)
         try:
             return attachment.attach_all(plans)
         except DranetError as error:
@@ -144,6 +149,7 @@ class _Attachment:
     guard: UplinkGuard
     undo: UndoStack
     deadline: _Deadline
+    interrupts: InterruptFiles
 
     def attach_all(self, plans: Sequence[AttachPlan]) -> tuple[AttachedLink, ...]:
         attached = [(plan, self._attach(plan)) for plan in plans]
@@ -161,6 +167,8 @@ class _Attachment:
             steps = list(group)
             if isinstance(steps[0], MoveRdma):
                 apply = partial(self._move_rdma, plan, steps)
+            elif isinstance(steps[0], SetCpuLocality):  # a device without a link has interrupts, too
+                apply = partial(self._set_locality, plan, steps[0])
             elif isinstance(steps[0], SetSysctl):  # a device without a link may have some of the namespace
                 apply = partial(apply_sysctls, self.pod, plan.device, steps, self.undo)
             elif target is not None:
@@ -220,7 +228,9 @@ class _Attachment:
         self.guard.check(found.link)
         if found.link.master is not None:
             raise DeviceError(f"link {found.link.ifname} is enslaved on the node", reason=Reason.DEVICE_BUSY)
-        self.undo.later(plan.device, partial(give_back_link, plan, host, self.home, self.pod))
+        self.undo.later(
+            plan.device, partial(give_back_link, plan, host, self.home, self.pod, self.interrupts)
+        )
         marks.reached(marks.Step.ATTACH_LINK_FOUND)
         try:
             self._move(host, move, found.link)
@@ -271,6 +281,13 @@ class _Attachment:
             if attach_rdma(name, self.pod.netns):
                 self.undo.later(plan.device, partial(give_back_rdma, plan, self.home, self.pod))
                 marks.reached(marks.Step.ATTACH_RDMA_MOVED)
+
+    def _set_locality(self, plan: AttachPlan, step: SetCpuLocality) -> None:
+        """Given back with the link, where there is one."""
+        if plan.host is None:
+            self.undo.later(plan.device, partial(give_back_cpus, plan, self.interrupts, None, ""))
+        set_cpu_locality(step, self.pod, plan.pod_ifname, self.interrupts)
+        marks.reached(marks.Step.ATTACH_CPUS_SET)
 
     def _read_back(self, plan: AttachPlan, ifindex: int) -> AttachedLink:
         link = read_link(self.pod.rtnl, ifindex)

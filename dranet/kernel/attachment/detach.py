@@ -15,12 +15,14 @@ from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_link
+from dranet.kernel.attachment.locality import give_back_cpus
 from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_side, open_pod_side
 from dranet.kernel.attachment.rates import remove_limits
 from dranet.kernel.attachment.restore import restore_link
 from dranet.kernel.attachment.routing import remove_multipath_route, remove_rules
 from dranet.kernel.attachment.sublink import delete_sublink, planned_creation
 from dranet.kernel.attachment.vrf import remove_unused_vrf
+from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.netlink import Request, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rdmanl import detach_rdma
@@ -37,6 +39,9 @@ from dranet.kernel.rtnl import (
 )
 from dranet.model.facts import Link
 from dranet.model.plan import AddRoute, AddRule, AttachPlan, JoinVrf, LimitRate, LinkState, MoveRdma
+
+INTERRUPTS = InterruptFiles()
+"""Of this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,12 @@ class LinkMissing(DeviceError):
     """The link is on neither side."""
 
 
-def detach(plans: Sequence[AttachPlan], netns: NetworkNamespace | None) -> DetachReport:
+def detach(
+    plans: Sequence[AttachPlan],
+    netns: NetworkNamespace | None,
+    *,
+    interrupts: InterruptFiles = INTERRUPTS,
+) -> DetachReport:
     """Bring every planned device back to the calling thread's namespace; safe to repeat.
 
     ``netns`` is the pod's namespace, ``None`` where it is gone: then the kernel has already returned what it
@@ -72,7 +82,7 @@ def detach(plans: Sequence[AttachPlan], netns: NetworkNamespace | None) -> Detac
         problems: list[str] = []
         for plan in plans:
             try:
-                problems += _give_back(plan, home, pod)
+                problems += _give_back(plan, home, pod, interrupts)
                 restored.append(plan.device)
             except LinkMissing:
                 missing.append(plan.device)
@@ -81,7 +91,7 @@ def detach(plans: Sequence[AttachPlan], netns: NetworkNamespace | None) -> Detac
         return DetachReport(tuple(restored), tuple(missing), tuple(problems))
 
 
-def _give_back(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
+def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: InterruptFiles) -> list[str]:
     """Bring one device back and restore it; returns what of its state the host did not get back.
 
     Raises:
@@ -102,8 +112,10 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
         delete_sublink(pod, creation)
         marks.reached(marks.Step.RELEASE_SUBLINK_DELETED)
     elif creation is None and plan.host is not None:
-        problems += give_back_link(plan, plan.host, home, pod)
+        problems += give_back_link(plan, plan.host, home, pod, interrupts)
         marks.reached(marks.Step.RELEASE_LINK_RESTORED)
+    else:
+        problems += give_back_cpus(plan, interrupts, None, "")
     for step in plan.steps:
         if isinstance(step, JoinVrf) and pod is not None:
             problems += _try(partial(remove_unused_vrf, pod, step))
@@ -158,18 +170,32 @@ def give_back_rdma(plan: AttachPlan, home: Side, pod: Side) -> None:
                     raise
 
 
-def give_back_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> list[str]:
-    """Bring the link of a plan home and restore it; returns what the host did not get back.
+def give_back_link(
+    plan: AttachPlan, host: LinkState, home: Side, pod: Side | None, interrupts: InterruptFiles = INTERRUPTS
+) -> list[str]:
+    """Bring the link of a plan home and restore it, and who worked for it; returns what the host did not get
+    back.
 
     Raises:
         LinkMissing: it is on neither side.
         KernelError: it is still in the pod.
     """
+    link = _bring_home(plan, host, home, pod)
+    problems = restore_link(home, link, host)
+    if plan.cpus is None:
+        return problems
+    marks.reached(marks.Step.RELEASE_LINK_SETTLED)
+    restored = read_link(home.rtnl, link.ifindex)
+    return [*problems, *give_back_cpus(plan, interrupts, home, restored.ifname if restored else host.ifname)]
+
+
+def _bring_home(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> Link:
+    """The link on the host, moved there unless it is there already."""
     found = find_link(plan, host, home, pod)
     if found is None:
         raise LinkMissing("gone while it was being given back")
     if found.side is home:
-        return restore_link(home, found.link, host)
+        return found.link
     _move_home(found, host, home)
     marks.reached(marks.Step.RELEASE_LINK_HOME)
     link = read_link(home.rtnl, ifname=host.ifname)
@@ -178,7 +204,7 @@ def give_back_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | No
         if returned is None:
             raise KernelError(f"move back {host.ifname}: it did not appear on the host", link=host.ifname)
         link = returned.link
-    return restore_link(home, link, host)
+    return link
 
 
 def _move_home(found: Found, host: LinkState, home: Side) -> None:

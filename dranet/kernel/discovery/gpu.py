@@ -1,15 +1,19 @@
 """GPUs and accelerators: which PCI functions they are, and the device nodes that a container needs.
 
 NVIDIA's numbers are from its driver's ``/proc/driver/nvidia`` and the kernel's ``devices.txt`` (major 195);
-AMD compute goes through ``/dev/kfd``, its names are in ``Documentation/gpu/amdgpu/driver-misc.rst``; Habana's
-attributes are in ``Documentation/ABI/testing/sysfs-driver-habanalabs``; render and ``accel`` nodes are in the
-kernel's DRM documentation. Display controllers of other vendors with class 0300 are the board's VGA (ASPEED,
-Matrox) and not offered.
+AMD compute goes through ``/dev/kfd``, its names are in ``Documentation/gpu/amdgpu/driver-misc.rst`` (Hygon's
+driver is made of it, with a node ``mkfd`` beside); Habana's attributes are in
+``Documentation/ABI/testing/sysfs-driver-habanalabs``; render and ``accel`` nodes are in the kernel's DRM
+documentation. Display controllers of other vendors with class 0300 are the board's VGA (ASPEED, Matrox) and
+not offered.
+
+The drivers of AWS Neuron (``device_create`` without a parent), Google's TPU and Huawei's Ascend do not say in
+sysfs which node is which card: those have no nodes here, and are not offered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from dranet.kernel.sysfs import PseudoFiles, parse_number, printable
@@ -50,6 +54,9 @@ _ODD_DEVICES = {
     # TPU v2 and v3; later ones say that they are accelerators
     (_UNASSIGNED, _GOOGLE): frozenset({0x0027}),
 }
+
+_AMD_PARTITIONED = frozenset({"DPX", "TPX", "QPX", "CPX"})
+"""Modes in which the nodes of the function are those of its first part; SPX is the whole."""
 
 _NVIDIA_MAJOR = 195
 _NVIDIA_CONTROL_MINOR = 255
@@ -99,6 +106,8 @@ class GpuReader:
             return self._read_amd(function, folder, nodes)
         if vendor == "habana":
             return self._read_habana(function, folder, nodes)
+        if vendor == "hygon":
+            return Gpu(function.address, vendor, char_devices=self._with_shared(("kfd", "mkfd"), nodes))
         return Gpu(function.address, vendor, char_devices=nodes)
 
     def _read_nvidia(self, function: PciFunction) -> Gpu:
@@ -112,7 +121,13 @@ class GpuReader:
             model=facts.get("Model", ""),
             uuid="" if "?" in uuid else uuid,  # question marks until the driver has started the GPU
             char_devices=() if minor is None else self._nvidia_nodes(minor),
+            parts="" if minor is None else self._nvidia_parts(minor),
         )
+
+    def _nvidia_parts(self, minor: int) -> str:
+        """MIG's GPU instances; that MIG is on without any of them cannot be seen here."""
+        instances = self._procfs.entries(f"driver/nvidia/capabilities/gpu{minor}/mig")
+        return "MIG" if any(name.startswith("gi") for name in instances) else ""
 
     def _nvidia_nodes(self, minor: int) -> tuple[CharDevice, ...]:
         nodes = [
@@ -134,14 +149,20 @@ class GpuReader:
         return {name: major for name, major in majors if major is not None}
 
     def _read_amd(self, function: PciFunction, folder: str, nodes: tuple[CharDevice, ...]) -> Gpu:
-        kfd = self._sysfs.char_device("class/kfd/kfd/dev", "/dev/kfd") if nodes else None
+        mode = self._sysfs.text(f"{folder}/current_compute_partition")
         return Gpu(
             function.address,
             "amd",
             model=self._sysfs.text(f"{folder}/product_name"),
             uuid=self._sysfs.text(f"{folder}/unique_id"),
-            char_devices=(kfd, *nodes) if kfd else nodes,
+            char_devices=self._with_shared(("kfd",), nodes),
+            parts=mode if mode in _AMD_PARTITIONED else "",
         )
+
+    def _with_shared(self, names: Sequence[str], nodes: tuple[CharDevice, ...]) -> tuple[CharDevice, ...]:
+        """The nodes through which all GPUs of the vendor compute, before the GPU's own, if it has any."""
+        shared = (self._sysfs.char_device(f"class/{name}/{name}/dev", f"/dev/{name}") for name in names)
+        return (*filter(None, shared), *nodes) if nodes else ()
 
     def _read_habana(self, function: PciFunction, folder: str, nodes: tuple[CharDevice, ...]) -> Gpu:
         """Each ``accelN`` has a control node beside it, which has no device of its own in sysfs."""

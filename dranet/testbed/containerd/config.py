@@ -60,6 +60,11 @@ class Layout:
     def config_file(self) -> Path:
         return self.work_dir / "containerd.toml"
 
+    def read_oci_spec(self, container_id: str) -> str:
+        """What runc was told of a container."""
+        tasks = self.volatile / "state" / "io.containerd.runtime.v2.task" / "k8s.io"
+        return (tasks / container_id / "config.json").read_text(encoding="utf-8")
+
     @property
     def log_file(self) -> Path:
         """Kept after the end, for whoever wants to know why."""

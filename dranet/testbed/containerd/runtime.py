@@ -250,6 +250,7 @@ class ContainerdRuntime:
             devices=_parse_devices(devices),
             env=_parse_environment(environment),
             mounts=_parse_mounts(mounts, node.read_mounts()),
+            memory_nodes=_parse_memory_nodes(self._layout.read_oci_spec(container_id)),
         )
 
     async def _explain(self, container_id: str, name: str, refusal: str) -> RuntimeFailure:
@@ -358,6 +359,11 @@ def _parse_netns_path(info: str) -> str:
     """The network namespace of a sandbox's OCI spec; empty on host networking, which has no such entry."""
     namespaces = json.loads(info)["runtimeSpec"]["linux"]["namespaces"]
     return next((str(n["path"]) for n in namespaces if n["type"] == "network" and "path" in n), "")
+
+
+def _parse_memory_nodes(spec: str) -> str:
+    """Of a container's OCI spec; empty where it leaves them alone."""
+    return str(json.loads(spec)["linux"].get("resources", {}).get("cpu", {}).get("mems", ""))
 
 
 def _parse_environment(text: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 It does what the kubelet of Kubernetes 1.34 and later does around dynamic resources, in the same order and
 with the same patience: registration, slice wiping, batched Prepare, CDI names per container, sandbox,
-containers, health, Unprepare before the last word on a pod. Its parts are the ``kubelet_*`` modules. It
+containers, health, Unprepare before the last word on a pod, and who has what at its pod resources socket. It
 knows no driver but through the drivers' sockets. Not played: probes, init containers, restarts of
 containers, volumes, eviction, checkpoints on disk (a reboot says what is left of them).
 """
@@ -12,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, EventType, WatchEvent
 from dranet.cluster.watch import Snapshot, list_and_watch
+from dranet.pb import podresources_pb2 as pb
 from dranet.testbed.kubelet.api import KubeletApi
 from dranet.testbed.kubelet.claims import ClaimBook
 from dranet.testbed.kubelet.health import HealthBoard
 from dranet.testbed.kubelet.nouns import KubeletOptions, PodStage, PodTimings
 from dranet.testbed.kubelet.plugins import PluginManager
+from dranet.testbed.kubelet.podresources import CountedDevices, PodResourcesServer
 from dranet.testbed.kubelet.podspec import PodView, parse_pod
 from dranet.testbed.kubelet.worker import PodWorker, SandboxGate, WorkerRoom
 from dranet.testbed.runtime.contract import PodRuntime, RunningContainer, RunningSandbox
@@ -55,9 +57,18 @@ class TestbedKubelet:
         )
         self._book = ClaimBook(self._api, self._plugins)
         self._health = HealthBoard(options, self._refresh_pods)
+        self._counted = CountedDevices()
         self._room = WorkerRoom(
-            self._api, self._book, runtime, self._health, self._gate, options, self._note_change
+            self._api,
+            self._book,
+            self._counted,
+            runtime,
+            self._health,
+            self._gate,
+            options,
+            self._note_change,
         )
+        self._resources = PodResourcesServer(root, self._read_resources)
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[asyncio.Task[None], PodWorker] = {}
         self._follower: asyncio.Task[None] | None = None
@@ -79,6 +90,7 @@ class TestbedKubelet:
         await self._api.register_node()
         await self._api.wipe_slices()
         await self._plugins.start()
+        await self._resources.start()
         self._follower = asyncio.create_task(self._follow_pods(), name="kubelet pods")
 
     async def stop(self) -> None:
@@ -90,14 +102,17 @@ class TestbedKubelet:
         if tasks:
             await asyncio.wait(tasks)
         await self._health.stop()
+        await self._resources.stop()
         await self._plugins.stop()
 
     async def restart(self) -> None:
         """As a restarted kubelet: slices wiped, plugins found anew, every claim prepared once more."""
+        await self._resources.stop()
         await self._plugins.stop()
         self._book.forget_prepared()
         await self._api.wipe_slices()
         await self._plugins.start()
+        await self._resources.start()
         for worker in self._workers.values():
             worker.resync()
 
@@ -119,6 +134,13 @@ class TestbedKubelet:
     def registered_drivers(self) -> tuple[str, ...]:
         """Drivers with a connected plugin."""
         return tuple(plugin.info.driver for plugin in self._plugins.plugins if plugin.connected)
+
+    def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None:
+        """From now on pods get devices by number; only the kubelet knows which."""
+        self._counted.offer(resource, ids)
+
+    def _read_resources(self) -> list[pb.PodResources]:
+        return [worker.resources for worker in self._workers.values() if worker.stage is not PodStage.GONE]
 
     def hold_sandboxes(self, hold: bool) -> None:
         """Hold pods after Prepare and before their sandbox, or let them go on."""

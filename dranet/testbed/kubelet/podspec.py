@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dranet.testbed.kubelet.nouns import JsonObject, PodFailure
@@ -23,6 +23,8 @@ class ContainerView:
     command: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     claims: tuple[tuple[str, str], ...]
+    counted: tuple[tuple[str, int], ...] = ()
+    """Extended resources, which device plugins have, with how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +122,10 @@ def _parse_container(container: JsonObject, extended: JsonObject) -> ContainerVi
         command=(*container.get("command", ()), *container.get("args", ())) or _IDLE,
         env=tuple((entry["name"], entry["value"]) for entry in container.get("env", ()) if "value" in entry),
         claims=tuple(claims),
+        counted=tuple(_parse_counted(container)),
     )
+
+
+def _parse_counted(container: JsonObject) -> Iterator[tuple[str, int]]:
+    limits = container.get("resources", {}).get("limits", {})
+    return ((name, int(count)) for name, count in limits.items() if "/" in name)

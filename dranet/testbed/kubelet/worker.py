@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 
 from dranet.cluster.backoff import Backoff
 from dranet.errors import ClusterError
+from dranet.pb import podresources_pb2 as pb
 from dranet.testbed.kubelet.api import KubeletApi, now_text
 from dranet.testbed.kubelet.claims import ClaimBook, PodDevices, pick_cdi_ids
 from dranet.testbed.kubelet.health import HealthBoard
 from dranet.testbed.kubelet.nouns import JsonObject, KubeletOptions, Phase, PodFailure, PodStage, PodTimings
+from dranet.testbed.kubelet.podresources import CountedDevices, build_resources
 from dranet.testbed.kubelet.podspec import ContainerView, PodView
 from dranet.testbed.kubelet.status import Progress, StartedContainer, build_status
 from dranet.testbed.runtime.contract import (
@@ -66,6 +68,7 @@ class WorkerRoom:
 
     api: KubeletApi
     book: ClaimBook
+    counted: CountedDevices
     runtime: PodRuntime
     health: HealthBoard
     gate: SandboxGate
@@ -97,6 +100,11 @@ class PodWorker:
     def containers(self) -> dict[str, RunningContainer]:
         """Running containers by name."""
         return {name: started.running for name, started in self._containers.items()}
+
+    @property
+    def resources(self) -> pb.PodResources:
+        """What the pod was given."""
+        return build_resources(self.pod, self._room.counted.get(self.pod.uid), self._devices)
 
     @property
     def failure(self) -> str:
@@ -156,6 +164,7 @@ class PodWorker:
     async def _start_once(self) -> None:
         """Everything that is not done yet, in order; what succeeded in an earlier try stays."""
         self.timings = replace(self.timings, tries=self.timings.tries + 1)
+        self._room.counted.give(self.pod)
         with self._timed(Phase.PREPARE):
             self._devices = await self._unless_ending(self._room.book.prepare(self.pod))
         self._reach(PodStage.PREPARED)
@@ -213,6 +222,7 @@ class PodWorker:
             self._stopped = True
             self._containers.clear()
         await self._room.book.unprepare(self.pod)
+        self._room.counted.take_back(self.pod.uid)
         if not self._vanished:
             await self._room.api.delete_for_good(self.pod)
         if self.sandbox is not None:

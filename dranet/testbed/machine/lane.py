@@ -31,6 +31,7 @@ TESTS = (
     "tests/machine/test_machine_changes.py",
     "tests/machine/test_machine_attach.py",
     "tests/machine/test_machine_ethtool.py",
+    "tests/machine/test_machine_locality.py",
     "tests/machine/test_machine_restore.py",
     "tests/machine/test_machine_traffic.py",
     "tests/kernel/test_kernel_attach.py::test_round_trip_gives_the_host_back_exactly_what_it_had",

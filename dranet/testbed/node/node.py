@@ -21,6 +21,7 @@ from dranet.testbed.node.fabric import Fabric
 from dranet.testbed.node.follower import LinkFollower
 from dranet.testbed.node.hardware import Hardware, PlacedNic
 from dranet.testbed.node.hoststate import HostState, read_host_state
+from dranet.testbed.node.interrupts import read_interrupts
 from dranet.testbed.node.iproute import in_namespace, read_json, run_ip
 from dranet.testbed.node.sysfs_tree import SysfsTree
 
@@ -81,8 +82,9 @@ class Node:
             time.sleep(0.01)
 
     def snapshot(self) -> HostState:
-        """The whole network state of the node's namespace."""
-        return read_host_state()
+        """The whole network state of the node's namespace, and where its NICs' interrupts go."""
+        interrupts = read_interrupts(self.procfs_root, self.hardware)
+        return HostState(read_host_state().facts | frozenset(interrupts))
 
     def reclaim(self, netns_path: str) -> None:
         """Do for our NICs in a dying namespace what the kernel does for physical ones.

@@ -20,6 +20,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from dranet.testbed.node.hardware import Gpu, Hardware, Nic, Part, Placed, PlacedNic
+from dranet.testbed.node.interrupts import write_interrupts
 
 _NVIDIA_MAJOR = 195
 _UVERBS_MAJOR, _UVERBS_FIRST_MINOR = 231, 192
@@ -68,6 +69,7 @@ class SysfsTree:
         self._write_numa_nodes()
         self._write_rdma_cm()
         self._write_procfs()
+        write_interrupts(self.sysfs_root, self.procfs_root, self._hardware)
         (self.sysfs_root / "class/net").mkdir(parents=True)
 
     def show_links(self, links: Iterable[ShownLink]) -> bool:
@@ -192,6 +194,7 @@ class SysfsTree:
         _write(self.procfs_root / "sys/kernel/random/boot_id", str(uuid.uuid4()))
         devices = "\n".join(f"{major:3d} {name}" for major, name in _CHARACTER_DEVICES)
         _write(self.procfs_root / "devices", f"Character devices:\n{devices}\n\nBlock devices:\n  8 sd")
+        _write(self.procfs_root / "cpuinfo", _CPUINFO)
         gpus = self.procfs_root / "driver/nvidia/gpus"
         for placed in self._hardware.placed():
             if gpu := placed.function.gpu:
@@ -271,6 +274,9 @@ def _nvidia_information(placed: Placed, gpu: Gpu) -> str:
         f"Device Minor: \t {gpu.minor}\n"
         "GPU Excluded:\t No"
     )
+
+
+_CPUINFO = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143"
 
 
 def _write(path: Path, text: str) -> None:

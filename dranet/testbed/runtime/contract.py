@@ -59,6 +59,8 @@ class RunningContainer:
     devices: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
+    memory_nodes: str = ""
+    """NUMA nodes that its memory may come from, where somebody says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,3 +261,5 @@ def _add(shown: nri_pb2.Container, adjust: nri_pb2.ContainerAdjustment) -> None:
     shown.mounts.extend(adjust.mounts)
     shown.rlimits.extend(adjust.rlimits)
     shown.linux.devices.extend(adjust.linux.devices)
+    shown.env.extend(f"{variable.key}={variable.value}" for variable in adjust.env)
+    shown.linux.resources.MergeFrom(adjust.linux.resources)

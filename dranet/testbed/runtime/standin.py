@@ -176,6 +176,7 @@ class StandInRuntime:
             devices=given.devices,
             env={**dict(spec.env), **given.env},
             mounts=given.mounts,
+            memory_nodes=given.memory_nodes,
         )
 
     async def exec_in_container(self, container: RunningContainer, command: Sequence[str]) -> ExecResult:
@@ -315,6 +316,7 @@ def _build_container(
         pod_sandbox_id=sandbox.id,
         name=spec.name,
         labels={"io.cri-containerd.kind": "container"},
+        env=[f"{key}={value}" for key, value in {**dict(spec.env), **injection.env}.items()],
         mounts=[nri_pb2.Mount(destination=to, source=source) for to, source in injection.mounts.items()],
         linux=nri_pb2.LinuxContainer(namespaces=namespaces),
     )
@@ -324,6 +326,7 @@ def _merge(injection: Injection, adjustments: Sequence[Adjustment]) -> Injection
     """The plugins' items over CDI's. Two plugins that set the same item fail the container, be they two
     instances of one."""
     devices, mounts, env = dict(injection.devices), dict(injection.mounts), dict(injection.env)
+    memory: dict[str, str] = {}
     owners: dict[tuple[str, str], str] = {}
     for adjustment in adjustments:
         adjust = adjustment.adjust
@@ -332,6 +335,7 @@ def _merge(injection: Injection, adjustments: Sequence[Adjustment]) -> Injection
             *((mounts, "mount", m.destination, m.source) for m in adjust.mounts),
             *((env, "env", e.key, e.value) for e in adjust.env),
             *(({}, "rlimit", limit.type, str(limit.soft)) for limit in adjust.rlimits),
+            *((memory, "memory", "nodes", nodes) for nodes in [adjust.linux.resources.cpu.mems] if nodes),
         ]
         for target, kind, key, value in items:
             if (owner := owners.get((kind, key))) is not None:
@@ -340,7 +344,7 @@ def _merge(injection: Injection, adjustments: Sequence[Adjustment]) -> Injection
                 )
             target[key] = value
         owners.update({(kind, key): adjustment.plugin for _, kind, key, _ in items})
-    return Injection(devices, mounts, env)
+    return Injection(devices, mounts, env, memory.get("nodes", ""))
 
 
 def _check_mount_sources(given: Injection) -> None:

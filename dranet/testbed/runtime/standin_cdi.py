@@ -86,6 +86,7 @@ class Injection:
     devices: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    memory_nodes: str = ""
 
 
 def resolve(cdi_dir: Path, names: Sequence[str]) -> Injection:

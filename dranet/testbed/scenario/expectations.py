@@ -17,6 +17,7 @@ from dranet.testbed.cluster import DRIVER_NAME, JsonObject
 from dranet.testbed.node.iproute import in_namespace, read_json, read_text
 from dranet.testbed.scenario import scenario as actions
 from dranet.testbed.scenario.scenario import Action
+from dranet.testbed.scenario.verdicts import complain_of_verdict, describe_verdict, find_verdict
 from dranet.testbed.scenario.views import (
     describe_alignment,
     describe_link,
@@ -240,6 +241,32 @@ def _complain_of_condition(action: actions.ExpectClaimCondition, condition: Json
     return "" if right else f"condition is {condition}"
 
 
+async def _expect_verdict(walk: Walk, action: actions.ExpectVerdict) -> Lines:
+    lines: list[str] = []
+
+    async def look() -> str:
+        nonlocal lines
+        lines = []
+        for pod in action.pods:
+            claims = await walk.testbed.fetch_pod_claims(pod)
+            judged = [entry for claim in claims for entry in _verdicts(claim)]
+            if not judged:
+                return f"no claim of pod {pod} has a verdict"
+            for entry in judged:
+                if complaint := complain_of_verdict(action, entry):
+                    return f"pod {pod}: {entry['device']}: {complaint}"
+                lines += describe_verdict(pod, entry)
+        return ""
+
+    await walk.eventually(look)
+    return tuple(lines)
+
+
+def _verdicts(claim: JsonObject) -> list[JsonObject]:
+    """Entries of the claim's status that have one."""
+    return [entry for entry in claim.get("status", {}).get("devices", ()) if find_verdict(entry)]
+
+
 async def _expect_event(walk: Walk, action: actions.ExpectEvent) -> Lines:
     found = ""
 
@@ -296,6 +323,7 @@ EXPECTATIONS: Mapping[type[Action], Callable[[Walk, Any], Awaitable[Lines]]] = {
     actions.ExpectContainer: _expect_container,
     actions.Traffic: _traffic,
     actions.ExpectClaimCondition: _expect_claim_condition,
+    actions.ExpectVerdict: _expect_verdict,
     actions.ExpectEvent: _expect_event,
     actions.ExpectInPod: _expect_in_pod,
     actions.ExpectNodeLink: _expect_node_link,

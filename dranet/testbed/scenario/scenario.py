@@ -84,6 +84,21 @@ class StartDriver(Action):
     settings: dict[str, str] = {}
 
 
+class StartVendorDriver(Action):
+    """Start a DRA driver of that name which publishes the node's GPUs, by their PCI addresses, and prepares
+    whatever it is asked. It gives containers nothing, and lives until the scenario ends."""
+
+    driver: str
+
+
+class AddDevicePlugin(Action):
+    """A device plugin: from now on the kubelet gives these ids to containers that ask for the resource by
+    number. It says so at its pod resources socket, and nowhere else."""
+
+    resource: str
+    ids: Names
+
+
 class StopDriver(Action):
     """SIGTERM; the driver must drain and exit with this code."""
 
@@ -140,6 +155,18 @@ class ExpectAligned(Action):
 
     pods: Names
     at_most: Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+
+
+class ExpectVerdict(Action):
+    """What the claims' status says of how near the pods' NICs are to their GPUs (``TopologyAligned``): every
+    NIC of each pod has this verdict. ``better`` is the device that is named as the nearer one."""
+
+    pods: Names
+    status: Literal["True", "False", "Unknown"] = "True"
+    reason: str = ""
+    distance: Literal["PIX", "PXB", "PHB", "NODE", "SYS", "unknown", ""] = ""
+    better: str = ""
+    texts: tuple[str, ...] = ()
 
 
 class Interface(_Model):
@@ -243,6 +270,8 @@ class Step(_Model):
     apply: Apply | None = None
     allocate: Allocate | None = None
     start_driver: StartDriver | None = None
+    start_vendor_driver: StartVendorDriver | None = None
+    add_device_plugin: AddDevicePlugin | None = None
     stop_driver: StopDriver | None = None
     kill_driver: KillDriver | None = None
     roll_driver: RollDriver | None = None
@@ -254,6 +283,7 @@ class Step(_Model):
     wait_pod_running: WaitPodRunning | None = None
     wait_pod_failing: WaitPodFailing | None = None
     expect_aligned: ExpectAligned | None = None
+    expect_verdict: ExpectVerdict | None = None
     expect_interfaces: ExpectInterfaces | None = None
     expect_container: ExpectContainer | None = None
     traffic: Traffic | None = None

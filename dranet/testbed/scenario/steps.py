@@ -38,6 +38,17 @@ async def _start_driver(walk: Walk, action: actions.StartDriver) -> Lines:
     return (f"dranet run, pid {driver.pid}: ready",)
 
 
+async def _start_vendor_driver(walk: Walk, action: actions.StartVendorDriver) -> Lines:
+    await walk.testbed.add_vendor(action.driver)
+    await walk.testbed.kubelet.wait_driver(action.driver)
+    return (f"{action.driver}: registered, and its slice is there",)
+
+
+async def _add_device_plugin(walk: Walk, action: actions.AddDevicePlugin) -> Lines:
+    walk.testbed.kubelet.add_device_plugin(action.resource, action.ids)
+    return (f"{action.resource}: {len(action.ids)} devices, which the kubelet gives by number",)
+
+
 async def _stop_driver(walk: Walk, action: actions.StopDriver) -> Lines:
     walk.observation = "the driver still runs"
     ended = await walk.testbed.driver.stop(action.within)
@@ -159,6 +170,8 @@ async def _wait_pods_gone(walk: Walk, action: actions.WaitPodsGone) -> Lines:
 
 _WORK: Mapping[type[Action], Callable[[Walk, Any], Awaitable[Lines]]] = {
     actions.StartDriver: _start_driver,
+    actions.StartVendorDriver: _start_vendor_driver,
+    actions.AddDevicePlugin: _add_device_plugin,
     actions.StopDriver: _stop_driver,
     actions.KillDriver: _kill_driver,
     actions.RollDriver: _roll_driver,

@@ -40,6 +40,14 @@ async def a_cdi_spec_that_stays_is_not_restored(stage: Stage) -> None:
     left.unlink()
 
 
+async def a_file_for_a_container_that_stays_is_not_restored(stage: Stage) -> None:
+    left = stage.testbed.places.work_dir / "state" / "workload" / "claim"
+    left.mkdir(parents=True)
+    (told,) = (await stage.judge.examine()).not_restored
+    assert told == f"+ file for a container: {left}"
+    left.rmdir()
+
+
 async def a_pod_that_does_not_run_is_lost(stage: Stage) -> None:
     await stage.ensure_driver()
     stage.testbed.kubelet.hold_sandboxes(True)

@@ -75,21 +75,22 @@ def _read_records(stage: Stage) -> list[tuple[str, str]]:
 
 
 def _write_as_before(path: Path) -> None:
-    """Without what version 3 brought: a record of version 2, as ``tests/data/records/version-2.json`` is."""
+    """Without what version 4 brought: a record of version 3, as ``tests/data/records/version-3.json`` is."""
     with closing(sqlite3.connect(path)) as db, db:
         rows = db.execute("SELECT claim_uid, record FROM prepared").fetchall()
         assert rows
-        older = [(json.dumps(_without_version_3(json.loads(text))), uid) for uid, text in rows]
+        older = [(json.dumps(_without_version_4(json.loads(text))), uid) for uid, text in rows]
         db.executemany("UPDATE prepared SET record = ? WHERE claim_uid = ?", older)
         db.execute(f"PRAGMA user_version={RECORD_VERSION - 1}")
 
 
-def _without_version_3(record: JsonObject) -> JsonObject:
-    for key in ("pod_claim_name", "metadata"):
-        del record[key]
+def _without_version_4(record: JsonObject) -> JsonObject:
+    del record["others"]
     for device in record["devices"]:
-        del device["alternative"]
-        host = (device.get("plan") or {}).get("host")
+        del device["workload"], device["vendor_cdi_id"]
+        plan = device.get("plan") or {}
+        plan.pop("cpus", None)
+        host = plan.get("host")
         if host:
             host["version"] = RECORD_VERSION - 1
     return record

@@ -1,7 +1,8 @@
 """The pods of the kill points: one claim, or three of which each takes another way through the driver.
 
 ===========  ==========================================================================================
-``rail``     a NIC that moves, with its RDMA device, rules, a route over two ways, limits and sysctls
+``rail``     a NIC that moves, with RDMA device, rules, a route over two ways, limits, sysctls, interrupts
+             and files for NCCL
 ``shared``   a macvlan on a NIC that stays, under a name that the node has, too
 ``storage``  a NIC that moves, with an address from a DHCP server
 ===========  ==========================================================================================
@@ -42,6 +43,8 @@ _PARAMETERS: dict[str, JsonObject] = {
         "neighbors": [{"destination": "10.64.0.200", "hardwareAddr": "02:00:00:00:02:00"}],
         "ethtool": {"features": {"gro": False}},
         "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2},
+        "cpuLocality": {"irq": True},
+        "nccl": {"topologyFile": True, "configFile": True},
     },
     "shared": {"interface": {"name": UPLINK, "type": "macvlan", "addresses": ["10.77.0.1/24"]}},
     "storage": {"interface": {"name": "net3", "dhcp": True}},

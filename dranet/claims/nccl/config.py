@@ -1,0 +1,159 @@
+"""``nccl.conf``: NCCL's settings for exactly the devices of a pod, each with the reason beside it.
+
+NCCL (``src/misc/param.cc``) takes lines ``NAME=value``, of at most 1,023 bytes a side, and sets only what the
+environment does not have already. Releases before 2.26 know no comments, and take what stands before an ``=``
+for a name: so a comment has no such sign.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from ipaddress import ip_interface
+
+from dranet.claims.nccl.devices import PodNic
+from dranet.claims.nccl.gids import GidChoice
+from dranet.dataclass import dataclass
+from dranet.model.workload import AUTO, NcclWishes
+
+CONF_FILE = "NCCL_CONF_FILE"
+TOPO_FILE = "NCCL_TOPO_FILE"
+IB_HCA = "NCCL_IB_HCA"
+GID_INDEX = "NCCL_IB_GID_INDEX"
+CROSS_NIC = "NCCL_CROSS_NIC"
+SOCKET_IFNAME = "NCCL_SOCKET_IFNAME"
+
+_MOST_BYTES = 1023
+_COMMENT_CHARACTERS = 400
+"""NCCL reads lines in pieces of 4,096 bytes."""
+_SEPARATE_RAILS = 0
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+"""Of an RDMA device, as a list of NCCL and UCX can have it: they part names at commas and colons."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigInput:
+    """What the file of one container depends on."""
+
+    pod: str
+    """``namespace/name``."""
+    container: str
+    nics: Sequence[PodNic]
+    """That are for NCCL, in the order of the GPUs."""
+    wishes: NcclWishes
+    gids: GidChoice | None = None
+    """Where the wish is ``auto``."""
+    topology_path: str = ""
+    """In the container; empty without the file."""
+    topology_problem: str = ""
+    """Why there is none although it is asked for."""
+    environment: Collection[str] = ()
+    """Names that the container's environment has."""
+    others: Sequence[PodNic] = ()
+    """The pod's devices that do not ask for the file: NICs for storage, say."""
+
+
+def is_plain(name: str) -> bool:
+    """Whether a list of device names can have this one."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
+def render_config(given: ConfigInput) -> str:
+    """The file: the same input gives the same text."""
+    lines = [
+        f"Written by dranet for container {given.container} of pod {given.pod}.",
+        "What the container's environment says wins over these lines.",
+        *_describe(given.nics, given.others),
+    ]
+    text = [f"# {_as_comment(line)}" for line in lines]
+    for name, value, why in _settings(given):
+        text += ["", f"# {_as_comment(why)}"]
+        if name in given.environment:
+            text.append(f"# {name} is set in the environment of the container, so not here.")
+        elif len(value.encode()) > _MOST_BYTES:
+            text.append(f"# Left out: {name} would be longer than the {_MOST_BYTES} bytes that NCCL takes.")
+        elif value:
+            text.append(f"{name}={value}")
+    return "\n".join([*text, ""])
+
+
+def _describe(nics: Sequence[PodNic], others: Sequence[PodNic]) -> Iterator[str]:
+    yield "Network devices, those of the first GPU first:" if nics else "The pod has no network devices."
+    yield from (f"  {_describe_place(nic)}{_describe_gpu(nic)}" for nic in nics)
+    if others:
+        yield "Not for NCCL, as their parameters do not ask for this file:"
+        yield from (f"  {_describe_place(nic)}" for nic in others)
+
+
+def _describe_place(nic: PodNic) -> str:
+    link = f" ({nic.ifname})" if nic.rdma_device and nic.ifname else ""
+    place = f" at {nic.device.pci_address}" if nic.device.pci_address else ""
+    return f"{nic.name or nic.device.name}{link}{place}"
+
+
+def _describe_gpu(nic: PodNic) -> str:
+    if nic.gpu is None:
+        return ""
+    far = nic.distance.name if nic.distance is not None else "unknown distance"
+    return f", {far} from the GPU at {nic.gpu.pci_address or nic.gpu.name}"
+
+
+def _settings(given: ConfigInput) -> Iterator[tuple[str, str, str]]:
+    """Name, value (empty: left to NCCL), reason."""
+    wishes = given.wishes
+    if wishes.topology_file:
+        why = given.topology_problem or "How these devices and the GPUs hang together."
+        yield TOPO_FILE, given.topology_path, why
+    yield from _name_devices(given.nics)
+    if wishes.gid_index == AUTO and given.gids is not None:
+        index = given.gids.index
+        yield GID_INDEX, "" if index is None else str(index), _reason(GID_INDEX, index, given.gids.why)
+    elif wishes.gid_index is not None:
+        yield GID_INDEX, str(wishes.gid_index), "As the claim or its class asks."
+    if wishes.cross_nic is not None:
+        yield _choose_cross_nic(given.nics, wishes.cross_nic)
+    if wishes.socket_interface:
+        yield SOCKET_IFNAME, f"={wishes.socket_interface}", "As the claim or its class asks, this name alone."
+
+
+def _name_devices(nics: Sequence[PodNic]) -> Iterator[tuple[str, str, str]]:
+    names = [nic.rdma_device for nic in nics if nic.rdma_device]
+    odd = [name for name in names if not is_plain(name)]
+    if odd:
+        yield IB_HCA, "", "Left to NCCL: a device has a name that no list can have."
+    elif names:
+        # The sign in front of the list means: these names exactly, mlx5_1 is not mlx5_10.
+        yield (
+            IB_HCA,
+            "=" + ",".join(dict.fromkeys(names)),
+            "The RDMA devices that are for NCCL, and no others.",
+        )
+    else:
+        yield IB_HCA, "", "No RDMA device is for NCCL."
+
+
+def _reason(name: str, value: int | None, why: str) -> str:
+    return f"Left to NCCL ({name}): {why}." if value is None else f"The index of {why}."
+
+
+def _choose_cross_nic(nics: Sequence[PodNic], wish: int) -> tuple[str, str, str]:
+    if wish != AUTO:
+        return CROSS_NIC, str(wish), "As the claim or its class asks."
+    networks = [_networks(nic) for nic in nics]
+    are_apart = sum(map(len, networks)) == len(set().union(*networks))
+    if len(nics) > 1 and all(networks) and are_apart:
+        why = "Each device is in an IP network of its own: a connection stays on one rail."
+        return CROSS_NIC, str(_SEPARATE_RAILS), why
+    return CROSS_NIC, "", f"Left to NCCL ({CROSS_NIC}): the devices are not each in an IP network of its own."
+
+
+def _networks(nic: PodNic) -> set[str]:
+    """In which an address says that neighbours are: a host address alone says nothing."""
+    interfaces = [ip_interface(address) for address in nic.addresses]
+    return {str(i.network) for i in interfaces if i.network.num_addresses > 1 and not i.ip.is_link_local}
+
+
+def _as_comment(text: str) -> str:
+    """On one line that NCCL reads as one, and without the sign that makes a setting of it."""
+    plain = "".join(character if " " <= character <= "~" else "?" for character in text)
+    return plain.replace("=", "-")[:_COMMENT_CHARACTERS]

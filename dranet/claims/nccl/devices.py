@@ -1,0 +1,90 @@
+"""The network devices of a pod as communication libraries see them, in the order of the pod's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from dranet.claims.metadata import pod_rdma_device
+from dranet.dataclass import dataclass
+from dranet.model.device import Device
+from dranet.model.distance import Distance
+from dranet.model.pairing import Pair, level, pair
+from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice
+from dranet.model.workload import WorkloadWishes
+
+_FIRST_PORT = (1,)
+
+
+@dataclass(frozen=True, slots=True)
+class PodNic:
+    """One network device of a pod."""
+
+    device: Device
+    ifname: str = ""
+    """In the pod; empty for a device without a link."""
+    rdma_device: str = ""
+    """That the pod's containers can use; empty without one."""
+    ports: tuple[int, ...] = _FIRST_PORT
+    """Of the RDMA device."""
+    addresses: tuple[str, ...] = ()
+    """In CIDR form, as the plan has them."""
+    gpu: Device | None = None
+    """The GPU that it is for; ``None`` where none is known."""
+    distance: Distance | None = None
+    """From that GPU."""
+
+    @property
+    def name(self) -> str:
+        """By which libraries know it."""
+        return self.rdma_device or self.ifname
+
+
+def list_nics(
+    records: Iterable[PreparedClaim],
+    gpus: Sequence[Device],
+    ports: Mapping[str, tuple[int, ...]],
+    is_for: Callable[[WorkloadWishes], bool] = lambda _: True,
+) -> tuple[PodNic, ...]:
+    """The pod's own network devices: those of the first GPU first, of one GPU the nearest first.
+
+    Args:
+        records: of all claims of the pod.
+        gpus: in the order in which the pod counts them.
+        ports: of RDMA devices; one port where it is not known.
+        is_for: by what a device's parameters ask for, whether it is one of them. A NIC for storage is none
+            of NCCL's, and takes no GPU from those that are.
+    """
+    prepared = sorted(
+        (one for one in _iter_devices(records) if is_for(one.workload)),
+        key=lambda one: (one.device.pci_address, one.device.name),
+    )
+    pairs = pair([one.device for one in prepared], gpus).pairs
+    places = sorted(range(len(prepared)), key=lambda i: (_rank(pairs[i], len(gpus)), i))
+    return tuple(_describe(prepared[i], pairs[i], gpus, ports) for i in places)
+
+
+def _rank(pairing: Pair, last: int) -> tuple[int, int]:
+    return last if pairing.gpu is None else pairing.gpu, level(pairing.distance)
+
+
+def _describe(
+    prepared: PreparedDevice, pairing: Pair, gpus: Sequence[Device], ports: Mapping[str, tuple[int, ...]]
+) -> PodNic:
+    name = pod_rdma_device(prepared)
+    plan = prepared.plan or AttachPlan(prepared.device.name)
+    return PodNic(
+        prepared.device,
+        plan.pod_ifname,
+        name,
+        ports.get(name) or _FIRST_PORT,
+        tuple(step.address.cidr for step in plan.steps if isinstance(step, AddAddress)),
+        None if pairing.gpu is None else gpus[pairing.gpu],
+        pairing.distance,
+    )
+
+
+def _iter_devices(records: Iterable[PreparedClaim]) -> Iterator[PreparedDevice]:
+    for record in records:
+        for prepared in record.devices:
+            if prepared.plan is not None and not prepared.admin_access:
+                yield prepared

@@ -1,0 +1,184 @@
+"""Which of a pod's devices hang on which PCIe switches and processors: NCCL's topology, as a tree.
+
+It has the pod's GPUs and network devices, the bridges above them, and nothing else. What a device *is* (link
+speed, ports, GPU generation) is left out, because NCCL asks the device itself and fills it in: it takes the
+file first, looks for what it lacks in the container's sysfs, finds a function of the file again by its
+address, and removes what no process of the job uses (``src/graph/xml.cc`` and ``topo.cc``). So a GPU that is
+not in the file is found all the same, and hangs on the bridges of the file. The class of a function is there
+for containers without sysfs: NCCL gives up where it finds none.
+
+Of a switch only its upstream port is there, as in what NCCL finds by itself: it goes up two steps at a time,
+over the port that a function is plugged into. A way between two bridges is for it one between two switches
+(``paths.cc``), so every port more would make devices on one switch look like devices on several.
+
+Processors are described in full. NCCL hangs a device that is not on PCI, as the pod's ``eth0``, on the first
+one of the file, whichever that is, does not look at it then, and gives up over what it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dranet.dataclass import dataclass
+from dranet.model.cpus import format_cpu_mask, parse_cpu_list
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import NodeFacts, PciFunction
+from dranet.model.workload import Processor
+
+BRIDGE_CLASS = 0x060400
+"""PCI to PCI bridge: whatever has something below it."""
+_CLASSES = {DeviceKind.NIC: 0x020000, DeviceKind.RDMA: 0x020700, DeviceKind.GPU: 0x030200}
+"""Of a function that the last scan did not find."""
+NO_NUMA_NODE = -1
+"""What the kernel, and so NCCL, says where the platform does not tell."""
+
+UNKNOWN = Processor()
+_X86 = "x86_64"
+_OTHER_ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}
+_LAST_FAMILY = 15
+
+MOST_ELEMENTS = 256
+"""That NCCL can hold for one process; it gives up beyond."""
+_FIRST_FUNCTION = ":00.0"
+_ELEMENTS_PER_NIC, _ELEMENTS_PER_OTHER_FUNCTION = 2, 4
+"""That NCCL adds: what is on a network function. For a function beside the first of its card the first one,
+as it takes all for that (``NCCL_IB_MERGE_VFS``), and what it makes where it joins ports."""
+_MOST_NICS = 32
+"""That NCCL takes."""
+_SPARE_ELEMENTS = 32
+"""For what NCCL adds to a GPU: links to its peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PciNode:
+    """A function with what is below it, by address."""
+
+    address: str
+    class_code: int
+    vendor_id: int | None = None
+    """``None`` for bridges, of which a scan keeps the address alone."""
+    device_id: int | None = None
+    below: tuple[PciNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKind:
+    """As NCCL numbers it."""
+
+    architecture: str
+    vendor: str = ""
+    """Empty but on x86, as what follows."""
+    family: int | None = None
+    model: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CpuNode:
+    """A NUMA node with the functions that hang on it, by address."""
+
+    numa_node: int
+    below: tuple[PciNode, ...] = ()
+    affinity: str = ""
+    """Its CPUs, as a mask; empty where there is no such node."""
+    kind: CpuKind | None = None
+    """``None`` where the node does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The processors, by number."""
+
+    cpus: tuple[CpuNode, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return 1 + sum(1 + sum(map(_count, cpu.below)) for cpu in self.cpus)
+
+
+def _count(node: PciNode) -> int:
+    return 1 + sum(map(_count, node.below))
+
+
+def build_topology(
+    nics: Iterable[Device], gpus: Iterable[Device], facts: NodeFacts, processor: Processor = UNKNOWN
+) -> Topology:
+    """The tree of these devices; one that is not on PCI is left out, and NCCL finds it by itself."""
+    devices = {device.pci_address: device for device in (*nics, *gpus) if device.pci_path}
+    wanted = devices.keys()
+    functions = {function.address: function for function in facts.pci_functions if function.address in wanted}
+    numa_nodes = _find_numa_nodes(devices.values())
+    tree: dict[int, _Branch] = {}
+    for device in devices.values():
+        branch = tree.setdefault(numa_nodes[device.pci_path[0]], {})
+        for step in _nccl_path(device.pci_path):
+            branch = branch.setdefault(step, {})
+    classes = {address: _CLASSES[device.kind] for address, device in devices.items()}
+    affinities = {node.node: format_cpu_mask(parse_cpu_list(node.cpus)) for node in facts.numa_nodes}
+    kind = find_kind(facts.host.architecture, processor)
+    return Topology(
+        tuple(
+            CpuNode(numa, _build(branch, functions, classes), affinities.get(numa, ""), kind)
+            for numa, branch in sorted(tree.items())
+        )
+    )
+
+
+def find_kind(architecture: str, processor: Processor) -> CpuKind | None:
+    """Of a machine as ``uname`` calls it; ``None`` where NCCL would lack something."""
+    if architecture != _X86:
+        known = _OTHER_ARCHITECTURES.get(architecture)
+        return None if known is None else CpuKind(known)
+    family, model = processor.family, processor.model
+    if not processor.vendor or family is None or model is None:
+        return None
+    extended = (
+        family - _LAST_FAMILY
+    )  # the processor has it apart (CPUID 1), and NCCL shifts it (Linux adds it)
+    number = family if extended <= 0 else _LAST_FAMILY + (extended << 4)
+    return CpuKind(_X86, processor.vendor, number, model)
+
+
+_Branch = dict[str, "_Branch"]
+
+
+def _nccl_path(path: Sequence[str]) -> Sequence[str]:
+    """Every second step, counted from the function upwards: the function, and the switches above it."""
+    return path[(len(path) - 1) % 2 :: 2]
+
+
+def _find_numa_nodes(devices: Iterable[Device]) -> dict[str, int]:
+    """By the port of the root: one for all below it, as NCCL has it. A function that tells none does not hide
+    what its neighbours tell."""
+    found: dict[str, int] = {}
+    for device in sorted(devices, key=lambda device: device.pci_address):
+        numa = NO_NUMA_NODE if device.numa_node is None else device.numa_node
+        if found.setdefault(device.pci_path[0], numa) == NO_NUMA_NODE:
+            found[device.pci_path[0]] = numa
+    return found
+
+
+def _build(
+    branch: _Branch, functions: Mapping[str, PciFunction], classes: Mapping[str, int]
+) -> tuple[PciNode, ...]:
+    nodes = []
+    for address, below in sorted(branch.items()):
+        children = _build(below, functions, classes)
+        function = functions.get(address)
+        if function is None:
+            nodes.append(PciNode(address, classes.get(address, BRIDGE_CLASS), below=children))
+        else:
+            ids = function.class_code, function.vendor_id, function.device_id
+            nodes.append(PciNode(address, *ids, children))
+    return tuple(nodes)
+
+
+def fits(topology: Topology, nics: Iterable[Device]) -> bool:
+    """Whether NCCL can hold it with what it adds itself for these network devices."""
+    added = sorted((_count_added(nic) for nic in nics), reverse=True)[:_MOST_NICS]
+    return topology.size + sum(added) + _SPARE_ELEMENTS <= MOST_ELEMENTS
+
+
+def _count_added(nic: Device) -> int:
+    is_first = nic.pci_address.endswith(_FIRST_FUNCTION)
+    return _ELEMENTS_PER_NIC if is_first else _ELEMENTS_PER_OTHER_FUNCTION

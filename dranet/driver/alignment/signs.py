@@ -1,0 +1,186 @@
+"""What a container shows of its GPUs -> which GPUs of this node they are. Pure.
+
+Who gives a GPU to a container names it (variable, mount, CDI device, an id at the kubelet), and its
+device node is in the container. Names come before nodes, because a privileged container has the nodes of all
+GPUs of the node, whatever it was given; nodes come before indices, because who counts may count otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from dranet.dataclass import dataclass
+from dranet.model.facts import Gpu, NodeFacts
+from dranet.model.gpu_names import (
+    GPU_VARIABLES,
+    HABANA,
+    NVIDIA,
+    find_mount_name,
+    is_gpu_variable,
+    may_be_gpu_node,
+    names_gpus,
+    parse_cdi_name,
+    split_names,
+)
+from dranet.model.pod_gpu import GpuSource
+from dranet.model.sandbox import Container
+
+MAX_SIGNS = 256
+"""Of each kind, of one container."""
+MAX_SHOWN = 80
+"""Characters of a name that means nothing here, when it is told."""
+MAX_NAME = 128
+"""Characters of a name; no GPU has a longer one."""
+_NOTHING = frozenset({"", "void", "none"})
+_REPLICA = "::"
+"""Between the id of a GPU and the number of a share of it (time slicing, MPS)."""
+_INDEX = re.compile(r"([0-9]{1,3})(?::[0-9]+)?")
+"""Of a GPU, or of a GPU and the MIG device on it."""
+_MIG_OF_GPU = re.compile(r"MIG-(GPU-[0-9a-fA-F-]+)/.*")
+"""The older names of MIG devices have that of the GPU in them."""
+_SHARED_NODES = frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/kfd"})
+
+
+class Name(NamedTuple):
+    """One name of a GPU as somebody gave it."""
+
+    source: GpuSource
+    vendor: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Of one container, no more than is needed later."""
+
+    container: str
+    names: tuple[Name, ...] = ()
+    nodes: tuple[tuple[int, int], ...] = ()
+    """Numbers of its character devices."""
+
+
+class Found(NamedTuple):
+    """A GPU of this node with who told of it."""
+
+    pci_address: str
+    source: GpuSource
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the signs of one container, or a word of the kubelet, come to."""
+
+    found: tuple[Found, ...] = ()
+    unclear: tuple[str, ...] = ()
+    """What may be GPUs and cannot be told which, a clause each. The kubelet may know."""
+
+
+def read_signs(container: Container) -> Signs:
+    """What is kept of a container: names of GPUs, and numbers of device nodes."""
+    numbers = ((node.major, node.minor) for node in container.devices if may_be_gpu_node(node.path))
+    return Signs(
+        container.name,
+        tuple(dict.fromkeys(_find_names(container)))[:MAX_SIGNS],
+        tuple(dict.fromkeys(numbers))[:MAX_SIGNS],
+    )
+
+
+def _find_names(container: Container) -> Iterator[Name]:
+    """Cut: what a container shows is whatever its pod says, and is remembered as long as the pod lives."""
+    return (name._replace(name=name.name[:MAX_NAME]) for name in _find_whole_names(container))
+
+
+def _find_whole_names(container: Container) -> Iterator[Name]:
+    for name in container.cdi_devices:
+        if (parsed := parse_cdi_name(name)) is not None:
+            yield Name(GpuSource.CDI, *parsed)
+    for name, value in container.env.items():
+        if is_gpu_variable(name) and value.strip().lower() not in _NOTHING:
+            yield from (Name(GpuSource.ENVIRONMENT, GPU_VARIABLES[name], part) for part in split_names(value))
+    for mount in container.mounts:
+        if names_gpus(mount.destination):
+            yield Name(GpuSource.MOUNTS, NVIDIA, find_mount_name(mount.destination))
+
+
+def match_signs(signs: Signs, facts: NodeFacts) -> Reading:
+    """The GPUs of this node that the signs mean."""
+    gpus = facts.gpus
+    by_name = match_names(signs.names, facts, _match_name)
+    by_node = tuple(Found(address, GpuSource.DEVICE_NODES) for address in _match_nodes(signs.nodes, gpus))
+    has_every_node = len(by_node) == len(gpus) > 1
+    if by_name.found and not by_name.unclear:
+        return by_name
+    if by_node and not has_every_node:
+        known = {found.pci_address for found in by_name.found}
+        return Reading((*by_name.found, *(found for found in by_node if found.pci_address not in known)))
+    counted = match_names(signs.names, facts, _match_name_or_index)
+    if counted.found or not has_every_node:
+        return counted
+    text = f"container {signs.container} has the device nodes of all {len(gpus)} GPUs of the node"
+    return Reading(unclear=(*counted.unclear, text))
+
+
+_Match = Callable[[Name, Sequence[Gpu]], str]
+
+
+def match_ids(names: Iterable[Name], facts: NodeFacts) -> Reading:
+    """The GPUs that a device plugin's ids mean."""
+    return match_names(names, facts, _match_name_or_index)
+
+
+def match_names(names: Iterable[Name], facts: NodeFacts, match: _Match) -> Reading:
+    """The GPUs that the names mean, each once, by the first name that tells of it."""
+    found: dict[str, Found] = {}
+    unclear: list[str] = []
+    for name in names:
+        mine = sorted((gpu for gpu in facts.gpus if gpu.vendor == name.vendor), key=_by_address)
+        address = match(name, mine)
+        if address:
+            found.setdefault(address, Found(address, name.source))
+        else:
+            unclear.append(f"{name.source.meaning} says {name.name[:MAX_SHOWN]!r}")
+    return Reading(tuple(found.values()), tuple(dict.fromkeys(unclear)))
+
+
+def _by_address(gpu: Gpu) -> str:
+    return gpu.pci_address
+
+
+def _match_name(name: Name, gpus: Sequence[Gpu]) -> str:
+    """Empty where it is not clear. ``all`` is not: an image may say it in a container that is given none."""
+    text = name.name.partition(_REPLICA)[0]
+    part = _MIG_OF_GPU.fullmatch(text)
+    wanted = (part[1] if part else text).lower()
+    return next((gpu.pci_address for gpu in gpus if wanted in _names_of(gpu)), "")
+
+
+def _match_name_or_index(name: Name, gpus: Sequence[Gpu]) -> str:
+    """The vendor's tools count in the order of PCI addresses; Habana's by the number of the node."""
+    known = _match_name(name, gpus)
+    index = _INDEX.fullmatch(name.name.partition(_REPLICA)[0])
+    if known or index is None:
+        return known
+    if name.vendor == HABANA:
+        return _match_name(name._replace(name=f"accel{index[1]}"), gpus)
+    return gpus[int(index[1])].pci_address if int(index[1]) < len(gpus) else ""
+
+
+def _names_of(gpu: Gpu) -> Iterator[str]:
+    yield gpu.pci_address
+    if gpu.uuid:
+        uuid = gpu.uuid.lower().removeprefix("0x")
+        yield from (uuid, f"0x{uuid}", f"gpu-{uuid}")
+    for node in gpu.char_devices:
+        if node.path not in _SHARED_NODES:
+            yield node.path.rpartition("/")[2].lower()
+
+
+def _match_nodes(nodes: Sequence[tuple[int, int]], gpus: Sequence[Gpu]) -> Iterator[str]:
+    """GPUs one of whose own nodes is among these; what all GPUs of a vendor share says nothing."""
+    given = set(nodes)
+    for gpu in gpus:
+        own = {(node.major, node.minor) for node in gpu.char_devices if node.path not in _SHARED_NODES}
+        if own & given:
+            yield gpu.pci_address

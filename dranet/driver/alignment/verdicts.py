@@ -1,0 +1,198 @@
+"""Every pod's verdict: from records, inventory and the pod's GPUs to conditions, data and metrics.
+
+Nothing is stored: a verdict is made from what is known, when it is told and whenever that has changed, so
+that a restart comes to the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from dranet.claims.report import add_verdict, has_verdict, keep_verdict
+from dranet.claims.verdict import Candidate, Verdict, judge_pod
+from dranet.cluster.claim_status import key_of
+from dranet.cluster.client import JsonObject
+from dranet.driver.alignment.pod_gpus import PodGpus
+from dranet.driver.publish import View
+from dranet.model.claim import Claim
+from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import Distance
+from dranet.model.plan import PreparedClaim, PreparedDevice
+from dranet.model.status import ConditionType, DeviceStatus
+from dranet.telemetry import AlignmentMetrics
+
+NicKey = tuple[str, int]
+"""Claim UID and position of the device in its record."""
+PodVerdicts = Mapping[NicKey, Verdict]
+
+UNKNOWN, NONE = "unknown", "none"
+LEVELS = (*(level.name for level in Distance), UNKNOWN, NONE)
+"""Of the metrics: ``none`` is a device in a pod that has no GPU."""
+
+
+class Records(Protocol):
+    """What is asked of :class:`~dranet.store.claim_store.ClaimStore`."""
+
+    def get(self, claim_uid: str) -> PreparedClaim | None: ...
+
+    def get_all(self) -> tuple[PreparedClaim, ...]: ...
+
+    def get_by_pod(self, pod_uid: str) -> Sequence[PreparedClaim]: ...
+
+
+class Verdicts:
+    """Of all pods of the node. For the event loop; gauges may be read on any thread."""
+
+    def __init__(
+        self,
+        gpus: PodGpus,
+        read_view: Callable[[], View],
+        records: Records,
+        get_unhealthy: Callable[[], Collection[str]],
+        metrics: AlignmentMetrics,
+    ) -> None:
+        self._gpus = gpus
+        self._read_view = read_view
+        self._records = records
+        self._get_unhealthy = get_unhealthy
+        self._metrics = metrics
+        self._latest: dict[str, PodVerdicts] = {}
+        self._left: set[str] = set()
+        """Claims that were left to say what they said before this driver started."""
+        self._told: dict[str, PodVerdicts] = {}
+        """As they were when the status of a claim of the pod was last written, or tried to."""
+
+    def judge(self, pod_uid: str) -> PodVerdicts:
+        """By what is known now; devices without a verdict are left out."""
+        nics = dict(_find_nics(self._records.get_by_pod(pod_uid)))
+        gpus = self._gpus.get(pod_uid)
+        candidates = tuple(self._find_candidates(pod_uid)) if gpus.gpus else ()
+        judged = judge_pod([prepared.device for prepared in nics.values()], gpus, candidates)
+        found = {key: verdict for key, verdict in zip(nics, judged, strict=True) if verdict is not None}
+        self._count(found, self._latest.get(pod_uid, {}))
+        self._latest[pod_uid] = found
+        return found
+
+    def is_outdated(self, pod_uid: str, now: PodVerdicts) -> bool:
+        """Whether the statuses say, or may say, something else. What is still to be written does not."""
+        told = self._told.get(pod_uid)
+        left = any(record.claim.uid in self._left for record in self._records.get_by_pod(pod_uid))
+        return told is not None and (told != now or (left and not self._gpus.is_awaited(pod_uid)))
+
+    def complete(
+        self, claim: Claim, statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject] = ()
+    ) -> Sequence[DeviceStatus]:
+        """The statuses of a claim, with the verdict in those of devices that are in their pod. Called when
+        they are written.
+
+        The GPUs of a pod are the same as long as it lives. So while somebody is still to be heard, as after
+        a restart, what the claim says of it (``existing``) stands.
+        """
+        record = self._records.get(claim.ref.uid)
+        self._left.discard(claim.ref.uid)
+        if record is None or not any(map(_is_attached, statuses)):
+            return statuses
+        verdicts = self._told[record.pod.uid] = self.judge(record.pod.uid)
+        known = {key_of(entry): entry for entry in existing if has_verdict(entry)}
+        if self._gpus.is_awaited(record.pod.uid) and any(_key_of(status) in known for status in statuses):
+            self._left.add(claim.ref.uid)
+            return [
+                keep_verdict(status, known.get(_key_of(status), {})) if _is_attached(status) else status
+                for status in statuses
+            ]
+        by_device = {
+            (prepared.pool, prepared.device.name, prepared.share_id): verdicts.get(
+                (record.claim.uid, position)
+            )
+            for position, prepared in enumerate(record.devices)
+        }
+        return [
+            add_verdict(status, verdict)
+            if _is_attached(status)
+            and (verdict := by_device.get((status.pool, status.device, status.share_id))) is not None
+            else status
+            for status in statuses
+        ]
+
+    def keep_only(self, pod_uids: Collection[str]) -> None:
+        """The others have ended."""
+        self._latest = {uid: known for uid, known in self._latest.items() if uid in pod_uids}
+        self._told = {uid: known for uid, known in self._told.items() if uid in pod_uids}
+        self._left = {uid for uid in self._left if self._records.get(uid) is not None}
+
+    def count_level(self, level: str) -> int:
+        """How many devices are in pods now at this level of :data:`LEVELS`."""
+        return self._count_levels()[level]
+
+    def count_worse(self) -> int:
+        """How many devices are in pods now although the node had a nearer one."""
+        return sum(
+            key in self._latest.get(record.pod.uid, {}) and self._latest[record.pod.uid][key].is_told_worse
+            for record in self._records.get_all()
+            if record.netns_path
+            for key, _ in _find_nics([record])
+        )
+
+    def _count_levels(self) -> Counter[str]:
+        latest, placed = self._latest, (r for r in self._records.get_all() if r.netns_path)
+        return Counter(
+            _level_of(latest.get(record.pod.uid, {}).get(key))
+            for record in placed
+            for key, _ in _find_nics([record])
+        )
+
+    def _count(self, now: PodVerdicts, before: PodVerdicts) -> None:
+        for key, verdict in now.items():
+            if verdict != before.get(key):
+                self._metrics.verdicts.labels(_level_of(verdict)).inc()
+                was_worse = key in before and before[key].is_told_worse
+                self._metrics.worse.inc(verdict.is_told_worse and not was_worse)
+
+    def _find_candidates(self, pod_uid: str) -> Iterator[Candidate]:
+        """Every network device on offer that works, with who has it."""
+        view, unhealthy = self._read_view(), self._get_unhealthy()
+        holders = {
+            prepared.device.name: str(record.claim)
+            for record in self._records.get_all()
+            if record.pod.uid != pod_uid
+            for _, prepared in _find_nics([record])
+            if not prepared.device.shared
+        }
+        for device in view.offered.values():
+            if (
+                device.kind is not DeviceKind.GPU
+                and device.name not in unhealthy
+                and not _is_down(device, view)
+            ):
+                yield Candidate(device, holders.get(device.name, ""))
+
+
+def _find_nics(records: Sequence[PreparedClaim]) -> Iterator[tuple[NicKey, PreparedDevice]]:
+    """The network devices that a pod has to itself, or a link on top of; no admin access."""
+    for record in records:
+        for position, prepared in enumerate(record.devices):
+            if prepared.plan is not None and prepared.device.kind is not DeviceKind.GPU:
+                yield (record.claim.uid, position), prepared
+
+
+def _is_down(device: Device, view: View) -> bool:
+    """Switched on and without a carrier. Of one that is switched off nobody knows."""
+    link = view.links.get(device.ifname)
+    return link is not None and link.is_up and not link.carrier
+
+
+def _is_attached(status: DeviceStatus) -> bool:
+    return any(c.type is ConditionType.ATTACHED and c.status for c in status.conditions)
+
+
+def _key_of(status: DeviceStatus) -> tuple[str, str, str, str]:
+    return status.driver, status.pool, status.device, status.share_id or ""
+
+
+def _level_of(verdict: Verdict | None) -> str:
+    """As the condition has it: what may be nearer or farther is unknown."""
+    if verdict is None:
+        return NONE
+    return UNKNOWN if verdict.distance is None or verdict.is_unclear else verdict.distance.name

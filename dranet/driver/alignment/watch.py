@@ -1,0 +1,211 @@
+"""Keeps the verdicts fresh, behind the hooks' back: who hears of a pod's GPUs, and what is asked then.
+
+Two tasks, which wait for news and do nothing at idle. One judges, in memory, and has the statuses written
+anew where they say something else. The other asks whoever may know more: the API server for the pod's claims
+that are not ours, where another driver serves the node's GPUs; the kubelet, where the containers do not show
+clearly what they were given. An answer that does not come holds up no verdict; it is asked for again,
+more and more rarely, as long as the pod lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+from dranet.driver.alignment.pod_gpus import PodGpus
+from dranet.driver.alignment.signs import Name, read_signs
+from dranet.driver.alignment.verdicts import Records, Verdicts
+from dranet.errors import DranetError, Reason
+from dranet.kubelet.pod_resources import PodDevices
+from dranet.model.claim import AllocationResult, PodRef
+from dranet.model.facts import Gpu
+from dranet.model.gpu_names import find_resource_vendor
+from dranet.model.pod_gpu import GpuSource
+from dranet.model.sandbox import Container, PodSandbox
+
+log = logging.getLogger(__name__)
+
+ASK_TIMEOUT_SECONDS = 15.0
+RETRY_SECONDS = (2.0, 5.0, 15.0, 60.0, 300.0)
+"""The last one for ever: a pod lives for weeks, and an API server may be away for an hour."""
+REFUSED_SECONDS = 3600.0
+"""While a permission is missing: somebody has to grant it first."""
+MAX_WAITING = 1000
+"""Pods. A node has a few hundred at most."""
+
+
+ReadClaims = Callable[[PodRef, frozenset[str]], Awaitable[tuple[AllocationResult, ...]]]
+"""Asks the API server what the pod's claims have, but for those of these names. Raises DranetError."""
+AskKubelet = Callable[[PodRef], Awaitable[PodDevices]]
+"""Raises DranetError."""
+
+
+class Teller(Protocol):
+    """Who has statuses written (:class:`~dranet.driver.reports.announce.Announcer`)."""
+
+    def tell_again(self, pod_uid: str) -> None: ...
+
+
+class AlignmentWatch:
+    """Everything but :meth:`run` may be called on any thread."""
+
+    def __init__(
+        self,
+        gpus: PodGpus,
+        verdicts: Verdicts,
+        records: Records,
+        teller: Teller,
+        read_claims: ReadClaims,
+        ask_kubelet: AskKubelet,
+        want_others: Callable[[], None],
+    ) -> None:
+        """``want_others`` has the slices of other drivers followed; called on the event loop."""
+        self._gpus = gpus
+        self._verdicts = verdicts
+        self._records = records
+        self._teller = teller
+        self._read_claims = read_claims
+        self._ask_kubelet = ask_kubelet
+        self._want_others = want_others
+        self._loop = asyncio.get_running_loop()
+        self._to_judge = _Waiting()
+        self._to_ask = _Waiting()
+        self._tries: dict[str, int] = {}
+        """Without an answer; these pods are asked about again when their time has come."""
+        self._complaint = ""
+        self._seen_gpus: tuple[Gpu, ...] = ()
+        gpus.listeners.append(self.look)
+
+    def look(self, pod_uid: str) -> None:
+        """Something of the pod is new."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._to_judge.add, pod_uid)
+
+    def container_seen(self, pod: PodSandbox, container: Container) -> None:
+        """A container of a pod that has claims; in a hook, so nothing is asked and nothing may fail."""
+        try:
+            self._gpus.note_container(pod.uid, read_signs(container))
+        except Exception:
+            log.exception("bug in reading the GPUs of a container", extra={"context": {"pod": pod.uid}})
+
+    def slices_changed(self) -> None:
+        """Other drivers offer something else."""
+        for pod_uid in self._pods():
+            self._gpus.changed(pod_uid)
+            self.look(pod_uid)
+
+    def scanned(self, gpus: tuple[Gpu, ...]) -> None:
+        """The node was scanned; its GPUs may have names now that they had not."""
+        if gpus != self._seen_gpus:
+            self._seen_gpus = gpus
+            for pod_uid in self._pods():
+                self._gpus.changed(pod_uid)
+
+    def _pods(self) -> Iterable[str]:
+        return dict.fromkeys(record.pod.uid for record in self._records.get_all())
+
+    async def run(self) -> None:
+        """For ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._work(self._to_judge, self._judge), name="alignment: judge")
+            tasks.create_task(self._work(self._to_ask, self._ask), name="alignment: ask")
+
+    async def _work(self, waiting: _Waiting, work: Callable[[str], Awaitable[None]]) -> None:
+        while True:
+            pod_uid = await waiting.take()
+            try:
+                await work(pod_uid)
+            except Exception:  # a verdict is not worth the NICs of a node
+                log.exception("bug in a pod's verdict", extra={"context": {"pod": pod_uid}})
+
+    async def _judge(self, pod_uid: str) -> None:
+        self._forget_ended()
+        records = self._records.get_by_pod(pod_uid)
+        if not any(record.plans and record.netns_path for record in records):
+            return
+        if self._gpus.has_others(pod_uid):
+            self._want_others()
+        if self._verdicts.is_outdated(pod_uid, self._verdicts.judge(pod_uid)):
+            self._teller.tell_again(pod_uid)
+        lacks = self._gpus.lacks_claims(pod_uid) or self._gpus.may_kubelet_know(pod_uid)
+        if lacks and pod_uid not in self._tries:
+            self._to_ask.add(pod_uid)
+
+    def _forget_ended(self) -> None:
+        living = set(self._pods())
+        self._gpus.keep_only(living)
+        self._verdicts.keep_only(living)
+        self._tries = {uid: tries for uid, tries in self._tries.items() if uid in living}
+
+    async def _ask(self, pod_uid: str) -> None:
+        records = self._records.get_by_pod(pod_uid)
+        if not records:
+            return
+        pod, names = records[0].pod, frozenset(record.claim.name for record in records)
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_SECONDS):
+                if self._gpus.lacks_claims(pod_uid):
+                    await self._ask_server(pod, names)
+                if self._gpus.may_kubelet_know(pod_uid):
+                    await self._hear_kubelet(pod)
+        except (DranetError, TimeoutError) as error:
+            self._try_again(pod_uid, error)
+        else:
+            self._tries.pop(pod_uid, None)
+        self.look(pod_uid)  # what waited for this need not any more
+
+    async def _ask_server(self, pod: PodRef, names: frozenset[str]) -> None:
+        try:
+            results = await self._read_claims(pod, names)
+        except DranetError as error:
+            self._gpus.note_claims(pod.uid, (), f"the pod's other claims cannot be read ({error.reason})")
+            if not self._gpus.may_kubelet_know(pod.uid):
+                raise
+            await self._hear_kubelet(pod)
+        else:
+            self._gpus.note_claims(pod.uid, results)
+
+    async def _hear_kubelet(self, pod: PodRef) -> None:
+        try:
+            given = await self._ask_kubelet(pod)
+        except (DranetError, TimeoutError, asyncio.CancelledError):
+            self._gpus.note_mute_kubelet(pod.uid)
+            raise
+        named = ((find_resource_vendor(resource), device) for resource, device in given.ids)
+        ids = [Name(GpuSource.POD_RESOURCES, vendor, device) for vendor, device in named if vendor]
+        self._gpus.note_kubelet(pod.uid, ids, given.results)
+
+    def _try_again(self, pod_uid: str, error: Exception) -> None:
+        complaint = str(error) or "no answer in time"
+        if complaint != self._complaint:
+            log.warning("the GPUs of a pod are not all known: %s", complaint)
+        self._complaint = complaint
+        tries = self._tries.get(pod_uid, 0)
+        self._tries[pod_uid] = tries + 1
+        is_refused = isinstance(error, DranetError) and error.reason is Reason.API_FORBIDDEN
+        seconds = REFUSED_SECONDS if is_refused else RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
+        self._loop.call_later(seconds, self._to_ask.add, pod_uid)
+
+
+class _Waiting:
+    """Pods to look at, each once, the oldest first. For the event loop."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, None] = {}
+        self._filled = asyncio.Event()
+
+    def add(self, pod_uid: str) -> None:
+        if len(self._pods) < MAX_WAITING:
+            self._pods[pod_uid] = None
+            self._filled.set()
+
+    async def take(self) -> str:
+        while not self._pods:
+            self._filled.clear()
+            await self._filled.wait()
+        pod_uid = next(iter(self._pods))
+        del self._pods[pod_uid]
+        return pod_uid

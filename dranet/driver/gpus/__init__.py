@@ -1,0 +1,1 @@
+"""The node's GPUs: whose they are to offer, and how one gets into containers."""

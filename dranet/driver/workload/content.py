@@ -1,0 +1,168 @@
+"""What one container gets, from all that is known of its pod. Loaded for the first container that asks for
+something: an idle node does without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from dranet.claims.nccl.config import ConfigInput, render_config
+from dranet.claims.nccl.devices import PodNic, list_nics
+from dranet.claims.nccl.gids import GidChoice, choose_gid_index
+from dranet.claims.nccl.topology import UNKNOWN, build_topology, fits
+from dranet.claims.nccl.topology_text import TopologyError, parse_topology, render_topology
+from dranet.claims.workload import (
+    CONFIG_NAME,
+    TOPOLOGY_NAME,
+    build_environment,
+    list_memory_nodes,
+)
+from dranet.dataclass import dataclass
+from dranet.driver.workload.gid_tables import GidTables
+from dranet.errors import ClaimError, DeviceError, Reason
+from dranet.model.device import Device
+from dranet.model.facts import NodeFacts
+from dranet.model.plan import PreparedClaim
+from dranet.model.sandbox import Container, MemoryPolicy, PodSandbox
+from dranet.model.workload import AUTO, FOLDER, NcclWishes, Processor, WorkloadWishes
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is known of the pod and its node."""
+
+    records: Sequence[PreparedClaim]
+    """Of all claims of the pod."""
+    gpus: Sequence[Device]
+    """Of the pod, by PCI address."""
+    facts: NodeFacts
+    gids: GidTables
+    """Empty where nobody asks for them."""
+    can_set_memory_policy: bool
+    """The runtime can."""
+    processor: Processor = UNKNOWN
+    """The node's."""
+    nodes_with_memory: Collection[int] | None = None
+    """NUMA nodes; ``None``: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """``files`` are texts by name. What nobody asks for is empty."""
+
+    files: Mapping[str, str]
+    environment: tuple[tuple[str, str], ...] = ()
+    memory_nodes: str = ""
+    memory_policy: MemoryPolicy | None = None
+
+
+def wants_gids(wishes: WorkloadWishes) -> bool:
+    """Whether GID tables have to be read."""
+    return wishes.nccl.gid_index == AUTO
+
+
+def build_content(
+    pod: PodSandbox, container: Container, wishes: WorkloadWishes, given: Surroundings
+) -> Content:
+    """What the container gets.
+
+    Raises:
+        DeviceError: the node's devices have not been read yet.
+        ClaimError: the runtime, or the node, cannot do what is asked for memory.
+    """
+    if not given.facts.links:  # there is a loopback interface on every node
+        raise DeviceError(
+            "the node's devices have not been read yet", reason=Reason.DEVICE_NOT_FOUND, retryable=True
+        )
+    files = _build_files(pod, container, wishes.nccl, given)
+    for_ucx = _list_paired(given, lambda asked: asked.ucx_net_devices) if wishes.ucx_net_devices else ()
+    environment = build_environment(wishes, for_ucx, files.keys(), container.env.keys())
+    nodes, policy = _place_memory(wishes.memory_policy, container, given)
+    if policy is not None:
+        environment = (*environment, (POLICY_MARK, f"{wishes.memory_policy}:{policy.nodes}"))
+    return Content(files, environment, nodes, policy)
+
+
+_Choice = Callable[[WorkloadWishes], bool]
+"""Of devices, by what their parameters ask for."""
+
+
+def _list_paired(given: Surroundings, is_for: _Choice) -> tuple[PodNic, ...]:
+    """In the order of the GPUs: the costly part, a millisecond or more where there are many."""
+    ports = {device.name: tuple(p.number for p in device.ports) for device in given.facts.rdma_devices}
+    return list_nics(given.records, given.gpus, ports, is_for)
+
+
+def _list_any(given: Surroundings, is_for: _Choice = lambda _: True) -> tuple[PodNic, ...]:
+    return list_nics(given.records, (), {}, is_for)
+
+
+def _build_files(
+    pod: PodSandbox, container: Container, wishes: NcclWishes, given: Surroundings
+) -> Mapping[str, str]:
+    files: dict[str, str] = {}
+    problem = ""
+    if wishes.topology_file:
+        text, problem = _build_topology(_list_any(given), given)
+        if text:
+            files[TOPOLOGY_NAME] = text
+    if wishes.config_file:
+        nics = _list_paired(given, lambda asked: asked.nccl.config_file)
+        files[CONFIG_NAME] = render_config(
+            ConfigInput(
+                pod=f"{pod.namespace}/{pod.name}",
+                container=container.name,
+                nics=nics,
+                wishes=wishes,
+                others=_list_any(given, lambda asked: not asked.nccl.config_file),
+                gids=_choose_gids(wishes, nics, given.gids),
+                topology_path=f"{FOLDER}/{TOPOLOGY_NAME}" if TOPOLOGY_NAME in files else "",
+                topology_problem=problem,
+                environment=container.env.keys(),
+            )
+        )
+    return files
+
+
+def _choose_gids(wishes: NcclWishes, nics: Sequence[PodNic], tables: GidTables) -> GidChoice | None:
+    return choose_gid_index(nics, tables) if wishes.gid_index == AUTO else None
+
+
+def _build_topology(nics: Sequence[PodNic], given: Surroundings) -> tuple[str, str]:
+    """The file, or why there is none. NCCL would end the program over one that it cannot read, so what is
+    written is read back."""
+    devices = [nic.device for nic in nics]
+    topology = build_topology(devices, given.gpus, given.facts, given.processor)
+    if any(cpu.kind is None for cpu in topology.cpus):
+        return "", "No topology file: the node does not tell of which kind its processors are."
+    if not fits(topology, devices):
+        return "", "No topology file: the pod has more devices than NCCL can hold."
+    try:
+        text = render_topology(topology)
+        same = parse_topology(text) == topology
+    except TopologyError:
+        same = False
+    return (text, "") if same else ("", "No topology file: NCCL could not read the place of a device.")
+
+
+POLICY_MARK = "DRANET_MEMORY_POLICY"
+"""Tells the program, and another instance of the driver, to which the runtime does not show the policy."""
+_MODES = {"preferred": "MPOL_PREFERRED_MANY", "interleave": "MPOL_INTERLEAVE"}
+
+
+def _place_memory(wish: str, container: Container, given: Surroundings) -> tuple[str, MemoryPolicy | None]:
+    """The kubelet's memory manager counts what it gives out, so its word stands."""
+    if not wish or POLICY_MARK in container.env:
+        return "", None
+    near = _list_any(given, lambda asked: bool(asked.memory_policy))
+    nodes = ",".join(map(str, list_memory_nodes(near, given.gpus, given.nodes_with_memory)))
+    if not nodes:
+        return "", None
+    if wish == "bind":
+        return ("" if container.memory_nodes else nodes), None
+    if not given.can_set_memory_policy:
+        raise ClaimError(
+            f"memory.policy: {wish} needs a runtime with NRI 0.12, and this one does not say that it is",
+            hint="take bind, which every runtime can, or leave it out",
+            reason=Reason.MISSING_FEATURE,
+        )
+    return "", MemoryPolicy(_MODES[wish], nodes)

@@ -1,0 +1,151 @@
+"""What the kubelet gave to a pod: its pod resources socket (``v1.PodResourcesLister``), as a client.
+
+The one place where a device plugin's allocation can be read. Asked where a container does not show clearly
+which GPUs are its own; a kubelet without the socket, or one that does not answer in time, is an error that
+says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import grpc
+import grpc.aio
+
+from dranet.errors import ProtocolError
+from dranet.model.claim import AllocationResult, PodRef
+from dranet.pb import podresources_pb2 as pb
+
+SERVICE = "v1.PodResourcesLister"
+TIMEOUT_SECONDS = 5.0
+MAX_MESSAGE_BYTES = 16 << 20
+"""List tells of every pod of the node."""
+MAX_DEVICES = 1024
+"""Of one pod, of each kind."""
+
+_Answer = TypeVar("_Answer", pb.GetPodResourcesResponse, pb.ListPodResourcesResponse)
+
+
+class PodDevices(NamedTuple):
+    """What a pod was given."""
+
+    ids: tuple[tuple[str, str], ...] = ()
+    """Resource name with the id that its device plugin has for it."""
+    results: tuple[AllocationResult, ...] = ()
+    """Devices of DRA drivers."""
+
+
+class PodResources:
+    """The kubelet behind a socket. Nothing is open between two questions."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def read(self, pod: PodRef) -> PodDevices:
+        """What the pod has.
+
+        Raises:
+            ProtocolError: to be tried again: no socket, no answer, a refusal, or the kubelet does not know
+                the pod, as one that has just started.
+        """
+        async with self._connect(f"pod {pod}") as channel:
+            found = await self._get(channel, pod)
+        if found is None:
+            raise ProtocolError(f"the kubelet does not know pod {pod}", retryable=True)
+        return _parse(found)
+
+    async def read_givers(self) -> frozenset[str]:
+        """Names of all extended resources and DRA drivers of which any pod of the node has devices.
+
+        Raises:
+            ProtocolError: to be tried again: no socket, no answer, or a refusal.
+        """
+        async with self._connect("the node's pods") as channel:
+            pods = await _list(channel)
+        found = {name for pod in pods for name in _find_givers(pod)}
+        return frozenset(sorted(found)[:MAX_DEVICES])
+
+    @asynccontextmanager
+    async def _connect(self, whose: str) -> AsyncIterator[grpc.aio.Channel]:
+        if not self._socket.exists():
+            raise ProtocolError(f"the kubelet has no socket {self._socket}", retryable=True)
+        options = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+        try:
+            async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
+                yield channel
+        except grpc.aio.AioRpcError as error:
+            why = f"{error.code().name}: {error.details()}"
+            raise ProtocolError(
+                f"the kubelet does not tell the resources of {whose}: {why}", retryable=True
+            ) from error
+
+    async def _get(self, channel: grpc.aio.Channel, pod: PodRef) -> pb.PodResources | None:
+        """By ``Get``; by ``List`` where the kubelet has not got it, or it is switched off."""
+        get = channel.unary_unary(
+            f"/{SERVICE}/Get",
+            request_serializer=pb.GetPodResourcesRequest.SerializeToString,
+            response_deserializer=pb.GetPodResourcesResponse.FromString,
+        )
+        request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
+        try:
+            answer: pb.GetPodResourcesResponse | None = await get(request, timeout=TIMEOUT_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise
+            return await self._find_listed(channel, pod)
+        found = _readable(answer).pod_resources
+        return found if (found.namespace, found.name) == (pod.namespace, pod.name) else None
+
+    async def _find_listed(self, channel: grpc.aio.Channel, pod: PodRef) -> pb.PodResources | None:
+        wanted, pods = (pod.namespace, pod.name), await _list(channel)
+        return next((item for item in pods if (item.namespace, item.name) == wanted), None)
+
+
+async def _list(channel: grpc.aio.Channel) -> Sequence[pb.PodResources]:
+    ask = channel.unary_unary(
+        f"/{SERVICE}/List",
+        request_serializer=pb.ListPodResourcesRequest.SerializeToString,
+        response_deserializer=pb.ListPodResourcesResponse.FromString,
+    )
+    answer: pb.ListPodResourcesResponse | None = await ask(
+        pb.ListPodResourcesRequest(), timeout=TIMEOUT_SECONDS
+    )
+    return _readable(answer).pod_resources
+
+
+def _readable(answer: _Answer | None) -> _Answer:
+    """gRPC has ``None`` for bytes that are no such message."""
+    if answer is None:
+        raise ProtocolError("the kubelet's pod resources cannot be read", retryable=True)
+    return answer
+
+
+def _find_givers(pod: pb.PodResources) -> Iterator[str]:
+    """Devices of no number are a plugin's word for none, not for a device."""
+    for container in pod.containers:
+        yield from (devices.resource_name for devices in container.devices if devices.device_ids)
+        for claim in container.dynamic_resources:
+            yield from (item.driver_name for item in claim.claim_resources if item.driver_name)
+
+
+def _parse(pod: pb.PodResources) -> PodDevices:
+    ids = dict.fromkeys(_find_ids(pod))
+    results = dict.fromkeys(_find_results(pod))
+    return PodDevices(tuple(ids)[:MAX_DEVICES], tuple(results)[:MAX_DEVICES])
+
+
+def _find_ids(pod: pb.PodResources) -> Iterator[tuple[str, str]]:
+    for container in pod.containers:
+        for devices in container.devices:
+            yield from ((devices.resource_name, device) for device in devices.device_ids)
+
+
+def _find_results(pod: pb.PodResources) -> Iterator[AllocationResult]:
+    for container in pod.containers:
+        for claim in container.dynamic_resources:
+            for item in claim.claim_resources:
+                if item.driver_name:
+                    yield AllocationResult("", item.driver_name, item.pool_name, item.device_name)

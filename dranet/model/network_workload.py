@@ -1,0 +1,110 @@
+"""The parts of a :class:`~dranet.model.network.NetworkConfig` that are for the programs in the containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from dranet.model.network_part import Conflict, Part
+from dranet.model.network_values import GivenIfname
+from dranet.model.workload import AUTO
+
+_GID_INDEX_MAX = 1023
+
+
+def _number_or_auto(most: int) -> BeforeValidator:
+    def check(value: object) -> object:
+        if value == "auto":
+            return AUTO
+        if not isinstance(value, int) or isinstance(value, bool) or value not in range(most + 1):
+            raise ValueError(f"must be a number from 0 to {most}, or auto")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _schema(most: int) -> WithJsonSchema:
+    number = {"type": "integer", "minimum": 0, "maximum": most}
+    return WithJsonSchema({"anyOf": [number, {"type": "string", "const": "auto"}]})
+
+
+_AS_WRITTEN = PlainSerializer(lambda value: "auto" if value == AUTO else value, when_used="json")
+
+GidIndex = Annotated[int, _number_or_auto(_GID_INDEX_MAX), _AS_WRITTEN, _schema(_GID_INDEX_MAX)]
+CrossNic = Annotated[int, _number_or_auto(2), _AS_WRITTEN, _schema(2)]
+
+
+class NcclConfig(Part):
+    """``nccl``: files for NCCL and RCCL in the containers that name the claim. They say what NCCL is to use
+    of the pod's devices; what the container's environment says wins. See [NCCL](nccl.md)."""
+
+    topology_file: bool | None = Field(
+        default=None,
+        alias="topologyFile",
+        description="how the pod's GPUs and network devices hang together, as XML (`NCCL_TOPO_FILE`)",
+        examples=[True],
+    )
+    config_file: bool | None = Field(
+        default=None,
+        alias="configFile",
+        description="NCCL's settings (`NCCL_CONF_FILE`): `NCCL_IB_HCA` with those of the pod's devices that "
+        "ask for the file, and what the fields below ask for. NCCL 2.23 and later read it",
+        examples=[True],
+    )
+    gid_index: GidIndex | None = Field(
+        default=None,
+        alias="gidIndex",
+        description="`NCCL_IB_GID_INDEX`: a number, or `auto` for that of the RoCE v2 GID of the pod's "
+        "address. Absent: NCCL chooses, as it does well from 2.21 on",
+        examples=["auto"],
+    )
+    cross_nic: CrossNic | None = Field(
+        default=None,
+        alias="crossNic",
+        description="`NCCL_CROSS_NIC`: 0 to 2, or `auto`: 0 where each device of the pod is in an IP network "
+        "of its own (rails), else NCCL's default",
+        examples=["auto"],
+    )
+    socket_interface: GivenIfname | None = Field(
+        default=None,
+        alias="socketInterface",
+        description="`NCCL_SOCKET_IFNAME`: the interface for NCCL's own connections, as the pod calls it",
+        examples=["eth0"],
+    )
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        lines = {
+            "gidIndex": self.gid_index,
+            "crossNic": self.cross_nic,
+            "socketInterface": self.socket_interface,
+        }
+        for name, value in lines.items():
+            if value is not None and not self.config_file:
+                yield (name,), "must come with configFile: true, the file that it is a line of"
+
+
+class UcxConfig(Part):
+    """``ucx``: hints for UCX in the containers that name the claim; the container's environment wins."""
+
+    net_devices: bool | None = Field(
+        default=None,
+        alias="netDevices",
+        description="`UCX_NET_DEVICES`: the pod's network devices that ask for it, in the order of its "
+        "GPUs, and no others",
+        examples=[True],
+    )
+
+
+class MemoryConfig(Part):
+    """``memory``: where the memory of the containers that name the claim comes from: the NUMA nodes of the
+    pod's devices. What the kubelet has set for the container wins."""
+
+    policy: Literal["bind", "preferred", "interleave"] | None = Field(
+        default=None,
+        description="`bind`: from these nodes alone (cpuset); where they are full, the container's processes "
+        "are killed. `preferred`: from these nodes as long as there is some; `interleave`: from them in "
+        "turn. The last two are refused where the runtime does not say that it has NRI 0.12",
+        examples=["bind"],
+    )

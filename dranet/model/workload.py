@@ -1,0 +1,68 @@
+"""What a claim asks for the programs in its containers, beside the device itself: hints for the libraries
+that use it, and memory near it. Decided at Prepare, given when a container is created.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from dranet.dataclass import dataclass
+
+AUTO = -1
+"""The driver finds the value of :attr:`NcclWishes.gid_index` and :attr:`NcclWishes.cross_nic`."""
+
+FOLDER = "/var/run/dranet/nccl"
+"""Where a container sees the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class NcclWishes:
+    """Files for NCCL and RCCL."""
+
+    topology_file: bool = False
+    config_file: bool = False
+    gid_index: int | None = None
+    """Or :data:`AUTO`."""
+    cross_nic: int | None = None
+    """0 to 2, or :data:`AUTO`."""
+    socket_interface: str = ""
+    """As the pod calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadWishes:
+    """Of one device, or of all that a container can use."""
+
+    nccl: NcclWishes = field(default=NcclWishes())
+    ucx_net_devices: bool = False
+    fork_safe: bool = False
+    """libibverbs: the program may fork."""
+    huge_pages_safe: bool = False
+    """libibverbs: the program may use huge pages."""
+    memory_policy: str = ""
+    """``bind``, ``preferred``, ``interleave`` or empty."""
+
+
+NO_WISHES = WorkloadWishes()
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """The kind of the node's processors, as ``/proc/cpuinfo`` tells it on x86."""
+
+    vendor: str = ""
+    """``GenuineIntel``; with its blanks, where it has some."""
+    family: int | None = None
+    model: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GidSlot:
+    """One entry of the GID table of an RDMA device."""
+
+    port: int
+    index: int
+    gid: str
+    """As the kernel writes it: ``0000:0000:0000:0000:0000:ffff:0a09:0005``."""
+    type: str = ""
+    """``IB/RoCE v1`` or ``RoCE v2``."""

@@ -1,0 +1,59 @@
+"""The files shown in docs/user/nccl.md are what a pod on a DGX H100 gets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dranet.claims.nccl.gids import as_gid
+from dranet.driver.workload.content import Surroundings, build_content
+from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.device import DeviceKind
+from dranet.model.facts import Address, CharDevice
+from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
+from dranet.model.sandbox import Container, PodSandbox
+from dranet.model.workload import AUTO, GidSlot, NcclWishes, Processor, WorkloadWishes
+from tests.data.layouts import read_layout, take_layout
+
+PAGE = Path(__file__).parents[2] / "docs" / "user" / "nccl.md"
+
+WISHES = WorkloadWishes(
+    NcclWishes(True, True, gid_index=AUTO, cross_nic=AUTO, socket_interface="eth0"), ucx_net_devices=True
+)
+
+
+def build() -> dict[str, str]:
+    """For a pod with two GPUs and the NIC beside each, whose claim lists the NICs the other way round."""
+    machine = [decision.device for decision in take_layout("dgx-h100")]
+    gpus = sorted((d for d in machine if d.kind is DeviceKind.GPU), key=lambda d: d.pci_address)[:2]
+    nics = [
+        next(d for d in machine if d.rdma_device and d.pcie_root == gpu.pcie_root) for gpu in reversed(gpus)
+    ]
+    devices = tuple(
+        PreparedDevice(
+            "rail",
+            "node",
+            nic,
+            plan=AttachPlan(nic.name, (AddAddress(Address(f"10.{rail}.0.5/24")),), f"rail{rail}"),
+            rdma=RdmaAccess((CharDevice("/dev/infiniband/uverbs0", 231, 192),)),
+            workload=WISHES,
+        )
+        for rail, nic in zip((1, 0), nics, strict=True)
+    )
+    record = PreparedClaim(ClaimRef("train", "c", "uid"), PodRef("train", "w-0", "pod"), devices, "boot")
+    gids = {
+        nic.rdma_device: (GidSlot(1, 3, as_gid(f"10.{rail}.0.5/24"), "RoCE v2"),)
+        for rail, nic in zip((1, 0), nics, strict=True)
+    }
+    surroundings = Surroundings(
+        [record], gpus, read_layout("dgx-h100").facts, gids, False, Processor("GenuineIntel", 6, 143)
+    )
+    pod, container = PodSandbox("s", "worker-0", "train", "pod"), Container("c", "trainer", "s")
+    content = build_content(pod, container, WISHES, surroundings)
+    return {**content.files, "environment": "".join(f"{k}={v}\n" for k, v in content.environment)}
+
+
+def test_the_page_shows_what_is_written() -> None:
+    blocks = re.findall(r"```(?:ini|xml|sh)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for name, text in build().items():
+        assert text in blocks, f"{name} is now:\n{text}"

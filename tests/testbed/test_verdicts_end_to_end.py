@@ -1,0 +1,208 @@
+"""Verdicts through the whole driver: said once, whoever knows the GPU and however often the driver starts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from dranet.cluster import paths
+from dranet.testbed.cluster import Testbed
+from dranet.testbed.isolation import WORK_DIR
+from dranet.testbed.node.hardware import load_hardware
+from dranet.testbed.runtimes import stand_in
+
+pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
+
+DEADLINE = 30.0
+SETTLING = 2.0
+VENDOR = "gpu.nvidia.com"
+JsonObject = dict[str, Any]
+
+
+def device_class(name: str, driver: str) -> JsonObject:
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [selector]},
+    }
+
+
+def request(name: str, device_class: str, expression: str = "true", count: int = 1) -> JsonObject:
+    exactly = {
+        "deviceClassName": device_class,
+        "count": count,
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+    return {"name": name, "exactly": exactly}
+
+
+def claim(name: str, *requests: JsonObject) -> JsonObject:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": list(requests)}},
+    }
+
+
+def pod(
+    *claims: str,
+    env: Mapping[str, str] = MappingProxyType({}),
+    limits: Mapping[str, int] = MappingProxyType({}),
+) -> JsonObject:
+    main = {
+        "name": "main",
+        "image": "x",
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "resources": {
+            "claims": [{"name": name} for name in claims],
+            "limits": dict(limits),
+        },
+    }
+    used = [{"name": name, "resourceClaimName": name} for name in claims]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "worker"},
+        "spec": {"resourceClaims": used, "containers": [main]},
+    }
+
+
+CLASSES = [device_class("dranet", "dra.net"), device_class("gpu", VENDOR)]
+RAIL_0 = request("nic", "dranet", 'device.attributes["dra.net"].rdmaDevice == "mlx5_0"')
+RAILS = "device.attributes['dra.net'].?rdmaDevice.orValue('') in " + str(
+    [f"mlx5_{number}" for number in (0, 3, 4, 5, 6, 9, 10, 11)]
+)
+GPU_1 = request("gpu", "gpu", 'device.attributes["resource.kubernetes.io"].pciBusID == "0000:84:00.0"')
+
+
+@asynccontextmanager
+async def a_node(hardware: str = "two-nic", **settings: str) -> AsyncIterator[Testbed]:
+    async with Testbed(load_hardware(hardware), stand_in, WORK_DIR, settings) as testbed:
+        yield testbed
+
+
+async def start(testbed: Testbed) -> None:
+    await testbed.driver.start()
+    await testbed.driver.wait_ready(DEADLINE)
+
+
+async def run_worker(testbed: Testbed, *manifests: JsonObject) -> None:
+    await testbed.apply([*CLASSES, *manifests])
+    async with asyncio.timeout(DEADLINE):
+        await testbed.kubelet.wait_running(testbed.pod_uid("worker"))
+
+
+async def verdicts(testbed: Testbed, name: str) -> list[JsonObject]:
+    found = await testbed.api.get(paths.resource_claim("default", name))
+    return [
+        condition
+        for entry in found["status"].get("devices", ())
+        for condition in entry["conditions"]
+        if condition["type"] == "TopologyAligned"
+    ]
+
+
+async def wait_verdicts(
+    testbed: Testbed, name: str, are_so: Callable[[list[JsonObject]], bool]
+) -> list[JsonObject]:
+    deadline = time.monotonic() + DEADLINE
+    while not are_so(found := await verdicts(testbed, name)):
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+    return found
+
+
+def is_worse(found: list[JsonObject]) -> bool:
+    return [condition["status"] for condition in found] == ["False"]
+
+
+async def restart(testbed: Testbed) -> None:
+    """SIGKILL, a new process, and time for what it must not say: nothing tells when that would have come."""
+    await testbed.driver.kill()
+    await start(testbed)
+    await asyncio.sleep(SETTLING)
+
+
+def status_writes(testbed: Testbed, name: str) -> int:
+    path = paths.resource_claim_status("default", name)
+    return sum(r.method == "PATCH" and r.path == path for r in testbed.server.requests)
+
+
+async def told(testbed: Testbed) -> list[JsonObject]:
+    events = await testbed.fetch_events("worker")
+    return [event for event in events if event["reason"] == "MisalignedTopology"]
+
+
+def test_restarts_take_no_verdict_back_where_another_driver_gave_the_gpu() -> None:
+    async def scenario() -> None:
+        async with a_node(publish_gpus="never") as testbed:
+            await start(testbed)
+            await testbed.add_vendor(VENDOR)
+            await testbed.kubelet.wait_driver(VENDOR)
+            await run_worker(testbed, claim("nic", RAIL_0), claim("gpu", GPU_1), pod("nic", "gpu"))
+            await check_restarts(testbed)
+
+    asyncio.run(scenario())
+
+
+def test_restarts_take_no_verdict_back_where_one_claim_has_both() -> None:
+    async def scenario() -> None:
+        async with a_node(publish_gpus="never") as testbed:
+            await start(testbed)
+            await testbed.add_vendor(VENDOR)
+            await testbed.kubelet.wait_driver(VENDOR)
+            await run_worker(testbed, claim("nic", RAIL_0, GPU_1), pod("nic"))
+            await check_restarts(testbed)
+
+    asyncio.run(scenario())
+
+
+def test_restarts_take_no_verdict_back_where_the_kubelet_alone_knows_the_gpu() -> None:
+    async def scenario() -> None:
+        async with a_node(publish_gpus="never") as testbed:
+            await start(testbed)
+            testbed.kubelet.add_device_plugin("nvidia.com/gpu", ["GPU-2c9b7d53-a1e4-4c68-b0f3-6ad8e1f70084"])
+            worker = pod("nic", env={"NVIDIA_VISIBLE_DEVICES": "all"}, limits={"nvidia.com/gpu": 1})
+            await run_worker(testbed, claim("nic", RAIL_0), worker)
+            await check_restarts(testbed)
+
+    asyncio.run(scenario())
+
+
+async def check_restarts(testbed: Testbed) -> None:
+    (first,) = await wait_verdicts(testbed, "nic", is_worse)
+    writes = status_writes(testbed, "nic")
+    for _ in range(2):
+        await restart(testbed)
+        assert await verdicts(testbed, "nic") == [first]
+    assert status_writes(testbed, "nic") == writes, "nothing new was to be said"
+    (event,) = await told(testbed)
+    assert event["count"] == 1
+    assert event["involvedObject"]["uid"] == testbed.pod_uid("worker")
+
+
+def test_eight_gpus_and_eight_nics_of_one_machine_are_all_aligned() -> None:
+    async def scenario() -> None:
+        async with a_node("dgx-h100") as testbed:
+            await start(testbed)
+            kind = 'device.attributes["dra.net"].type == "{}"'
+            all_of_it = claim(
+                "all",
+                request("gpus", "dranet", kind.format("gpu"), 8),
+                request("nics", "dranet", RAILS, 8),
+            )
+            await run_worker(testbed, all_of_it, pod("all"))
+            found = await wait_verdicts(testbed, "all", lambda now: len(now) == 8)
+            assert {condition["status"] for condition in found} == {"True"}, found
+            assert await told(testbed) == []
+
+    asyncio.run(scenario())
