@@ -18,17 +18,25 @@ from dranet.cli.screen import format_table
 from dranet.testbed.containerd.fetch import ContainerdUnavailable
 from dranet.testbed.isolation import run_isolated
 
-NAMES = ("scan", "hook", "rates", "driver", "rolling_update", "pod_start", "moves")
+NAMES = ("selectors", "scan", "hook", "rates", "driver", "rolling_update", "pod_start", "moves", "explain")
+MODEL = "alignment_model"
+"""Measures nothing and has files of its own, so it runs only where it is named, alone."""
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", nargs="*", choices=(*NAMES, []), help="which to run; default: all")
+    parser.add_argument(
+        "name", nargs="*", choices=(*NAMES, MODEL, []), help="which to run; default: all that measure"
+    )
     parser.add_argument(
         "--output", type=Path, default=RESULTS / "latest.local.json", help="where the JSON goes"
     )
     options = parser.parse_args()
+    if MODEL in options.name:
+        if len(options.name) > 1:
+            parser.error(f"{MODEL} runs alone")
+        return int(import_module(f"benchmarks.{MODEL}.__main__").main())
     options.output.parent.mkdir(parents=True, exist_ok=True)
     names = _choose(options.name or NAMES)
     codes = [

@@ -57,16 +57,20 @@ def decode_configs(selections: Sequence[tuple[Selection, DeviceKind]]) -> tuple[
     Raises:
         ClaimError: InvalidConfig, with every problem of every config, each named once.
     """
+    configs, problems = inspect_configs(selections)
+    if problems:
+        raise ClaimError("; ".join(problems), reason=Reason.INVALID_CONFIG)
+    return configs
+
+
+def inspect_configs(
+    selections: Sequence[tuple[Selection, DeviceKind]],
+) -> tuple[tuple[NetworkConfig, ...], list[str]]:
+    """As :func:`decode_configs`, with the problems as lines; without any the configs count."""
     for_links = {i for selection, kind in selections if kind is not _GPU for i in _indexes(selection)}
     decoded = [_decode(selection, kind is _GPU, for_links) for selection, kind in selections]
-    _refuse(problem for _, problems in decoded for problem in problems)
-    return tuple(config for config, _ in decoded)
-
-
-def _refuse(problems: Iterable[str]) -> None:
-    unique = list(dict.fromkeys(problems))
-    if unique:
-        raise ClaimError("; ".join(unique), reason=Reason.INVALID_CONFIG)
+    problems = dict.fromkeys(problem for _, problems in decoded for problem in problems)
+    return tuple(config for config, _ in decoded), list(problems)
 
 
 def _indexes(selection: Selection) -> Sequence[int]:

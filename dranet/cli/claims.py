@@ -22,7 +22,8 @@ from dranet.cli.screen import (
 )
 from dranet.errors import StoreError
 from dranet.kernel.boot import read_boot_id
-from dranet.model.plan import DhcpLease
+from dranet.model.cpus import format_cpu_list
+from dranet.model.plan import CpuState, DhcpLease, SetCpuLocality, Step
 
 _DESCRIPTION = """\
 Show the claims that are prepared on this node, where their devices are, and
@@ -212,6 +213,20 @@ def _iter_device(seen: SeenDevice) -> Iterator[str]:
         yield f"steps    {', '.join(step.step for step in plan.steps)}"
     if plan is not None and plan.lease is not None:
         yield f"lease    {_lease(plan.lease)} of {plan.lease.server}"
+    if plan is not None and plan.cpus is not None:
+        yield from _iter_cpus(plan.steps, plan.cpus)
+
+
+def _iter_cpus(steps: Sequence[Step], before: CpuState) -> Iterator[str]:
+    """Which work for the device in the pod, and which did before."""
+    for step in steps:
+        if isinstance(step, SetCpuLocality):
+            asked = [name for name in ("irq", "xps", "rps") if getattr(step, name)]
+            yield f"cpus     {format_cpu_list(step.cpus)} ({', '.join(asked)})"
+    places = Counter(before.irqs.values())
+    if places:
+        were = ", ".join(f"{count} on {cpus}" for cpus, count in places.items())
+        yield f"         interrupts before: {were}"
 
 
 _WHERE = {

@@ -46,6 +46,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "changed",
     )
     add_look_flags(parser, ("driver_name", "node_name"))
+    parser.epilog = (
+        "GPUs: with publish_gpus auto they are listed as offered. Whether somebody else serves them, so that "
+        "they are left to it, is known to the running driver, which asks the API server (/readyz?verbose)."
+    )
     parser.set_defaults(run=run)
 
 

@@ -13,9 +13,17 @@ from pathlib import Path
 
 from dranet.cli.main import main
 
-PAGES = ("topology.md",)
+PAGES = ("claim-new.md", "explain.md", "topology.md", "validate.md")
 PICTURES = {"topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
 """File below ``docs/user`` -> the command that draws it."""
+_DGX, _AZURE = "--facts tests/data/dgx-h100/capture.json", "--facts tests/data/azure-nd-h100-v5/capture.json"
+MANIFESTS = {
+    "dgx-h100/one-gpu-one-nic.yaml": f"claim new {_DGX}",
+    "dgx-h100/two-gpus-two-nics.yaml": f"claim new --gpus 2 --nics 2 {_DGX}",
+    "dgx-h100/whole-node.yaml": f"claim new --gpus 8 --nics 8 {_DGX}",
+    "azure-nd-h100-v5/one-gpu-one-nic.yaml": f"claim new {_AZURE}",
+}
+"""File below ``examples`` -> the command that writes it."""
 
 _BLOCK = re.compile(r"^```\n\$ dranet ([^\n]*)\n.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -33,15 +41,19 @@ def print_out(command: str) -> str:
     """
     with redirect_stdout(io.StringIO()) as printed:
         code = main(command.split())
-    if code:
+    if code and not printed.getvalue():  # with a print-out it has found what it was asked to look for
         raise RuntimeError(f"dranet {command} ended with {code}")
     return printed.getvalue()
 
 
 def write_examples(folder: Path) -> None:
-    """Bring pages and pictures in ``docs/user`` up to date."""
+    """Bring pages and pictures in ``docs/user``, and the manifests in ``examples``, up to date."""
     for name in PAGES:
         page = folder / name
         page.write_text(fill_page(page.read_text(encoding="utf-8")), encoding="utf-8")
     for name, command in PICTURES.items():
         (folder / name).write_text(print_out(command), encoding="utf-8")
+    for name, command in MANIFESTS.items():
+        file = folder.parents[1] / "examples" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(print_out(command), encoding="utf-8")

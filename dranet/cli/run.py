@@ -49,6 +49,8 @@ def default_text(default: object) -> str:
     """A setting's default as one would type it; empty where there is none."""
     if default in ("", None, ()):
         return ""
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 

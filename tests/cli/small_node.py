@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dranet.model.facts import (
     Address,
+    CharDevice,
     Gpu,
     Host,
     Link,
@@ -91,7 +92,7 @@ SMALL = NodeFacts(
             ports=(RdmaPort(1, "ACTIVE", "Ethernet", "400 Gb/sec (4X NDR)", ("rail0",)),),
         ),
     ),
-    gpus=(Gpu(GPU, "nvidia", "NVIDIA H100 80GB HBM3"),),
+    gpus=(Gpu(GPU, "nvidia", "NVIDIA H100 80GB HBM3", char_devices=(CharDevice("/dev/nvidia0", 195, 0),)),),
     default_routes=(Route("0.0.0.0/0", gateway="10.0.0.254", ifindex=2),),
     numa_nodes=(NumaNode(0, "0-3", (10, 21)), NumaNode(1, "4-7", (21, 10))),
     host=Host("node-1", product="ACME Box 9000"),

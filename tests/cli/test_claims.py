@@ -18,7 +18,7 @@ import pytest
 from dranet.cli.claims_look import look
 from dranet.cli.main import main
 from dranet.errors import StoreError
-from dranet.model.plan import RECORD_VERSION, DhcpLease
+from dranet.model.plan import RECORD_VERSION, CpuState, DhcpLease, SetCpuLocality
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import Bench, sandbox
 from tests.namespaces import Namespace
@@ -124,7 +124,11 @@ def test_a_claim_is_found_by_name_uid_or_pod_with_all_that_is_known(
     (device,) = record.devices
     assert device.plan is not None
     lease = DhcpLease("10.0.0.5/24", "10.0.0.1", "02:00", "02:01", time.time(), 3600, 1800, 3000)
-    leased = replace(device, plan=replace(device.plan, lease=lease))
+    near = SetCpuLocality((0,), rps=True)
+    cpus = CpuState({"30": "0-7", "31": "0-7", "32": "4"}, {"rx-0/rps_cpus": "0"})
+    leased = replace(
+        device, plan=replace(device.plan, steps=(*device.plan.steps, near), lease=lease, cpus=cpus)
+    )
     bench.store.put(replace(record, devices=(leased,)))
     assert bench.run_sandbox(sandbox(pod))
     for name in ("training", "default/training", "pod-uid"):
@@ -134,6 +138,7 @@ def test_a_claim_is_found_by_name_uid_or_pod_with_all_that_is_known(
         assert f"namespace  {pod.path}" in out
         assert "link     eth1 -> net1, now: in the pod" in out
         assert "lease    10.0.0.5/24 (3" in out
+        assert "cpus     0 (rps)\n             interrupts before: 2 on 0-7, 1 on 4\n" in out
     code, _, err = show("nobody")
     assert (code, "no claim nobody" in err) == (1, True)
 

@@ -197,7 +197,7 @@ def test_the_names_in_a_slice_follow_the_settings(dranet: Dranet, small: str) ->
 
 
 def test_the_settings_that_shape_the_inventory_are_flags(dranet: Dranet, small: str) -> None:
-    done = dranet("devices", "--facts", small, "--publish-gpus", "false", "-o", "json")
+    done = dranet("devices", "--facts", small, "--publish-gpus", "never", "-o", "json")
     assert "gpu" not in {row["kind"] for row in json.loads(done.stdout)}
 
 
@@ -501,7 +501,7 @@ def test_somebody_who_looks_on_is_told_within_a_second(
 
 def test_looking_again_takes_the_same_settings(tmp_path: Path) -> None:
     capture = write_capture(tmp_path / "c.json")
-    eye = Eye(argparse.Namespace(facts=capture, publish_gpus="false"))
+    eye = Eye(argparse.Namespace(facts=capture, publish_gpus="never"))
     first = [(device.name, device.kind) for device in eye.look().offered]
     assert first
     assert DeviceKind.GPU not in {kind for _, kind in first}

@@ -47,6 +47,7 @@ NEEDED_BELOW: dict[str, dict[str, Any]] = {
     "routes[].": {"routes": {"destination": "10.0.0.0/8", "gateway": "10.0.0.1"}},
     "policy.rules[].": {"policy": {"rules": {"field": "routes", "expression": "true"}}},
     "interface.type": {"interface": {"type": "macvlan"}},
+    "nccl.": {"nccl": {"configFile": True}},
 }
 
 

@@ -27,7 +27,8 @@ MANIFESTS = {
     "README.md": read_readme(),
     **{
         str(path.relative_to(REPOSITORY)): path.read_text()
-        for path in (REPOSITORY / "examples").glob("*.yaml")
+        for pattern in ("*.yaml", "dgx-h100/*.yaml")  # the hardware of the scenario
+        for path in (REPOSITORY / "examples").glob(pattern)
     },
 }
 

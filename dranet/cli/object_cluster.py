@@ -1,0 +1,112 @@
+"""The objects of a live cluster, with the rights of the user who asks."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dranet.cluster import paths
+from dranet.cluster.client import ApiClient
+from dranet.cluster.lists import fetch_snapshot
+from dranet.errors import ClusterError, Reason, SettingsError
+
+_COLLECTIONS: Mapping[str, Callable[[str], str]] = {
+    "ResourceSlice": lambda _: paths.RESOURCE_SLICES,
+    "DeviceClass": lambda _: paths.DEVICE_CLASSES,
+    "ResourceClaim": lambda _: paths.resource_claims(),
+    "ResourceClaimTemplate": paths.resource_claim_templates,
+    "Pod": paths.pods,
+    "Node": lambda _: paths.NODES,
+}
+"""The path of each kind, for a namespace or all. Claims of all namespaces have devices."""
+
+_TAINT_RULES = tuple(
+    f"/apis/resource.k8s.io/{version}/devicetaintrules" for version in ("v1", "v1beta2", "v1alpha3")
+)
+"""Served by few clusters, each in a version of its time."""
+
+_NO_V1 = "the cluster serves no resource.k8s.io/v1, which takes Kubernetes 1.34"
+_WITHOUT_A_CLUSTER = "or without asking the cluster yourself: kubectl get ... -A -o json | dranet ... -f -"
+_FROM_FILES = "objects can also come from files: -f FILE, or --facts CAPTURE"
+
+Found = tuple[str, dict[str, Any]]
+"""Where it was found, in words, and the object."""
+
+
+def fetch(options: argparse.Namespace, kinds: Sequence[str]) -> list[Found]:
+    """All objects of these kinds."""
+    return asyncio.run(_fetch(_make_client(options), kinds, getattr(options, "namespace", "")))
+
+
+def _make_client(options: argparse.Namespace) -> ApiClient:
+    file = _find_kubeconfig(options.kubeconfig)
+    if file is None:
+        return _make_client_in_pod()
+    try:
+        return ApiClient.from_kubeconfig(file, context=options.context, user_agent="dranet-cli")
+    except SettingsError as error:
+        hint = "; ".join(filter(None, (error.hint, _WITHOUT_A_CLUSTER)))
+        raise SettingsError(error.message, hint=hint) from error
+
+
+def _make_client_in_pod() -> ApiClient:
+    try:
+        return ApiClient.from_in_cluster()
+    except SettingsError as error:
+        raise SettingsError(
+            "no cluster to ask: neither --kubeconfig nor $KUBECONFIG nor ~/.kube/config names one, and this "
+            "is no pod with a service account",
+            hint=_FROM_FILES,
+        ) from error
+
+
+def _find_kubeconfig(given: str) -> Path | None:
+    """As kubectl looks for it, but of several in ``KUBECONFIG`` the first that exists."""
+    if given:
+        return Path(given).expanduser()
+    named = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
+    for file in (*named, Path("~/.kube/config").expanduser()):
+        if file.exists():
+            return file
+    if named:
+        raise SettingsError(f"KUBECONFIG: {named[0]} does not exist", hint=_FROM_FILES)
+    return None
+
+
+async def _fetch(client: ApiClient, kinds: Sequence[str], namespace: str) -> list[Found]:
+    async with client:
+        source = f"the cluster at {client.url}"
+        bodies: list[dict[str, Any]] = []
+        for kind in kinds:
+            if kind == "DeviceTaintRule":
+                bodies += await _list_taint_rules(client)
+            else:
+                bodies += await _list(client, _COLLECTIONS[kind](namespace))
+        return [(source, body) for body in bodies]
+
+
+async def _list(client: ApiClient, path: str) -> tuple[dict[str, Any], ...]:
+    try:
+        return (await fetch_snapshot(client, path)).items
+    except ClusterError as error:
+        if error.reason is Reason.API_NOT_FOUND:
+            raise ClusterError(_NO_V1, status=error.status, reason=error.reason) from error
+        if error.reason is not Reason.API_FORBIDDEN:
+            raise
+        hint = "; ".join(filter(None, (error.hint, _WITHOUT_A_CLUSTER)))
+        raise ClusterError(error.message, status=error.status, reason=error.reason, hint=hint) from error
+
+
+async def _list_taint_rules(client: ApiClient) -> tuple[dict[str, Any], ...]:
+    """None where the cluster has no such kind."""
+    for path in _TAINT_RULES:
+        try:
+            return (await fetch_snapshot(client, path)).items
+        except ClusterError as error:
+            if error.reason is not Reason.API_NOT_FOUND:
+                raise
+    return ()

@@ -1,0 +1,180 @@
+"""Which types the fields of an object must have that an allocation looks at: an API server would have refused
+the rest, and a file was never there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_ANY_KEY = "*"
+Shape = Any
+"""A type, a tuple of types, ``[shape]`` for a list, or keys with their shapes: ``!`` at the end of a key is
+required, ``*`` is any key."""
+
+_REQUIREMENT = {"key!": str, "operator!": str, "values": [str]}
+_SELECTOR = {
+    "nodeSelectorTerms!": [{"matchExpressions": [_REQUIREMENT], "matchFields": [_REQUIREMENT]}],
+}
+_AMOUNT = (str, int, float)
+_TAINT = {"key!": str, "effect!": str, "value": str, "timeAdded": str}
+_ATTRIBUTE = {
+    "int": int, "bool": bool, "string": str, "version": str,
+    "ints": [int], "bools": [bool], "strings": [str], "versions": [str],
+}  # fmt: skip
+_RANGE = {"min": _AMOUNT, "max": _AMOUNT, "step": _AMOUNT}
+_POLICY = {"default": _AMOUNT, "validValues": [_AMOUNT], "validRange": _RANGE}
+_COUNTERS = {_ANY_KEY: {"value!": _AMOUNT}}
+_DEVICE = {
+    "name!": str,
+    "attributes": {_ANY_KEY: _ATTRIBUTE},
+    "capacity": {_ANY_KEY: {"value!": _AMOUNT, "requestPolicy": _POLICY}},
+    "consumesCounters": [{"counterSet!": str, "counters": _COUNTERS}],
+    "taints": [_TAINT],
+    "allowMultipleAllocations": bool,
+    "nodeName": str,
+    "nodeSelector": _SELECTOR,
+    "allNodes": bool,
+    "bindsToNode": bool,
+    "bindingConditions": [str],
+    "bindingFailureConditions": [str],
+}
+_SLICE = {
+    "driver!": str,
+    "pool!": {"name!": str, "generation": int, "resourceSliceCount!": int},
+    "nodeName": str,
+    "nodeSelector": _SELECTOR,
+    "allNodes": bool,
+    "perDeviceNodeSelection": bool,
+    "sharedCounters": [{"name!": str, "counters": _COUNTERS}],
+    "devices": [_DEVICE],
+}
+_SELECTORS = [{"cel!": {"expression!": str}}]
+_CONFIG = {"requests": [str], "opaque": {"driver": str}}
+_CLASS = {"selectors": _SELECTORS, "config": [_CONFIG], "extendedResourceName": str}
+_TOLERATION = {"key": str, "operator": str, "value": str, "effect": str, "tolerationSeconds": int}
+_EXACTLY = {
+    "deviceClassName!": str,
+    "selectors": _SELECTORS,
+    "allocationMode": str,
+    "count": int,
+    "adminAccess": bool,
+    "tolerations": [_TOLERATION],
+    "capacity": {"requests": {_ANY_KEY: _AMOUNT}},
+}
+_REQUEST = {"name!": str, "exactly": _EXACTLY, "firstAvailable": [{"name!": str, **_EXACTLY}]}
+_CONSTRAINT = {"requests": [str], "matchAttribute": str, "distinctAttribute": str}
+_CLAIM_SPEC = {"devices": {"requests": [_REQUEST], "constraints": [_CONSTRAINT], "config": [_CONFIG]}}
+_RESULT = {
+    "request!": str, "driver!": str, "pool!": str, "device!": str, "adminAccess": bool, "shareID": str,
+    "consumedCapacity": {_ANY_KEY: _AMOUNT},
+}  # fmt: skip
+_CLAIM_STATUS = {
+    "allocation": {"devices": {"results": [_RESULT]}, "nodeSelector": _SELECTOR},
+    "reservedFor": [{"resource!": str, "name!": str, "uid": str}],
+}
+_METADATA = {
+    "name": str, "generateName": str, "namespace": str, "uid": str,
+    "labels": {_ANY_KEY: str}, "annotations": {_ANY_KEY: str},
+    "ownerReferences": [{"kind!": str, "name!": str, "uid": str}],
+}  # fmt: skip
+_POD_CLAIM = {"name!": str, "resourceClaimName": str, "resourceClaimTemplateName": str}
+_CONTAINER = {
+    "name!": str,
+    "resources": {
+        "requests": {_ANY_KEY: _AMOUNT},
+        "limits": {_ANY_KEY: _AMOUNT},
+        "claims": [{"name!": str, "request": str}],
+    },
+}
+_AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _SELECTOR}}
+_POD_SPEC = {
+    "affinity": _AFFINITY,
+    "tolerations": [_TOLERATION],
+    "resourceClaims": [_POD_CLAIM],
+    "containers": [_CONTAINER],
+    "initContainers": [_CONTAINER],
+    "nodeName": str,
+    "nodeSelector": {_ANY_KEY: str},
+    "schedulingGates": [{"name!": str}],
+}
+_POD_STATUS = {
+    "phase": str,
+    "resourceClaimStatuses": [{"name!": str, "resourceClaimName": str}],
+    "extendedResourceClaimStatus": {"resourceClaimName": str},
+}
+_NODE_SPEC = {"unschedulable": bool, "taints": [{"key!": str, "effect!": str, "value": str}]}
+_TAINT_RULE = {
+    "deviceSelector": {"driver": str, "pool": str, "device": str},
+    "taint!": _TAINT,
+}
+
+_SHAPES: Mapping[str, Shape] = {
+    "ResourceSlice": {"spec!": _SLICE},
+    "DeviceClass": {"spec": _CLASS},
+    "ResourceClaim": {"spec!": _CLAIM_SPEC, "status": _CLAIM_STATUS},
+    "ResourceClaimTemplate": {"spec!": {"metadata": _METADATA, "spec!": _CLAIM_SPEC}},
+    "Pod": {"spec!": _POD_SPEC, "status": _POD_STATUS},
+    "Node": {"spec": _NODE_SPEC},
+    "DeviceTaintRule": {"spec!": _TAINT_RULE},
+}
+_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_MAX_SHOWN = 60
+
+
+def without_nulls(value: Any) -> Any:
+    """As the API server keeps it: a field that is null is absent. Parameters of drivers stay as they are.
+
+    Raises:
+        ValueError: text that is none: JSON can spell half a character.
+    """
+    if isinstance(value, str) and not value.isascii():
+        value.encode()
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        without_nulls(key): item if key == "parameters" else without_nulls(item)
+        for key, item in value.items()
+        if item is not None
+    }
+
+
+def find_fault(body: Mapping[str, Any]) -> str:
+    """The first field of the object that has no shape for it, and why; empty if all fit."""
+    return _fault({"metadata!": _METADATA, **_SHAPES[body["kind"]]}, body, "")
+
+
+def _fault(shape: Shape, value: Any, place: str) -> str:
+    if isinstance(shape, dict):
+        return _fault_of_mapping(shape, value, place)
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return f"{place} must be a list"
+        faults = (_fault(shape[0], item, f"{place}[{number}]") for number, item in enumerate(value))
+        return next(filter(None, faults), "")
+    types = shape if isinstance(shape, tuple) else (shape,)
+    if isinstance(value, types) and not (isinstance(value, bool) and bool not in types):
+        return ""
+    return f"{place} must be {' or '.join(_NAMES[t] for t in types[:2])}, not {str(value)[:_MAX_SHOWN]!r}"
+
+
+def _fault_of_mapping(shape: Mapping[str, Shape], value: Any, place: str) -> str:
+    if not isinstance(value, dict):
+        return f"{place} must be a mapping"
+    for key, inner in shape.items():
+        name = key.removesuffix("!")
+        if key == _ANY_KEY:
+            faults = (_fault(inner, item, f"{place}[{name}]") for name, item in value.items())
+            fault = next(filter(None, faults), "")
+        elif value.get(name) is None:
+            fault = f"{_join(place, name)} is missing" if key.endswith("!") else ""
+        else:
+            fault = _fault(inner, value[name], _join(place, name))
+        if fault:
+            return fault
+    return ""
+
+
+def _join(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name

@@ -1,0 +1,122 @@
+"""``dranet validate``: what is wrong with claims, templates, classes and pods, before they are applied."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable
+
+from dranet.claims.lint import RULES, Key, Scope, Severity, key_of, read_devices
+from dranet.cli.look import SHAPING_SETTINGS
+from dranet.cli.objects import (
+    ClusterObjects,
+    JsonObject,
+    add_cluster_flags,
+    capture_slices,
+    fetch_live,
+    load_files,
+)
+from dranet.cli.run import add_settings_flags, read_settings
+from dranet.cli.screen import find_screen, never_fail_to_print, print_document
+from dranet.cli.validate_report import Report, inspect, is_unicode
+from dranet.cli.validate_text import draw_reports, to_document
+from dranet.errors import SettingsError
+
+EXIT_FOUND = 1
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "validate",
+        help="find mistakes in claims, templates, classes and pods before they are applied",
+        description="Look for mistakes in ResourceClaims, ResourceClaimTemplates, DeviceClasses and Pods, "
+        "and in whatever has a pod template (Deployment, Job, JobSet, LeaderWorkerSet ...). Reads only. Exit "
+        "status: 0 nothing wrong, 1 an error was found, 2 bad arguments or unreadable files.",
+        usage="%(prog)s FILE... [-f FILE] [--facts FILE] [--live] [--strict] [-o json] [settings]",
+    )
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="YAML or JSON; - is standard input; a folder"
+    )
+    parser.add_argument(
+        "-f",
+        "--with",
+        dest="also",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="objects to know of (classes, slices, claims), not to look for mistakes in; may be repeated",
+    )
+    parser.add_argument(
+        "--facts",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="try selectors on the devices of a capture (dranet capture), too; may be repeated",
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="know what the cluster has; without FILE, look for mistakes in it",
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings, too")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", metavar="FORM", help="json"
+    )
+    add_cluster_flags(parser.add_argument_group("cluster", "for --live"))
+    group = parser.add_argument_group("settings", "as for dranet run: which devices a capture has with them")
+    add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, look, and tell."""
+    never_fail_to_print()
+    if not options.files and not options.live:
+        raise SettingsError("nothing to look at: name a file", hint="or --live for what is in the cluster")
+    settings = read_settings(options)
+    given = load_files(options.files, check=False, others=True) if options.files else None
+    known = [load_files(options.also)] if options.also else []
+    known += [capture_slices(options.facts, settings)] if options.facts else []
+    known += [fetch_live(options)] if options.live else []
+    judged = given if given is not None else known[-1]
+    scope = build_scope([judged, *known], settings.driver_name, is_live=options.live)
+    reports = inspect(judged, scope)
+    if options.output == "json":
+        print_document(to_document(reports, len(scope.devices)))
+    else:
+        print("\n".join(draw_reports(reports, len(scope.devices), find_screen())))
+    return _exit_code(reports, options.strict)
+
+
+def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool = False) -> Scope:
+    """What all of them together know; of two of one name the first counts."""
+    from dranet.cli.object_shapes import find_fault
+
+    whole = ClusterObjects()
+    for objects in known:
+        whole = whole | objects
+    sound = {id(body): is_unicode(body) and not find_fault(body) for body in whole}
+
+    def by_key(bodies: list[JsonObject]) -> dict[Key, JsonObject]:
+        return {key_of(body): body for body in reversed(bodies) if sound[id(body)]}
+
+    return Scope(
+        driver=driver,
+        classes={key.name: body for key, body in by_key(whole.classes).items()},
+        claims=by_key(whole.claims),
+        templates=by_key(whole.templates),
+        devices=read_devices(body for body in whole.slices if sound[id(body)]),
+        is_live=is_live,
+    )
+
+
+def _exit_code(reports: Iterable[Report], strict: bool) -> int:
+    found = Counter(finding.severity for report in reports for finding in report.findings)
+    return EXIT_FOUND if found[Severity.ERROR] or (strict and found[Severity.WARNING]) else 0
+
+
+def describe_rules() -> str:
+    """The table of ``docs/user/validate.md``."""
+    rows = [f"| `{rule.name}` | {rule.severity} | {rule.finds} | {rule.why} |" for rule in RULES]
+    return "\n".join(("| rule | | finds | what comes of it |", "|---|---|---|---|", *rows))

@@ -1,0 +1,55 @@
+"""What somebody asks ``claim new`` for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_RESULTS = 32
+"""Devices in one claim (``resource.k8s.io/v1``)."""
+MAX_ENTRIES = 32
+"""Requests, constraints and configs in one claim."""
+MAX_ALTERNATIVES = 8
+"""Alternatives in one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Devices for each pod, and the names of what is written."""
+
+    gpus: int = 1
+    nics: int = 1
+    per_node: bool = False
+    """All GPUs and NICs of a node, whatever their numbers."""
+    rails: bool = False
+    """One request for each NIC, the same NIC in the same place in every pod."""
+    rdma: bool | None = None
+    """``None``: RDMA where the nodes have it."""
+    name: str = ""
+    namespace: str = ""
+    gpu_class: str = ""
+    """DeviceClass of the GPUs; empty: the vendor's usual one, or one of ours."""
+    nic_class: str = ""
+    image: str = "trainer"
+
+    @property
+    def title(self) -> str:
+        """``2 GPUs and 1 NIC``."""
+        return f"{count(self.gpus, 'GPU')} and {count(self.nics, 'NIC')}" if self.gpus else self.nic_title
+
+    @property
+    def nic_title(self) -> str:
+        return count(self.nics, "NIC")
+
+    @property
+    def default_name(self) -> str:
+        """What the template is called where nobody says."""
+        ending = "-rails" if self.rails else ""
+        if self.per_node:
+            return f"whole-node{ending}"
+        gpus = f"{self.gpus}-gpu-" if self.gpus else ""
+        return f"{gpus}{self.nics}-nic{ending}"
+
+
+def count(number: int, word: str) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,201 @@
+"""What explain says is true: its verdict, each reason for which a device was removed, and each near miss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from dranet.allocation.allocator import ClusterDevices
+from dranet.allocation.explain import World, explain
+from dranet.allocation.explain_misses import Miss
+from dranet.allocation.explain_obstacles import Case, InUseBy
+from dranet.allocation.explain_story import NodeStory, Note, RequestStory, Step
+from dranet.allocation.explain_subject import Subject, WantedClaim, with_label
+from dranet.allocation.explanation import Explanation, Verdict
+from dranet.allocation.nodes import Node
+from dranet.allocation.outcome import Removal
+from tests.allocation import worlds
+from tests.allocation.brute_force import BruteForce
+from tests.allocation.brute_force import World as BruteWorld
+from tests.allocation.test_against_brute_force import THOROUGH, by_brute_force, situations
+
+pytestmark = pytest.mark.timeout(900)
+"""Thousands of searches in three tests, on a machine that may be busy."""
+
+Json = dict[str, Any]
+NODE_BODY = {"metadata": {"name": worlds.NODE}}
+VERDICTS = {
+    "allocated": Verdict.POSSIBLE,
+    "unsatisfied": Verdict.IMPOSSIBLE,
+    "pool invalid": Verdict.IMPOSSIBLE,
+    "broke off": Verdict.BROKEN,
+}
+
+
+def explain_situation(situation: Json) -> Explanation:
+    classes = [{"metadata": {"name": name}, **body} for name, body in worlds.CLASSES.items()]
+    claims = tuple(WantedClaim(claim) for claim in situation["claims"])
+    world = World(
+        situation["slices"],
+        classes,
+        situation["allocated"],
+        [NODE_BODY],
+        situation["rules"],
+        only_node=worlds.NODE,
+    )
+    return explain(Subject("pod", "n/p", claims), world)
+
+
+@settings(THOROUGH, max_examples=1000)
+@given(situations(failing=True))
+def test_the_verdict_is_that_of_an_allocator_that_tries_everything(situation: Json) -> None:
+    explanation = explain_situation(situation)
+    ending = by_brute_force(situation).run()[0]
+
+    assert explanation.verdict is VERDICTS[ending]
+    assert explanation.headline
+
+
+@settings(THOROUGH, max_examples=1000)
+@given(situations(failing=True))
+def test_every_removal_is_true_by_itself(situation: Json) -> None:
+    (group,) = explain_situation(situation).groups
+    facts = Facts(situation, group.story)
+    for request in group.story.requests:
+        every = [*request.left, *(note.id for step in request.steps for note in step.devices)]
+        assert len(every) == request.seen
+        for step in request.steps:
+            for note in step.devices:
+                assert facts.holds(request, step, note), (request.name, step, note)
+
+
+@settings(THOROUGH, max_examples=500)
+@given(situations(failing=False))
+def test_a_near_miss_can_really_be_had_without_its_obstacle(situation: Json) -> None:
+    (group,) = explain_situation(situation).groups
+    for miss in group.misses:
+        assert play_without(miss, situation)[0] == "allocated", miss.text
+
+
+def play_without(miss: Miss, situation: Json) -> tuple[Any, ...]:
+    """By brute force, from raw objects in which the obstacle is not there."""
+    taken = set(miss.obstacle.devices) if isinstance(miss.obstacle, InUseBy) else set()
+    allocated = [_without_results(claim, taken) for claim in situation["allocated"]]
+    cluster = ClusterDevices(situation["slices"], worlds.CLASSES, taint_rules=situation["rules"])
+    claims = tuple(with_label(claim) for claim in situation["claims"])
+    case = miss.obstacle.without(Case(claims, Node(worlds.NODE, {}), cluster))
+    world = BruteWorld(
+        case.cluster.slices,
+        case.cluster.classes,
+        allocated,
+        situation["rules"],
+        worlds.NODE,
+        worlds.PREDICATES,
+    )
+    return BruteForce(world, list(case.claims)).run()
+
+
+def _without_results(claim: Json, devices: set[tuple[str, str, str]]) -> Json:
+    results = claim["status"]["allocation"]["devices"]["results"]
+    kept = [r for r in results if (r["driver"], r["pool"], r["device"]) not in devices]
+    return {**claim, "status": {"allocation": {"devices": {"results": kept}}}}
+
+
+@dataclass
+class Facts:
+    """Asks the raw objects whether a device is what the story says of it."""
+
+    situation: Json
+    story: NodeStory
+
+    def holds(self, request: RequestStory, step: Step, note: Note) -> bool:
+        match step.removal:
+            case Removal.CLASS_SELECTOR | Removal.REQUEST_SELECTOR:
+                return not worlds.PREDICATES[step.expression](note.id[0], self.body(note))
+            case Removal.IN_USE:
+                return note.id in self.had_alone()
+            case Removal.TAINT:
+                return self.is_tainted(request, step, note)
+            case Removal.CONSTRAINT:
+                return self.breaks(request, step, note)
+            case Removal.POOL_INCOMPLETE | Removal.POOL_INVALID:
+                return any(pool == "/".join(note.id[:2]) and defect for pool, _, defect in self.story.pools)
+            case Removal.TAKEN:
+                return any(given.id == note.id for given in self.story.given)
+            case Removal.FAILED:
+                return self.fails(request, note)
+            case Removal.CAPACITY:
+                return "capacity" in self.body(note) or "capacity" in self.option(request)
+            case Removal.COUNTERS:
+                return "consumesCounters" in self.body(note)
+        return step.removal is not Removal.NOT_ON_NODE
+
+    def body(self, note: Note) -> Json:
+        """Of the newest generation that has it."""
+        found = [
+            (entry["spec"]["pool"]["generation"], body)
+            for entry in self.situation["slices"]
+            if (entry["spec"]["driver"], entry["spec"]["pool"]["name"]) == note.id[:2]
+            for body in entry["spec"]["devices"]
+            if body["name"] == note.id[2]
+        ]
+        newest: Json = max(found, key=lambda pair: pair[0])[1]
+        return newest
+
+    def option(self, request: RequestStory) -> Json:
+        claim = next(c for c in self.situation["claims"] if f"n/{c['metadata']['name']}" == request.claim)
+        base, _, sub = request.name.partition("/")
+        body: Json = next(r for r in claim["spec"]["devices"]["requests"] if r["name"] == base)
+        return next(s for s in body["firstAvailable"] if s["name"] == sub) if sub else body["exactly"]
+
+    def had_alone(self) -> set[tuple[str, str, str]]:
+        return {
+            (r["driver"], r["pool"], r["device"])
+            for claim in self.situation["allocated"]
+            for r in claim["status"]["allocation"]["devices"]["results"]
+            if not r.get("adminAccess") and not r.get("shareID")
+        }
+
+    def is_tainted(self, request: RequestStory, step: Step, note: Note) -> bool:
+        assert step.taint is not None
+        own = [(t["key"], t["effect"]) for t in self.body(note).get("taints", ())]
+        added = [(r["spec"]["taint"]["key"], r["spec"]["taint"]["effect"]) for r in self.situation["rules"]]
+        keys = {t.get("key", "") for t in self.option(request).get("tolerations", ())}
+        known = (step.taint.key, step.taint.effect) in (*own, *added)
+        return known and step.taint.effect != "None" and not keys & {"", step.taint.key}
+
+    def breaks(self, request: RequestStory, step: Step, note: Note) -> bool:
+        """The device lacks the attribute, or some device chosen before has another (or the same) value."""
+        claim = next(c for c in self.situation["claims"] if f"n/{c['metadata']['name']}" == request.claim)
+        constraint = claim["spec"]["devices"]["constraints"][step.index]
+        attribute = constraint.get("matchAttribute") or constraint["distinctAttribute"]
+        mine = _values(note.id, self.body(note), attribute)
+        if mine is None:
+            return True
+        before = [given.id for given in self.story.given if given.claim == request.claim]
+        before += [device for device in request.left if device != note.id]
+        others = [_values(device, self.body(Note(device)), attribute) or set() for device in before]
+        if "distinctAttribute" in constraint:
+            return any(mine & other for other in others)
+        return not set.intersection(mine, *others) if others else False
+
+    def fails(self, request: RequestStory, note: Note) -> bool:
+        try:
+            for entry in self.option(request).get("selectors", ()):
+                worlds.PREDICATES[entry["cel"]["expression"]](note.id[0], self.body(note))
+        except KeyError:
+            return True
+        return bool(note.text)
+
+
+def _values(device: tuple[str, str, str], body: Json, attribute: str) -> set[tuple[str, Any]] | None:
+    attributes = body.get("attributes", {})
+    domain, _, short = attribute.partition("/")
+    value = attributes.get(attribute, attributes.get(short) if domain == device[0] else None)
+    if value is None:
+        return None
+    ((kind, content),) = value.items()
+    return {(kind.removesuffix("s"), item) for item in (content if kind.endswith("s") else [content])}

@@ -1,0 +1,199 @@
+"""``dranet claim new``: what is printed, where the hardware comes from, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dranet
+from dranet.cli.examples import MANIFESTS, print_out
+from dranet.cli.main import main
+from tests.data.layouts import LAYOUTS, capture_file
+
+REPOSITORY = Path(dranet.__file__).parents[1]
+CaptureFixture = pytest.CaptureFixture[str]
+
+
+def run(capsys: CaptureFixture, *arguments: str) -> tuple[int, str, str]:
+    code = main(["claim", "new", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def facts(layout: str) -> tuple[str, str]:
+    return "--facts", str(capture_file(layout))
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    return [entry for entry in yaml.safe_load_all(text) if entry]
+
+
+def test_the_yaml_is_what_kubectl_applies_with_the_reasons_above(capsys: CaptureFixture) -> None:
+    code, text, error = run(capsys, *facts("dgx-h100"))
+
+    assert (code, error) == (0, "")
+    assert [entry["kind"] for entry in documents(text)] == [
+        "DeviceClass",
+        "DeviceClass",
+        "ResourceClaimTemplate",
+        "Pod",
+    ]
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    assert text.startswith("\n".join(comments))
+    assert [line.split(":")[0] for line in comments if not line.startswith("#  ")] == [
+        "# 1 GPU and 1 RDMA NIC for each pod.",
+        "# Seen",
+        "# Chosen",
+        "# Expect",
+        "# Distances",
+    ]
+    assert "# Expect: PIX on dgx-00, where 8 such pods fit" in text
+
+
+def test_json_is_a_list_of_the_same_objects(capsys: CaptureFixture) -> None:
+    _, as_yaml, _ = run(capsys, *facts("azure-gb300"), "--gpus", "2", "--nics", "2")
+    _, as_json, _ = run(capsys, *facts("azure-gb300"), "--gpus", "2", "--nics", "2", "-o", "json")
+
+    assert json.loads(as_json)["kind"] == "List"
+    assert json.loads(as_json)["items"] == documents(as_yaml)
+
+
+def test_names_and_image_are_the_users(capsys: CaptureFixture) -> None:
+    names = ("--name", "train", "-n", "team-a", "--class", "rail", "--gpu-class", "card", "--image", "i:1")
+    _, text, _ = run(capsys, *facts("dgx-h100"), *names)
+    nic, gpu, template, pod = documents(text)
+
+    assert (nic["metadata"]["name"], gpu["metadata"]["name"]) == ("rail", "card")
+    assert template["metadata"] == pod["metadata"] == {"name": "train", "namespace": "team-a"}
+    assert pod["spec"]["containers"][0]["image"] == "i:1"
+    assert pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == "train"
+
+
+def test_explain_says_what_else_was_tried(capsys: CaptureFixture) -> None:
+    _, text, _ = run(capsys, *facts("infiniband-only"), "--gpus", "2", "--nics", "2", "--explain")
+    tried = [line for line in text.splitlines() if line.startswith("# Tried: ")]
+
+    assert len(tried) == 2
+    assert "(chosen)" not in tried[0]
+    assert "of 4 pods fit" in text
+    _, out, error = run(capsys, *facts("infiniband-only"), "--explain", "-o", "json")
+    assert json.loads(out)
+    assert "# Tried: " in error
+
+
+def test_slices_from_a_file_give_the_same_as_the_capture(tmp_path: Path, capsys: CaptureFixture) -> None:
+    assert main(["devices", *facts("mi300x"), "--publish-gpus", "always", "-o", "slices"]) == 0
+    file = tmp_path / "slices.yaml"
+    file.write_text(capsys.readouterr().out)
+
+    assert run(capsys, "-f", str(file))[1] == run(capsys, *facts("mi300x"))[1]
+
+
+def test_several_captures_are_one_cluster(capsys: CaptureFixture) -> None:
+    _, text, _ = run(capsys, *facts("dgx-h100"), str(capture_file("azure-nd-h100-v5")))
+    (claim,) = (entry for entry in documents(text) if entry["kind"] == "ResourceClaimTemplate")
+    nic, _ = claim["spec"]["spec"]["devices"]["requests"]
+
+    assert [one["name"] for one in nic["firstAvailable"]] == ["same-root", "same-numa", "any"]
+    assert "# Seen: aks-h100-00000000-vmss000000: 8 GPUs" in text
+
+
+def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFixture) -> None:
+    code, text, error = run(capsys, *facts("hgx-b200"), "--nics", "9")
+
+    assert (code, text) == (1, "")
+    assert error == (
+        "dranet: DeviceNotFound: --nics 9 --rdma: the only node, b200-00, offers 8 RDMA NICs (mlx5_8 is the "
+        "node's uplink: enp39s0f0np0 carries a default route) "
+        "(the most that can be had is --gpus 1 --nics 8)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (("--nics", "0"), "at least one NIC"),
+        (("--gpus", "-1"), "no negative number"),
+        (("--per-node", "--gpus", "4"), "--per-node takes all there is"),
+        (("--name", "Train"), "--name Train: is no name"),
+        (("--class", "x" * 70), "--class xxx"),
+        (("--facts", "/nonexistent.json"), "No such file"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    arguments: tuple[str, ...], wanted: str, capsys: CaptureFixture
+) -> None:
+    code, text, error = run(capsys, *facts("dgx-h100"), *arguments)
+
+    assert (code, text) == (2, "")
+    assert wanted in error
+
+
+def test_the_class_of_rdma_nics_lets_them_lock_memory_and_no_other(capsys: CaptureFixture) -> None:
+    nic, gpu, *_ = documents(run(capsys, *facts("dgx-h100"))[1])
+    plain, *_ = documents(run(capsys, *facts("plain-server"), "--gpus", "0")[1])
+
+    opaque = {"driver": "dra.net", "parameters": {"rdma": {"memlock": "unlimited"}}}
+    assert nic["spec"]["config"] == [{"opaque": opaque}]
+    assert "config" not in {**gpu["spec"], **plain["spec"]}
+
+
+def test_without_a_cluster_it_says_where_else_the_hardware_can_come_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    code, text, error = run(capsys)
+
+    assert (code, text) == (2, "")
+    assert "no cluster to ask" in error
+    assert "-f FILE, or --facts CAPTURE" in error
+
+
+def test_rails_of_unlike_nodes_are_written_node_by_node(capsys: CaptureFixture) -> None:
+    both = (*facts("hgx-b200"), str(capture_file("dgx-h100")), "--per-node", "--rails")
+    code, _, error = run(capsys, *both)
+    assert (code, "write one claim for each kind of node: --node b200-00" in error) == (1, True)
+
+    alone = run(capsys, *facts("hgx-b200"), "--per-node", "--rails")
+    assert run(capsys, *both, "--node", "b200-00") == alone
+    assert alone[0] == 0
+    assert (
+        "--node b200: there is no such node (did you mean b200-00?)"
+        in run(capsys, *both, "--node", "b200")[2]
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_generated_passes_validate(layout: str, tmp_path: Path, capsys: CaptureFixture) -> None:
+    """Tried on the devices of the same machine."""
+    number = 0
+    for arguments in (
+        ("--gpus", "0"),
+        (),
+        ("--gpus", "2", "--nics", "2"),
+        ("--per-node",),
+        ("--per-node", "--rails"),
+    ):
+        code, text, _ = run(capsys, *facts(layout), *arguments)
+        if code:
+            continue
+        number += 1
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text)
+        assert main(["validate", "--strict", *facts(layout), str(file)]) == 0, capsys.readouterr().out
+        capsys.readouterr()
+    assert number >= 2
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_an_example_is_what_the_command_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    assert (REPOSITORY / "examples" / name).read_text() == print_out(MANIFESTS[name]), "run `make docs`"
