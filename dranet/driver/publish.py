@@ -161,15 +161,17 @@ class Inventory:
             self._report(facts, decisions)
 
     def get_offered(self, name: str) -> Device:
-        """The device of that name, if it is on offer; one rescan if it is not known, or was in a pod. Of a
-        GPU it is asked again who serves it: it may be on offer only for as long as another pod has it.
+        """The device of that name, if it is on offer. Unless it is, with its link on the node, the node is
+        looked at once more first: a device that was allocated was on offer, and may have come home from a
+        pod since the last scan. Of a GPU it is asked again who serves it: it may be on offer only for as long
+        as another pod has it.
 
         Raises:
             DeviceError: ``DEVICE_NOT_FOUND``, or the reason it is held back.
         """
         known = self.view.offered.get(name)
         was_in_pod = known is not None and known.kind is DeviceKind.NIC and not known.ifname
-        if was_in_pod or (known is None and name not in self.view.held_back):
+        if known is None or was_in_pod:
             self.scan()
         elif known is not None and known.kind is DeviceKind.GPU and self._is_in_doubt(name):
             self.scan(Changes())

@@ -124,6 +124,17 @@ def test_a_held_back_device_is_refused_with_the_whole_reason(make: Make) -> None
     assert not caught.value.retryable
 
 
+def test_what_was_held_back_at_the_last_scan_is_looked_at_again_before_it_is_refused(make: Make) -> None:
+    """Of two instances one hears of the NIC that the other has brought home a moment later."""
+    links = (replace(link, master=1) if link.ifname == "eth1" else link for link in FACTS.links)
+    reader = Reader(replace(FACTS, links=tuple(links)))
+    inventory = make(reader)
+    inventory.scan()
+    assert "eth1" in inventory.view.held_back
+    reader.facts = FACTS
+    assert inventory.get_offered("eth1").ifname == "eth1"
+
+
 def test_another_reason_to_hold_back_is_no_uplink() -> None:
     decision = Decision(Device("br0", DeviceKind.NIC, ifname="br0"), False, "is part of the node's network")
     refusal = View.of(FACTS, [decision]).refusal("br0")

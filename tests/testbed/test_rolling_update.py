@@ -72,7 +72,7 @@ def test_an_update_under_a_storm_of_pods_fails_no_prepare_and_takes_no_device_aw
                 assert roll.old.exit_code == 0, roll.old.log
                 assert "Traceback" not in roll.old.log
                 await storm.wait_started(2)
-        assert damage.failures == []
+        assert damage.failures == [], damage.failures
         assert damage.started >= 8
 
     play(story)
@@ -93,7 +93,7 @@ def test_an_instance_that_is_stopped_before_its_successor_is_ready_waits_for_it(
             testbed.driver = new
             await new.wait_ready(READY_SECONDS)
             await storm.wait_started(2)
-        assert damage.failures == []
+        assert damage.failures == [], damage.failures
 
     play(story)
 
