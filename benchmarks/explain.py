@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Result, Series
-from dranet.allocation.explain import World, explain
-from dranet.allocation.explain_subject import claim_subject
+from dranet.allocation.explain.explain import World, explain
+from dranet.allocation.explain.subject import claim_subject
 from dranet.cli.objects import capture_slices
 from dranet.settings import Settings
 

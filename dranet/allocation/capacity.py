@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dranet.allocation.nodes import JsonObject
 from dranet.cel.scalars import CelError, parse_quantity
+from dranet.quantity import NANO
 
-NANO = 10**9
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""), (-3, "m"), (-6, "u"))
 

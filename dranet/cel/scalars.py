@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import Any, NamedTuple
 
+from dranet import quantity
 from dranet.errors import ClaimError
 
 
@@ -28,32 +28,15 @@ class NotJudged(CelError):
     """Nothing is said of the expression: a cluster may well accept and evaluate it."""
 
 
-_QUANTITY_TEXT = re.compile(
-    r"([+-]?)(\d+\.?\d*|\.\d+)(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?", re.ASCII
-)
-_SUFFIXES = {
-    "": Fraction(1),
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 10**3),
-    **{letter: Fraction(1000 ** (i + 1)) for i, letter in enumerate("kMGTPE")},
-    **{f"{letter}i": Fraction(1024 ** (i + 1)) for i, letter in enumerate("KMGTPE")},
-}
-NANO = 10**9
-_LONGEST_QUANTITY = 256
-"""Characters. Kubernetes has no such limit, and nobody needs more."""
 _UINT64 = range(2**64)
 
 
 def parse_quantity(text: str) -> int:
-    """A Kubernetes quantity in billionths, rounded up as the API server does."""
-    match = _QUANTITY_TEXT.fullmatch(text) if len(text) <= _LONGEST_QUANTITY else None
-    if not match:
-        raise CelError(f"{text!r} is not a quantity, e.g. 10Gi or 500m")
-    sign, digits, exponent, suffix = match.groups()
-    factor = Fraction(10) ** int(exponent[1:]) if exponent else _SUFFIXES[suffix or ""]
-    nanos = -(-Fraction(digits) * factor * NANO // 1)
-    return -nanos if sign == "-" else nanos
+    """A Kubernetes quantity in billionths; CelError if it is none."""
+    try:
+        return quantity.parse_quantity(text)
+    except ValueError as error:
+        raise CelError(str(error)) from None
 
 
 class Semver(NamedTuple):

@@ -13,11 +13,18 @@ from dranet.claims.nccl.devices import PodNic
 from dranet.errors import ClaimError, Reason
 from dranet.model.device import Device
 from dranet.model.plan import PreparedClaim
-from dranet.model.workload import AUTO, FOLDER, NO_WISHES, NcclWishes, WorkloadWishes
+from dranet.model.workload import (
+    AUTO,
+    CONFIG_NAME,
+    FOLDER,
+    NO_WISHES,
+    TOPOLOGY_NAME,
+    NcclWishes,
+    WorkloadWishes,
+)
 
 T = TypeVar("T")
 
-CONFIG_NAME, TOPOLOGY_NAME = "nccl.conf", "topology.xml"
 
 UCX_NET_DEVICES = "UCX_NET_DEVICES"
 FORK_SAFE, HUGE_PAGES_SAFE = "RDMAV_FORK_SAFE", "RDMAV_HUGEPAGES_SAFE"

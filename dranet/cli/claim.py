@@ -7,11 +7,19 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from dranet.allocation.explain_subject import near_names
+from dranet.allocation.explain.subject import near_names
 from dranet.cli.claim_text import as_json, as_yaml, comment
-from dranet.cli.look import SHAPING_SETTINGS, Look
-from dranet.cli.objects import ClusterObjects, add_cluster_flags, capture_slices, fetch_live, load_files
-from dranet.cli.run import add_settings_flags, read_settings
+from dranet.cli.look import Look
+from dranet.cli.objects import (
+    ClusterObjects,
+    add_cluster_flags,
+    add_facts_settings,
+    add_source_flags,
+    capture_slices,
+    fetch_live,
+    load_files,
+)
+from dranet.cli.run import read_settings
 from dranet.cli.screen import print_document
 from dranet.errors import SettingsError
 from dranet.model.device import DeviceKind
@@ -98,24 +106,7 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-f",
-        "--file",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="ResourceSlices, and DeviceClasses and Nodes where there are, instead of a cluster; - reads "
-        "standard input",
-    )
-    parser.add_argument(
-        "--facts",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="CAPTURE",
-        help="nodes from captures (dranet capture), as the driver would publish them",
-    )
+    add_source_flags(parser, "ResourceSlices, and DeviceClasses and Nodes where there are,")
     parser.add_argument(
         "--node",
         nargs="+",
@@ -131,8 +122,7 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
         "--explain", action="store_true", help="also what else was tried, and how it did; with json beside it"
     )
     add_cluster_flags(parser)
-    group = parser.add_argument_group("settings", "as for dranet run: they shape what --facts publishes")
-    add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
+    add_facts_settings(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from dranet.allocation.explain import World, explain
-from dranet.allocation.explain_subject import (
+from dranet.allocation.explain.explain import World, explain
+from dranet.allocation.explain.subject import (
     Subject,
     claim_subject,
     find,
@@ -18,16 +18,17 @@ from dranet.allocation.explain_subject import (
 from dranet.cli.explain_facts import find_held_back
 from dranet.cli.explain_json import to_document
 from dranet.cli.explain_text import render
-from dranet.cli.look import SHAPING_SETTINGS
 from dranet.cli.objects import (
     ClusterObjects,
     JsonObject,
     add_cluster_flags,
+    add_facts_settings,
+    add_source_flags,
     capture_slices,
     fetch_live,
     load_files,
 )
-from dranet.cli.run import add_settings_flags, read_settings
+from dranet.cli.run import read_settings
 from dranet.cli.screen import find_screen, never_fail_to_print, print_document
 from dranet.errors import SettingsError
 
@@ -67,31 +68,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "-n", "--namespace", default="", help="default: the only one that has such a name, else default"
     )
-    parser.add_argument(
-        "-f",
-        "--file",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="objects from files or folders, YAML or JSON, instead of a cluster; - reads standard input",
-    )
-    parser.add_argument(
-        "--facts",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="CAPTURE",
-        help="nodes from captures (dranet capture): their slices as the driver would publish them",
-    )
+    add_source_flags(parser, "objects from files")
     parser.add_argument("--node", default="", metavar="NODE", help="look at this node alone")
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
     )
     parser.add_argument("-a", "--all", action="store_true", help="every kind of node, not the best three")
     add_cluster_flags(parser)
-    group = parser.add_argument_group("settings", "as for dranet run: they shape what --facts publishes")
-    add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
+    add_facts_settings(parser)
     parser.set_defaults(run=run)
 
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from dranet.allocation.explain_story import ConstraintStory, Given, RequestStory
-from dranet.allocation.explanation import Explanation, NodeGroup
+from dranet.allocation.explain.explanation import Explanation, NodeGroup
+from dranet.allocation.explain.story import ConstraintStory, Given, RequestStory
 from dranet.allocation.taints import DeviceId
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from dranet.allocation.explain_story import (
+from dranet.allocation.explain.explanation import Explanation, NodeGroup
+from dranet.allocation.explain.story import (
     ConstraintStory,
     Given,
     NodeStory,
@@ -14,7 +15,6 @@ from dranet.allocation.explain_story import (
     Step,
     ValueRow,
 )
-from dranet.allocation.explanation import Explanation, NodeGroup
 from dranet.allocation.outcome import Ending, Removal
 from dranet.allocation.taints import DeviceId
 from dranet.cli.screen import CONTINUED, Screen, format_table, printable

@@ -141,6 +141,37 @@ def fetch_live(options: argparse.Namespace, kinds: Sequence[str] = tuple(LISTS))
     return found
 
 
+def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
+    """``-f`` and ``--facts``: objects without a cluster. The settings that shape a capture's slices are added
+    with :func:`add_facts_settings`."""
+    parser.add_argument(
+        "-f",
+        "--file",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input",
+    )
+    parser.add_argument(
+        "--facts",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="CAPTURE",
+        help="nodes from captures (dranet capture): their slices as the driver would publish them",
+    )
+
+
+def add_facts_settings(parser: argparse.ArgumentParser) -> None:
+    """The settings that shape what a capture publishes."""
+    from dranet.cli.look import SHAPING_SETTINGS
+    from dranet.cli.run import add_settings_flags
+
+    group = parser.add_argument_group("settings", "as for dranet run: they shape what --facts publishes")
+    add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
+
+
 def add_cluster_flags(parser: argparse._ActionsContainer) -> None:
     """Which cluster to ask, and as whom."""
     parser.add_argument(

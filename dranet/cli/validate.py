@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dranet.claims.lint import RULES, Key, Scope, Severity, key_of, read_devices
-from dranet.cli.look import SHAPING_SETTINGS
 from dranet.cli.objects import (
     ClusterObjects,
     JsonObject,
     add_cluster_flags,
+    add_facts_settings,
     capture_slices,
     fetch_live,
     load_files,
 )
-from dranet.cli.run import add_settings_flags, read_settings
+from dranet.cli.run import read_settings
 from dranet.cli.screen import find_screen, never_fail_to_print, print_document
 from dranet.cli.validate_report import Report, inspect, is_unicode
 from dranet.cli.validate_text import draw_reports, to_document
@@ -64,8 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "-o", "--output", choices=("text", "json"), default="text", metavar="FORM", help="json"
     )
     add_cluster_flags(parser.add_argument_group("cluster", "for --live"))
-    group = parser.add_argument_group("settings", "as for dranet run: which devices a capture has with them")
-    add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
+    add_facts_settings(parser)
     parser.set_defaults(run=run)
 
 

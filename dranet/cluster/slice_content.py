@@ -158,7 +158,7 @@ def _amounts(device: DeviceJson) -> object:
     capacity, consumed = device.get("capacity"), device.get("consumesCounters")
     if not capacity and not consumed:
         return None
-    from dranet.cluster.quantity import normalize_quantity  # no device of ours has any today
+    from dranet.quantity import normalize_quantity  # no device of ours has any today
 
     def normalize(value: object) -> object:
         """Quantities are the texts and numbers of these two fields, but for the name of a set of counters."""

@@ -173,7 +173,7 @@ class Inventory:
         was_in_pod = known is not None and known.kind is DeviceKind.NIC and not known.ifname
         if known is None or was_in_pod:
             self.scan()
-        elif known is not None and known.kind is DeviceKind.GPU and self._is_in_doubt(name):
+        elif known.kind is DeviceKind.GPU and self._is_in_doubt(name):
             self.scan(Changes())
         view = self.view
         if name in view.held_back:

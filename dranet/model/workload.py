@@ -13,6 +13,7 @@ AUTO = -1
 
 FOLDER = "/var/run/dranet/nccl"
 """Where a container sees the files."""
+CONFIG_NAME, TOPOLOGY_NAME = "nccl.conf", "topology.xml"
 
 
 @dataclass(frozen=True, slots=True)

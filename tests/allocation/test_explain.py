@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 from dranet.allocation.allocator import ClusterDevices
-from dranet.allocation.explain import World, explain
-from dranet.allocation.explain_misses import Miss
-from dranet.allocation.explain_obstacles import Case, InUseBy
-from dranet.allocation.explain_story import NodeStory, Note, RequestStory, Step
-from dranet.allocation.explain_subject import Subject, WantedClaim, with_label
-from dranet.allocation.explanation import Explanation, Verdict
+from dranet.allocation.explain.explain import World, explain
+from dranet.allocation.explain.explanation import Explanation, Verdict
+from dranet.allocation.explain.misses import Miss
+from dranet.allocation.explain.obstacles import Case, InUseBy
+from dranet.allocation.explain.story import NodeStory, Note, RequestStory, Step
+from dranet.allocation.explain.subject import Subject, WantedClaim, with_label
 from dranet.allocation.nodes import Node
 from dranet.allocation.outcome import Removal
 from tests.allocation import worlds

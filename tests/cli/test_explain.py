@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.explain import make_cases, make_classes, make_nodes
-from dranet.allocation.explain import World, explain
-from dranet.allocation.explain_subject import claim_subject
-from dranet.allocation.explanation import Verdict
+from dranet.allocation.explain.explain import World, explain
+from dranet.allocation.explain.explanation import Verdict
+from dranet.allocation.explain.subject import claim_subject
 from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient

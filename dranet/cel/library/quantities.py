@@ -6,7 +6,8 @@ from typing import Any
 
 from dranet.cel.library.declare import Function, succeeds
 from dranet.cel.opaque import QUANTITY, SEMVER, new_opaque, new_quantity, text_of
-from dranet.cel.scalars import NANO, CelError, Semver
+from dranet.cel.scalars import CelError, Semver
+from dranet.quantity import NANO
 
 _INT64 = range(-(2**63), 2**63)
 _Q = QUANTITY

@@ -10,12 +10,7 @@ from dranet.claims.nccl.devices import PodNic, list_nics
 from dranet.claims.nccl.gids import GidChoice, choose_gid_index
 from dranet.claims.nccl.topology import UNKNOWN, build_topology, fits
 from dranet.claims.nccl.topology_text import TopologyError, parse_topology, render_topology
-from dranet.claims.workload import (
-    CONFIG_NAME,
-    TOPOLOGY_NAME,
-    build_environment,
-    list_memory_nodes,
-)
+from dranet.claims.workload import build_environment, list_memory_nodes
 from dranet.dataclass import dataclass
 from dranet.driver.workload.gid_tables import GidTables
 from dranet.errors import ClaimError, DeviceError, Reason
@@ -23,7 +18,15 @@ from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import Container, MemoryPolicy, PodSandbox
-from dranet.model.workload import AUTO, FOLDER, NcclWishes, Processor, WorkloadWishes
+from dranet.model.workload import (
+    AUTO,
+    CONFIG_NAME,
+    FOLDER,
+    TOPOLOGY_NAME,
+    NcclWishes,
+    Processor,
+    WorkloadWishes,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dranet.allocation.capacity import qualify
 from dranet.allocation.devices import Candidate
-from dranet.allocation.explain_tell import values_of
+from dranet.allocation.explain.tell import values_of
 from dranet.allocation.taints import DeviceId
 
 NAMES_SHOWN = 3

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dranet.allocation.allocator import ClusterDevices
-from dranet.allocation.explain_subject import label_of
+from dranet.allocation.explain.subject import label_of
 from dranet.allocation.nodes import JsonObject, Node
 from dranet.allocation.taints import DeviceId
 from dranet.allocation.usage import InUse

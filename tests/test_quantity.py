@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.cluster.quantity import normalize_quantity, parse_quantity
+from dranet.quantity import normalize_quantity, parse_quantity
 
 FACTORS = {
     "": Decimal(1),
@@ -82,5 +82,5 @@ def test_whatever_a_server_says_is_a_quantity_or_its_own_text(text: str) -> None
     "text", ["", ".", "+", "1 Gi", "1GiB", "1e", "0x1", "1,5", "\u0661", "Gi", "9" * 401, "--1"]
 )
 def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no quantity"):
+    with pytest.raises(ValueError, match="is not a quantity"):
         parse_quantity(text)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dranet.allocation.allocator import Attempt
-from dranet.allocation.explain_obstacles import (
+from dranet.allocation.explain.obstacles import (
     AllConstraints,
     AskedCapacity,
     Case,
@@ -24,8 +24,8 @@ from dranet.allocation.explain_obstacles import (
     SelectorOfRequest,
     Tainted,
 )
-from dranet.allocation.explain_phrases import NAMES_SHOWN, are, say_named_values, say_names, say_value
-from dranet.allocation.explain_story import (
+from dranet.allocation.explain.phrases import NAMES_SHOWN, are, say_named_values, say_names, say_value
+from dranet.allocation.explain.story import (
     ConstraintStory,
     NodeStory,
     RequestStory,

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dranet.allocation.allocator import Attempt, ClusterDevices
-from dranet.allocation.explain_misses import Scene, find_misses
-from dranet.allocation.explain_obstacles import Case
-from dranet.allocation.explain_story import Given, NodeStory
-from dranet.allocation.explain_subject import (
+from dranet.allocation.explain.explanation import Explanation, NodeGroup, Verdict, group_stories
+from dranet.allocation.explain.misses import Scene, find_misses
+from dranet.allocation.explain.obstacles import Case
+from dranet.allocation.explain.story import Given, NodeStory
+from dranet.allocation.explain.subject import (
     Subject,
     class_names,
     excluded_by,
@@ -18,9 +19,8 @@ from dranet.allocation.explain_subject import (
     near_names,
     with_label,
 )
-from dranet.allocation.explain_tell import tell
-from dranet.allocation.explain_words import say_headline, say_no_node
-from dranet.allocation.explanation import Explanation, NodeGroup, Verdict, group_stories
+from dranet.allocation.explain.tell import tell
+from dranet.allocation.explain.words import say_headline, say_no_node
 from dranet.allocation.failures import AllocationError, Cause
 from dranet.allocation.nodes import JsonObject, Node
 from dranet.allocation.outcome import Ending, Outcome

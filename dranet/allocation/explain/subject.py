@@ -9,7 +9,8 @@ from typing import Any
 
 from dranet.allocation.nodes import JsonObject, Node, matches_node
 from dranet.allocation.taints import AppliedTaint, find_untolerated, is_tolerated
-from dranet.cel.scalars import NANO, CelError, parse_quantity
+from dranet.cel.scalars import CelError, parse_quantity
+from dranet.quantity import NANO
 
 _IMPLICIT_RESOURCE = "deviceclass.resource.kubernetes.io/"
 _EXTENDED_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"

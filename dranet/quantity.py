@@ -17,8 +17,8 @@ _TEXT = re.compile(
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {f"{letter}i": 1024 ** (place + 1) for place, letter in enumerate("KMGTPE")}
 
-_NANO = 10**9
-_MAX_NANOS = (2**63 - 1) * _NANO
+NANO = 10**9
+_MAX_NANOS = (2**63 - 1) * NANO
 _MAX_DIGITS = 400
 """More than any quantity that means something; the time to convert longer texts grows with their square."""
 
@@ -31,7 +31,7 @@ def parse_quantity(text: str) -> int:
     """
     match = _TEXT.fullmatch(text) if len(text) <= _MAX_DIGITS else None
     if match is None or not (match["whole"] or match["part"]):
-        raise ValueError(f"{text[:40]!r} is no quantity, e.g. 10Gi or 500m")
+        raise ValueError(f"{text[:40]!r} is not a quantity, e.g. 10Gi or 500m")
     part, suffix = match["part"] or "", match["suffix"] or ""
     digits = int((match["whole"] + part) or "0") * _BINARY.get(suffix, 1)
     power = int(match["exponent"] or _DECIMAL.get(suffix, 0)) - len(part) + 9

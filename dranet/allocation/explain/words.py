@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dranet.allocation.explain_story import ConstraintStory, NodeStory, RequestStory, Step
-from dranet.allocation.explanation import NodeGroup, Verdict
+from dranet.allocation.explain.explanation import NodeGroup, Verdict
+from dranet.allocation.explain.story import ConstraintStory, NodeStory, RequestStory, Step
 from dranet.allocation.outcome import Ending, Removal
 
 _BREAKS_OFF = "that ends the attempt for the whole pod, on every node"

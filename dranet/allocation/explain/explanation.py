@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from dranet.allocation.explain_misses import Miss
-from dranet.allocation.explain_story import Given, NodeStory
-from dranet.allocation.explain_subject import Subject
+from dranet.allocation.explain.misses import Miss
+from dranet.allocation.explain.story import Given, NodeStory
+from dranet.allocation.explain.subject import Subject
 from dranet.allocation.outcome import Ending
 
 

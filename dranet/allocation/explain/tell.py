@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from dranet.allocation.constraints import Constraint
 from dranet.allocation.devices import Candidate
-from dranet.allocation.explain_story import (
+from dranet.allocation.explain.story import (
     ConstraintStory,
     Failure,
     Given,
