@@ -9,7 +9,8 @@ from dranet.cel.opaque import QUANTITY, SEMVER, new_opaque, new_quantity, text_o
 from dranet.cel.scalars import CelError, Semver
 from dranet.quantity import NANO
 
-_INT64 = range(-(2**63), 2**63)
+_INT64 = range(-(2**63), 2**63 - 1)
+"""Without the greatest: larger amounts are cut to it, and Kubernetes takes none of those for an integer."""
 _Q = QUANTITY
 _TWO = ((_Q, _Q), (SEMVER, SEMVER))
 _SUMS = (((_Q, _Q), _Q), ((_Q, "int"), _Q))
