@@ -3,9 +3,8 @@ could have given.
 
 Devices and GPUs are matched as :mod:`dranet.model.pairing` has it, RDMA devices apart from the others, and
 those of InfiniBand apart from those of Ethernet: a rail and the interface to the storage are not each other's
-alternatives. The best is chosen among all devices of
-the kind that the node offers and that work, those in other pods' hands too: that a nearer one was taken is
-what the message says, not an excuse.
+alternatives. The best is chosen among all devices of the kind that the node offers and that work, those in
+other pods' hands too: that a nearer one was taken is what the message says, not an excuse.
 """
 
 from __future__ import annotations
