@@ -165,7 +165,7 @@ class Attachments:
             claims = self._get_moving(pod)
             if not claims or (expected is not None and not _are_same(claims, expected)):
                 return None
-            if pod.id in self._stopped_sandboxes:
+            if self._is_stopped(pod, claims):
                 if expected is not None:  # its release has been asked for since, and waits for us
                     return None
                 raise KernelError(f"pod sandbox {pod.id} of {pod.namespace}/{pod.name} has been stopped")
@@ -173,6 +173,10 @@ class Attachments:
             self._release_earlier_sandbox(pod, claims)
             is_news = not self._is_in_place(pod, claims)
             return AttachReport(self._attach(pod, claims, deadline), is_news)
+
+    def _is_stopped(self, pod: PodSandbox, claims: Iterable[PreparedClaim]) -> bool:
+        """Whether its stop was told, to us or to another instance."""
+        return pod.id in self._stopped_sandboxes or any(c.stopped_sandbox_id == pod.id for c in claims)
 
     def _get_moving(self, pod: PodSandbox) -> tuple[PreparedClaim, ...]:
         return tuple(claim for claim in self._store.get_by_pod(pod.uid) if claim.plans)
@@ -330,8 +334,12 @@ class Attachments:
         """
         self._stopped_sandboxes.add(pod.id)  # at once: who attaches meanwhile must not do it after us
         with self.locked(timeout_seconds):
-            claims = [c for c in self._store.get_by_pod(pod.uid) if c.sandbox_id == pod.id]
-            return tuple(self._try_release(c, pod.netns_path) for c in claims)
+            claims = self._get_moving(pod)
+            missed = [c for c in claims if not c.sandbox_id and c.stopped_sandbox_id != pod.id]
+            if missed:
+                self._store.put_all([_stopped(claim, pod.id) for claim in missed], durable=False)
+            placed = [claim for claim in claims if claim.sandbox_id == pod.id]
+            return tuple(self._try_release(_stopped(c, pod.id), pod.netns_path) for c in placed)
 
     def _try_release(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
         try:
@@ -427,6 +435,11 @@ def _detach(claim: PreparedClaim, netns: NetworkNamespace | None, interrupts: In
 
 def _plans(claims: Sequence[PreparedClaim]) -> tuple[AttachPlan, ...]:
     return tuple(plan for claim in claims for plan in claim.plans)
+
+
+def _stopped(claim: PreparedClaim, sandbox_id: str) -> PreparedClaim:
+    """For other instances, and for who comes after us: they may be told of the sandbox as one that runs."""
+    return replace(claim, stopped_sandbox_id=sandbox_id)
 
 
 def _are_same(claims: Sequence[PreparedClaim], expected: Sequence[PreparedClaim]) -> bool:

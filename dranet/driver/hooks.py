@@ -154,7 +154,11 @@ class PodHooks:
         containers were just being started."""
         for foreign in self._attachments.find_foreign(pod, container.mounts):
             yield foreign.describe(pod)
-        late = [claim for claim in self._moving_claims(pod) if claim.sandbox_id != pod.id]
+        late = [
+            claim
+            for claim in self._moving_claims(pod)
+            if pod.id not in (claim.sandbox_id, claim.stopped_sandbox_id)
+        ]
         if late:
             names = ", ".join(str(claim.claim) for claim in late)
             yield ClaimError(

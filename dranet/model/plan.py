@@ -446,7 +446,8 @@ class PreparedClaim:
     ``boot_id`` tells a record of an earlier boot, whose kernel state is gone. ``pod_claim_name`` is what the
     pod's spec calls a claim that was made from a template, else empty. ``metadata`` is empty where no files
     are wanted, and in records of earlier versions. ``others`` are the claim's devices of other drivers, which
-    may be GPUs.
+    may be GPUs. ``stopped_sandbox_id`` is the last sandbox of the pod that the runtime has told to stop,
+    whichever instance of the driver it told: that one gets nothing any more.
     """
 
     claim: ClaimRef
@@ -459,6 +460,7 @@ class PreparedClaim:
     pod_claim_name: str = ""
     metadata: tuple[RequestMetadata, ...] = ()
     others: tuple[AllocationResult, ...] = ()
+    stopped_sandbox_id: str = ""
 
     @property
     def plans(self) -> tuple[AttachPlan, ...]:

@@ -22,6 +22,7 @@ from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.claim import Claim, ClaimRef
 from dranet.model.plan import AttachPlan, DhcpLease
+from dranet.model.sandbox import Container
 from dranet.telemetry import Metrics
 from tests.driver.bench import Bench, names, sandbox
 from tests.driver.test_prepare import HCA, a_claim
@@ -109,6 +110,50 @@ def test_a_pod_that_is_being_stopped_is_no_failure_of_reconcile(
     bench.hooks.synchronize([sandbox(pod)])
     bench.attachments._stopped_sandboxes.add("sandbox-1")
     node.run(lambda: bench.pods.reconcile(bench.snapshots[-1]))
+    assert bench.told.failures == []
+
+
+@pytest.mark.parametrize("was_attached", [True, False])
+def test_a_sandbox_that_another_instance_saw_stopping_gets_nothing_any_more(
+    start: Callable[..., Bench], node: Namespace, pod: Namespace, was_attached: bool
+) -> None:
+    """During an update: the runtime lists the sandbox to who connects, and has told of its stop before. A
+    link that is put into the dying namespace again may die with it."""
+    old = start()
+    old.prepare("eth1", "net1")
+    if was_attached:
+        old.run_sandbox(sandbox(pod))
+    old.stop_sandbox(sandbox(pod))
+    before = node.picture()
+    new = start()
+    new.reconcile(sandbox(pod))
+    assert node.picture() == before
+    assert "net1" not in names(pod)
+    assert (new.told.attached_claims, new.told.failures) == ([], [])
+
+
+def test_what_still_runs_in_a_sandbox_that_is_being_stopped_is_not_bare(
+    start: Callable[..., Bench], pod: Namespace
+) -> None:
+    old = start()
+    old.prepare("eth1", "net1")
+    old.run_sandbox(sandbox(pod))
+    old.stop_sandbox(sandbox(pod))
+    new = start()
+    new.hooks.synchronize([sandbox(pod)], [Container("c", "main", "sandbox-1", running=True)])
+    assert new.told.bare == []
+
+
+def test_a_stop_and_a_removal_that_overtake_reconcile_are_no_failure_of_it(
+    start: Callable[..., Bench], node: Namespace, pod: Namespace
+) -> None:
+    start().prepare("eth1", "net1")
+    bench = start()
+    bench.hooks.synchronize([sandbox(pod)])
+    bench.stop_sandbox(sandbox(pod))
+    bench.hooks.remove_pod_sandbox(sandbox(pod))
+    node.run(lambda: bench.pods.reconcile(bench.snapshots[-1]))
+    assert "net1" not in names(pod)
     assert bench.told.failures == []
 
 
