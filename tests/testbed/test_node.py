@@ -5,23 +5,27 @@ Each test runs in a private tree, where it builds the small node; pods are bare 
 
 from __future__ import annotations
 
-import select
+import asyncio
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import cycle
 from pathlib import Path
 from threading import Timer
 
 import pytest
 
+from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.discovery.watch import ChangeWatch
+from dranet.model.facts import NodeFacts
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.fabric import Fabric
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.node.hoststate import HostState
 from dranet.testbed.node.node import Node
+from dranet.testbed.node.sysfs_tree import ShownLink, SysfsTree
 
 pytestmark = [pytest.mark.kernel, pytest.mark.private_tree]
 
@@ -98,6 +102,36 @@ def test_the_tree_follows_a_rename() -> None:
         assert (node.sysfs_root / "class/net/rail0/device").resolve().name == "0000:23:00.0"
 
 
+def test_what_the_tree_shows_late_is_announced_once_more() -> None:
+    """Who has read the tree right after the kernel's own notification reads it again."""
+    with small_node() as node, pytest.MonkeyPatch.context() as patch:
+        told, may_show = threading.Event(), threading.Event()
+        show_links = SysfsTree.show_links
+
+        def show_late(tree: SysfsTree, links: Iterable[ShownLink]) -> list[ShownLink]:
+            told.set()
+            assert may_show.wait(20)
+            return show_links(tree, links)
+
+        patch.setattr(SysfsTree, "show_links", show_late)
+
+        async def scan_twice() -> tuple[list[str], list[str]]:
+            scanner = NodeScanner(node.sysfs_root, node.procfs_root)
+            async with ChangeWatch() as watch, asyncio.timeout(40):
+                scanner.read()
+                ip(f"link set {RAIL0} name rail0")
+                assert await asyncio.to_thread(told.wait, 20)
+                early = functions_of(scanner.read(await watch.wait_changed()), "rail0")
+                may_show.set()
+                return early, functions_of(scanner.read(await watch.wait_changed()), "rail0")
+
+        assert asyncio.run(scan_twice()) == ([""], ["0000:23:00.0"])
+
+
+def functions_of(facts: NodeFacts, ifname: str) -> list[str]:
+    return [link.pci_address for link in facts.links if link.ifname == ifname]
+
+
 def test_the_tree_follows_a_move_into_a_pod_and_back() -> None:
     with small_node() as node:
         ip("netns add pod")
@@ -112,24 +146,6 @@ def test_a_link_of_the_nodes_own_shows_as_virtual() -> None:
         ip("link add br0 type bridge")
         wait_until(lambda: "br0" in shown(node))
         assert "devices/virtual/net/br0" in str((node.sysfs_root / "class/net/br0").resolve())
-
-
-def test_after_an_update_of_the_tree_the_kernel_notifies_once_more() -> None:
-    """A scan that ran between the first notification and the update is thereby repeated."""
-    with small_node() as node:
-        monitor = subprocess.Popen(["ip", "monitor", "link"], stdout=subprocess.PIPE, text=True)
-        assert monitor.stdout is not None
-        sizes = cycle((65000, 65001))  # it listens some time after it has started: tell it until it hears
-        while not select.select([monitor.stdout], [], [], 0.1)[0]:
-            ip(f"link set lo mtu {next(sizes)}")
-        ip("link add br0 type bridge")
-        wait_until(lambda: "br0" in shown(node))
-        while "br0" not in monitor.stdout.readline():
-            pass
-        while " lo: " not in monitor.stdout.readline():
-            pass
-        monitor.kill()
-        monitor.communicate()
 
 
 class TestReclaim:

@@ -2,8 +2,8 @@
 
 A thread in the node's network namespace listens for link notifications. After each it reads all links and
 brings the tree in line; which NIC a link is tells its veth peer's index, which never changes. Because the
-driver may have scanned between the kernel's notification and our update, every update is announced once
-more: a write of the loopback's empty alias makes the kernel send another link notification.
+driver may have scanned between the kernel's notification and our update, each link that the tree shows
+otherwise from now on is announced once more.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dranet.testbed.node.hardware import PlacedNic
 from dranet.testbed.node.sysfs_tree import ShownLink, SysfsTree
 
 # linux/rtnetlink.h, linux/if_link.h
-_RTM_GETLINK, _RTM_SETLINK = 18, 19
+_RTM_DELLINK, _RTM_GETLINK = 17, 18
 _RTMGRP_LINK = 1
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_LINK, _IFLA_IFALIAS = 1, 3, 5, 20
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_LINK = 1, 3, 5
+_HEADER = struct.Struct("=IHHII")
 _INTERFACE = struct.Struct("=BxHiII")
 _WANTED = frozenset({_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_LINK})
-_LOOPBACK_INDEX = 1
 
 
 class LinkFollower:
@@ -43,6 +43,7 @@ class LinkFollower:
         self._requests = NetlinkSocket.open()
         self._events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
         self._events.bind((0, _RTMGRP_LINK))
+        self._announcements = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
         self._stop_read, self._stop_write = os.pipe()
         self._tree.show_links(self._read_links())
         self._thread.start()
@@ -52,6 +53,7 @@ class LinkFollower:
         os.close(self._stop_write)
         self._thread.join()
         os.close(self._stop_read)
+        self._announcements.close()
         self._events.close()
         self._requests.close()
 
@@ -62,8 +64,8 @@ class LinkFollower:
                 return
             self._drain_events()
             with suppress(KernelError):  # the links kept changing while they were read: an event follows
-                if self._tree.show_links(self._read_links()):
-                    self._announce()
+                for link in self._tree.show_links(self._read_links()):
+                    self._announce(link)
 
     def _drain_events(self) -> None:
         """Events only say that something changed; a lost one (ENOBUFS) says so, too."""
@@ -91,6 +93,11 @@ class LinkFollower:
                 nic=self._nic_by_peer.get(peer),
             )
 
-    def _announce(self) -> None:
-        body = _INTERFACE.pack(0, 0, _LOOPBACK_INDEX, 0, 0) + attribute(_IFLA_IFALIAS, b"")
-        self._requests.request(Request(_RTM_SETLINK, body, operation="announce a change", link="lo"))
+    def _announce(self, link: ShownLink) -> None:
+        """Tell everybody who listens for links: a notification that repeats what is known is none to the
+        driver, but the end of a link is always worth a look. Nothing is asked of the kernel, which ignores
+        what is no request."""
+        body = _INTERFACE.pack(0, 0, link.ifindex, 0, 0)
+        body += attribute(_IFLA_IFNAME, link.ifname.encode() + b"\0")
+        header = _HEADER.pack(_HEADER.size + len(body), _RTM_DELLINK, 0, 0, 0)
+        self._announcements.sendto(header + body, (0, _RTMGRP_LINK))

@@ -72,19 +72,18 @@ class SysfsTree:
         write_interrupts(self.sysfs_root, self.procfs_root, self._hardware)
         (self.sysfs_root / "class/net").mkdir(parents=True)
 
-    def show_links(self, links: Iterable[ShownLink]) -> bool:
-        """Make ``class/net`` and each NIC's ``net/`` show exactly these; say whether anything changed."""
-        wanted = {link.ifname: link for link in links}
-        if wanted == self._shown:
-            return False
-        for link in self._shown.values():
-            if wanted.get(link.ifname) != link:
-                self._hide(link)
-        for link in wanted.values():
-            if self._shown.get(link.ifname) != link:
-                self._show(link)
+    def show_links(self, links: Iterable[ShownLink]) -> list[ShownLink]:
+        """Make ``class/net`` and each NIC's ``net/`` show exactly these; returns those that are new there or
+        not there any more."""
+        before, wanted = self._shown, {link.ifname: link for link in links}
+        gone = [link for name, link in before.items() if wanted.get(name) != link]
+        new = [link for name, link in wanted.items() if before.get(name) != link]
+        for link in gone:
+            self._hide(link)
+        for link in new:
+            self._show(link)
         self._shown = wanted
-        return True
+        return [*gone, *new]
 
     # PCI
 
