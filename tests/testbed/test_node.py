@@ -44,7 +44,7 @@ def ip(command: str) -> str:
 
 
 def shown(node: Node) -> set[str]:
-    return {path.name for path in (node.sysfs_root / "class/net").iterdir()}
+    return {path.name for path in (node.sysfs_root / "class/net").iterdir() if path.exists()}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

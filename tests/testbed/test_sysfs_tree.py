@@ -119,6 +119,9 @@ class TestInterfaces:
         return ShownLink(name, index, nic.nic.mac, nic)
 
     def names(self, tree: SysfsTree) -> set[str]:
+        return {p.name for p in (tree.sysfs_root / "class/net").iterdir() if p.exists()}
+
+    def entries(self, tree: SysfsTree) -> set[str]:
         return {p.name for p in (tree.sysfs_root / "class/net").iterdir()}
 
     def test_a_nic_hangs_on_its_function_and_a_virtual_link_does_not(self, small: SysfsTree) -> None:
@@ -144,6 +147,26 @@ class TestInterfaces:
         assert self.names(small) == set()
         assert [*(function / "net").iterdir()] == []  # the folder stays, as the kernel has it (Linux 6.12)
         assert list((function / "infiniband/mlx5_0/ports/1/gid_attrs/ndevs").iterdir()) == []
+
+    def test_who_asks_for_a_nic_in_the_moment_of_its_return_finds_its_function(
+        self, small: SysfsTree
+    ) -> None:
+        small.show_links([self.shown("eth7"), self.shown("b", number=2)])
+        small.show_links([self.shown("b", number=2)])
+        assert self.names(small) == {"b"}
+        assert "0000:23:00.0/net/eth7" in str((small.sysfs_root / "class/net/eth7").readlink())
+        small.show_links([self.shown("dev9"), self.shown("b", number=2)])
+        assert self.entries(small) == {"dev9", "b"}
+
+    def test_the_name_of_a_nic_that_is_away_may_be_taken(self, small: SysfsTree) -> None:
+        small.show_links([self.shown("eth7")])
+        small.show_links([])
+        small.show_links([self.shown("eth7", number=2)])
+        assert (small.sysfs_root / "class/net/eth7/device").resolve().name == "0000:83:00.0"
+        small.show_links([ShownLink("eth7", 9, "00:00:00:00:00:09")])
+        assert "devices/virtual" in str((small.sysfs_root / "class/net/eth7").readlink())
+        small.show_links([])
+        assert self.entries(small) == set()
 
     def test_two_nics_may_swap_their_names(self, small: SysfsTree) -> None:
         small.show_links([self.shown("a"), self.shown("b", number=2)])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -59,6 +59,8 @@ class SysfsTree:
         self.procfs_root = root / "proc"
         self._hardware = hardware
         self._shown: dict[str, ShownLink] = {}
+        self._away: dict[str, ShownLink] = {}
+        """NICs that have left, by the names that they had."""
 
     def write(self) -> None:
         """Write everything but the interfaces, which come with :meth:`show_links`."""
@@ -74,10 +76,18 @@ class SysfsTree:
 
     def show_links(self, links: Iterable[ShownLink]) -> list[ShownLink]:
         """Make ``class/net`` and each NIC's ``net/`` show exactly these; returns those that are new there or
-        not there any more."""
+        not there any more.
+
+        A NIC that is away keeps its entry in ``class/net``, which leads nowhere meanwhile: the kernel has it
+        there at the moment in which the link is back, and we would come later.
+        """
         before, wanted = self._shown, {link.ifname: link for link in links}
         gone = [link for name, link in before.items() if wanted.get(name) != link]
         new = [link for name, link in wanted.items() if before.get(name) != link]
+        away = _find_away({**self._away, **{link.ifname: link for link in gone}}, wanted)
+        for name in {*before, *self._away} - {*wanted, *away}:
+            (self.sysfs_root / "class/net" / name).unlink()
+        self._away = away
         for link in gone:
             self._hide(link)
         for link in new:
@@ -166,7 +176,6 @@ class SysfsTree:
         self._enter_class("net", home, device=self._home(link.nic.placed) if link.nic else None)
 
     def _hide(self, link: ShownLink) -> None:
-        (self.sysfs_root / "class/net" / link.ifname).unlink()
         shutil.rmtree(self._net_home(link))  # the function's net folder stays, as with an interface in a pod
         for index in self._ndevs(link):
             index.unlink(missing_ok=True)
@@ -278,6 +287,16 @@ def _nvidia_information(placed: Placed, gpu: Gpu) -> str:
 _CPUINFO = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143"
 
 
+def _find_away(gone: Mapping[str, ShownLink], wanted: Mapping[str, ShownLink]) -> dict[str, ShownLink]:
+    """Those of NICs that are on the node under no other name."""
+    here = {link.nic.placed.address for link in wanted.values() if link.nic}
+    return {
+        name: link
+        for name, link in gone.items()
+        if name not in wanted and link.nic and link.nic.placed.address not in here
+    }
+
+
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")
@@ -286,4 +305,8 @@ def _write(path: Path, text: str) -> None:
 def _link(path: Path, target: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # as sysfs does (fs/kernfs/symlink.c): through the target's parent, so that the link names the target
-    path.symlink_to(Path(os.path.relpath(target.parent, path.parent), target.name))
+    relative = Path(os.path.relpath(target.parent, path.parent), target.name)
+    if path.is_symlink() and path.readlink() != relative:
+        path.unlink()
+    if not path.is_symlink():
+        path.symlink_to(relative)
