@@ -18,7 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.alignment_model.__main__ import PAGE, PICTURE, RESULTS, as_json, of_machine
-from benchmarks.alignment_model.figures import BOTH_ENDS, EXPERIMENTS, ONE_IN_EIGHT, check, fit_far
+from benchmarks.alignment_model.figures import (
+    BANDWIDTHS,
+    BOTH_ENDS,
+    EXPERIMENTS,
+    ONE_IN_EIGHT,
+    check,
+    fit_far,
+)
 from benchmarks.alignment_model.machines import TITLES, Machine, read_machine
 from benchmarks.alignment_model.page import write_page
 from benchmarks.alignment_model.plot import WIDTH, draw
@@ -81,6 +88,15 @@ def test_every_layout_with_gpus_is_in_it_but_the_virtual_machine(results: dict[s
 def test_page_and_picture_say_that_it_is_a_model() -> None:
     for path in (PAGE, PICTURE):
         assert "A model, not a measurement" in path.read_text(encoding="utf-8")
+
+
+def test_every_figure_is_cited() -> None:
+    """Of this machine or of another whose ratio stands in: what was run, and a link to who says so."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert set(BANDWIDTHS) == set(TITLES)
+    for figures in BANDWIDTHS.values():
+        assert f"[{figures.source}]({figures.url})" in page
+        assert figures.url.startswith(("https://arxiv.org/", "https://github.com/kubernetes-sigs/dranet/"))
 
 
 # --- the model against exact numbers --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``python -m benchmarks alignment_model``: compute, write results, page and picture. Under a minute."""
+"""``python -m benchmarks alignment_model``: compute, write results, page and picture. A minute or two."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def of_machine(machine: Machine) -> dict[str, Any]:
             "near": machine.bandwidth.near,
             "far": round(machine.bandwidth.far, 4),
             "source": machine.bandwidth.source,
+            "url": machine.bandwidth.url,
             "of_this_machine": machine.bandwidth.of_this_machine,
         },
         **{str(policy): simulate(machine, policy) for policy in Policy},

@@ -91,30 +91,40 @@ def _draw_sd(draw: random.Random, experiment: Experiment, far: float, aligned: f
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """GB/s of a job whose NICs are near, or of which one at least is far. ``source`` says from where."""
+    """GB/s of a job whose NICs are near, or of which one at least is far: what was run, and who says so."""
 
     near: float
     far: float
     source: str
+    url: str
     of_this_machine: bool = True
     """Otherwise only the ratio means something."""
 
 
+PAPER = "https://arxiv.org/abs/2506.23628"
+_DRANET = "https://github.com/kubernetes-sigs/dranet/blob/main"
+_ON_AWS = f"{_DRANET}/site/content/docs/user/aws-eks-efa.md"
+_ON_AZURE = f"{_DRANET}/site/content/docs/user/azure-aks.md"
+_ON_OCI = f"{_DRANET}/examples/oke-bm-gpu-gb200-rocev2-dranet/README.md"
+
 B200 = Bandwidth(
     EXPERIMENTS[0].aligned,
     fit_far(EXPERIMENTS[0]),
-    "B200, all-gather of 8 GB: aligned 46.59, fitted to the mean of the unaligned runs",
+    "B200, 1 GPU, all-gather of 8 GB: aligned 46.59, fitted to the mean of the unaligned runs",
+    PAPER,
 )
-_LIKE_B200 = Bandwidth(B200.near, B200.far, "none published; the ratio of B200", of_this_machine=False)
+_LIKE_B200 = Bandwidth(B200.near, B200.far, "none published; the ratio of B200", PAPER, of_this_machine=False)
 
 BANDWIDTHS = {
-    "aws-p5": Bandwidth(11.35, 6.04, "p4d with EFA: 11.35 and 6.04", of_this_machine=False),
-    "azure-gb300": Bandwidth(56.0, 25.0, "GB300, all-reduce with 1 NIC: 56 and 25"),
+    "aws-p5": Bandwidth(11.35, 6.04, "p4d, 1 GPU with 1 EFA: 11.35 and 6.04", _ON_AWS, of_this_machine=False),
+    "azure-gb300": Bandwidth(56.0, 25.0, "GB300, 1 GPU, all-reduce: 56 and 25", _ON_AZURE),
     "azure-nd-h100-v5": _LIKE_B200,
     "dgx-a100": _LIKE_B200,
     "dgx-h100": _LIKE_B200,
     "hgx-b200": B200,
     "infiniband-only": _LIKE_B200,
-    "mi300x": Bandwidth(42.53, 6.10, "MI300X, all-reduce of 4 GPUs: same NUMA node 42.53, across 6.10"),
-    "oci-gb200": Bandwidth(46.0, 25.0, "GB200, all-reduce with 1 NIC: 46 and 25"),
+    "mi300x": Bandwidth(
+        42.53, 6.10, "MI300X, 4 GPUs, all-reduce: same NUMA node 42.53, across 6.10", _ON_AZURE
+    ),
+    "oci-gb200": Bandwidth(46.0, 25.0, "GB200, 1 GPU, all-reduce: 46 and 25", _ON_OCI),
 }

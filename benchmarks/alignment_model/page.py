@@ -71,7 +71,8 @@ def _bandwidth(machines: Json) -> Iterator[Sequence[str]]:
         figures, sizes = machine["bandwidth"], machine["random"]["by_size"]
         scale, unit = (1.0, "") if figures["of_this_machine"] else (100 / figures["near"], " %")
         cells = [_spread(sizes[size], scale, unit) if size in sizes else "-" for size in _SIZES]
-        yield machine["title"], f"{figures['near'] * scale:.1f}{unit}", *cells, figures["source"]
+        source = f"[{figures['source']}]({figures['url']})"
+        yield machine["title"], f"{figures['near'] * scale:.1f}{unit}", *cells, source
 
 
 def _room(machines: Json) -> Iterator[Sequence[str]]:
@@ -100,7 +101,7 @@ def _percent(share: float) -> str:
 
 def _interval(estimate: Sequence[float]) -> str:
     value, plus_minus = estimate
-    return _percent(value) if plus_minus < 0.005 else f"{value * 100:.0f} ± {plus_minus * 100:.0f} %"
+    return _percent(value) if plus_minus <= 0.005 else f"{value * 100:.0f} ± {plus_minus * 100:.0f} %"
 
 
 def _spread(row: Json, scale: float, unit: str) -> str:

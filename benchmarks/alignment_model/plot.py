@@ -125,7 +125,7 @@ def _legend(used: list[int], y: float) -> tuple[list[str], float]:
 def _bandwidth(machine: Mapping[str, Any], top: float) -> tuple[list[str], float]:
     """Two rows for each size of job: aligned, and at random with one standard deviation each way; and where
     it ends."""
-    below = "Expected for a job, GB/s; bar: one standard deviation"
+    below = "Of a job's slowest NIC, GB/s; bar: one standard deviation"
     lines = [*_head(top, 16, "Bandwidth on HGX B200", below)]
     rows = list(machine["random"]["by_size"])
     first = top + 36

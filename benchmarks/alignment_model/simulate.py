@@ -18,7 +18,7 @@ from benchmarks.alignment_model.machines import Machine
 from dranet.model.pairing import level, pair
 
 SEED = 20250623
-REPLICAS, JOBS, WARM_UP = 20, 500, 50
+REPLICAS, JOBS, WARM_UP = 60, 500, 50
 LOAD = 0.9
 """GPUs that arriving jobs want, of those that there are."""
 SIZES = {1: 0.4, 2: 0.3, 4: 0.2, 8: 0.1}
@@ -152,9 +152,9 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Of independent values; 2.09 is Student's t for 20 of them."""
+    """Of independent values; 2.00 is Student's t for 60 of them."""
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return Estimate(statistics.fmean(values), 2.09 * error)
+    return Estimate(statistics.fmean(values), 2.00 * error)
 
 
 def simulate(machine: Machine, policy: Policy) -> dict[str, object]:
