@@ -102,7 +102,7 @@ class NodeReader:
             with open_host_side() as home, open_queues(home, ifname) as found:
                 queues = found.read(xps="xps" in asked, rps="rps" in asked)
         recorded = {str(irq): format_cpu_list(cpus) for irq, cpus in irqs.items()}
-        return CpuSurroundings(read_cpu_layout(sysfs), recorded, queues, balancer)
+        return CpuSurroundings(read_cpu_layout(sysfs, procfs), recorded, queues, balancer)
 
     def read_rdma_exclusive(self) -> bool:
         """Whether RDMA devices belong to one network namespace each, now: an administrator may change it.

@@ -14,9 +14,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel.cpus import read_cpu_layout
+from dranet.kernel.cpus import read_cpu_layout, read_default_cpus
 from dranet.kernel.sysfs import PseudoFiles
-from dranet.model.cpus import format_cpu_list, mask_to_cpus, parse_cpu_list, parse_cpu_mask
+from dranet.model.cpus import CpuLayout, format_cpu_list, mask_to_cpus, parse_cpu_list, parse_cpu_mask
 
 _SENDS = re.compile(r"(?:^|[-_.])(?:txrx|tx-rx|tx|comp|output)[-_.]?([0-9]{1,4})(?:@|$)", re.IGNORECASE)
 """What drivers call the interrupt of a send queue: ``eth0-TxRx-3``, ``eth0-tx-0``, ``mlx5_comp7@pci:...``,
@@ -49,20 +49,23 @@ class InterruptFiles:
 
     def read_usual(self, irqs: Collection[int]) -> dict[int, tuple[tuple[int, ...], ...]]:
         """Where each is when nobody has placed it: by its driver's wish, by the kernel's default, perhaps on
-        the near node alone. An interrupt is there when its driver has just asked for it anew.
+        the near node alone. An interrupt is there when its driver has just asked for it anew. On all CPUs the
+        kernel puts one whose own have gone offline.
 
         The first is where to put one of which nothing else is known.
         """
-        layout = read_cpu_layout(self._sysfs)
-        default = set(self._mask("irq/default_smp_affinity")) & set(layout.online)
+        layout = self._read_layout()
+        online = set(layout.online)
+        default = online.intersection(read_default_cpus(self._procfs))
         on_node: dict[int | None, set[int]] = {
             known.node: set(parse_cpu_list(known.cpus)) for known in layout.numa_nodes
         }
         usual = {}
         for irq in irqs:
             near = on_node.get(self._procfs.integer(f"irq/{irq}/node", least=-1), set())
-            places = (self._mask(f"irq/{irq}/affinity_hint"), default, default & near)
-            usual[irq] = tuple(tuple(sorted(cpus)) for cpus in places if cpus)
+            hint = mask_to_cpus(parse_cpu_mask(self._procfs.text(f"irq/{irq}/affinity_hint")) or 0)
+            places = (hint, default, default & near, online)
+            usual[irq] = tuple(dict.fromkeys(tuple(sorted(cpus)) for cpus in places if cpus))
         return usual
 
     def choose_online(self, cpus: tuple[int, ...]) -> tuple[int, ...]:
@@ -71,7 +74,7 @@ class InterruptFiles:
         Raises:
             KernelError: none is.
         """
-        online = set(read_cpu_layout(self._sysfs).online)
+        online = set(self._read_layout().online)
         chosen = tuple(cpu for cpu in cpus if cpu in online)
         if not chosen:
             told = f"CPUs {format_cpu_list(cpus)} are not online any more"
@@ -101,8 +104,8 @@ class InterruptFiles:
         if found != parse_cpu_list(cpu_list):
             raise KernelError(f"interrupt {irq} did not go to CPU {cpu_list}: {found}", operation=_OPERATION)
 
-    def _mask(self, path: str) -> tuple[int, ...]:
-        return mask_to_cpus(parse_cpu_mask(self._procfs.text(path)) or 0)
+    def _read_layout(self) -> CpuLayout:
+        return read_cpu_layout(self._sysfs, self._procfs)
 
 
 def _explain(irq: int, cpu_list: str, error: OSError) -> KernelError:

@@ -3,6 +3,10 @@
 sysfs shows the network and RDMA devices of the namespace in which it was mounted, whoever reads it. So for a
 device that is in a pod one is mounted there, on a file descriptor and nowhere in the tree of mounts
 (``fsopen(2)``, ``fsmount(2)``, Linux 5.2), and read through that.
+
+All mounts of one namespace's sysfs are of one file system, and that is read-only where a container runtime
+was the first to mount it, for the pod's first container. Who writes makes it writable meanwhile; the mounts
+that containers have are read-only by themselves.
 """
 
 from __future__ import annotations
@@ -10,16 +14,17 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from dranet.errors import KernelError
 from dranet.kernel.netns import NetworkNamespace
 
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_FSOPEN, _FSCONFIG, _FSMOUNT, _FSPICK = 430, 431, 432, 433
 """The same on every architecture since these numbers are given out together."""
-_FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
-_FSCONFIG_CMD_CREATE = 6
+_FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = _FSPICK_CLOEXEC = 1
+_FSPICK_EMPTY_PATH = 8
+_FSCONFIG_SET_FLAG, _FSCONFIG_CMD_CREATE, _FSCONFIG_CMD_RECONFIGURE = 0, 6, 7
 _READ_ONLY = 0x1
 _PLAIN = 0x2 | 0x4 | 0x8
 """``MOUNT_ATTR_RDONLY``; ``NOSUID``, ``NODEV``, ``NOEXEC``."""
@@ -36,9 +41,33 @@ def open_sysfs(netns: NetworkNamespace, *, writable: bool = False) -> Iterator[P
     """
     fd = netns.run(lambda: _mount_sysfs(_PLAIN if writable else _PLAIN | _READ_ONLY))
     try:
-        yield Path(f"/proc/self/fd/{fd}")
+        with _made_writable(fd) if writable else nullcontext():
+            yield Path(f"/proc/self/fd/{fd}")
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _made_writable(mount: int) -> Iterator[None]:
+    """The file system below a mount, where it is read-only, for as long as the context lasts."""
+    if not os.fstatvfs(mount).f_flag & os.ST_RDONLY:
+        yield
+        return
+    _reconfigure(mount, b"rw")
+    try:
+        yield
+    finally:
+        with suppress(KernelError):  # somebody who may is writing there now, too
+            _reconfigure(mount, b"ro")
+
+
+def _reconfigure(mount: int, flag: bytes) -> None:
+    context = _call(_FSPICK, mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH)
+    try:
+        _call(_FSCONFIG, context, _FSCONFIG_SET_FLAG, flag, None, 0)
+        _call(_FSCONFIG, context, _FSCONFIG_CMD_RECONFIGURE, None, None, 0)
+    finally:
+        os.close(context)
 
 
 def _mount_sysfs(attributes: int) -> int:

@@ -26,7 +26,8 @@ class CpuLayout:
 
     online: tuple[int, ...] = ()
     kept_free: tuple[int, ...] = ()
-    """Isolated, or without a tick (``isolcpus``, ``nohz_full``): somebody wants them undisturbed."""
+    """Isolated, without a tick or without interrupts (``isolcpus``, ``nohz_full``, ``irqaffinity``): somebody
+    wants them undisturbed."""
     numa_nodes: tuple[NumaNode, ...] = ()
 
 
@@ -111,7 +112,7 @@ def find_local_cpus(layout: CpuLayout, numa_node: int | None) -> tuple[int, ...]
     left = near - set(layout.kept_free)
     if not left:
         where = "the node" if numa_node is None else f"NUMA node {numa_node}"
-        raise LookupError(f"all CPUs of {where} ({format_cpu_list(near)}) are isolated")
+        raise LookupError(f"all CPUs of {where} ({format_cpu_list(near)}) are isolated or kept free of interrupts")
     return tuple(sorted(left))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,10 @@ def tree(tmp_path: Path) -> InterruptTree:
 def balancer_of(tree: InterruptTree) -> str:
     files = PseudoFiles(tree.proc, []), PseudoFiles(tree.sys, [])
     return find_balancer(*files, FUNCTION, (30, 31))
+
+
+def near_cpus(tree: InterruptTree) -> tuple[int, ...]:
+    return find_local_cpus(read_cpu_layout(PseudoFiles(tree.sys, []), PseudoFiles(tree.proc, [])), 1)
 
 
 def test_interrupts_of_a_function_by_number_with_their_cpus(tree: InterruptTree) -> None:
@@ -88,11 +93,14 @@ def test_a_cpu_without_a_vector_left_is_said(tree: InterruptTree, monkeypatch: p
     assert "ethtool.channels" in refused.value.hint
 
 
+@pytest.mark.parametrize("refusal", [errno.EIO, errno.EPERM])
 def test_what_the_kernel_places_by_itself_is_a_missing_feature(
-    tree: InterruptTree, monkeypatch: pytest.MonkeyPatch
+    tree: InterruptTree, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
+    """Newer kernels have another word for it."""
+
     def refuse(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(refusal, os.strerror(refusal))
 
     monkeypatch.setattr(Path, "write_text", refuse)
     with pytest.raises(KernelError, match=r"interrupt 31 to CPU 5: .*: the kernel places it") as refused:
@@ -117,12 +125,24 @@ def test_isolated_cpus_of_boot_and_of_cpusets_are_kept_free(tree: InterruptTree)
     write(tree.sys / "devices/system/cpu/isolated", "4")
     write(tree.sys / "devices/system/cpu/nohz_full", "5")
     write(tree.sys / "fs/cgroup/cpuset.cpus.isolated", "6")
-    assert find_local_cpus(read_cpu_layout(PseudoFiles(tree.sys, [])), 1) == (7,)
+    assert near_cpus(tree) == (7,)
+
+
+def test_cpus_that_are_kept_free_of_interrupts_are_kept_free(tree: InterruptTree) -> None:
+    """With ``irqaffinity=0-3,5``; tuned writes the same, and CRI-O for a pod that wants no interrupts."""
+    write(tree.proc / "irq/default_smp_affinity", "2f")
+    assert near_cpus(tree) == (5,)
+
+
+@pytest.mark.parametrize("told", ["", "00", "odd"])
+def test_a_kernel_that_tells_no_default_keeps_nothing_free(tree: InterruptTree, told: str) -> None:
+    write(tree.proc / "irq/default_smp_affinity", told)
+    assert near_cpus(tree) == (4, 5, 6, 7)
 
 
 def test_this_kernels_files_are_understood() -> None:
     warnings: list[str] = []
-    layout = read_cpu_layout(PseudoFiles(Path("/sys"), warnings))
+    layout = read_cpu_layout(PseudoFiles(Path("/sys"), warnings), PseudoFiles(Path("/proc"), warnings))
     assert warnings == []
     assert layout.online == parse_cpu_list(Path("/sys/devices/system/cpu/online").read_text())
     assert InterruptFiles().choose_online(layout.online) == layout.online

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +102,31 @@ def test_interrupts_and_queues_have_near_cpus_in_the_pod_and_their_own_afterward
     assert queues_of(wide, "wide3") == before
     assert do_detach(wide, pod, tree, plan) == GIVEN_BACK, "safe to repeat"
     assert queues_of(wide, "wide3") == before
+
+
+def test_queues_are_set_in_a_pod_whose_containers_have_a_read_only_sysfs(
+    wide: Namespace, pod: Namespace, tree: InterruptTree
+) -> None:
+    """As runc mounts it for the pod's first container: then all of that namespace's is read-only."""
+    plan = plan_for(wide, tree)
+    command = "mount -t sysfs -o ro sysfs /sys && echo mounted && exec sleep 600"
+    container = ["nsenter", f"--net={pod.path}", "unshare", "--mount", "sh", "-c", command]
+    with subprocess.Popen(container, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"mounted\n"
+            do_attach(wide, pod, tree, plan)
+            file = Path(f"/proc/{process.pid}/root/sys/class/net/net1/queues/rx-0/rps_cpus")
+            assert int(file.read_text(), 16) == 3
+            (of_sysfs,) = (
+                line
+                for line in Path(f"/proc/{process.pid}/mountinfo").read_text().splitlines()
+                if f" {os.major(file.stat().st_dev)}:{os.minor(file.stat().st_dev)} " in line
+            )
+            assert of_sysfs.endswith(" ro"), "as it was"
+            assert do_detach(wide, pod, tree, plan) == GIVEN_BACK
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("name", ["irq", "xps", "rps"])
@@ -218,6 +245,20 @@ def test_an_interrupt_that_was_asked_for_anew_gets_what_prepare_found(
     tree.add(31, fresh, hint="40")
     assert do_detach(wide, pod, tree, plan) == GIVEN_BACK
     assert tree.places() == {**BEFORE, 31: "2-3"}
+
+
+def test_an_interrupt_whose_cpu_went_offline_gets_what_prepare_found(
+    wide: Namespace, pod: Namespace, tree: InterruptTree
+) -> None:
+    """The kernel lets it go to any CPU then, those that are kept free of interrupts too."""
+    write(tree.proc / "irq/default_smp_affinity", "0f")
+    plan = plan_for(wide, tree)
+    do_attach(wide, pod, tree, plan)
+    write(tree.sys / "devices/system/cpu/online", "0,2-7")
+    for irq in (30, 32):
+        tree.put(irq, "0,2-7")
+    assert do_detach(wide, pod, tree, plan) == GIVEN_BACK
+    assert tree.places() == BEFORE
 
 
 def test_numbers_that_changed_are_followed_and_those_of_others_let_alone(

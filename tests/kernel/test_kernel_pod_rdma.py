@@ -89,6 +89,18 @@ def test_a_pods_sysfs_is_in_no_tree_of_mounts_and_cannot_be_written(pod: Namespa
 
 
 @pytest.mark.kernel
+def test_a_pods_sysfs_can_be_written_where_asked_and_by_nobody_else(pod: Namespace) -> None:
+    file = "class/net/eth0/ifalias"
+    before = list_descriptors()
+    with open_sysfs(pod.netns) as of_a_container, open_sysfs(pod.netns, writable=True) as root:
+        (root / file).write_text("x")
+        assert (of_a_container / file).read_text() == "x\n"
+        with pytest.raises(OSError, match="Read-only file system"):
+            (of_a_container / file).write_text("y")
+    assert list_descriptors() <= before
+
+
+@pytest.mark.kernel
 def test_a_namespace_that_is_gone_has_no_sysfs(pod: Namespace) -> None:
     gone = NetworkNamespace.from_fd(pod.netns.fileno())
     gone.close()

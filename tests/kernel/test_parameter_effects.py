@@ -773,7 +773,10 @@ PACK_TESTS: Mapping[str, Sequence[str]] = {
         f"{NCCL}::test_what_is_asked_for_is_written_as_it_is",
         f"{NCCL}::test_rails_that_are_networks_of_their_own_are_not_crossed",
     ),
-    "nccl.socketInterface": (f"{NCCL}::test_what_is_asked_for_is_written_as_it_is",),
+    "nccl.socketInterface": (
+        f"{NCCL}::test_what_is_asked_for_is_written_as_it_is",
+        f"{HOOK}::test_the_interface_of_nccls_sockets_is_that_of_the_pods_default_route",
+    ),
     "ucx.netDevices": (f"{PACK}::test_variables_name_the_pods_devices_in_the_order_of_its_gpus",),
     "rdma.forkSafe": (f"{PACK}::test_variables_name_the_pods_devices_in_the_order_of_its_gpus",),
     "rdma.hugePagesSafe": (f"{PACK}::test_variables_name_the_pods_devices_in_the_order_of_its_gpus",),

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,22 @@ async def a_pod_has_its_nic_and_opens_its_verbs_node(pod: Pod) -> None:
     await pod.assert_whole()
     node = await pod.run("sh", "-c", f"echo x > {VERBS} && cat {VERBS} && stat -c '%a %t:%T' {VERBS}")
     assert node == "666 1:3\n"
+    await pod.delete()
+
+
+async def a_pod_has_near_cpus_for_its_queues_in_a_sysfs_that_it_cannot_write(pod: Pod) -> None:
+    of_cpus = pod.testbed.node.sysfs_root / "devices/system"
+    for cpus in (of_cpus / "cpu/online", *of_cpus.glob("node/node*/cpulist")):
+        cpus.write_text("0\n")  # which every machine has
+    manifests = deepcopy(MANIFESTS)
+    (config,) = manifests[1]["spec"]["devices"]["config"]
+    config["opaque"]["parameters"]["cpuLocality"] = {"xps": True, "rps": True}
+    await pod.testbed.apply(manifests)
+    await pod.wait_running()
+    file = "/sys/class/net/net1/queues/rx-0/rps_cpus"
+    mask, refusal = (await pod.run("sh", "-c", f"cat {file}; (echo 0 > {file}) 2>&1 || true")).splitlines()
+    assert int(mask, 16) == 1
+    assert "Read-only file system" in refusal
     await pod.delete()
 
 

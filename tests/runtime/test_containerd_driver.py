@@ -14,14 +14,17 @@ from tests.runtime.private_node import in_own_private_node
 
 pytestmark = [pytest.mark.runtime, pytest.mark.usefixtures("story")]
 
-WITH_VERBS = fail_closed.a_pod_has_its_nic_and_opens_its_verbs_node
-"""Only in a real container is a device node what the container was given."""
+IN_CONTAINERS = (
+    fail_closed.a_pod_has_its_nic_and_opens_its_verbs_node,
+    fail_closed.a_pod_has_near_cpus_for_its_queues_in_a_sysfs_that_it_cannot_write,
+)
+"""Only a real one has the device nodes that it was given, and a sysfs of its own that is read-only."""
 
 
 @pytest.fixture(
     params=[
         pytest.param(story, id=story.__name__, marks=[pytest.mark.both_lanes] if story in EVERYWHERE else [])
-        for story in (WITH_VERBS, *STORIES)
+        for story in (*IN_CONTAINERS, *STORIES)
     ]
 )
 def story(request: pytest.FixtureRequest) -> Story:

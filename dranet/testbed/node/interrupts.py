@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dranet.model.cpus import format_cpu_list, parse_cpu_list
+from dranet.model.cpus import format_cpu_list, format_cpu_mask, parse_cpu_list
 from dranet.testbed.node.hardware import Hardware, PlacedNic
 
 VECTORS = 3
@@ -20,7 +20,7 @@ def write_interrupts(sysfs_root: Path, procfs_root: Path, hardware: Hardware) ->
     """Those of every NIC, and what tells who else might place them."""
     cpus = format_cpu_list(cpu for socket in hardware.sockets for cpu in parse_cpu_list(socket.cpus))
     _write(sysfs_root / "devices/system/cpu/online", cpus)
-    _write(procfs_root / "irq/default_smp_affinity", "ffffffff")
+    _write(procfs_root / "irq/default_smp_affinity", format_cpu_mask(parse_cpu_list(cpus)))
     _write(procfs_root / "2/comm", "kthreadd")
     for nic, irq, name in _iter_interrupts(hardware):
         _write(sysfs_root / "bus/pci/devices" / nic.placed.address / "msi_irqs" / str(irq), "msix")
