@@ -144,7 +144,7 @@ class Parts:
             settings.rescan_seconds,
             on_scan=self._note_scan,
             health=self.health,
-            may_publish=lambda: self.gpus.may_publish,
+            may_publish=self.gpus.may_publish,
         )
         self.health.on_change = self.kubelet.health_changed
         self.health.on_taints = self.publish.publish

@@ -57,9 +57,17 @@ class View:
     facts: NodeFacts = NO_FACTS
     policy: Policy = DEFAULT_POLICY
     """What the operator wanted at that scan."""
+    served: ServedGpus = NOBODY
+    """Who else served GPUs at that scan."""
 
     @classmethod
-    def of(cls, facts: NodeFacts, decisions: Iterable[Decision], policy: Policy = DEFAULT_POLICY) -> View:
+    def of(
+        cls,
+        facts: NodeFacts,
+        decisions: Iterable[Decision],
+        policy: Policy = DEFAULT_POLICY,
+        served: ServedGpus = NOBODY,
+    ) -> View:
         """Sort the decisions; what a question about a held-back device needs is worked out when it comes."""
         offered: dict[str, Device] = {}
         held_back: dict[str, Decision] = {}
@@ -76,6 +84,7 @@ class View:
             rdma_devices={device.name: device for device in facts.rdma_devices},
             facts=facts,
             policy=policy,
+            served=served,
         )
 
     def refusal(self, name: str) -> DeviceError:
@@ -123,8 +132,6 @@ class Inventory:
         self._warned: frozenset[str] = frozenset()
         self._out_of_sight: Mapping[str, Device] = {}
         """What pods had at the last scan."""
-        self._served = NOBODY
-        """Who else served GPUs at the last scan."""
         self.view = View()
         """Replaced as a whole by each scan."""
 
@@ -150,10 +157,10 @@ class Inventory:
             facts = self._reader.read(changes | self._find_returned(held_before))
             policy = self._policy()
             held = {**held_before, **self._held()}
-            self._served = self._judge_gpus(facts.gpus)
-            decisions = take_inventory(facts, held, policy, self._served)
+            served = self._judge_gpus(facts.gpus)
+            decisions = take_inventory(facts, held, policy, served)
             self._out_of_sight = held
-            self.view = View.of(facts, decisions, policy)
+            self.view = View.of(facts, decisions, policy, served)
             self._metrics.inventory.scan_seconds.observe(time.perf_counter() - start)
             self._metrics.inventory.scans.labels(
                 ScanKind.FULL if changes.everything else ScanKind.PARTIAL
@@ -194,7 +201,7 @@ class Inventory:
     def _is_in_doubt(self, gpu: str) -> bool:
         with self._scan_lock:
             served = self._judge_gpus(self.view.facts.gpus)
-            return gpu in self._out_of_sight or served != self._served
+            return gpu in self._out_of_sight or served != self.view.served
 
     def _find_returned(self, held: Mapping[str, Device]) -> Changes:
         """What is to be read of devices that pods have not any more. The kernel's own word of it may come
@@ -257,9 +264,9 @@ class PublishLoop:
         rescan_seconds: float,
         on_scan: Callable[[], None],
         health: HealthWatch | None = None,
-        may_publish: Callable[[], bool] = lambda: True,
+        may_publish: Callable[[ServedGpus], bool] = lambda _: True,
     ) -> None:
-        """``may_publish``: whether what was found may go out yet; asked after each scan."""
+        """``may_publish``: whether what was found with this judgement of GPUs may go out yet."""
         self._may_publish = may_publish
         self._inventory = inventory
         self._publisher = PacedSlices(publisher)
@@ -268,7 +275,9 @@ class PublishLoop:
         self._on_scan = on_scan
         self._health = health
         self._pages: Sequence[Sequence[Device]] | None = None
-        """As of the last scan; ``None`` before the first."""
+        """As of the last scan of this loop; ``None`` before the first."""
+        self._served = NOBODY
+        """What they were judged by. Others scan, too, and may have learned more since."""
         self._watch = ChangeWatch()
         self._running = False
         self._lost: frozenset[str] = frozenset()
@@ -339,7 +348,7 @@ class PublishLoop:
         self._tell_crowded(plan.crowded)
         if self._health is not None:
             await self._health.scanned(is_full=changes.everything)
-        self._pages = plan.pages
+        self._pages, self._served = plan.pages, view.served
         self.publish()
         self._metrics.published_devices.labels("total").set(len(devices))
         self._metrics.published_devices.labels("rdma").set(sum(1 for d in devices if d.rdma_device))
@@ -363,5 +372,5 @@ class PublishLoop:
     def publish(self) -> None:
         """Say again what is to be published, with the taints as they are now; nothing before the first
         scan."""
-        if self._pages is not None and self._may_publish():
+        if self._pages is not None and self._may_publish(self._served):
             self._publisher.set_desired(self._pages, self._health.taints if self._health is not None else {})

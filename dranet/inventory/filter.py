@@ -17,6 +17,7 @@ from dranet.dataclass import dataclass
 from dranet.errors import DranetError
 from dranet.inventory.build import bare_device, carrier
 from dranet.inventory.decision import Decision
+from dranet.inventory.gpu_rules import find_gpu_fault
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, DeviceFilter, Given, Policy
 from dranet.inventory.served_gpus import NOBODY, ServedGpus
@@ -27,8 +28,12 @@ from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.model.uplinks import has_local_parent
 from dranet.settings import PublishGpus
 
-_PASSTHROUGH_DRIVERS = frozenset({"vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"})
+_PASSTHROUGH_DRIVERS = frozenset({"uio_pci_generic", "igb_uio", "pci-stub", "pciback"})
 """A function bound to one of these belongs to a virtual machine or to user space, not to the kernel."""
+
+_VFIO = "vfio"
+"""In the name of ``vfio-pci`` and of its variants for single devices: ``mlx5_vfio_pci``, ``xe-vfio-pci``,
+``nvgrace_gpu_vfio_pci``, ``nvidia-vgpu-vfio``."""
 
 
 def decide(
@@ -219,7 +224,7 @@ def _reason_to_hold(device: Device, view: _HostView, policy: Policy) -> str:
 
 
 def _gpu_reason(device: Device, view: _HostView, policy: Policy) -> str:
-    """A GPU is given by its device nodes; without any, a pod would start and find nothing."""
+    """Who else has it comes first: what is left to others is none of our business."""
     vendor = str(device.attributes.get(GPU_VENDOR.qualified, ""))
     if policy.publish_gpus is PublishGpus.NEVER:
         return "is a GPU, and the setting publish_gpus is never"
@@ -227,11 +232,9 @@ def _gpu_reason(device: Device, view: _HostView, policy: Policy) -> str:
         return f"is a GPU, left to {view.served.by_vendor[vendor]} (publish_gpus is auto)"
     if policy.publish_gpus is PublishGpus.AUTO and not view.served.is_known:
         return "is a GPU, and the API server has not told yet whether somebody else serves it"
-    if reason := _driver_reason(view.functions.get(device.pci_address)):
-        return reason
-    if parts := view.gpu_parts.get(device.pci_address):
-        return f"is a GPU that is cut into parts ({parts})"
-    return "" if device.char_devices else "is a GPU without a device node that a container could be given"
+    function = view.functions.get(device.pci_address)
+    parts = view.gpu_parts.get(device.pci_address, "")
+    return _driver_reason(function) or find_gpu_fault(device, function, parts)
 
 
 def _find_unrecordable(device: Device) -> str:
@@ -254,7 +257,7 @@ def _no_link_reason(device: Device, view: _HostView) -> str:
 
 def _driver_reason(function: PciFunction | None) -> str:
     """Why the driver of a function, or its absence, keeps it from containers."""
-    if function and function.driver in _PASSTHROUGH_DRIVERS:
+    if function and (function.driver in _PASSTHROUGH_DRIVERS or _VFIO in function.driver):
         return f"is bound to {function.driver}, for a virtual machine or a program in user space"
     return "has no driver" if function and not function.driver else ""
 

@@ -47,7 +47,7 @@ _RESOURCE_VENDORS: Mapping[str, str] = {
     "habana.ai": HABANA,
     "gpu.intel.com": "intel",
 }
-_RESOURCE_KINDS = re.compile(r"gpu|mig-.+|gaudi|i915|xe|gpu\.shared")
+_RESOURCE_KINDS = re.compile(r"gpu|mig-.+|gaudi|i915|xe|gpu\.shared|[sdtqc]px(_nps\d+)?")
 
 _MAX_NAMES = 64
 

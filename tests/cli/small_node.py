@@ -61,6 +61,8 @@ UPLINK = "0000:01:00.0"
 CARD = "0000:81:00.0"
 VF = "0000:81:00.2"
 
+_NODES = CharDevice("/dev/nvidia0", 195, 0), CharDevice("/dev/nvidia-uvm", 508, 0)
+
 SMALL = NodeFacts(
     links=(
         Link(1, "lo", mac="00:00:00:00:00:00", flags=0x9, arp_type=772, virtual=True),
@@ -92,7 +94,7 @@ SMALL = NodeFacts(
             ports=(RdmaPort(1, "ACTIVE", "Ethernet", "400 Gb/sec (4X NDR)", ("rail0",)),),
         ),
     ),
-    gpus=(Gpu(GPU, "nvidia", "NVIDIA H100 80GB HBM3", char_devices=(CharDevice("/dev/nvidia0", 195, 0),)),),
+    gpus=(Gpu(GPU, "nvidia", "NVIDIA H100 80GB HBM3", char_devices=_NODES),),
     default_routes=(Route("0.0.0.0/0", gateway="10.0.0.254", ifindex=2),),
     numa_nodes=(NumaNode(0, "0-3", (10, 21)), NumaNode(1, "4-7", (21, 10))),
     host=Host("node-1", product="ACME Box 9000"),

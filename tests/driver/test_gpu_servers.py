@@ -107,7 +107,7 @@ class Bench:
         return dict(self.servers.judge(gpus).by_vendor)
 
     def may_publish(self) -> bool:
-        return self.servers.may_publish
+        return self.servers.may_publish(self.servers.served)
 
     def count(self, state: str) -> float | None:
         return self.metrics.registry.get_sample_value("dranet_inventory_gpus", {"state": state})
@@ -281,13 +281,61 @@ def test_gpus_that_were_ours_before_a_boot_are_ours_at_once_and_those_left_to_ot
     assert after.judge((*USABLE, amd)) == {"amd": YET_TO_COME}
 
 
+def test_gpus_that_were_left_to_others_wait_when_we_start_anew_while_those_are_away(tmp_path: Path) -> None:
+    """The update of a node restarts both; a vendor's driver that is not there in that moment is no sign."""
+    before = Bench(state=tmp_path)
+    before.see("gpu.nvidia.com")
+    assert before.judge(USABLE) == {"nvidia": DRIVER}
+    after = Bench(state=tmp_path)
+    after.see()
+    assert after.judge(USABLE) == {"nvidia": YET_TO_COME}
+    after.now += BACK_AFTER + 1
+    after.judge(USABLE)
+    after.read_node()
+    assert after.judge(USABLE) == {}
+    again = Bench(state=tmp_path)
+    again.see()
+    assert again.judge(USABLE) == {}, "now they are ours, and a restart takes none back"
+
+
+@pytest.mark.parametrize(
+    ("mode", "after"), [(PublishGpus.ALWAYS, {}), (PublishGpus.NEVER, {"nvidia": YET_TO_COME})]
+)
+def test_who_goes_back_to_auto_keeps_the_gpus_that_were_always_offered(
+    tmp_path: Path, mode: PublishGpus, after: dict[str, str]
+) -> None:
+    left = Bench(state=tmp_path)
+    left.see("gpu.nvidia.com")
+    left.judge(USABLE)
+    Bench(mode, state=tmp_path).judge(USABLE)
+    again = Bench(state=tmp_path)
+    again.see()
+    assert again.judge(USABLE) == after
+
+
+def test_a_file_of_own_gpus_that_is_damaged_leads_to_a_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "gpus.json").write_text('{"offered": ["nvi')
+    bench = Bench(state=tmp_path)
+    bench.see()
+    assert bench.judge(USABLE) == {"nvidia": YET_TO_COME}
+    assert "GPUs wait for their vendors' drivers" in caplog.text
+
+
+def test_on_a_node_where_this_driver_has_never_been_the_gpus_are_offered_at_once(tmp_path: Path) -> None:
+    bench = Bench(state=tmp_path)
+    bench.see()
+    assert bench.judge(USABLE) == {}
+
+
 @pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", '{"offered": 7}', '{"offered": [7, null, []]}'])
 def test_a_file_of_own_gpus_of_any_shape_is_nobody_known(tmp_path: Path, content: str) -> None:
     path = tmp_path / "gpus.json"
     path.write_text(content)
-    assert OwnGpus(path).read() == frozenset()
+    assert OwnGpus(path).read() == frozenset(), "which is not the same as no file"
     OwnGpus(path).write(["nvidia"])
-    assert OwnGpus(path).read() == {"nvidia"}
+    assert OwnGpus(path).read() == frozenset({"nvidia"})
 
 
 def test_a_file_of_own_gpus_that_cannot_be_written_holds_up_nothing(tmp_path: Path) -> None:

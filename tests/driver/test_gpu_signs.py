@@ -110,6 +110,26 @@ def test_a_privileged_container_has_every_node_and_that_says_nothing() -> None:
     assert "all 4 GPUs" in reading.unclear[0]
 
 
+def test_a_privileged_container_of_a_node_with_one_gpu_was_not_given_it_for_that() -> None:
+    alone = NodeFacts(gpus=(nvidia(0),))
+    reading = read(container(nodes=nodes_of(alone, 0)), alone)
+    assert (reading.found, len(reading.unclear)) == ((), 1)
+    assert "the only GPU of the node" in reading.unclear[0]
+    named = container({"NVIDIA_VISIBLE_DEVICES": "0"}, nodes=nodes_of(alone, 0))
+    assert found(named, alone) == {"0000:1b:00.0": "Environment"}
+
+
+def test_a_gpu_that_its_driver_has_not_got_has_no_node_and_no_number() -> None:
+    """One of four is given to a virtual machine: nobody has its node, and the vendor's tools count three."""
+    passed_on = Gpu("0000:1b:00.0", "nvidia")
+    facts = NodeFacts(gpus=(passed_on, *NVIDIA.gpus[1:]))
+    reading = read(container(nodes=nodes_of(facts, 1, 2, 3)), facts)
+    assert (reading.found, len(reading.unclear)) == ((), 1)
+    assert "all 3 GPUs" in reading.unclear[0]
+    assert found(container({"NVIDIA_VISIBLE_DEVICES": "0"}), facts) == {"0000:2b:00.0": "Environment"}
+    assert read(container({"NVIDIA_VISIBLE_DEVICES": "3"}), facts).found == ()
+
+
 def test_nodes_that_all_gpus_share_are_nobodys() -> None:
     shared = (CharDevice("/dev/nvidiactl", 195, 255), CharDevice("/dev/kfd", 240, 0))
     assert found(container(nodes=shared), NVIDIA) == {}
@@ -163,6 +183,7 @@ def test_amd_and_habana_have_names_of_their_own() -> None:
         ("nvidia.com/gpu.shared", f"{UUIDS[1]}::7", "0000:2b:00.0"),
         ("nvidia.com/mig-1g.10gb", f"MIG-{UUIDS[1]}/1/0", "0000:2b:00.0"),
         ("amd.com/gpu", "0000:3c:00.0", "0000:3c:00.0"),
+        ("amd.com/spx_nps1", "0000:3c:00.0", "0000:3c:00.0"),
         ("habana.ai/gaudi", "accel1", "0000:8d:00.0"),
     ],
 )

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from dranet.driver.publish import Inventory
+from dranet.driver.publish import Inventory, PublishLoop
 from dranet.errors import DeviceError, Reason
 from dranet.inventory.policy import Policy
-from dranet.inventory.served_gpus import NOBODY, ServedGpus
+from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.facts import CharDevice, Gpu, NodeFacts, PciFunction
 from dranet.model.plan import PreparedClaim, PreparedDevice
+from dranet.model.taint import Taint
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
+from tests.driver.test_publish import Slices
 
 ADDRESSES = ("0000:1b:00.0", "0000:1c:00.0")
+UVM = CharDevice("/dev/nvidia-uvm", 508, 0)
 FIRST, SECOND = "gpu-0000-1b-00-0", "gpu-0000-1c-00-0"
 SERVED = ServedGpus(by_vendor={"nvidia": "the DRA driver gpu.nvidia.com"})
 
@@ -42,7 +46,7 @@ class Reader:
                 PciFunction(a, 0x030200, 0x10DE, 0x2330, driver="nvidia", path=(a,)) for a in ADDRESSES
             ),
             gpus=tuple(
-                Gpu(a, "nvidia", char_devices=(CharDevice(f"/dev/nvidia{n}", 195, n),))
+                Gpu(a, "nvidia", char_devices=(CharDevice(f"/dev/nvidia{n}", 195, n), UVM))
                 for n, a in enumerate(ADDRESSES)
             ),
         )
@@ -111,3 +115,40 @@ def test_nothing_is_read_again_where_nothing_is_in_doubt(bench: Bench) -> None:
     reads = bench.reader.reads
     assert bench.inventory.get_offered(FIRST).name == FIRST
     assert bench.reader.reads == reads
+
+
+class WhileHealthIsJudged:
+    """Does something between a scan and its publication."""
+
+    taints: Mapping[str, Sequence[Taint]] = {}
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    async def scanned(self, *, is_full: bool) -> None:
+        assert is_full
+        self._act()
+
+
+def test_what_a_prepare_learns_meanwhile_publishes_no_slices_without_the_gpus(bench: Bench) -> None:
+    """It looks at the node, too, and by then the API server has told who serves them: nobody."""
+    bench.served = UNKNOWN
+
+    def prepare() -> None:
+        bench.served = NOBODY
+        bench.inventory.scan()
+
+    slices = Slices()
+    loop = PublishLoop(
+        bench.inventory,
+        slices,
+        Metrics(),
+        60,
+        on_scan=lambda: None,
+        health=WhileHealthIsJudged(prepare),
+        may_publish=lambda served: served.is_known,
+    )
+    asyncio.run(loop.scan_and_publish())
+    assert slices.pages == []
+    asyncio.run(loop.scan_and_publish())
+    assert slices.pages == [[[FIRST, SECOND]]]

@@ -51,7 +51,8 @@ CARD = PciFunction(
 )
 PORT = RdmaPort(1, "ACTIVE", "Ethernet", netdevs=("eth1",), phys_state="LinkUp")
 HCA = RdmaDevice("mlx5_0", pci_address=CARD.address, firmware="28.39", ports=(PORT,))
-GPU = Gpu("0000:19:00.0", "nvidia", char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
+GPU_NODES = CharDevice("/dev/nvidia0", 195, 0), CharDevice("/dev/nvidia-uvm", 508, 0)
+GPU = Gpu("0000:19:00.0", "nvidia", char_devices=GPU_NODES)
 FACTS = NodeFacts(
     links=(UPLINK, NIC),
     pci_functions=(

@@ -67,7 +67,10 @@ def rules(*entries: object) -> OwnAttributes:
     return own
 
 
-A_GPU = Gpu("0000:3a:00.0", "nvidia", char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
+UVM = CharDevice("/dev/nvidia-uvm", 508, 0)
+MISSING = "is a GPU, and there is no"
+NO_UVM = f"{MISSING} /dev/nvidia-uvm to compute through: the kernel module nvidia-uvm makes it"
+A_GPU = Gpu("0000:3a:00.0", "nvidia", char_devices=(CharDevice("/dev/nvidia0", 195, 0), UVM))
 
 
 def facts(*links: Link, routes: tuple[Route, ...] = (), functions: tuple[PciFunction, ...] = ()) -> NodeFacts:
@@ -527,6 +530,7 @@ def test_what_the_store_cannot_write_down_is_not_offered() -> None:
     ("driver", "why"),
     [
         ("vfio-pci", "is bound to vfio-pci, for a virtual machine or a program in user space"),
+        ("mlx5_vfio_pci", "is bound to mlx5_vfio_pci, for a virtual machine or a program in user space"),
         ("", "has no driver"),
         ("i40e", "has no network interface in the host's network namespace"),
     ],
@@ -649,8 +653,8 @@ def test_gpus_that_are_not_published_say_so() -> None:
 
 
 def test_gpus_of_a_vendor_that_somebody_serves_are_left_to_them_unless_the_operator_says_always() -> None:
-    amd = Gpu("0000:3b:00.0", "amd", char_devices=(CharDevice("/dev/dri/renderD128", 226, 128),))
-    node = replace(NodeFacts(), gpus=(A_GPU, amd))
+    nodes = CharDevice("/dev/kfd", 510, 0), CharDevice("/dev/dri/renderD128", 226, 128)
+    node = replace(NodeFacts(), gpus=(A_GPU, Gpu("0000:3b:00.0", "amd", char_devices=nodes)))
     served = ServedGpus(by_vendor={"nvidia": "the DRA driver gpu.nvidia.com"})
 
     def offers(policy: Policy, who: ServedGpus) -> dict[str, str]:
@@ -685,6 +689,7 @@ def test_a_gpu_that_a_pod_has_keeps_its_place_when_a_vendors_driver_comes() -> N
         ("vfio-pci", (), "is bound to vfio-pci, for a virtual machine or a program in user space"),
         ("", (), "has no driver"),
         ("nvidia", (), "is a GPU without a device node that a container could be given"),
+        ("nvidia", A_GPU.char_devices[:1], NO_UVM),
     ],
 )
 def test_a_gpu_that_no_container_could_use_is_held_back_whatever_the_operator_says(
@@ -702,6 +707,33 @@ def test_a_gpu_that_is_cut_into_parts_is_held_back_since_its_nodes_are_not_the_w
     )
     why = reason(node, "gpu-0000-3a-00-0", Policy(publish_gpus=PublishGpus.ALWAYS))
     assert why == "is a GPU that is cut into parts (MIG)"
+
+
+def test_a_gpu_with_virtual_functions_is_in_parts_and_each_of_these_is_a_gpu() -> None:
+    whole, part = "0000:3a:00.0", "0000:3a:00.1"
+    render = Gpu(whole, "intel", char_devices=(CharDevice("/dev/dri/renderD128", 226, 128),))
+    functions = (
+        replace(a_gpu_function("xe"), sriov_total_vfs=7, sriov_num_vfs=1),
+        replace(a_gpu_function("xe"), address=part, physical_function=whole),
+    )
+    node = replace(NodeFacts(), gpus=(render, replace(render, pci_address=part)), pci_functions=functions)
+    assert published(node) == {"gpu-0000-3a-00-1"}
+    assert reason(node, "gpu-0000-3a-00-0") == "is a GPU that is cut into parts (1 virtual functions)"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "why"),
+    [
+        ("1af4", "is a display adapter of a virtual machine"),
+        ("1234", "is a display adapter of a virtual machine"),
+        ("amd", f"{MISSING} /dev/kfd to compute through: amdgpu makes it where it is built with HSA_AMD"),
+        ("17cb", "is a GPU"),
+    ],
+)
+def test_a_render_node_alone_is_not_enough_where_nothing_computes_through_it(vendor: str, why: str) -> None:
+    gpu = Gpu("0000:3a:00.0", vendor, char_devices=(CharDevice("/dev/dri/renderD128", 226, 128),))
+    node = replace(NodeFacts(), gpus=(gpu,), pci_functions=(a_gpu_function("some"),))
+    assert decisions(node)["gpu-0000-3a-00-0"].reason == why
 
 
 def test_a_nic_says_which_gpu_is_near_also_where_gpus_are_not_published() -> None:

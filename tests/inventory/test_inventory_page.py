@@ -127,6 +127,8 @@ def held_back_for_every_reason() -> set[str]:
             Gpu("0000:2a:00.0", "nvidia"),
             Gpu("0000:2c:00.0", "intel", parts="tiles"),
             Gpu("0000:2b:00.0", "amd", char_devices=(CharDevice("/dev/dri/renderD128", 226, 128),)),
+            Gpu("0000:2d:00.0", "nvidia", char_devices=(CharDevice("/dev/nvidia0", 195, 0),)),
+            Gpu("0000:2e:00.0", "1af4"),
         ),
         default_routes=(Route("0.0.0.0/0", ifindex=2),),
         lifelines=(

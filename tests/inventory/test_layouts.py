@@ -537,7 +537,8 @@ def test_virtual_node_offers_everything_but_the_loopback_and_displays_that_compu
 
     assert {name: d.reason for name, d in decisions.items() if not d.published} == {
         "lo": "is the loopback",
-        "gpu-0000-22-00-0": "is a GPU without a device node that a container could be given",
+        "gpu-0000-22-00-0": "is a display adapter of a virtual machine",
+        "gpu-0000-26-00-0": "is a display adapter of a virtual machine",
         "gpu-0000-82-00-0": "has no driver",
     }
     assert len(decisions) == 6 + 3 + 2 + 3 + 1  # cards, two groups of virtual functions, GPUs, loopback

@@ -452,6 +452,41 @@ def test_which_functions_are_gpus(class_code: int, vendor: int, offered: bool) -
     assert is_gpu(PciFunction("0000:00:00.0", class_code, vendor, 1)) is offered
 
 
+@pytest.mark.parametrize(
+    ("address", "class_code", "vendor", "offered"),
+    [
+        ("0000:00:02.0", 0x030000, 0x8086, False),
+        ("0000:00:02.1", 0x030000, 0x8086, False),  # a virtual function of it
+        ("0000:00:02.0", 0x038000, 0x8086, False),  # without a screen
+        ("0000:00:0b.0", 0x120000, 0x8086, False),  # the NPU
+        ("0000:03:00.0", 0x030000, 0x8086, True),  # a card
+        ("0000:00:02.0", 0x030200, 0x10DE, True),  # passed through to a virtual machine
+    ],
+)
+def test_what_is_in_intels_processors_is_no_gpu(
+    address: str, class_code: int, vendor: int, offered: bool
+) -> None:
+    assert is_gpu(PciFunction(address, class_code, vendor, 1)) is offered
+
+
+@pytest.mark.parametrize(
+    ("class_code", "beside", "offered"),
+    [
+        ("0x030000", "0x1022", False),  # the processor's security processor, or its USB
+        ("0x038000", "0x1022", False),
+        ("0x030000", "0x1002", True),  # sound and USB on a card
+        ("0x120000", "0x1022", True),  # MI300A
+    ],
+)
+def test_graphics_in_amds_processors_are_told_by_what_else_is_in_their_slot(
+    tree: Tree, proc: Tree, class_code: str, beside: str, offered: bool
+) -> None:
+    tree.function("pci0000:00/0000:c5:00.0", class_code, "0x1002", "0x164e")
+    tree.function("pci0000:00/0000:c5:00.2", "0x108000", beside, "0x1649")
+    assert bool(read_gpus(tree.files, proc.files, tree.functions().values())) is offered
+    assert tree.warnings == []
+
+
 # --- the machine ---------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
-"""Which vendors' GPUs this driver offered last, on disk: over a boot, nobody else had them.
+"""Which vendors' GPUs this driver offered last, on disk: nobody else had them then.
 
-After a boot the GPUs of a vendor are offered only when its own driver or device plugin has had time to come.
-Where they were ours before, there is none to wait for, and pods of ours start again at once.
+At a start the GPUs of a vendor are offered only when its own driver or device plugin has had time to come, or
+to come back. Where they were ours before, there is none to wait for: a restart takes nothing back, and after
+a boot pods of ours start again at once.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ _MOST_BYTES = 64 << 10
 
 
 class OwnGpus:
-    """``<state_dir>/gpus.json``. Best effort: without it there is only a wait after a boot. Blocking."""
+    """``<state_dir>/gpus.json``. Best effort: where it cannot be read, there is only a wait. Blocking."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written: frozenset[str] | None = None
 
-    def read(self) -> frozenset[str]:
-        """Vendors as in ``model.facts.Gpu``; none where nothing fit is known."""
+    def read(self) -> frozenset[str] | None:
+        """Vendors as in ``model.facts.Gpu``; none of them where the file says nothing fit, and ``None`` where
+        there is no file: this driver has never looked at the GPUs of this node."""
         try:
             found = json.loads(files.read_file(self._path, _MOST_BYTES))
-        except FileNotFoundError:
-            return frozenset()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except (OSError, ValueError, RecursionError) as error:
             log.warning("%s cannot be read, GPUs wait for their vendors' drivers: %s", self._path, error)
             return frozenset()

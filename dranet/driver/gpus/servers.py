@@ -7,7 +7,8 @@ Before the first look no GPU is offered, and so that none is withdrawn for a mom
 publication waits for the look as well.
 
 A node that has just booted, and GPUs whose driver has just been loaded, are nobody's for a while: whoever
-serves them starts at the same time as this driver, and may be later.
+serves them starts at the same time as this driver, and may be later. So are GPUs that were somebody else's
+when this driver ended: who served them may be in the middle of an update as well.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PATIENCE_SECONDS = 45.0
 """So long the first publication waits for the look, where the API server answers other questions. Longer than
 the slices of others take to be asked for again."""
 
-YET_TO_COME = "whoever may yet come to serve it: the node, or its driver, has just started"
+YET_TO_COME = "whoever may yet come to serve it: the node, its kernel driver or we have just started"
 TOO_MANY = "other drivers, which offer more devices here than are looked at"
 
 Clock = Callable[[], float]
@@ -96,14 +97,14 @@ class GpuServers:
         """Whether a scan has found any."""
         return self._has_gpus
 
-    @property
-    def may_publish(self) -> bool:
-        """Whether what a scan has decided may go out: not while GPUs lack that may turn out to be ours.
+    def may_publish(self, served: ServedGpus) -> bool:
+        """Whether what a scan has decided by ``served`` may go out: not while GPUs lack that may turn out to
+        be ours.
 
         Where only this question gets no answer (rights are missing), the node's NICs do not wait for ever;
         after an outage it gets as long as at the start.
         """
-        if self.served.is_known or not self._has_gpus:
+        if served.is_known or not self._has_gpus:
             return True
         if not self._is_answering():
             return False
@@ -143,6 +144,7 @@ class GpuServers:
             served = self._find(gpus)
             _log_changes(self.served, served, gpus)
             self.served = served
+        self._remember(gpus)
         self._count(gpus)
         return self.served
 
@@ -168,10 +170,13 @@ class GpuServers:
         )
         if not self._devices.is_complete:
             found = {**dict.fromkeys((gpu.vendor for gpu in gpus), TOO_MANY), **found}
-        served = {**self._hold_off(gpus, found), **found}
-        if self._own is not None:
-            self._own.write(gpu.vendor for gpu in gpus if gpu.char_devices and gpu.vendor not in served)
-        return ServedGpus(by_vendor=served)
+        return ServedGpus(by_vendor={**self._hold_off(gpus, found), **found})
+
+    def _remember(self, gpus: Sequence[Gpu]) -> None:
+        if self._own is None or not gpus or not self.served.is_known:
+            return
+        usable = {gpu.vendor for gpu in gpus if gpu.char_devices}
+        self._own.write(() if self._mode is PublishGpus.NEVER else usable - self.served.by_vendor.keys())
 
     def _hold_off(self, gpus: Sequence[Gpu], found: Mapping[str, str]) -> Mapping[str, str]:
         """Vendors that nobody serves, but somebody did until a moment ago, or may in a moment."""
@@ -190,14 +195,19 @@ class GpuServers:
         """Vendors whose GPUs have become usable a moment ago, and when; not those that were ours before."""
         usable = frozenset(gpu.vendor for gpu in gpus if gpu.char_devices)
         if self._usable is None:
-            if self._own is not None:
-                self._were_ours = self._own.read()
-            booted_at = now - self._read_uptime()
-            started = dict.fromkeys(usable if now - booted_at < self._return_seconds else (), booted_at)
+            since = self._find_beginning(now)
+            started = dict.fromkeys(usable if now - since < self._return_seconds else (), since)
         else:
             started = dict.fromkeys(usable - self._usable, now)
         self._usable = usable
         return {vendor: since for vendor, since in started.items() if vendor not in self._were_ours}
+
+    def _find_beginning(self, now: float) -> float:
+        """Since when GPUs that were not ours before may be nobody's, as far as a driver knows that has just
+        started: since the boot, or since now where an earlier one has left them to somebody."""
+        known = None if self._own is None else self._own.read()
+        self._were_ours = known or frozenset()
+        return now - self._read_uptime() if known is None else now
 
     def _is_free(self, vendor: str, now: float) -> bool:
         """Whether its time is over, and nobody has come since; what was answered before is no answer.

@@ -5,7 +5,7 @@ AMD compute goes through ``/dev/kfd``, its names are in ``Documentation/gpu/amdg
 driver is made of it, with a node ``mkfd`` beside); Habana's attributes are in
 ``Documentation/ABI/testing/sysfs-driver-habanalabs``; render and ``accel`` nodes are in the kernel's DRM
 documentation. Display controllers of other vendors with class 0300 are the board's VGA (ASPEED, Matrox) and
-not offered.
+not offered. Neither is what sits in the processor: graphics for a screen, NPUs of desktops.
 
 The drivers of AWS Neuron (``device_create`` without a parent), Google's TPU and Huawei's Ascend do not say in
 sysfs which node is which card: those have no nodes here, and are not offered.
@@ -20,11 +20,12 @@ from dranet.kernel.sysfs import PseudoFiles, parse_number, printable
 from dranet.model.facts import CharDevice, Gpu, PciFunction
 
 _AWS, _GOOGLE, _HYGON, _NEC = 0x1D0F, 0x1AE0, 0x1D94, 0x1BCF
+_INTEL, _AMD_GPU, _AMD_PROCESSOR = 0x8086, 0x1002, 0x1022
 
 _VENDORS = {
     0x10DE: "nvidia",
-    0x1002: "amd",
-    0x8086: "intel",
+    _AMD_GPU: "amd",
+    _INTEL: "intel",
     0x1DA3: "habana",
     0x19E5: "huawei",
     _AWS: "aws",
@@ -39,6 +40,9 @@ _VGA_VENDORS = frozenset({"nvidia", "amd", "intel"})
 
 _DISPLAY_CLASSES = frozenset({_VGA, 0x0302, 0x0380})
 _ACCELERATOR_BASE_CLASS = 0x12
+
+_IN_INTEL_PROCESSOR = ("0000:00:02.", "0000:00:0b.")
+"""Where graphics and NPU of Intel's processors are, on all of them; their virtual functions are beside."""
 
 _COPROCESSOR, _SYSTEM_PERIPHERAL, _UNASSIGNED = 0x0B40, 0x0880, 0xFF00
 
@@ -71,7 +75,9 @@ def is_odd_accelerator(class_code: int, vendor_id: int, device_id: int) -> bool:
 
 
 def is_gpu(function: PciFunction) -> bool:
-    """Whether the function is a GPU or accelerator worth offering."""
+    """Whether the function is a GPU or accelerator, as far as class and ids tell."""
+    if function.vendor_id == _INTEL and function.address.startswith(_IN_INTEL_PROCESSOR):
+        return False
     if function.base_class == _ACCELERATOR_BASE_CLASS:
         return True
     subclass = function.class_code >> 8
@@ -85,7 +91,7 @@ def is_gpu(function: PciFunction) -> bool:
 def read_gpus(sysfs: PseudoFiles, procfs: PseudoFiles, functions: Iterable[PciFunction]) -> list[Gpu]:
     """Read the GPUs among ``functions``, in their order."""
     reader = GpuReader(sysfs, procfs)
-    return [reader.read(function) for function in functions if is_gpu(function)]
+    return [reader.read(function) for function in functions if reader.is_gpu(function)]
 
 
 class GpuReader:
@@ -94,6 +100,20 @@ class GpuReader:
     def __init__(self, sysfs: PseudoFiles, procfs: PseudoFiles) -> None:
         self._sysfs = sysfs
         self._procfs = procfs
+
+    def is_gpu(self, function: PciFunction) -> bool:
+        """Whether the function is a GPU or accelerator worth offering."""
+        return is_gpu(function) and not self._is_in_amd_processor(function)
+
+    def _is_in_amd_processor(self, function: PciFunction) -> bool:
+        """Graphics of AMD's processors share their slot with other parts of the processor (its security
+        processor, USB), which have another vendor id than AMD's cards and all that is on them. MI300A, a
+        processor that is made for computing, is no display controller."""
+        if function.vendor_id != _AMD_GPU or function.class_code >> 8 not in _DISPLAY_CLASSES:
+            return False
+        slot = f"bus/pci/devices/{function.address.rpartition('.')[0]}"
+        vendors = (self._sysfs.integer(f"{slot}.{n}/vendor", base=16, most=0xFFFF) for n in range(1, 8))
+        return _AMD_PROCESSOR in vendors
 
     def read(self, function: PciFunction) -> Gpu:
         """What is known about the GPU at ``function``."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dranet.dataclass import dataclass
-from dranet.kernel.discovery.gpu import GpuReader, is_gpu
+from dranet.kernel.discovery.gpu import GpuReader
 from dranet.kernel.discovery.host import read_host, read_numa_nodes
 from dranet.kernel.discovery.pci import PCI_DEVICES, PciReader, list_pci_functions, name_pci_functions
 from dranet.kernel.discovery.pciids import PciIds
@@ -232,8 +232,10 @@ class _Pass:
         stale = set(self._kept.functions) if is_all else functions
         for address in sorted(stale | known.keys()):
             function = self._kept.functions.get(address)
-            if function is None or not is_gpu(function):
+            if function is not None and address not in stale:
+                continue
+            if function is None or not reader.is_gpu(function):
                 self._drop("gpu", known, address)
-            elif address in stale:
-                with self._noting("gpu", address):
-                    known[address] = reader.read(function)
+                continue
+            with self._noting("gpu", address):
+                known[address] = reader.read(function)
