@@ -16,9 +16,10 @@ from dranet.model.plan import PreparedClaim
 from dranet.model.workload import (
     AUTO,
     CONFIG_NAME,
-    FOLDER,
+    CONFIG_PATH,
     NO_WISHES,
     TOPOLOGY_NAME,
+    TOPOLOGY_PATH,
     NcclWishes,
     WorkloadWishes,
 )
@@ -92,9 +93,9 @@ def build_environment(
 def _name_files(files: Collection[str], given: Collection[str]) -> Iterator[tuple[str, str]]:
     """A config file of the container's own may name a topology, over which a variable would win."""
     if CONFIG_NAME in files:
-        yield CONF_FILE, f"{FOLDER}/{CONFIG_NAME}"
+        yield CONF_FILE, CONFIG_PATH
     elif TOPOLOGY_NAME in files and CONF_FILE not in given:
-        yield TOPO_FILE, f"{FOLDER}/{TOPOLOGY_NAME}"
+        yield TOPO_FILE, TOPOLOGY_PATH
 
 
 def _name_devices(wishes: WorkloadWishes, nics: Sequence[PodNic]) -> Iterator[tuple[str, str]]:

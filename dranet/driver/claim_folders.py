@@ -8,6 +8,7 @@ disk: after a power cut all are written anew, and so the runtime's hook can writ
 
 from __future__ import annotations
 
+import logging
 import stat
 import time
 from collections.abc import Collection, Iterator
@@ -18,6 +19,8 @@ from dranet import files
 from dranet.errors import ProtocolError, StoreError
 from dranet.filelock import FileLock
 from dranet.runtime.cdi import is_name
+
+log = logging.getLogger(__name__)
 
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
 """Of what a container sees."""
@@ -76,10 +79,10 @@ class ClaimFolders:
     def remove(self, claim_uid: str) -> None:
         """Remove all folders of a claim; nothing there is fine. Containers that still run lose their files.
 
-        What the driver did not make there stays.
+        What the driver did not make there stays. What cannot be removed holds up no pod's end: it harms
+        nobody, and the next start tries again.
 
         Raises:
-            StoreError: the folder cannot be written.
             ProtocolError: the uid cannot be part of a path.
         """
         folder = self._claim_folder(claim_uid)
@@ -93,7 +96,7 @@ class ClaimFolders:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise self._unwritable(folder, error) from error
+            log.warning("left behind: %s", self._unwritable(folder, error))
 
     def _remove_own(self, path: Path) -> None:
         """One entry of a claim's folder."""
@@ -105,18 +108,15 @@ class ClaimFolders:
             files.remove_file(path)
 
     def list_claims(self) -> frozenset[str]:
-        """Uids of all claims that have a folder here.
-
-        Raises:
-            StoreError: the folder cannot be read.
-        """
+        """Uids of all claims that have a folder here, for the sweep at start; none where nobody can tell."""
         try:
             files.check_folder(self._root)
             return frozenset(entry.name for entry in self._root.iterdir() if is_name(entry.name))
         except FileNotFoundError:
             return frozenset()
         except OSError as error:
-            raise self._unwritable(self._root, error) from error
+            log.warning("not swept: %s", self._unwritable(self._root, error))
+            return frozenset()
 
     def _claim_folder(self, claim_uid: str) -> Path:
         return self._root / _checked(claim_uid)

@@ -112,7 +112,9 @@ def find_local_cpus(layout: CpuLayout, numa_node: int | None) -> tuple[int, ...]
     left = near - set(layout.kept_free)
     if not left:
         where = "the node" if numa_node is None else f"NUMA node {numa_node}"
-        raise LookupError(f"all CPUs of {where} ({format_cpu_list(near)}) are isolated or kept free of interrupts")
+        raise LookupError(
+            f"all CPUs of {where} ({format_cpu_list(near)}) are isolated or kept free of interrupts"
+        )
     return tuple(sorted(left))
 
 

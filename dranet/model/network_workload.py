@@ -70,18 +70,20 @@ class NcclConfig(Part):
     socket_interface: GivenIfname | None = Field(
         default=None,
         alias="socketInterface",
-        description="`NCCL_SOCKET_IFNAME`: the interface for NCCL's own connections, as the pod calls it",
-        examples=["eth0"],
+        description="`NCCL_SOCKET_IFNAME`: the interface for NCCL's own connections, as the pod calls it. "
+        "Absent or `auto`: that of the pod's default route, where one of the devices has RDMA",
+        examples=["auto"],
     )
 
     def find_conflicts(self) -> Iterator[Conflict]:
+        """``false`` turns off what a class has set, its lines included."""
         lines = {
             "gidIndex": self.gid_index,
             "crossNic": self.cross_nic,
             "socketInterface": self.socket_interface,
         }
         for name, value in lines.items():
-            if value is not None and not self.config_file:
+            if value is not None and self.config_file is None:
                 yield (name,), "must come with configFile: true, the file that it is a line of"
 
 

@@ -14,6 +14,7 @@ AUTO = -1
 FOLDER = "/var/run/dranet/nccl"
 """Where a container sees the files."""
 CONFIG_NAME, TOPOLOGY_NAME = "nccl.conf", "topology.xml"
+CONFIG_PATH, TOPOLOGY_PATH = f"{FOLDER}/{CONFIG_NAME}", f"{FOLDER}/{TOPOLOGY_NAME}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class NcclWishes:
     cross_nic: int | None = None
     """0 to 2, or :data:`AUTO`."""
     socket_interface: str = ""
-    """As the pod calls it."""
+    """As the pod calls it; empty: that of its default route."""
 
 
 @dataclass(frozen=True, slots=True)

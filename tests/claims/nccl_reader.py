@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-MOST_CHARACTERS, MOST_ATTRIBUTES, MOST_ELEMENTS = 254, 16, 256
+MOST_CHARACTERS, MOST_ATTRIBUTES, MOST_ELEMENTS, MOST_BELOW = 254, 16, 256, 32
 BELOW = {"": ("system",), "system": ("cpu",), "cpu": ("pci", "nic"), "pci": ("pci", "gpu", "nic", "pcilink")}
 
 
@@ -33,14 +33,15 @@ class Element:
 
 
 class Reader:
-    def __init__(self, text: str) -> None:
-        self._text, self._at, self._count = text, 0, 0
+    def __init__(self, text: str, version: int = 1) -> None:
+        """``version``: what the reader is made for; RCCL's takes 2."""
+        self._text, self._at, self._count, self._version = text, 0, 0, str(version)
 
     def read(self) -> Element:
         root = Element()
         self._load(root, is_root=True)
         (system,) = root.below
-        if system.attributes.get("version") != "1":
+        if system.attributes.get("version") != self._version:
             raise Refused("wrong version")
         return system
 
@@ -64,6 +65,8 @@ class Reader:
             if element.name in BELOW.get(head.name, ()):
                 head.below.append(element)
                 self._count += 1
+                if len(head.below) > MOST_BELOW:
+                    raise Refused("too many elements below one")
                 if self._count > MOST_ELEMENTS:
                     raise Refused("too many elements")
             if not element.stands_alone:

@@ -172,6 +172,28 @@ def test_rails_that_are_networks_of_their_own_are_not_crossed(
     assert read(render(nics, NcclWishes(config_file=True, cross_nic=AUTO))).get("NCCL_CROSS_NIC") == value
 
 
+# --- the interface of NCCL's own connections --------------------------------------------------------------
+
+
+def test_the_interface_of_the_default_route_is_taken_unless_another_is_asked_for() -> None:
+    assert read(render([nic("mlx5_0")], uplink="eth0"))["NCCL_SOCKET_IFNAME"] == "=eth0"
+    asked = NcclWishes(config_file=True, socket_interface="eth7")
+    assert read(render([nic("mlx5_0")], asked, uplink="eth0"))["NCCL_SOCKET_IFNAME"] == "=eth7"
+
+
+@pytest.mark.parametrize("uplink", ["", "eth0,lo"])
+def test_without_a_default_route_nccl_chooses_by_itself(uplink: str) -> None:
+    text = render([nic("mlx5_0")], uplink=uplink)
+    assert "NCCL_SOCKET_IFNAME" not in read(text)
+    assert "# Left to NCCL (NCCL_SOCKET_IFNAME): no default route of the pod is known." in text
+
+
+def test_data_that_goes_over_sockets_is_not_kept_to_the_clusters_network() -> None:
+    text = render([PodNic(Device("tcp", DeviceKind.NIC), "net9")], uplink="eth0")
+    assert read(text) == {}
+    assert "# Left to NCCL (NCCL_SOCKET_IFNAME): without RDMA its data takes it, too." in text
+
+
 # --- GIDs -----------------------------------------------------------------------------------------------
 
 

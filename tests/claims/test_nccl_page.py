@@ -17,9 +17,7 @@ from tests.data.layouts import read_layout, take_layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "user" / "nccl.md"
 
-WISHES = WorkloadWishes(
-    NcclWishes(True, True, gid_index=AUTO, cross_nic=AUTO, socket_interface="eth0"), ucx_net_devices=True
-)
+WISHES = WorkloadWishes(NcclWishes(True, True, gid_index=AUTO, cross_nic=AUTO), ucx_net_devices=True)
 
 
 def build() -> dict[str, str]:
@@ -46,7 +44,7 @@ def build() -> dict[str, str]:
         for rail, nic in zip((1, 0), nics, strict=True)
     }
     surroundings = Surroundings(
-        [record], gpus, read_layout("dgx-h100").facts, gids, False, Processor("GenuineIntel", 6, 143)
+        [record], gpus, read_layout("dgx-h100").facts, gids, False, "eth0", Processor("GenuineIntel", 6, 143)
     )
     pod, container = PodSandbox("s", "worker-0", "train", "pod"), Container("c", "trainer", "s")
     content = build_content(pod, container, WISHES, surroundings)

@@ -12,19 +12,24 @@ from hypothesis import strategies as st
 
 from dranet.claims.nccl.topology import (
     BRIDGE_CLASS,
+    MOST_BELOW,
     MOST_ELEMENTS,
+    NCCL,
+    NO_NUMA_NODE,
+    RCCL,
     CpuKind,
     CpuNode,
     PciNode,
     Topology,
     build_topology,
     find_kind,
+    find_version,
     fits,
 )
 from dranet.claims.nccl.topology_text import TopologyError, parse_topology, render_topology
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
-from dranet.model.facts import NodeFacts, NumaNode
+from dranet.model.facts import Gpu, NodeFacts, NumaNode
 from dranet.model.workload import Processor
 from tests.claims.nccl_reader import Element, Reader, Refused
 from tests.data.layouts import LAYOUTS, read_layout, take_layout
@@ -153,8 +158,12 @@ def test_a_processor_is_numbered_as_nccl_does(
 def test_the_cpus_of_a_numa_node_are_a_mask() -> None:
     nic = Device("n", DeviceKind.NIC, pci_address="0000:18:00.0", pci_path=("0000:18:00.0",), numa_node=1)
     facts = NodeFacts(numa_nodes=(NumaNode(0, "0-31"), NumaNode(1, "32-47,64")))
-    (cpu,) = build_topology([nic], (), facts).cpus
-    assert cpu.affinity == "1,0000ffff,00000000"
+    cpus = build_topology([nic], (), facts).cpus
+    assert [(cpu.numa_node, cpu.affinity) for cpu in cpus] == [
+        (1, "1,0000ffff,00000000"),
+        (-1, ""),
+        (0, "ffffffff"),
+    ]
 
 
 def as_tree(element: Element | ET.Element) -> object:
@@ -182,28 +191,113 @@ def test_nccl_and_any_reader_of_xml_read_the_same(layout: str, data: st.DataObje
             assert element.attributes["class"].startswith("0x0604" if element.below else "0x")
 
 
+@many
+@given(st.sampled_from(LAYOUTS), st.data())
+def test_what_is_not_in_the_file_hangs_on_a_processor_that_is(layout: str, data: st.DataObject) -> None:
+    """Else NCCL 2.21 to 2.26 takes the one that it adds for another machine's."""
+    topology = build_topology(*choose(layout, data), FACTS[layout])
+    numbers = [cpu.numa_node for cpu in topology.cpus]
+    places = {NO_NUMA_NODE if d.numa_node is None else d.numa_node for d in DEVICES[layout] if d.pci_path}
+    assert places <= set(numbers)
+    assert NO_NUMA_NODE in numbers, "where NCCL hangs what it does not find in sysfs"
+    assert len(set(numbers)) == len(numbers)
+    busy = [bool(cpu.below) for cpu in topology.cpus]
+    assert busy == sorted(busy, reverse=True), "eth0 is hung on the first: one that has devices"
+
+
+@many
+@given(st.sampled_from([layout for layout in LAYOUTS if layout != "virtual-node"]), st.data())
+def test_the_file_is_of_the_version_that_the_gpus_library_reads(layout: str, data: st.DataObject) -> None:
+    nics, gpus = choose(layout, data)
+    version = find_version(gpus, FACTS[layout])
+    assert version == (RCCL if layout == "mi300x" else NCCL)
+    text = render_topology(build_topology(nics, gpus, FACTS[layout], XEON, version))
+    assert parse_topology(text) == build_topology(nics, gpus, FACTS[layout], XEON, version)
+    Reader(text, version).read()
+    with pytest.raises(Refused, match="wrong version"):
+        Reader(text, NCCL if version == RCCL else RCCL).read()
+
+
+@pytest.mark.parametrize(
+    ("on_the_node", "of_the_pod", "version"),
+    [
+        ((), 0, NCCL),
+        (("nvidia", "nvidia"), 0, NCCL),
+        (("amd", "amd"), 0, RCCL),
+        (("hygon",), 1, RCCL),
+        (("intel",), 1, NCCL),
+        (("nvidia", "amd"), 1, NCCL),  # the second one is the processor's own
+        (("amd", "nvidia"), 1, RCCL),
+        (("amd", "nvidia"), 2, None),
+        (("amd", "nvidia"), 0, None),
+    ],
+)
+def test_of_gpus_of_several_makers_those_of_the_pod_count(
+    on_the_node: tuple[str, ...], of_the_pod: int, version: int | None
+) -> None:
+    facts = NodeFacts(gpus=tuple(Gpu(f"0000:0{i}:00.0", maker) for i, maker in enumerate(on_the_node)))
+    gpus = [Device(f"g{i}", DeviceKind.GPU, pci_address=f"0000:0{i}:00.0") for i in range(of_the_pod)]
+    assert find_version(gpus, facts) == version
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nccl_can_hold_what_any_whole_machine_has(layout: str) -> None:
     nics, gpus = ([d for d in DEVICES[layout] if (d.kind is DeviceKind.GPU) is gpu] for gpu in (False, True))
-    assert fits(build_topology(nics, gpus, FACTS[layout]), nics)
+    assert fits(build_topology(nics, gpus, FACTS[layout]), nics, gpus)
 
 
-def virtual_functions(count: int) -> list[Device]:
-    addresses = [f"0000:{1 + i // 256:02x}:{i // 8 % 32:02x}.{i % 8}" for i in range(count)]
-    return [Device(f"vf{i}", DeviceKind.NIC, pci_address=a, pci_path=(a,)) for i, a in enumerate(addresses)]
+def virtual_functions(count: int, cards: int = 1, kind: DeviceKind = DeviceKind.NIC) -> list[Device]:
+    """Each card on a port of its own."""
+    addresses = [f"0000:{1 + i % cards:02x}:{i // cards // 8:02x}.{i // cards % 8}" for i in range(count)]
+    numa = [i % cards for i in range(count)]
+    return [
+        Device(
+            f"vf{i}",
+            kind,
+            pci_address=a,
+            pci_path=(f"0000:00:{n:02x}.0", f"0000:{n:02x}:00.0", a),
+            numa_node=n,
+        )
+        for i, (a, n) in enumerate(zip(addresses, numa, strict=True))
+    ]
 
 
 def test_more_devices_than_nccl_can_hold_are_told() -> None:
-    some, many_ = virtual_functions(60), virtual_functions(200)
-    assert fits(build_topology(some, (), NodeFacts()), some)
-    assert not fits(build_topology(many_, (), NodeFacts()), many_)
+    some, many_ = virtual_functions(60, 4), virtual_functions(120, 8)
+    assert fits(build_topology(some, (), NodeFacts()), some, ())
+    assert not fits(build_topology(many_, (), NodeFacts()), many_, ())
     assert build_topology(many_, (), NodeFacts()).size < MOST_ELEMENTS, "with what NCCL adds it is too much"
+
+
+def test_the_links_of_every_gpu_count() -> None:
+    """NCCL joins what the processes of a pod have found."""
+    nics, gpus = virtual_functions(40, 4), virtual_functions(16, 16, DeviceKind.GPU)
+    assert fits(build_topology(nics, gpus[:4], NodeFacts()), nics, gpus[:4])
+    topology = build_topology(nics, gpus, NodeFacts())
+    assert topology.size + 32 * 4 + 16 < MOST_ELEMENTS, (
+        "what is in the file, each network device and each GPU"
+    )
+    assert not fits(topology, nics, gpus)
+
+
+@pytest.mark.parametrize("count", range(25, 35))
+def test_more_devices_below_one_port_than_nccl_takes_are_told(count: int) -> None:
+    """With one place more for the interface of a socket."""
+    functions = virtual_functions(count)[1:]  # NCCL puts function 0 beside them
+    assert fits(build_topology(functions, (), NodeFacts()), functions, ()) == (count < MOST_BELOW)
+
+
+def test_more_numa_nodes_than_nccl_takes_are_told() -> None:
+    nic = virtual_functions(1)
+    some, many_ = (NodeFacts(numa_nodes=tuple(NumaNode(i, str(i)) for i in range(n))) for n in (16, 32))
+    assert fits(build_topology(nic, (), some), nic, ())
+    assert not fits(build_topology(nic, (), many_), nic, ())
 
 
 def test_a_device_that_no_scan_found_again_is_there_with_the_class_of_its_kind() -> None:
     path = ("0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:18:00.0")
     nic = Device("n", DeviceKind.NIC, pci_address="0000:18:00.0", pci_path=path)
-    ((cpu),) = build_topology([nic], (), NodeFacts()).cpus
+    (cpu,) = build_topology([nic], (), NodeFacts()).cpus
     assert cpu == CpuNode(
         -1, (PciNode("0000:16:00.0", BRIDGE_CLASS, below=(PciNode("0000:18:00.0", 0x020000),)),)
     )
@@ -218,13 +312,13 @@ def test_a_function_that_tells_no_numa_node_does_not_hide_what_its_neighbours_te
         Device(a, DeviceKind.NIC, pci_address=a, pci_path=("0000:17:00.0", a), numa_node=numa)
         for a, numa in zip(addresses, numa_nodes, strict=True)
     ]
-    (cpu,) = build_topology(nics, (), NodeFacts()).cpus
+    cpu, _ = build_topology(nics, (), NodeFacts()).cpus
     assert cpu.numa_node == 1
     assert [node.address for node in cpu.below] == addresses
 
 
 def test_what_is_not_on_pci_is_left_to_nccl() -> None:
-    assert build_topology([Device("veth", DeviceKind.NIC)], (), NodeFacts()) == Topology()
+    assert not build_topology([Device("veth", DeviceKind.NIC)], (), NodeFacts()).has_devices
     assert Reader(render_topology(Topology())).read().below == []
 
 
@@ -249,7 +343,8 @@ GOOD = render_topology(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('version="1"', 'version="2"'),
+        ('version="1"', 'version="3"'),
+        ('version="1"', 'version="1" name="mine"'),
         ("<system", '<?xml version="1.0"?>\n<system'),
         ("    <pci", "\t<pci"),
         ('<pci busid="0000:02:00.0"', '<pci  busid="0000:02:00.0"'),

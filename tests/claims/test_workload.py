@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranet.claims.merge import merge
 from dranet.claims.nccl.devices import PodNic
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.workload import plan_workload
@@ -65,6 +66,19 @@ def test_every_parameter_is_a_wish() -> None:
     assert plan_workload(asked) == WorkloadWishes(
         NcclWishes(True, True, 3, AUTO, "eth0"), True, True, True, "interleave"
     )
+
+
+def test_the_interface_of_the_default_route_is_no_wish_that_another_device_could_be_at_odds_with() -> None:
+    plans = [
+        plan_workload(config(nccl={"configFile": True, **more})) for more in ({}, {"socketInterface": "auto"})
+    ]
+    assert plans == [WorkloadWishes(NcclWishes(config_file=True))] * 2
+
+
+def test_a_claim_turns_off_the_file_of_its_class_with_all_its_lines() -> None:
+    of_class = {"nccl": {"topologyFile": True, "configFile": True, "gidIndex": 3, "socketInterface": "eth0"}}
+    merged = merge(of_class, {"nccl": {"configFile": False}})
+    assert plan_workload(config(**merged)) == WorkloadWishes(NcclWishes(topology_file=True))
 
 
 def test_an_rdma_device_without_a_link_takes_all_of_it() -> None:

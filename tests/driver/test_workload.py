@@ -15,7 +15,7 @@ from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DeviceError, DranetError, ProtocolError, Reason, StoreError
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Address, CharDevice, NodeFacts
+from dranet.model.facts import Address, CharDevice, Gpu, NodeFacts
 from dranet.model.plan import AddAddress, AttachPlan, PreparedClaim, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import Container, ContainerAdjustment, MemoryPolicy, Mount, PodSandbox
 from dranet.model.workload import AUTO, FOLDER, NcclWishes, WorkloadWishes
@@ -152,6 +152,36 @@ def test_without_the_kind_of_the_processors_there_is_no_topology_and_the_file_sa
     assert "# No topology file: the node does not tell of which kind" in packer.read("nccl.conf")
 
 
+def test_the_kind_of_the_processors_is_read_until_it_is_known(packer: Packer, tmp_path: Path) -> None:
+    file = tmp_path.parent / f"{tmp_path.name}-proc/cpuinfo"
+    file.unlink()
+    packer.adjust(packer.container("claim"), a_record())
+    assert "# No topology file: the node does not tell" in packer.read("nccl.conf")
+    file.write_text(CPUINFO)
+    packer.adjust(packer.container("claim"), a_record())
+    file.unlink()
+    packer.adjust(packer.container("claim"), a_record())
+    assert 'modelid="143"' in packer.read("topology.xml")
+
+
+def test_a_pod_without_devices_on_pci_has_no_topology_and_the_file_says_why(packer: Packer) -> None:
+    """It would tell nothing, and keep NCCL from the one that the machine may have."""
+    packer.gpus = ()
+    packer.adjust(packer.container("claim"), a_record(device=Device("veth", DeviceKind.NIC)))
+    assert "NCCL_TOPO_FILE=" not in packer.read("nccl.conf")
+    assert "# No topology file: no device of the pod is on PCI." in packer.read("nccl.conf")
+
+
+def test_beside_amd_gpus_the_file_is_as_rccl_reads_it(packer: Packer) -> None:
+    packer.facts = replace(FACTS, gpus=tuple(replace(gpu, vendor="amd") for gpu in FACTS.gpus))
+    packer.adjust(packer.container("claim"), a_record())
+    assert packer.read("topology.xml").startswith('<system version="2">')
+    packer.gpus = ()
+    packer.facts = replace(FACTS, gpus=(*FACTS.gpus, Gpu("0000:ff:00.0", "amd")))
+    packer.adjust(packer.container("claim"), a_record())
+    assert "# No topology file: NCCL and RCCL read different ones" in packer.read("nccl.conf")
+
+
 def test_without_a_known_gpu_the_file_has_the_network_devices_alone(packer: Packer) -> None:
     packer.gpus = ()
     packer.adjust(packer.container("claim"), a_record())
@@ -177,15 +207,61 @@ def test_a_config_file_of_its_own_stays_and_ours_lies_beside_it(packer: Packer) 
     assert given.env == ()
     assert [mount.destination for mount in given.mounts] == [FOLDER]
     assert "NCCL_TOPO_FILE=" not in packer.read("nccl.conf")
+    assert "\n# NCCL does not read this file: the container has one of its own.\n" in packer.read("nccl.conf")
 
 
-def test_a_mount_of_its_own_at_our_place_stays(packer: Packer) -> None:
-    container = packer.container("claim")
-    container = replace(container, mounts=(*container.mounts, Mount("/their/volume", FOLDER + "/")))
+def with_mounts(container: Container, *destinations: str) -> Container:
+    volumes = (Mount("/their/volume", destination) for destination in destinations)
+    return replace(container, mounts=(*container.mounts, *volumes))
+
+
+@pytest.mark.parametrize("place", [FOLDER + "/", "/run/dranet/nccl", "//run/./dranet/nccl"])
+def test_a_mount_of_its_own_at_our_place_stays(packer: Packer, place: str) -> None:
+    container = with_mounts(packer.container("claim"), place)
     ucx = replace(BOTH, ucx_net_devices=True)
     given = packer.adjust(container, a_record(wishes=ucx))
     assert given == ContainerAdjustment(env=(("UCX_NET_DEVICES", "mlx5_0:1"),))
     assert not (packer.state_dir / "workload").exists()
+
+
+@pytest.mark.parametrize(
+    "place", ["/etc/nccl.conf", "/etc/rccl.conf", "/root/.nccl.conf", "/home/me/.rccl.conf"]
+)
+def test_a_config_file_that_is_mounted_wins_and_ours_lies_beside_it(packer: Packer, place: str) -> None:
+    """With the variable set NCCL would not read the one in the home, and prefer ours to that in /etc."""
+    container = with_mounts(packer.container("claim"), place)
+    for wishes in (BOTH, WorkloadWishes(NcclWishes(topology_file=True))):
+        given = packer.adjust(container, a_record(wishes=wishes))
+        assert given.env == ()
+        assert [mount.destination for mount in given.mounts] == [FOLDER]
+    packer.adjust(container, a_record())
+    assert "# NCCL does not read this file" in packer.read("nccl.conf")
+    elsewhere = with_mounts(packer.container("claim"), "/data/nccl.conf", "/etc/nccl.conf.d", "/etc")
+    assert packer.adjust(elsewhere, a_record()).env == (("NCCL_CONF_FILE", f"{FOLDER}/nccl.conf"),)
+    assert "# NCCL does not read this file" not in packer.read("nccl.conf")
+
+
+@pytest.mark.parametrize("place", ["/etc/ucx/ucx.conf", "/root/ucx.conf"])
+def test_a_config_file_of_ucx_that_is_mounted_wins(packer: Packer, place: str) -> None:
+    wishes = WorkloadWishes(ucx_net_devices=True, fork_safe=True)
+    given = packer.adjust(with_mounts(packer.container("claim"), place), a_record(wishes=wishes))
+    assert given.env == (("RDMAV_FORK_SAFE", "1"),)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/var/run/nvidia-topologyd/virtualTopology.xml",
+        "/run/nvidia-topologyd/virtualTopology.xml",
+        "/var/run/nvidia-topologyd",
+    ],
+)
+def test_the_topology_that_a_cloud_gives_to_its_machines_wins(packer: Packer, place: str) -> None:
+    packer.adjust(with_mounts(packer.container("claim"), place), a_record())
+    conf = packer.read("nccl.conf")
+    assert "NCCL_TOPO_FILE=" not in conf
+    assert "# No topology file: the container has one mounted at /var/run/nvidia-topologyd/virt" in conf
+    assert not (packer.state_dir / "workload/claim/main/topology.xml").exists()
 
 
 @pytest.mark.parametrize("value", ["", "anything"])
@@ -196,6 +272,24 @@ def test_a_variable_that_is_there_stays_even_if_it_is_empty(packer: Packer, valu
     assert given.env == ()
     assert "NCCL_IB_HCA=" not in packer.read("nccl.conf")
     assert "NCCL_TOPO_FILE=" not in packer.read("nccl.conf")
+
+
+def test_an_init_container_and_a_sidecar_have_files_of_their_own(packer: Packer) -> None:
+    """Each with what its environment leaves open, for as long as the claim is there."""
+    containers = [
+        packer.container("claim", name="check", NCCL_IB_HCA="mlx5_9"),
+        packer.container("claim", name="exporter", NCCL_TOPO_FILE="/mine.xml"),
+        packer.container("claim", name="main"),
+    ]
+    mounts = [packer.adjust(container, a_record()).mounts[0] for container in containers]
+    assert len({mount.source for mount in mounts}) == 3
+    named = ("NCCL_IB_HCA=", "NCCL_TOPO_FILE=")
+    found = [
+        [f"\n{name}" in packer.read("nccl.conf", container=c.name) for name in named] for c in containers
+    ]
+    assert found == [[False, True], [True, False], [True, True]]
+    packer.pack.remove("claim")
+    assert not any(Path(mount.source).exists() for mount in mounts)
 
 
 # --- two instances, and containers that come again --------------------------------------------------------
@@ -298,6 +392,52 @@ def test_the_gid_index_is_read_from_the_table_of_the_device(tmp_path: Path) -> N
     (tmp_path / "state").mkdir()
     packer.adjust(packer.container("claim"), a_record(wishes=wishes))
     assert "NCCL_IB_GID_INDEX=3\n" in packer.read("nccl.conf")
+
+
+# --- the pod's routes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    ("routes", "ifname"),
+    [
+        ("", ""),
+        ("route add 10.9.0.0/16 dev eth0\n", ""),
+        ("route add default via 10.1.0.1 dev eth0\n", "eth0"),
+        (
+            "route add default via 10.1.0.1 dev eth0 metric 9\nroute add default via 10.2.0.1 dev eth1\n",
+            "eth1",
+        ),
+        ("route add default via fd01::9 dev eth1\n", "eth1"),
+        (
+            "route add default via fd01::9 dev eth1\nroute add default via 10.1.0.1 dev eth0 metric 9\n",
+            "eth0",
+        ),
+        ("route add default nexthop via 10.2.0.1 nexthop via 10.1.0.1\n", "eth0"),
+        ("route add unreachable default\n", ""),
+    ],
+)
+def test_the_interface_of_nccls_sockets_is_that_of_the_pods_default_route(
+    packer: Packer, make_namespace: Callable[[], Namespace], routes: str, ifname: str
+) -> None:
+    pod = make_namespace()
+    pod.ip_lines(
+        "link add eth0 type veth peer name far0\nlink add eth1 type veth peer name far1\n"
+        "link set far0 up\nlink set far1 up\nlink set eth0 up\nlink set eth1 up\n"
+        "addr add 10.1.0.2/24 dev eth0\naddr add 10.2.0.2/24 dev eth1\naddr add fd01::2/64 dev eth1 nodad\n"
+        + routes
+    )
+    wishes = WorkloadWishes(NcclWishes(config_file=True))
+    there = replace(POD, netns_path=str(pod.path))
+    packer.pack.adjust(there, packer.container("claim"), [a_record(wishes=wishes)])
+    wanted = f"NCCL_SOCKET_IFNAME=={ifname}\n" if ifname else "(NCCL_SOCKET_IFNAME): no default route"
+    assert wanted in packer.read("nccl.conf")
+
+
+def test_a_pod_whose_namespace_is_gone_leaves_the_interface_to_nccl(packer: Packer) -> None:
+    wishes = WorkloadWishes(NcclWishes(config_file=True))
+    packer.adjust(packer.container("claim"), a_record(wishes=wishes))
+    assert "NCCL_SOCKET_IFNAME=" not in packer.read("nccl.conf")
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------

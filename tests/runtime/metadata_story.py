@@ -7,7 +7,7 @@ runtime; with a real one the files are read inside the containers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -116,29 +116,47 @@ class Story:
         return dict(device)
 
 
+Scene = Callable[[Story], Awaitable[None]]
+
+
 def play(make_runtime: RuntimeFactory, folder: Path) -> None:
     """Tell the story, or skip where the runtime cannot be had."""
+    tell(
+        make_runtime,
+        folder,
+        MANIFESTS,
+        a_training_pod_finds_its_link,
+        a_monitoring_pod_beside_it_finds_facts_and_counters,
+        the_monitor_sees_the_link_come_back,
+    )
 
-    async def tell() -> None:
-        async with asyncio.timeout(SECONDS), _booted(make_runtime, folder) as story:
-            await a_training_pod_finds_its_link(story)
-            await a_monitoring_pod_beside_it_finds_facts_and_counters(story)
-            await the_monitor_sees_the_link_come_back(story)
+
+def tell(
+    make_runtime: RuntimeFactory, folder: Path, manifests: Sequence[dict[str, Any]], *scenes: Scene
+) -> None:
+    """One scene after the other, on a node with these objects; skips where the runtime cannot be had."""
+
+    async def boot_and_tell() -> None:
+        async with asyncio.timeout(SECONDS), _booted(make_runtime, folder, manifests) as story:
+            for scene in scenes:
+                await scene(story)
 
     try:
-        asyncio.run(tell())
+        asyncio.run(boot_and_tell())
     except ContainerdUnavailable as error:
         pytest.skip(str(error))
 
 
 @asynccontextmanager
-async def _booted(make_runtime: RuntimeFactory, folder: Path) -> AsyncIterator[Story]:
+async def _booted(
+    make_runtime: RuntimeFactory, folder: Path, manifests: Sequence[dict[str, Any]]
+) -> AsyncIterator[Story]:
     async with Testbed(load_hardware("two-nic"), make_runtime, folder) as testbed:
         await testbed.driver.start()
         await testbed.driver.wait_ready(30)
         label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
         await testbed.api.patch("/api/v1/namespaces/default", label)
-        await testbed.apply(MANIFESTS)
+        await testbed.apply(manifests)
         yield Story(testbed)
 
 

@@ -7,24 +7,17 @@ runtime; with a real one the files are read inside the containers. NCCL itself i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dranet.claims.nccl.topology_text import parse_topology
-from dranet.testbed.cluster import RuntimeFactory, Testbed
-from dranet.testbed.containerd.fetch import ContainerdUnavailable
-from dranet.testbed.node.hardware import load_hardware
-from tests.runtime.metadata_story import Story, a_container, a_pod
+from dranet.testbed.cluster import RuntimeFactory
+from tests.runtime.metadata_story import Story, a_container, a_pod, tell
 
 FOLDER = "/var/run/dranet/nccl"
 CONF, TOPOLOGY = f"{FOLDER}/nccl.conf", f"{FOLDER}/topology.xml"
 GPU = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "GPU-0f4e8a61-77b2-4d0c-8f7e-51c2d3a90024"}
 """As a device plugin says it; the GPU beside mlx5_0, on NUMA node 0."""
-SECONDS = 60
 
 PARAMETERS = {
     "interface": {"name": "net1"},
@@ -92,28 +85,15 @@ PLAIN = a_pod("plain", a_claim("plain"), [a_container("main", "plain")])
 
 def play(make_runtime: RuntimeFactory, folder: Path) -> None:
     """Tell the story, or skip where the runtime cannot be had."""
-
-    async def tell() -> None:
-        async with asyncio.timeout(SECONDS), _booted(make_runtime, folder) as story:
-            await story.run(TRAIN)
-            await a_container_finds_the_pods_devices_near_its_gpu(story)
-            await what_a_container_has_set_itself_stays(story)
-            await a_container_that_names_no_claim_gets_nothing(story)
-            await a_driver_that_restarts_leaves_the_files_and_takes_them_with_the_claim(story)
-
-    try:
-        asyncio.run(tell())
-    except ContainerdUnavailable as error:
-        pytest.skip(str(error))
-
-
-@asynccontextmanager
-async def _booted(make_runtime: RuntimeFactory, folder: Path) -> AsyncIterator[Story]:
-    async with Testbed(load_hardware("two-nic"), make_runtime, folder) as testbed:
-        await testbed.driver.start()
-        await testbed.driver.wait_ready(30)
-        await testbed.apply(MANIFESTS)
-        yield Story(testbed)
+    tell(
+        make_runtime,
+        folder,
+        MANIFESTS,
+        a_container_finds_the_pods_devices_near_its_gpu,
+        what_a_container_has_set_itself_stays,
+        a_container_that_names_no_claim_gets_nothing,
+        a_driver_that_restarts_leaves_the_files_and_takes_them_with_the_claim,
+    )
 
 
 def settings_in(conf: str) -> dict[str, str]:
@@ -123,6 +103,7 @@ def settings_in(conf: str) -> dict[str, str]:
 
 
 async def a_container_finds_the_pods_devices_near_its_gpu(story: Story) -> None:
+    await story.run(TRAIN)
     main = story.container("train")
     assert main.env["NCCL_CONF_FILE"] == CONF
     assert main.env["UCX_NET_DEVICES"] == "mlx5_0:1"
@@ -136,7 +117,8 @@ async def a_container_finds_the_pods_devices_near_its_gpu(story: Story) -> None:
     }
     assert "mlx5_0 (net1) at 0000:23:00.0, PIX from the GPU at 0000:24:00.0" in conf
     assert "no RoCE v2 GID of the pod's address on mlx5_0" in conf, "the stand-in's table has none"
-    (cpu,) = parse_topology((await story.cat("train", TOPOLOGY)).decode()).cpus
+    cpu, *idle = parse_topology((await story.cat("train", TOPOLOGY)).decode()).cpus
+    assert not any(one.below for one in idle)
     assert cpu.numa_node == 0
     (switch,) = cpu.below
     assert [leaf.address for leaf in switch.below] == ["0000:23:00.0", "0000:24:00.0"]

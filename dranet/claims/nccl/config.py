@@ -47,6 +47,10 @@ class ConfigInput:
     """In the container; empty without the file."""
     topology_problem: str = ""
     """Why there is none although it is asked for."""
+    is_read: bool = True
+    """By NCCL: the container has no other config file."""
+    uplink: str = ""
+    """The interface by which the pod reaches the cluster's network; empty: not known."""
     environment: Collection[str] = ()
     """Names that the container's environment has."""
     others: Sequence[PodNic] = ()
@@ -63,6 +67,7 @@ def render_config(given: ConfigInput) -> str:
     lines = [
         f"Written by dranet for container {given.container} of pod {given.pod}.",
         "What the container's environment says wins over these lines.",
+        *([] if given.is_read else ["NCCL does not read this file: the container has one of its own."]),
         *_describe(given.nics, given.others),
     ]
     text = [f"# {_as_comment(line)}" for line in lines]
@@ -114,6 +119,8 @@ def _settings(given: ConfigInput) -> Iterator[tuple[str, str, str]]:
         yield _choose_cross_nic(given.nics, wishes.cross_nic)
     if wishes.socket_interface:
         yield SOCKET_IFNAME, f"={wishes.socket_interface}", "As the claim or its class asks, this name alone."
+    else:
+        yield _choose_socket_interface(given)
 
 
 def _name_devices(nics: Sequence[PodNic]) -> Iterator[tuple[str, str, str]]:
@@ -145,6 +152,15 @@ def _choose_cross_nic(nics: Sequence[PodNic], wish: int) -> tuple[str, str, str]
         why = "Each device is in an IP network of its own: a connection stays on one rail."
         return CROSS_NIC, str(_SEPARATE_RAILS), why
     return CROSS_NIC, "", f"Left to NCCL ({CROSS_NIC}): the devices are not each in an IP network of its own."
+
+
+def _choose_socket_interface(given: ConfigInput) -> tuple[str, str, str]:
+    """Where NCCL has sockets alone they carry its data, and the cluster's network is not what was claimed."""
+    if not any(nic.rdma_device for nic in given.nics):
+        return SOCKET_IFNAME, "", f"Left to NCCL ({SOCKET_IFNAME}): without RDMA its data takes it, too."
+    if not is_plain(given.uplink):
+        return SOCKET_IFNAME, "", f"Left to NCCL ({SOCKET_IFNAME}): no default route of the pod is known."
+    return SOCKET_IFNAME, f"={given.uplink}", "The interface of the pod's default route, this name alone."
 
 
 def _networks(nic: PodNic) -> set[str]:

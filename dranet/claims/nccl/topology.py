@@ -7,6 +7,10 @@ address, and removes what no process of the job uses (``src/graph/xml.cc`` and `
 not in the file is found all the same, and hangs on the bridges of the file. The class of a function is there
 for containers without sysfs: NCCL gives up where it finds none.
 
+All processors are there, those with devices first, and one of number -1: NCCL hangs what is not in the file
+on the processor that sysfs tells, and what sysfs does not show on that one. A processor that it has to add it
+takes, from 2.21 to 2.26, for another machine's, to which there is no way. It drops those without devices.
+
 Of a switch only its upstream port is there, as in what NCCL finds by itself: it goes up two steps at a time,
 over the port that a function is plugged into. A way between two bridges is for it one between two switches
 (``paths.cc``), so every port more would make devices on one switch look like devices on several.
@@ -17,7 +21,7 @@ one of the file, whichever that is, does not look at it then, and gives up over 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dranet.dataclass import dataclass
 from dranet.model.cpus import format_cpu_mask, parse_cpu_list
@@ -32,21 +36,30 @@ _CLASSES = {DeviceKind.NIC: 0x020000, DeviceKind.RDMA: 0x020700, DeviceKind.GPU:
 NO_NUMA_NODE = -1
 """What the kernel, and so NCCL, says where the platform does not tell."""
 
+NCCL, RCCL = 1, 2
+"""Versions of the format. A reader gives up over that of the other one."""
+_READ_BY_RCCL = frozenset({"amd", "hygon"})
+_READ_BY_NCCL = frozenset({"nvidia"})
+
 UNKNOWN = Processor()
 _X86 = "x86_64"
 _OTHER_ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}
 _LAST_FAMILY = 15
 
 MOST_ELEMENTS = 256
-"""That NCCL can hold for one process; it gives up beyond."""
+"""That NCCL can hold for all processes of a pod together; it gives up beyond."""
+MOST_BELOW = 32
+"""One element, before NCCL 2.21."""
 _FIRST_FUNCTION = ":00.0"
 _ELEMENTS_PER_NIC, _ELEMENTS_PER_OTHER_FUNCTION = 2, 4
 """That NCCL adds: what is on a network function. For a function beside the first of its card the first one,
 as it takes all for that (``NCCL_IB_MERGE_VFS``), and what it makes where it joins ports."""
+_ELEMENTS_PER_GPU = 10
+"""That NCCL adds: itself, its links to seven peers or to the switches between them, and to a processor."""
 _MOST_NICS = 32
 """That NCCL takes."""
 _SPARE_ELEMENTS = 32
-"""For what NCCL adds to a GPU: links to its peers."""
+"""For a socket's interface, and GPUs that are not in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +99,15 @@ class CpuNode:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The processors, by number."""
+    """The processors, those with devices first, each by number."""
 
     cpus: tuple[CpuNode, ...] = ()
+    version: int = NCCL
+    """Of the format: :data:`NCCL` or :data:`RCCL`."""
+
+    @property
+    def has_devices(self) -> bool:
+        return any(cpu.below for cpu in self.cpus)
 
     @property
     def size(self) -> int:
@@ -101,7 +120,11 @@ def _count(node: PciNode) -> int:
 
 
 def build_topology(
-    nics: Iterable[Device], gpus: Iterable[Device], facts: NodeFacts, processor: Processor = UNKNOWN
+    nics: Iterable[Device],
+    gpus: Iterable[Device],
+    facts: NodeFacts,
+    processor: Processor = UNKNOWN,
+    version: int = NCCL,
 ) -> Topology:
     """The tree of these devices; one that is not on PCI is left out, and NCCL finds it by itself."""
     devices = {device.pci_address: device for device in (*nics, *gpus) if device.pci_path}
@@ -114,14 +137,27 @@ def build_topology(
         for step in _nccl_path(device.pci_path):
             branch = branch.setdefault(step, {})
     classes = {address: _CLASSES[device.kind] for address, device in devices.items()}
-    affinities = {node.node: format_cpu_mask(parse_cpu_list(node.cpus)) for node in facts.numa_nodes}
+    affinities = {n.node: format_cpu_mask(parse_cpu_list(n.cpus)) for n in facts.numa_nodes if n.cpus}
     kind = find_kind(facts.host.architecture, processor)
+    idle = {*affinities, NO_NUMA_NODE} - tree.keys()
     return Topology(
         tuple(
-            CpuNode(numa, _build(branch, functions, classes), affinities.get(numa, ""), kind)
-            for numa, branch in sorted(tree.items())
-        )
+            CpuNode(numa, _build(tree.get(numa, {}), functions, classes), affinities.get(numa, ""), kind)
+            for numa in (*sorted(tree), *sorted(idle))
+        ),
+        version,
     )
+
+
+def find_version(gpus: Iterable[Device], facts: NodeFacts) -> int | None:
+    """For which library the file is: by the makers of the pod's GPUs, or of the node's where none of the pod
+    is known. ``None``: it may be either."""
+    addresses = {gpu.pci_address for gpu in gpus}
+    known = [gpu.vendor for gpu in facts.gpus if gpu.pci_address in addresses]
+    makers = set(known or (gpu.vendor for gpu in facts.gpus))
+    if makers.isdisjoint(_READ_BY_RCCL):
+        return NCCL
+    return RCCL if makers.isdisjoint(_READ_BY_NCCL) else None
 
 
 def find_kind(architecture: str, processor: Processor) -> CpuKind | None:
@@ -132,9 +168,7 @@ def find_kind(architecture: str, processor: Processor) -> CpuKind | None:
     family, model = processor.family, processor.model
     if not processor.vendor or family is None or model is None:
         return None
-    extended = (
-        family - _LAST_FAMILY
-    )  # the processor has it apart (CPUID 1), and NCCL shifts it (Linux adds it)
+    extended = family - _LAST_FAMILY  # apart in the processor (CPUID 1): NCCL shifts it, Linux adds it
     number = family if extended <= 0 else _LAST_FAMILY + (extended << 4)
     return CpuKind(_X86, processor.vendor, number, model)
 
@@ -173,12 +207,30 @@ def _build(
     return tuple(nodes)
 
 
-def fits(topology: Topology, nics: Iterable[Device]) -> bool:
-    """Whether NCCL can hold it with what it adds itself for these network devices."""
+def fits(topology: Topology, nics: Iterable[Device], gpus: Collection[Device]) -> bool:
+    """Whether NCCL can hold it with what it adds itself for these devices."""
     added = sorted((_count_added(nic) for nic in nics), reverse=True)[:_MOST_NICS]
-    return topology.size + sum(added) + _SPARE_ELEMENTS <= MOST_ELEMENTS
+    size = topology.size + sum(added) + _ELEMENTS_PER_GPU * len(gpus) + _SPARE_ELEMENTS
+    return size <= MOST_ELEMENTS and max(_widths(topology)) < MOST_BELOW
 
 
 def _count_added(nic: Device) -> int:
-    is_first = nic.pci_address.endswith(_FIRST_FUNCTION)
+    is_first = nic.pci_address == _first_function(nic.pci_address)
     return _ELEMENTS_PER_NIC if is_first else _ELEMENTS_PER_OTHER_FUNCTION
+
+
+def _first_function(address: str) -> str:
+    """Of the same card."""
+    bus, _, _ = address.rpartition(":")
+    return f"{bus}{_FIRST_FUNCTION}"
+
+
+def _widths(topology: Topology) -> Iterator[int]:
+    """How many are below each element, with the first functions of cards that NCCL adds."""
+    yield len(topology.cpus)
+    todo = [cpu.below for cpu in topology.cpus]
+    while todo:
+        below = todo.pop()
+        functions = {node.address for node in below}
+        yield len(functions.union(_first_function(node.address) for node in below if not node.below))
+        todo += (node.below for node in below)

@@ -10,11 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from dranet.claims.nccl.topology import CpuKind, CpuNode, PciNode, Topology
+from dranet.claims.nccl.topology import NCCL, RCCL, CpuKind, CpuNode, PciNode, Topology
 from dranet.dataclass import dataclass
-
-VERSION = 1
-"""Of the format: ``<system version="1">``."""
 
 _TAG = re.compile(r' *<(/?)([a-z]+)((?: [a-z]+="[^"<>&]{0,254}")*)(/?)>\n')
 _ATTRIBUTE = re.compile(r' ([a-z]+)="([^"]*)"')
@@ -41,7 +38,7 @@ def render_topology(topology: Topology) -> str:
     Raises:
         TopologyError: an address is not one.
     """
-    lines = [f'<system version="{VERSION}">']
+    lines = [f'<system version="{topology.version}">']
     for cpu in topology.cpus:
         lines.append(f'  <cpu numaid="{cpu.numa_node}" affinity="{cpu.affinity}"{_render_kind(cpu.kind)}>')
         lines += (line for node in cpu.below for line in _render(node, 4))
@@ -84,8 +81,9 @@ def parse_topology(text: str) -> Topology:
     """
     lines = iter(text.splitlines(keepends=True))
     system = _parse_line(next(lines, ""))
-    if (system.name, system.kind, system.attributes) != ("system", _OPENS, {"version": str(VERSION)}):
-        raise TopologyError("it does not begin with a system of version 1")
+    version = next((one for one in (NCCL, RCCL) if system.attributes == {"version": str(one)}), None)
+    if (system.name, system.kind) != ("system", _OPENS) or version is None:
+        raise TopologyError("it does not begin with a system of version 1 or 2")
     cpus = []
     for cpu in _iter_below("system", lines):
         if cpu.name != "cpu" or cpu.kind != _OPENS:
@@ -96,7 +94,7 @@ def parse_topology(text: str) -> Topology:
         )
     if next(lines, ""):
         raise TopologyError("something follows the system")
-    return Topology(tuple(cpus))
+    return Topology(tuple(cpus), version)
 
 
 _OPENS, _CLOSES, _STANDS_ALONE = "opens", "closes", "stands alone"

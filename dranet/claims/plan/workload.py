@@ -6,19 +6,23 @@ from collections.abc import Iterator
 
 from dranet.model.device import Device
 from dranet.model.network import NetworkConfig
+from dranet.model.network_workload import NcclConfig
 from dranet.model.workload import NcclWishes, WorkloadWishes
+
+_OF_THE_DEFAULT_ROUTE = "auto"
 
 
 def plan_workload(config: NetworkConfig) -> WorkloadWishes:
     """What the config asks for."""
     nccl = config.nccl
+    lines = nccl if nccl.config_file else NcclConfig()
     return WorkloadWishes(
         NcclWishes(
             bool(nccl.topology_file),
             bool(nccl.config_file),
-            nccl.gid_index,
-            nccl.cross_nic,
-            nccl.socket_interface or "",
+            lines.gid_index,
+            lines.cross_nic,
+            "" if lines.socket_interface == _OF_THE_DEFAULT_ROUTE else lines.socket_interface or "",
         ),
         ucx_net_devices=bool(config.ucx.net_devices),
         fork_safe=bool(config.rdma.fork_safe),

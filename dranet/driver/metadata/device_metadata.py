@@ -145,23 +145,13 @@ class DeviceMetadata:
             yield Mount(str(folder), inside, options=READ_ONLY)
 
     def remove(self, claim_uid: str) -> None:
-        """The claim is unprepared: its files go; nothing there is fine.
-
-        What cannot be removed holds up no pod's end: it harms nobody, and the next start tries again.
-        """
+        """The claim is unprepared: its files go, as far as they can; nothing there is fine."""
         self._in_pods.pop(claim_uid, None)
-        try:
-            self._files.remove(claim_uid)
-        except DranetError as error:
-            log.warning("left behind: %s", error)
+        self._files.remove(claim_uid)
 
     def list_claims(self) -> frozenset[str]:
-        """Uids of all claims that have files, for the sweep at start; none where nobody can tell."""
-        try:
-            return self._files.list_claims()
-        except DranetError as error:
-            log.warning("not swept: %s", error)
-            return frozenset()
+        """Uids of all claims that have files, for the sweep at start."""
+        return self._files.list_claims()
 
     # --- when devices move --------------------------------------------------------------------------------
 

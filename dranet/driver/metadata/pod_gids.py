@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from dranet.claims.metadata import pod_rdma_device
 from dranet.errors import KernelError
@@ -16,6 +17,8 @@ from dranet.model.plan import MoveRdma, PreparedClaim
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 Gids = Mapping[str, tuple[str, ...]]
 """By RDMA device."""
 
@@ -25,18 +28,25 @@ def read_pod_gids(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path
 
     A device that moved shows them in the pod's namespace only. What cannot be read has none.
     """
-    here, moved = list_rdma_devices(records)
-    gids = _read_all(sysfs_root, here)
+    return read_where_they_are(sysfs_root, records, netns_path, _read_gids)
+
+
+def read_where_they_are(
+    sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str, read: Callable[[Path, str], T]
+) -> dict[str, T]:
+    """What ``read`` finds of each RDMA device, by name, in the sysfs that shows it."""
+    here, moved = _list_rdma_devices(records)
+    found = {name: read(sysfs_root, name) for name in here}
     if moved:
         try:
             with NetworkNamespace.open(netns_path) as netns, open_sysfs(netns) as root:
-                gids |= _read_all(root, moved)
+                found |= {name: read(root, name) for name in moved}
         except KernelError as error:
             log.warning("the GIDs of %s are not known: %s", ", ".join(sorted(moved)), error)
-    return gids
+    return found
 
 
-def list_rdma_devices(records: Iterable[PreparedClaim]) -> tuple[set[str], set[str]]:
+def _list_rdma_devices(records: Iterable[PreparedClaim]) -> tuple[set[str], set[str]]:
     """Names of the devices that the host shows, and of those that moved."""
     here: set[str] = set()
     moved: set[str] = set()
@@ -48,9 +58,9 @@ def list_rdma_devices(records: Iterable[PreparedClaim]) -> tuple[set[str], set[s
     return here, moved
 
 
-def _read_all(root: Path, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def _read_gids(root: Path, name: str) -> tuple[str, ...]:
     warnings: list[str] = []
-    found = {name: read_gids(PseudoFiles(root, warnings), name) for name in names}
+    found = read_gids(PseudoFiles(root, warnings), name)
     for warning in warnings:
         log.debug("%s", warning)
     return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dranet.claims.nccl.config import ConfigInput, render_config
+from dranet.claims.nccl.config import CONF_FILE, ConfigInput, render_config
 from dranet.claims.nccl.devices import PodNic, list_nics
 from dranet.claims.nccl.gids import GidChoice, choose_gid_index
-from dranet.claims.nccl.topology import UNKNOWN, build_topology, fits
+from dranet.claims.nccl.topology import NCCL, UNKNOWN, Topology, build_topology, find_version, fits
 from dranet.claims.nccl.topology_text import TopologyError, parse_topology, render_topology
+from dranet.claims.own_files import VIRTUAL_TOPOLOGY, has_config, has_topology, has_ucx_config
 from dranet.claims.workload import build_environment, list_memory_nodes
 from dranet.dataclass import dataclass
 from dranet.driver.workload.gid_tables import GidTables
@@ -21,8 +22,9 @@ from dranet.model.sandbox import Container, MemoryPolicy, PodSandbox
 from dranet.model.workload import (
     AUTO,
     CONFIG_NAME,
-    FOLDER,
+    CONFIG_PATH,
     TOPOLOGY_NAME,
+    TOPOLOGY_PATH,
     NcclWishes,
     Processor,
     WorkloadWishes,
@@ -42,6 +44,8 @@ class Surroundings:
     """Empty where nobody asks for them."""
     can_set_memory_policy: bool
     """The runtime can."""
+    uplink: str = ""
+    """Interface by which the pod reaches the cluster's network; empty where nobody asks, or knows."""
     processor: Processor = UNKNOWN
     """The node's."""
     nodes_with_memory: Collection[int] | None = None
@@ -63,6 +67,11 @@ def wants_gids(wishes: WorkloadWishes) -> bool:
     return wishes.nccl.gid_index == AUTO
 
 
+def wants_uplink(wishes: WorkloadWishes) -> bool:
+    """Whether the pod's routes have to be read."""
+    return wishes.nccl.config_file and not wishes.nccl.socket_interface
+
+
 def build_content(
     pod: PodSandbox, container: Container, wishes: WorkloadWishes, given: Surroundings
 ) -> Content:
@@ -76,9 +85,12 @@ def build_content(
         raise DeviceError(
             "the node's devices have not been read yet", reason=Reason.DEVICE_NOT_FOUND, retryable=True
         )
-    files = _build_files(pod, container, wishes.nccl, given)
-    for_ucx = _list_paired(given, lambda asked: asked.ucx_net_devices) if wishes.ucx_net_devices else ()
-    environment = build_environment(wishes, for_ucx, files.keys(), container.env.keys())
+    is_read = container.env.get(CONF_FILE, CONFIG_PATH) == CONFIG_PATH and not has_config(container.mounts)
+    files = _build_files(pod, container, wishes.nccl, given, is_read=is_read)
+    wants_ucx = wishes.ucx_net_devices and not has_ucx_config(container.mounts)
+    for_ucx = _list_paired(given, lambda asked: asked.ucx_net_devices) if wants_ucx else ()
+    names = container.env.keys() if is_read else {*container.env, CONF_FILE}
+    environment = build_environment(wishes, for_ucx, files.keys(), names)
     nodes, policy = _place_memory(wishes.memory_policy, container, given)
     if policy is not None:
         environment = (*environment, (POLICY_MARK, f"{wishes.memory_policy}:{policy.nodes}"))
@@ -100,12 +112,12 @@ def _list_any(given: Surroundings, is_for: _Choice = lambda _: True) -> tuple[Po
 
 
 def _build_files(
-    pod: PodSandbox, container: Container, wishes: NcclWishes, given: Surroundings
+    pod: PodSandbox, container: Container, wishes: NcclWishes, given: Surroundings, *, is_read: bool
 ) -> Mapping[str, str]:
     files: dict[str, str] = {}
     problem = ""
     if wishes.topology_file:
-        text, problem = _build_topology(_list_any(given), given)
+        text, problem = _build_topology(container, given)
         if text:
             files[TOPOLOGY_NAME] = text
     if wishes.config_file:
@@ -118,8 +130,10 @@ def _build_files(
                 wishes=wishes,
                 others=_list_any(given, lambda asked: not asked.nccl.config_file),
                 gids=_choose_gids(wishes, nics, given.gids),
-                topology_path=f"{FOLDER}/{TOPOLOGY_NAME}" if TOPOLOGY_NAME in files else "",
+                topology_path=TOPOLOGY_PATH if TOPOLOGY_NAME in files else "",
                 topology_problem=problem,
+                is_read=is_read,
+                uplink=given.uplink,
                 environment=container.env.keys(),
             )
         )
@@ -130,21 +144,35 @@ def _choose_gids(wishes: NcclWishes, nics: Sequence[PodNic], tables: GidTables) 
     return choose_gid_index(nics, tables) if wishes.gid_index == AUTO else None
 
 
-def _build_topology(nics: Sequence[PodNic], given: Surroundings) -> tuple[str, str]:
+def _build_topology(container: Container, given: Surroundings) -> tuple[str, str]:
     """The file, or why there is none. NCCL would end the program over one that it cannot read, so what is
     written is read back."""
-    devices = [nic.device for nic in nics]
-    topology = build_topology(devices, given.gpus, given.facts, given.processor)
-    if any(cpu.kind is None for cpu in topology.cpus):
-        return "", "No topology file: the node does not tell of which kind its processors are."
-    if not fits(topology, devices):
-        return "", "No topology file: the pod has more devices than NCCL can hold."
+    devices = [nic.device for nic in _list_any(given)]
+    version = find_version(given.gpus, given.facts)
+    topology = build_topology(devices, given.gpus, given.facts, given.processor, version or NCCL)
+    problem = ""
+    if has_topology(container.mounts):
+        problem = f"the container has one mounted at {VIRTUAL_TOPOLOGY}"
+    elif version is None:
+        problem = "NCCL and RCCL read different ones, and it is not known which GPUs the pod has"
+    elif not topology.has_devices:
+        problem = "no device of the pod is on PCI"
+    elif any(cpu.kind is None for cpu in topology.cpus):
+        problem = "the node does not tell of which kind its processors are"
+    elif not fits(topology, devices, given.gpus):
+        problem = "the pod has more devices than NCCL can hold"
+    text = "" if problem else _render(topology)
+    problem = problem or "NCCL could not read the place of a device"
+    return (text, "") if text else ("", f"No topology file: {problem}.")
+
+
+def _render(topology: Topology) -> str:
+    """Empty where it does not read back."""
     try:
         text = render_topology(topology)
-        same = parse_topology(text) == topology
+        return text if parse_topology(text) == topology else ""
     except TopologyError:
-        same = False
-    return (text, "") if same else ("", "No topology file: NCCL could not read the place of a device.")
+        return ""
 
 
 POLICY_MARK = "DRANET_MEMORY_POLICY"

@@ -11,16 +11,19 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dranet import marks
 from dranet.driver.gate import ReadyGate
 from dranet.driver.workload.files import WorkloadFiles
-from dranet.errors import DranetError
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
-from dranet.model.workload import FOLDER, NO_WISHES, NcclWishes, Processor
+from dranet.model.workload import FOLDER, NO_WISHES, NcclWishes, Processor, WorkloadWishes
+
+if TYPE_CHECKING:
+    from dranet.driver.workload.content import Surroundings
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +46,14 @@ class WorkloadPack:
         """``get_gpus`` tells the GPUs of a pod (its UID), by PCI address, as far as they are known by now.
         ``can_set_memory_policy``: whether the runtime can."""
         self._files = files
+        self.remove, self.list_claims = files.remove, files.list_claims
         self._gate = gate
         self._sysfs_root = sysfs_root
         self._read_facts = read_facts
         self._get_gpus = get_gpus
         self._can_set_memory_policy = can_set_memory_policy
         self._procfs_root = procfs_root
+        self._processor = Processor()
 
     def adjust(
         self, pod: PodSandbox, container: Container, records: Sequence[PreparedClaim]
@@ -76,16 +81,14 @@ class WorkloadPack:
         records: Sequence[PreparedClaim],
         asking: Sequence[PreparedClaim],
     ) -> ContainerAdjustment:
+        from dranet.claims.own_files import has_other
         from dranet.claims.workload import merge_wishes
-        from dranet.driver.workload.content import Surroundings, build_content, wants_gids
-        from dranet.driver.workload.gid_tables import read_gid_tables
-        from dranet.driver.workload.memory import read_nodes_with_memory
-        from dranet.kernel.processor import read_processor
+        from dranet.driver.workload.content import build_content
 
         wishes = merge_wishes(asking)
         claim_uid = min(record.claim.uid for record in asking)
         folder = self._files.folder_of(claim_uid, container.name)
-        if _is_taken(container, folder):
+        if has_other(container.mounts, str(folder)):
             log.info(
                 "container %s of %s/%s has a mount of its own at %s: no files for NCCL",
                 container.name,
@@ -94,18 +97,7 @@ class WorkloadPack:
                 FOLDER,
             )
             wishes = replace(wishes, nccl=NcclWishes())
-        gids = read_gid_tables(self._sysfs_root, records, pod.netns_path) if wants_gids(wishes) else {}
-        gpus = self._get_gpus(pod.uid)
-        surroundings = Surroundings(
-            records,
-            gpus,
-            self._read_facts(),
-            gids,
-            self._can_set_memory_policy(),
-            read_processor(self._procfs_root) if wishes.nccl.topology_file else Processor(),
-            read_nodes_with_memory(self._sysfs_root) if wishes.memory_policy else None,
-        )
-        content = build_content(pod, container, wishes, surroundings)
+        content = build_content(pod, container, wishes, self._look_around(pod, records, wishes))
         mounts: tuple[Mount, ...] = ()
         if content.files:
             self._files.write(claim_uid, container.name, content.files)
@@ -118,27 +110,33 @@ class WorkloadPack:
             memory_policy=content.memory_policy,
         )
 
-    def remove(self, claim_uid: str) -> None:
-        """The claim is unprepared. What cannot be removed holds up no pod's end: it harms nobody, and the
-        next start tries again."""
-        try:
-            self._files.remove(claim_uid)
-        except DranetError as error:
-            log.warning("left behind: %s", error)
+    def _look_around(
+        self, pod: PodSandbox, records: Sequence[PreparedClaim], wishes: WorkloadWishes
+    ) -> Surroundings:
+        """As far as these wishes need it."""
+        from dranet.driver.workload.content import Surroundings, wants_gids, wants_uplink
+        from dranet.driver.workload.gid_tables import read_gid_tables
+        from dranet.driver.workload.memory import read_nodes_with_memory
+        from dranet.driver.workload.pod_uplink import read_pod_uplink
 
-    def list_claims(self) -> frozenset[str]:
-        """Uids of all claims that have files, for the sweep; none where nobody can tell."""
-        try:
-            return self._files.list_claims()
-        except DranetError as error:
-            log.warning("not swept: %s", error)
-            return frozenset()
+        return Surroundings(
+            records,
+            self._get_gpus(pod.uid),
+            self._read_facts(),
+            read_gid_tables(self._sysfs_root, records, pod.netns_path) if wants_gids(wishes) else {},
+            self._can_set_memory_policy(),
+            read_pod_uplink(pod.netns_path) if wants_uplink(wishes) else "",
+            self._get_processor() if wishes.nccl.topology_file else Processor(),
+            read_nodes_with_memory(self._sysfs_root) if wishes.memory_policy else None,
+        )
 
+    def _get_processor(self) -> Processor:
+        """Read until it is known: the file tells of each of hundreds of CPUs how fast it is just now."""
+        from dranet.kernel.processor import read_processor
 
-def _is_taken(container: Container, folder: Path) -> bool:
-    """By the container's own mount, which stays; not by that of another instance of the driver."""
-    own = (mount for mount in container.mounts if mount.destination.rstrip("/") == FOLDER)
-    return any(mount.source != str(folder) for mount in own)
+        if self._processor == Processor():
+            self._processor = read_processor(self._procfs_root)
+        return self._processor
 
 
 def _asks(record: PreparedClaim) -> bool:
