@@ -1,6 +1,6 @@
 """What other DRA drivers offer on this node, as their ResourceSlices tell: who serves a GPU, where it sits.
 
-Only what places a device is kept (PCI address, root, NUMA node, UUID), so that a vendor's slices with thirty
+Only what tells which device it is is kept (PCI address, UUID), so that a vendor's slices with thirty
 attributes a device cost little. What a slice says is somebody else's word: odd shapes are left out, and
 there is an end to how much is remembered.
 """
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 from asyncio import Event
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 
 from dranet.cluster import paths
@@ -31,17 +31,14 @@ _MAX_TEXT = 256
 
 _REWATCH_SECONDS = (1.0, 30.0)
 
-_PLACE_NAMES = frozenset(
-    {"pcibusid", "pciaddress", "pciaddr", "pcieroot", "numanode", "numa", "uuid", "parentuuid"}
-)
+_ADDRESS_NAMES = frozenset({"pcibusid", "pciaddress", "pciaddr"})
+_UUID_NAMES = frozenset({"uuid", "parentuuid"})
 """Attributes that are kept: lower case, without the domain, since each vendor has a name of its own."""
-_ADDRESS_NAMES = ("pcibusid", "pciaddress", "pciaddr")
 
 _STANDARD = "resource.kubernetes.io/"
 _OUR_DOMAIN = f"{DOMAIN}/"
 _BUS_ID = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
 
-PlaceValue = bool | int | str
 Key = tuple[str, str, str]
 """Driver, pool, device."""
 
@@ -55,27 +52,15 @@ class NodeDevice:
     name: str
     pci_address: str = ""
     """As sysfs writes it; empty where the driver does not say."""
-    attributes: Mapping[str, PlaceValue] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
     """By qualified name (``gpu.nvidia.com/uuid``)."""
     is_kin: bool = False
     """Has attributes of our domain: another driver of this kind, under a name of its own, offers it."""
 
     @property
-    def pcie_root(self) -> str:
-        return str(self.attributes.get(f"{_STANDARD}pcieRoot", ""))
-
-    @property
-    def numa_node(self) -> int | None:
-        value = self.attributes.get(f"{_STANDARD}numaNode")
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    @property
     def uuids(self) -> tuple[str, ...]:
         """Of the device, and of that which it is a part of (MIG)."""
-        named = ((_local(name), value) for name, value in self.attributes.items())
-        return tuple(
-            value for name, value in named if name in ("uuid", "parentuuid") and isinstance(value, str)
-        )
+        return tuple(value for name, value in self.attributes.items() if _local(name) in _UUID_NAMES)
 
 
 class NodeDevices:
@@ -225,31 +210,26 @@ def _read_devices(devices: object, driver: str, pool: str) -> Iterator[NodeDevic
             yield NodeDevice(driver, pool, device["name"], _find_address(attributes), attributes, is_kin)
 
 
-def _read_places(attributes: object, driver: str) -> Iterator[tuple[str, PlaceValue]]:
+def _read_places(attributes: object, driver: str) -> Iterator[tuple[str, str]]:
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
-        if not isinstance(name, str) or _local(name) not in _PLACE_NAMES or not isinstance(value, dict):
+        if not isinstance(name, str) or not isinstance(value, dict):
             continue
-        qualified = name if "/" in name else f"{driver}/{name}"
-        read = next((value[kind] for kind in ("string", "int", "bool") if kind in value), None)
-        if len(qualified) <= _MAX_TEXT and ((isinstance(read, int) and abs(read) < 2**63) or _is_text(read)):
-            yield qualified, read  # type: ignore[misc]
+        qualified, read = name if "/" in name else f"{driver}/{name}", value.get("string")
+        is_place = _local(name) in _ADDRESS_NAMES | _UUID_NAMES
+        if is_place and len(qualified) <= _MAX_TEXT and _is_text(read):
+            yield qualified, str(read)
 
 
-def _find_address(attributes: Mapping[str, PlaceValue]) -> str:
+def _find_address(attributes: Mapping[str, str]) -> str:
     """The standard attribute's word before a vendor's own."""
-    standard = attributes.get(f"{_STANDARD}pciBusID")
+    standard = attributes.get(f"{_STANDARD}pciBusID", "")
     own = (attributes[name] for name in sorted(attributes) if _local(name) in _ADDRESS_NAMES)
-    return next(filter(None, (_canonical(value) for value in _chain(standard, own))), "")
+    return next(filter(None, map(_canonical, (standard, *own))), "")
 
 
-def _chain(first: object, rest: Iterable[object]) -> Iterator[object]:
-    yield first
-    yield from rest
-
-
-def _canonical(value: object) -> str:
+def _canonical(value: str) -> str:
     """``00000000:3A:00.0`` (as NVML has it) and ``3a:00.0`` as ``0000:3a:00.0``."""
-    found = _BUS_ID.fullmatch(value) if isinstance(value, str) else None
+    found = _BUS_ID.fullmatch(value)
     if found is None:
         return ""
     domain = (found[1] or "0").lstrip("0").rjust(4, "0")

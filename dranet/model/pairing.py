@@ -8,16 +8,14 @@ the verdict on a pod (``TopologyAligned``) and the model of what alignment is wo
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from dranet.dataclass import dataclass
 from dranet.model.distance import Distance, Placed, distance
 
 _UNKNOWN = len(Distance)
 """The level of an unknown distance: one beyond the farthest."""
-_FORBIDDEN = 1 << 40
-"""Far above the sum of all costs that are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,123 +82,168 @@ def choose(
     if not gpus:
         likely = sorted(range(len(candidates)), key=lambda i: dislikes[i] if dislikes else 0)
         return tuple(Pair(index, None, None) for index in sorted(likely[:count]))
-    table = [[distance(nic, gpu) for gpu in gpus] for nic in candidates]
-    kept = _without_the_surplus(table, dislikes, count)
-    match = _Match([table[nic] for nic in kept], [dislikes[nic] if dislikes else 0 for nic in kept], count)
-    return tuple(Pair(kept[row], gpu, table[kept[row]][gpu]) for row, gpu in match.solve())
+    match = _Match(_find_kinds(candidates, gpus, dislikes), len(gpus), count)
+    return tuple(Pair(nic, gpu, distance(candidates[nic], gpus[gpu])) for nic, gpu in match.solve())
 
 
-def _without_the_surplus(
-    table: Sequence[Sequence[Distance | None]], dislikes: Sequence[int], count: int
-) -> list[int]:
-    """Indices of the candidates that can matter: of those alike (all functions of one card), ``count``."""
-    alike: dict[tuple[Distance | None, ...], list[int]] = defaultdict(list)
-    for index, distances in enumerate(table):
-        alike[tuple(distances)].append(index)
-    if dislikes:
-        for group in alike.values():
-            group.sort(key=lambda index: dislikes[index])
-    return sorted(index for group in alike.values() for index in group[:count])
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Devices that are alike, as functions of one card are: as far from each GPU, and as much disliked."""
+
+    levels: tuple[int, ...]
+    dislike: int
+    members: list[int]
+
+
+def _find_kinds(candidates: Sequence[Placed], gpus: Sequence[Placed], dislikes: Sequence[int]) -> list[_Kind]:
+    """In the order of their first members."""
+    kinds: dict[tuple[tuple[int, ...], int], _Kind] = {}
+    for index, nic in enumerate(candidates):
+        key = tuple(level(distance(nic, gpu)) for gpu in gpus), dislikes[index] if dislikes else 0
+        kinds.setdefault(key, _Kind(*key, [])).members.append(index)
+    return list(kinds.values())
 
 
 class _Match:
-    """A matching of GPUs (rows) with devices (columns).
+    """How many devices of each kind each GPU gets, ``count`` in all.
 
-    Each GPU has as many rows as every GPU must have devices, and one row more, which may stay without:
-    for that there are columns of no cost, as many as such rows are to be left over.
+    The work grows with the number of kinds, which is one of places on the node, and hardly with that of
+    devices.
     """
 
-    def __init__(
-        self, table: Sequence[Sequence[Distance | None]], dislikes: Sequence[int], count: int
-    ) -> None:
-        gpus = range(len(table[0])) if table else range(0)
-        each, more = divmod(count, len(gpus)) if gpus else (0, 0)
-        self._levels = [[level(row[gpu]) for row in table] for gpu in gpus]
-        self._dislikes = dislikes
-        self._rows = [(gpu, False) for gpu in gpus for _ in range(each)]
-        self._idle = 0
-        if more:
-            self._rows += [(gpu, True) for gpu in gpus]
-            self._idle = len(gpus) - more
+    def __init__(self, kinds: Sequence[_Kind], gpus: int, count: int) -> None:
+        self._kinds = kinds
+        self._gpus = range(gpus)
+        self._each, self._more = divmod(count, gpus)
+        self._scale = 1 + sum(kind.dislike * len(kind.members) for kind in kinds)
+        """What a level is worth: more than all dislikes."""
 
     def solve(self) -> list[tuple[int, int]]:
-        """Position of the device and of its GPU, in the order of the devices."""
+        """Each chosen device with its GPU, in the order of the devices."""
         for allowed in range(_UNKNOWN + 1):
-            if not all(any(cost < _FORBIDDEN for cost in self._costs(row, allowed)) for row in self._rows):
-                continue
-            columns, total = _assign([self._costs(row, allowed) for row in self._rows])
-            if total < _FORBIDDEN:
-                found = zip(self._rows, columns, strict=True)
-                return sorted((column, gpu) for (gpu, _), column in found if column < len(self._dislikes))
+            costs = [self._costs(kind, allowed) for kind in self._kinds]
+            flow = _Flow(costs, [len(kind.members) for kind in self._kinds])
+            if self._fill(flow):
+                return sorted(self._hand_out(flow))
         return []
 
-    def _costs(self, row: tuple[int, bool], allowed: int) -> list[int]:
-        """What each column costs; a device always more than a column of no cost."""
-        gpu, may_stay_without = row
-        scale = sum(self._dislikes) + 1
-        costs = [
-            (found + 1) * scale + dislike if found <= allowed else _FORBIDDEN
-            for found, dislike in zip(self._levels[gpu], self._dislikes, strict=True)
-        ]
-        return costs + [0 if may_stay_without else _FORBIDDEN] * self._idle
+    def _costs(self, kind: _Kind, allowed: int) -> list[int | None]:
+        """For each GPU; ``None``: farther than allowed."""
+        return [found * self._scale + kind.dislike if found <= allowed else None for found in kind.levels]
+
+    def _fill(self, flow: _Flow) -> bool:
+        """What every GPU must have, then one more for as many GPUs as there are devices for."""
+        for gpu in self._gpus:
+            lacks = self._each
+            while lacks:
+                added = flow.add([gpu], lacks)
+                if added is None:
+                    return False
+                lacks -= added.amount
+        may_have_more = list(self._gpus)
+        for _ in range(self._more):
+            added = flow.add(may_have_more, 1)
+            if added is None:
+                return False
+            may_have_more.remove(added.gpu)
+        return True
+
+    def _hand_out(self, flow: _Flow) -> Iterator[tuple[int, int]]:
+        for kind, given in zip(self._kinds, flow.given, strict=True):
+            gpus = [gpu for gpu in self._gpus for _ in range(given[gpu])]
+            yield from zip(kind.members, gpus, strict=False)
 
 
-def _assign(costs: Sequence[Sequence[int]]) -> tuple[list[int], int]:
-    """For each row its column, with the least sum, and that sum. There must be as many columns as rows, or
-    more."""
-    work = _Assignment(costs)
-    for row in range(len(costs)):
-        work.add(row)
-    columns = [0] * len(costs)
-    for column, holder in enumerate(work.row_of):
-        if holder is not None:
-            columns[holder] = column
-    return columns, sum(costs[row][column] for row, column in enumerate(columns))
+class _Added(NamedTuple):
+    """Devices that a GPU has got."""
+
+    gpu: int
+    amount: int
 
 
-class _Assignment:
-    """Rows get columns one after the other, by the shortest augmenting path; prices keep costs comparable."""
+class _Flow:
+    """GPUs get devices one after the other, each time by the cheapest way (successive shortest paths): one
+    that is left, or one of another GPU, which gets another one for it. So the sum of all costs is the least
+    at any time."""
 
-    def __init__(self, costs: Sequence[Sequence[int]]) -> None:
+    def __init__(self, costs: Sequence[Sequence[int | None]], left: list[int]) -> None:
+        """``costs`` by kind and GPU; ``left`` are the devices of each kind."""
         self._costs = costs
-        width = len(costs[0]) if costs else 0
-        self.row_of: list[int | None] = [None] * width
-        self._row_price = [0] * len(costs)
-        self._column_price = [0] * width
+        self._left = left
+        self.given = [[0] * len(row) for row in costs]
+        """By kind and GPU."""
 
-    def add(self, start: int) -> None:
-        """Give row ``start`` a column, moving rows that have one where that is cheaper."""
-        ways = dict.fromkeys(range(len(self.row_of)), _FORBIDDEN << 1)
-        """The cheapest known way to each column that is not taken yet."""
-        came_from: dict[int, int | None] = {}
-        taken: list[int] = []
-        row: int | None = start
-        last: int | None = None
-        while row is not None:
-            for column, way in ways.items():
-                found = self._costs[row][column] - self._row_price[row] - self._column_price[column]
-                if found < way:
-                    ways[column], came_from[column] = found, last
-            last = min(ways, key=lambda column: (ways[column], column))
-            self._raise_prices(start, taken, ways, ways[last])
-            del ways[last]
-            taken.append(last)
-            row = self.row_of[last]
-        self._flip(last, start, came_from)
+    def add(self, gpus: Sequence[int], most: int) -> _Added | None:
+        """Give one of ``gpus`` up to ``most`` devices more; ``None`` where there is no way."""
+        ways = _Ways(self._costs, self.given, gpus)
+        ends = [kind for kind, way in ways.to_kind.items() if self._left[kind]]
+        if not ends:
+            return None
+        end = min(ends, key=lambda kind: (ways.to_kind[kind].cost, kind))
+        first, hops = ways.trace(end)
+        amount = min(most, self._left[end], *(self.given[kind][gpu] for gpu, kind in hops))
+        self._left[end] -= amount
+        gets = first
+        for gpu, kind in hops:
+            self.given[kind][gets] += amount
+            self.given[kind][gpu] -= amount
+            gets = gpu
+        self.given[end][gets] += amount
+        return _Added(first, amount)
 
-    def _raise_prices(self, start: int, taken: Sequence[int], ways: dict[int, int], step: int) -> None:
-        self._row_price[start] += step
-        for column in taken:
-            holder = self.row_of[column]
-            assert holder is not None
-            self._row_price[holder] += step
-            self._column_price[column] -= step
-        for column in ways:
-            ways[column] -= step
 
-    def _flip(self, column: int | None, start: int, came_from: Mapping[int, int | None]) -> None:
-        """Along the path that was found, give each row the column after its own."""
-        while column is not None:
-            before = came_from[column]
-            self.row_of[column] = start if before is None else self.row_of[before]
-            column = before
+class _Way(NamedTuple):
+    cost: int
+    before: int | None
+
+
+def _reach(ways: dict[int, _Way], place: int, way: _Way) -> bool:
+    """Whether it is cheaper than the known one, and taken. One that is as cheap is not: a way would go in a
+    circle."""
+    if place in ways and ways[place].cost <= way.cost:
+        return False
+    ways[place] = way
+    return True
+
+
+class _Ways:
+    """The cheapest ways from some GPUs to each kind, over kinds and GPUs that have some of them."""
+
+    def __init__(
+        self, costs: Sequence[Sequence[int | None]], given: Sequence[Sequence[int]], gpus: Sequence[int]
+    ) -> None:
+        self._costs = costs
+        self._given = given
+        self._to_gpu = {gpu: _Way(0, None) for gpu in gpus}
+        """``before`` is the kind of which the GPU gives one away."""
+        self.to_kind: dict[int, _Way] = {}
+        """``before`` is the GPU that gets one."""
+        while self._go_on():
+            pass
+
+    def _go_on(self) -> bool:
+        """One step from all that has been reached (Bellman and Ford); whether anything became cheaper."""
+        has_found = False
+        for kind, row in enumerate(self._costs):
+            for gpu, way in tuple(self._to_gpu.items()):
+                cost = row[gpu]
+                if cost is not None:
+                    has_found |= _reach(self.to_kind, kind, _Way(way.cost + cost, gpu))
+            for gpu, amount in enumerate(self._given[kind]):
+                cost = row[gpu]
+                if amount and cost is not None and kind in self.to_kind:
+                    has_found |= _reach(self._to_gpu, gpu, _Way(self.to_kind[kind].cost - cost, kind))
+        return has_found
+
+    def trace(self, end: int) -> tuple[int, list[tuple[int, int]]]:
+        """Where the way to kind ``end`` begins, and the GPUs on it with the kind that each gives away."""
+        hops: list[tuple[int, int]] = []
+        kind: int | None = end
+        gpu = 0
+        while kind is not None:
+            found = self.to_kind[kind].before
+            assert found is not None
+            gpu, kind = found, self._to_gpu[found].before
+            if kind is not None:
+                hops.append((gpu, kind))
+        return gpu, hops[::-1]

@@ -19,6 +19,7 @@ from dranet.model.distance import Distance
 from dranet.model.pairing import level, pair, rank
 from dranet.model.pod_gpu import Doubt, GpusOfPod, GpuSource, PodGpu
 from dranet.model.status import Condition, ConditionType
+from tests.steps import count_steps
 
 
 def device(
@@ -138,6 +139,21 @@ def test_of_two_nics_beside_one_gpu_that_has_room_for_one_each_is_judged_fairly(
     assert far is not None
     assert (told(near), told(far)) == ((True, "SamePCIeSwitch"), (False, "WorseThanPossible"))
     assert "node is NODE to it and free" in message(far)
+
+
+def test_twice_as_many_devices_in_a_pod_are_little_more_than_twice_the_work() -> None:
+    """It is done on the event loop of the driver, which has other pods."""
+    sockets = [(f"pci0000:{n}0", f"s{n}", n // 4) for n in range(8)]
+    all_gpus = gpus(
+        *(device(f"g{n}", root, port, numa, gpu=True) for n, (root, port, numa) in enumerate(sockets))
+    )
+
+    def steps(count: int) -> int:
+        nics = [device(f"far-{n}", "pci0000:90", f"{n % 4}", 1) for n in range(count)]
+        near = [Candidate(device(f"near-{n}", *sockets[n % 8][:2], sockets[n % 8][2])) for n in range(count)]
+        return count_steps(lambda: judge_pod(nics, all_gpus, near))
+
+    assert steps(256) < 3 * steps(128)
 
 
 def test_where_a_gpu_is_in_doubt_no_best_one_is_named_to_programs() -> None:

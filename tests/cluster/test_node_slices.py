@@ -84,9 +84,9 @@ async def test_devices_of_other_drivers_on_this_node_are_found_by_what_an_alloca
 
         found = devices.find(VENDOR, NODE, "gpu-0")
         assert found is not None
-        assert (found.pci_address, found.pcie_root, found.numa_node) == ("0000:1b:00.0", "pci0000:15", 1)
+        assert found.pci_address == "0000:1b:00.0"
         assert found.uuids == ("GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c",)
-        assert f"{VENDOR}/productName" not in found.attributes, "what does not place it is not kept"
+        assert len(found.attributes) == 2, "what does not tell which it is is not kept"
         assert devices.find("dra.net", NODE, "nic") is None
         assert devices.find(VENDOR, "node-b", "gpu-0") is None
         assert told == [1]

@@ -96,13 +96,21 @@ class Node:
         """What the claim says; of one claim alone."""
         self.is_awaited = False
         self.wanted = 0
+        self.scheduled: list[tuple[float, Callable[[], None]]] = []
         self.metrics = Metrics()
         self.gpus = PodGpus(lambda: self.view, self.get_by_pod, Slices(self))
         self.verdicts = Verdicts(
             self.gpus, lambda: self.view, self, lambda: self.unhealthy, self.metrics.alignment
         )
         self.watch = AlignmentWatch(
-            self.gpus, self.verdicts, self, self, self.read_claims, self.ask_kubelet, self.want
+            self.gpus,
+            self.verdicts,
+            self,
+            self,
+            self.read_claims,
+            self.ask_kubelet,
+            self.want,
+            self.call_later,
         )
 
     # --- records
@@ -126,6 +134,17 @@ class Node:
 
     def want(self) -> None:
         self.wanted += 1
+
+    def call_later(self, seconds: float, call: Callable[[str], None], pod_uid: str) -> None:
+        self.scheduled.append((seconds, lambda: call(pod_uid)))
+
+    async def pass_time(self) -> list[float]:
+        """Until all that is scheduled has come, and its consequences; how long that took."""
+        due, self.scheduled = self.scheduled, []
+        for _, call in due:
+            call()
+        await settled()
+        return [seconds for seconds, _ in due]
 
     def offer(self, name: str, address: str) -> None:
         self.devices["gpu.example", "pool", name] = NodeDevice("gpu.example", "pool", name, address)
@@ -216,11 +235,6 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", (0.001, 0.001, 0.001))
-
-
 async def test_a_container_that_shows_its_gpu_makes_the_verdict_and_has_it_told() -> None:
     async with running(NIC_0) as node:
         assert node.write() == {}, "no GPU is known yet"
@@ -277,15 +291,17 @@ async def test_devices_of_others_in_our_own_claim_have_the_slices_followed() -> 
         assert node.write() == {"nic-0": ("True", "SamePCIeSwitch")}
 
 
-async def test_a_server_that_fails_is_asked_again_some_times_and_the_verdict_is_unknown() -> None:
+async def test_a_server_that_fails_is_asked_again_and_the_verdict_is_unknown_meanwhile() -> None:
     async with running(NIC_0) as node:
         node.offer("gpu", "gpu-1")
         node.claims = ClusterError("away", reason=Reason.API_UNAVAILABLE, retryable=True)
         node.write()
         node.watch.look(POD.uid)
-        await until(lambda: node.write() == {"nic-0": ("None", "DevicesOfAnotherDriver")})
+        await settled()
+        assert node.write() == {"nic-0": ("None", "DevicesOfAnotherDriver")}
         node.claims = (OTHERS,)
-        await until(lambda: node.write() == {"nic-0": ("False", "WorseThanPossible")})
+        assert await node.pass_time() == [module.RETRY_SECONDS[0]]
+        assert node.write() == {"nic-0": ("False", "WorseThanPossible")}
 
 
 async def test_a_server_that_is_away_for_long_is_asked_as_long_as_the_pod_lives() -> None:
@@ -295,12 +311,13 @@ async def test_a_server_that_is_away_for_long_is_asked_as_long_as_the_pod_lives(
         node.claims = ClusterError("away", reason=Reason.API_UNAVAILABLE, retryable=True)
         node.write()
         node.watch.look(POD.uid)
-        await until(lambda: len(node.asked) > 3 * len(module.RETRY_SECONDS))
+        await settled()
+        waited = [await node.pass_time() for _ in range(8)]
+        assert waited == [[2.0], [5.0], [15.0], [60.0], [300.0], [300.0], [300.0], [300.0]]
         node.claims = (OTHERS,)
-        await until(lambda: node.write() == {"nic-0": ("False", "WorseThanPossible")})
-        asked = len(node.asked)
-        await asyncio.sleep(0.02)
-        assert len(node.asked) == asked
+        await node.pass_time()
+        assert node.write() == {"nic-0": ("False", "WorseThanPossible")}
+        assert (node.scheduled, len(node.asked)) == ([], 10), "nothing is left to be asked"
 
 
 async def test_nobody_is_asked_about_a_pod_that_has_ended() -> None:
@@ -308,26 +325,57 @@ async def test_nobody_is_asked_about_a_pod_that_has_ended() -> None:
         node.offer("gpu", "gpu-1")
         node.claims = ClusterError("away", reason=Reason.API_UNAVAILABLE, retryable=True)
         node.watch.look(POD.uid)
-        await until(lambda: node.asked)
-        node.records = ()
         await settled()
-        await asyncio.sleep(0.01)
-        asked = len(node.asked)
-        await asyncio.sleep(0.02)
-        assert len(node.asked) == asked
+        node.records = ()
+        assert await node.pass_time() == [module.RETRY_SECONDS[0]]
+        assert (node.asked, node.scheduled) == (["server"], [])
 
 
-async def test_a_permission_that_is_granted_later_is_found() -> None:
+async def test_a_refusal_is_not_asked_again_soon_and_a_permission_that_is_granted_later_is_found() -> None:
     async with running(NIC_0) as node:
         node.offer("gpu", "gpu-1")
         node.claims = ClusterError("no", reason=Reason.API_FORBIDDEN)
         node.write()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "REFUSED_SECONDS", 0.001)
-            node.watch.look(POD.uid)
-            await until(lambda: len(node.asked) > 1)
-            node.claims = (OTHERS,)
-            await until(lambda: node.write() == {"nic-0": ("False", "WorseThanPossible")})
+        node.watch.look(POD.uid)
+        await settled()
+        assert node.asked == ["server"]
+        assert node.write() == {"nic-0": ("None", "DevicesOfAnotherDriver")}
+        node.watch.look(POD.uid)
+        await settled()
+        assert node.asked == ["server"], "the time has not come"
+        node.claims = (OTHERS,)
+        assert await node.pass_time() == [module.REFUSED_SECONDS]
+        assert node.write() == {"nic-0": ("False", "WorseThanPossible")}
+
+
+async def test_a_kubelet_that_tells_of_no_claim_is_no_substitute_for_a_server_that_refuses() -> None:
+    """Devices of claims are behind a feature gate of the kubelet."""
+    async with running(NIC_0) as node:
+        node.offer("gpu", "gpu-1")
+        node.claims = ClusterError("no", reason=Reason.API_FORBIDDEN)
+        node.given = PodDevices((("nvidia.com/gpu", "GPU-a0"),))
+        node.show(NVIDIA_VISIBLE_DEVICES="all")
+        node.watch.look(POD.uid)
+        await settled()
+        assert (node.asked, len(node.scheduled)) == (["server", "kubelet"], 1), "and nobody at once again"
+        assert [gpu.name for gpu in node.gpus.get(POD.uid).gpus] == ["gpu-0"]
+        assert node.gpus.get(POD.uid).doubts, "another claim may have more"
+
+
+async def test_slices_that_go_while_their_driver_is_updated_take_nothing_back() -> None:
+    """Two writes and one more Event for each pod of the node, otherwise, each time."""
+    async with running(replace(NIC_0, others=(OTHERS,))) as node:
+        node.offer("gpu", "gpu-1")
+        node.watch.look(POD.uid)
+        await settled()
+        assert node.write() == {"nic-0": ("False", "WorseThanPossible")}
+        told, said = list(node.told), node.entries
+        for gone in (True, False):
+            node.devices.clear() if gone else node.offer("gpu", "gpu-1")
+            node.watch.slices_changed()
+            await settled()
+            assert (node.told, node.write()) == (told, {"nic-0": ("False", "WorseThanPossible")})
+        assert node.entries == said
 
 
 async def test_after_a_restart_the_claim_says_what_it_said_until_everybody_is_heard() -> None:
@@ -353,6 +401,62 @@ async def test_after_a_restart_the_claim_says_what_it_said_until_everybody_is_he
         assert restarted.entries == said
 
 
+@pytest.mark.parametrize("giver", ["claim", "plugin"])
+async def test_who_fails_after_a_restart_takes_no_verdict_back(giver: str) -> None:
+    """An API server under load, a kubelet that starts again: as in any update of a node."""
+
+    def give(node: Node) -> None:
+        if giver == "claim":
+            node.offer("gpu", "gpu-1")
+            node.claims = (OTHERS,)
+        else:
+            node.given = PodDevices((("nvidia.com/gpu", "GPU-a1"),))
+
+    def show(node: Node) -> None:
+        if giver == "claim":
+            node.watch.look(POD.uid)
+        else:
+            node.show(NVIDIA_VISIBLE_DEVICES="all")
+
+    async with running(NIC_0) as node:
+        give(node)
+        show(node)
+        await settled()
+        assert node.write() == {"nic-0": ("False", "WorseThanPossible")}
+        said = node.entries
+
+    async with running(NIC_0) as restarted:
+        restarted.entries = said
+        if giver == "claim":
+            restarted.offer("gpu", "gpu-1")
+            restarted.claims = ClusterError("busy", reason=Reason.API_UNAVAILABLE, retryable=True)
+        show(restarted)
+        await settled()
+        assert len(restarted.asked) == 1
+        assert restarted.write() == {"nic-0": ("False", "WorseThanPossible")}
+        give(restarted)
+        await restarted.pass_time()
+        assert restarted.write() == {"nic-0": ("False", "WorseThanPossible")}
+        assert restarted.entries == said, "so nothing was written, and no Event repeated"
+        assert restarted.verdicts.count_worse() == 1
+
+
+async def test_what_was_unknown_before_a_restart_says_why_it_is_now() -> None:
+    async with running(NIC_0) as node:
+        node.offer("gpu", "gpu-1")
+        node.show(NVIDIA_VISIBLE_DEVICES="all")
+        assert node.write() == {"nic-0": ("None", "GPUsUnclear")}
+        said = node.entries
+
+    async with running(NIC_0) as restarted:
+        restarted.entries = said
+        restarted.offer("gpu", "gpu-1")
+        restarted.claims = ClusterError("no", reason=Reason.API_FORBIDDEN)
+        restarted.watch.look(POD.uid)
+        await settled()
+        assert restarted.write() == {"nic-0": ("None", "DevicesOfAnotherDriver")}
+
+
 async def test_what_the_claim_said_before_a_restart_goes_when_it_is_not_so() -> None:
     async with running(NIC_0) as node:
         node.show(NVIDIA_VISIBLE_DEVICES="GPU-a1")
@@ -365,17 +469,6 @@ async def test_what_the_claim_said_before_a_restart_goes_when_it_is_not_so() -> 
         assert restarted.write() == {"nic-0": ("False", "WorseThanPossible")}
         restarted.watch.look(POD.uid)
         await until(lambda: restarted.asked and restarted.write() == {})
-
-
-async def test_a_refusal_is_not_asked_again_soon() -> None:
-    async with running(NIC_0) as node:
-        node.offer("gpu", "gpu-1")
-        node.claims = ClusterError("no", reason=Reason.API_FORBIDDEN)
-        node.watch.look(POD.uid)
-        await until(lambda: node.asked)
-        await asyncio.sleep(0.02)
-        assert node.asked == ["server"]
-        assert node.write() == {"nic-0": ("None", "DevicesOfAnotherDriver")}
 
 
 async def test_the_kubelet_is_asked_where_the_container_is_not_clear() -> None:
@@ -397,7 +490,9 @@ async def test_a_kubelet_that_gave_nothing_leaves_no_gpus_to_be_near_to() -> Non
 async def test_a_kubelet_that_does_not_answer_leaves_it_unknown() -> None:
     async with running(NIC_0) as node:
         node.show(NVIDIA_VISIBLE_DEVICES="all")
-        await until(lambda: len(node.asked) > 2)
+        await settled()
+        assert await node.pass_time() == [module.RETRY_SECONDS[0]]
+        assert node.asked == ["kubelet", "kubelet"]
         assert node.write() == {"nic-0": ("None", "GPUsUnclear")}
 
 

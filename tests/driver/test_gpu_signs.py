@@ -88,6 +88,7 @@ def test_the_variable_of_nvidia_names_gpus_by_uuid_or_in_the_order_of_their_addr
 def test_what_the_variable_does_not_make_clear_is_said_and_not_guessed(value: str) -> None:
     reading = read(container({"NVIDIA_VISIBLE_DEVICES": value}), NVIDIA)
     assert reading.found == ()
+    assert reading.unclear[0].startswith("container main: ")
     assert value in reading.unclear[0]
 
 

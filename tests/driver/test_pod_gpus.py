@@ -156,6 +156,23 @@ def test_slices_that_come_later_settle_the_doubt() -> None:
     assert bench.told == [POD.uid, POD.uid]
 
 
+def test_a_pod_keeps_the_gpu_whose_slice_goes_while_its_driver_is_updated() -> None:
+    """A vendor's driver writes slices anew for many reasons; nothing of the pod is different, nor told."""
+    slices = Slices(offered("gpu-0", ADDRESSES[1]))
+    bench = Bench(record("a", NIC, others=(result("gpu-0"),)), slices=slices)
+    bench.gpus.note_claims(POD.uid, ())
+    known, told = bench.gpus.get(POD.uid), list(bench.told)
+    slices.devices.clear()
+    bench.gpus.changed(POD.uid)
+    assert (bench.gpus.get(POD.uid), bench.told) == (known, told)
+    slices.devices[VENDOR, "pool", "gpu-0"] = offered("gpu-0", ADDRESSES[2])
+    bench.gpus.changed(POD.uid)
+    assert bench.known() == [(ADDRESSES[2], GpuSource.OTHER_DRIVERS_CLAIM)], "what is told now counts"
+    slices.devices.clear()
+    bench.gpus.keep_only(set())
+    assert len(bench.doubts()) == 1, "it ends with the pod"
+
+
 def test_other_claims_of_the_pod_are_looked_for_only_where_another_driver_has_gpus_of_this_node() -> None:
     bench = Bench(record("a", NIC), slices=Slices(offered("cpu-0", driver="cpu.example.com")))
     assert not bench.gpus.are_served_by_others
@@ -205,6 +222,41 @@ def test_the_kubelets_word_settles_what_is_unclear_also_where_it_gave_nothing() 
     assert len(bench.doubts()) == 1
 
 
+def test_a_kubelet_that_tells_of_no_claim_has_not_told_that_there_is_none() -> None:
+    """Its devices of claims are behind a feature gate, and the pod has ours at least."""
+    bench = Bench(record("a", NIC), slices=Slices(offered("gpu-0", ADDRESSES[0])))
+    bench.gpus.note_claims(POD.uid, (), "the pod's other claims cannot be read: forbidden")
+    bench.gpus.note_kubelet(POD.uid, [Name(GpuSource.POD_RESOURCES, "nvidia", "GPU-1")], [])
+    assert bench.known() == [(ADDRESSES[1], GpuSource.POD_RESOURCES)]
+    assert bench.doubts() == ["the pod's other claims cannot be read: forbidden"]
+    bench.gpus.note_kubelet(POD.uid, [], [result("nic", "dra.net"), result("gpu-0")])
+    assert bench.known() == [(ADDRESSES[0], GpuSource.OTHER_DRIVERS_CLAIM)]
+    assert bench.doubts() == []
+
+
+def test_an_id_of_the_kubelet_that_means_nothing_here_is_a_doubt_beside_a_gpu_that_is_known() -> None:
+    """One container has a GPU, another a MIG device, whose name does not say where it is."""
+    bench = Bench(record("a", NIC))
+    bench.show("whole", NVIDIA_VISIBLE_DEVICES="GPU-0")
+    bench.show("part", NVIDIA_VISIBLE_DEVICES="MIG-5d5ba0d6")
+    ids = [Name(GpuSource.POD_RESOURCES, "nvidia", name) for name in ("GPU-0", "MIG-5d5ba0d6")]
+    bench.gpus.note_kubelet(POD.uid, ids, [])
+    assert bench.known() == [(ADDRESSES[0], GpuSource.ENVIRONMENT)]
+    assert bench.doubts() == ["the kubelet's pod resources socket says 'MIG-5d5ba0d6'"]
+    shown = Container("id", "part", "sandbox", env={"NVIDIA_VISIBLE_DEVICES": "MIG-5d5ba0d6"})
+    nodes = replace(shown, devices=GPUS[2].char_devices)
+    bench.gpus.note_container(POD.uid, read_signs(nodes))
+    assert len(bench.known()) == 2
+    assert bench.doubts() == [], "its node says which GPU it is a part of"
+
+
+def test_the_kubelet_is_not_asked_what_an_image_means_where_a_claim_gives_the_gpu() -> None:
+    bench = Bench(record("a", NIC, own(ADDRESSES[0])))
+    bench.show(NVIDIA_VISIBLE_DEVICES="all")
+    assert not bench.gpus.may_kubelet_know(POD.uid)
+    assert not bench.gpus.is_awaited(POD.uid)
+
+
 def test_who_is_still_to_be_heard_is_awaited_and_who_fails_is_not() -> None:
     """What a claim says from before a restart stands that long."""
     bench = Bench(record("a", NIC, others=(result("gpu-0"),)))
@@ -227,6 +279,15 @@ def test_the_kubelet_tells_of_our_own_devices_too_and_they_are_no_doubt() -> Non
     bench = Bench(record("a", NIC, own(ADDRESSES[0])))
     bench.gpus.note_kubelet(POD.uid, [], [result("nic", "dra.net"), result("gpu", "dra.net")])
     assert (bench.known(), bench.doubts()) == ([(ADDRESSES[0], GpuSource.CLAIM)], [])
+
+
+def test_a_gpu_of_ours_in_a_claim_that_pods_share_is_each_ones() -> None:
+    """The record has the first of them alone."""
+    bench = Bench(record("a", NIC, own(ADDRESSES[2], admin=True)))
+    told = [result(f"gpu-{address}", "dra.net") for address in (ADDRESSES[0], ADDRESSES[2])]
+    bench.gpus.note_claims(POD.uid, [result("nic", "dra.net"), *told])
+    assert bench.known() == [(ADDRESSES[0], GpuSource.CLAIM)]
+    assert bench.doubts() == []
 
 
 def test_a_clear_container_asks_nobody() -> None:
@@ -262,8 +323,9 @@ def test_what_is_remembered_of_pods_is_bounded_and_ends_with_them() -> None:
         bench.show(f"init-{number}", NVIDIA_VISIBLE_DEVICES="GPU-1")
     bench.show("one-more", NVIDIA_VISIBLE_DEVICES="GPU-2")
     assert bench.known() == [(ADDRESSES[1], GpuSource.ENVIRONMENT)]
+    assert bench.doubts() == [f"it has more than {MAX_CONTAINERS} containers that may have GPUs"]
     bench.gpus.keep_only(set())
-    assert bench.known() == []
+    assert (bench.known(), bench.doubts()) == ([], [])
 
 
 def test_a_container_that_comes_again_without_its_gpu_has_none() -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.dataclass import dataclass
 from dranet.model.distance import Distance, distance
 from dranet.model.pairing import Pairing, best_possible, choose, level, pair, rank
+from tests.steps import count_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +130,25 @@ def test_without_gpus_nothing_is_known() -> None:
     assert pair([], []).distances == ()
 
 
-@pytest.mark.parametrize("count", [8, 32])
-def test_a_big_node_is_matched_in_a_moment(count: int) -> None:
+def big_node(functions: int) -> tuple[list[Place], list[Place]]:
+    """16 GPUs, and virtual functions all over it."""
     gpus = [on_switch(f"pci{n // 4:04}:00", f"{n}", "g", numa=n // 8) for n in range(16)]
-    nics = [on_switch(f"pci{n // 6:04}:00", f"{n % 16}", f"{n}", numa=n // 16) for n in range(32)]
-    functions = [on_switch(f"pci{n // 64:04}:00", f"{n % 16}", f"{n}", numa=n // 128) for n in range(256)]
-    start = time.process_time()
-    assert len(best_possible(nics, gpus, count)) == count
-    assert len(best_possible(functions, gpus, count)) == count
-    assert time.process_time() - start < 5
+    nics = [on_switch(f"pci{n % 8:04}:00", f"{n % 16}", f"{n}", numa=n % 2) for n in range(functions)]
+    return nics, gpus
+
+
+def test_twice_as_many_functions_are_no_more_than_twice_the_work() -> None:
+    """It is done on the event loop of the driver, for a pod that may have 256 of a node's thousand."""
+    some, gpus = big_node(256)
+    many, _ = big_node(512)
+    steps = count_steps(lambda: pair(some, gpus))
+    assert count_steps(lambda: pair(many, gpus)) < 2.5 * steps
+    steps = count_steps(lambda: best_possible(many, gpus, 32))
+    assert count_steps(lambda: best_possible(many, gpus, 512)) < 2.5 * steps
+
+
+def test_on_a_big_node_as_many_as_are_asked_for_are_chosen_once_each() -> None:
+    nics, gpus = big_node(100)
+    chosen = choose(nics, gpus, 70)
+    assert len({found.nic for found in chosen}) == 70
+    assert sorted(Counter(found.gpu for found in chosen).values()) == [4] * 10 + [5] * 6

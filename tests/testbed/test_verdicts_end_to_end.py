@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from dranet.cluster import paths
+from dranet.cluster.messages import USER_AGENT
+from dranet.testbed.apiserver.faults import Trouble
 from dranet.testbed.cluster import Testbed
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
@@ -20,7 +24,8 @@ from dranet.testbed.runtimes import stand_in
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
 DEADLINE = 30.0
-SETTLING = 2.0
+LATE = Trouble(delay_seconds=1.5)
+WORSE = "dranet_alignment_devices_worse_than_possible"
 VENDOR = "gpu.nvidia.com"
 JsonObject = dict[str, Any]
 
@@ -125,11 +130,30 @@ def is_worse(found: list[JsonObject]) -> bool:
     return [condition["status"] for condition in found] == ["False"]
 
 
-async def restart(testbed: Testbed) -> None:
-    """SIGKILL, a new process, and time for what it must not say: nothing tells when that would have come."""
-    await testbed.driver.kill()
-    await start(testbed)
-    await asyncio.sleep(SETTLING)
+async def count_worse() -> float:
+    """As the driver's metrics have it."""
+    url = "http://127.0.0.1:9177/metrics"
+    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read().decode())
+    return float(next(line for line in text.splitlines() if line.startswith(f"{WORSE} ")).split()[1])
+
+
+def count_reads(testbed: Testbed, name: str) -> int:
+    """How often the driver has read the claim; it does before it writes a status."""
+    path = paths.resource_claim("default", name)
+    return sum((r.path, r.agent) == (path, USER_AGENT) for r in testbed.server.requests)
+
+
+async def say_all(testbed: Testbed, name: str, begin: Callable[[], Awaitable[object]]) -> None:
+    """``begin`` a new process, until it has said all that it has to say: it has judged by all that is to be
+    known, which comes late, and looked at what the claim says; and it ends by SIGTERM, which it does not with
+    a word unwritten."""
+    reads, deadline = count_reads(testbed, name), time.monotonic() + DEADLINE
+    testbed.server.trouble_next("GET", paths.RESOURCE_SLICES, LATE, count=2)
+    await begin()
+    while await count_worse() < 1 or count_reads(testbed, name) == reads:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    await testbed.driver.stop()
 
 
 def status_writes(testbed: Testbed, name: str) -> int:
@@ -181,13 +205,31 @@ def test_restarts_take_no_verdict_back_where_the_kubelet_alone_knows_the_gpu() -
 async def check_restarts(testbed: Testbed) -> None:
     (first,) = await wait_verdicts(testbed, "nic", is_worse)
     writes = status_writes(testbed, "nic")
+    await testbed.driver.kill()
     for _ in range(2):
-        await restart(testbed)
+        await say_all(testbed, "nic", partial(start, testbed))
         assert await verdicts(testbed, "nic") == [first]
     assert status_writes(testbed, "nic") == writes, "nothing new was to be said"
     (event,) = await told(testbed)
     assert event["count"] == 1
     assert event["involvedObject"]["uid"] == testbed.pod_uid("worker")
+
+
+def test_an_update_in_which_two_instances_judge_says_nothing_twice() -> None:
+    async def scenario() -> None:
+        async with a_node(publish_gpus="never", pod_uid="first") as testbed:
+            await start(testbed)
+            await testbed.add_vendor(VENDOR)
+            await testbed.kubelet.wait_driver(VENDOR)
+            await run_worker(testbed, claim("nic", RAIL_0, GPU_1), pod("nic"))
+            (first,) = await wait_verdicts(testbed, "nic", is_worse)
+            writes = status_writes(testbed, "nic")
+            await say_all(testbed, "nic", testbed.roll_driver)
+            assert await verdicts(testbed, "nic") == [first]
+            assert status_writes(testbed, "nic") == writes
+            assert [event["count"] for event in await told(testbed)] == [1]
+
+    asyncio.run(scenario())
 
 
 def test_eight_gpus_and_eight_nics_of_one_machine_are_all_aligned() -> None:

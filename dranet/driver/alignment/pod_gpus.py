@@ -9,12 +9,13 @@ the answer better; after a restart it is learned again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Protocol
 
-from dranet.cluster.node_slices import NodeDevice
+from dranet.cluster.node_slices import Key, NodeDevice
 from dranet.dataclass import dataclass
+from dranet.driver.alignment.findings import Findings, find_own, may_be_gpu
 from dranet.driver.alignment.signs import Name, Reading, Signs, match_ids, match_signs
 from dranet.driver.publish import View
 from dranet.model.claim import AllocationResult
@@ -48,6 +49,10 @@ class _Learned:
     """Of one pod, beyond the records."""
 
     containers: dict[str, Signs] = field(default_factory=dict)
+    has_more_containers: bool = False
+    """Than are remembered."""
+    devices: dict[Key, NodeDevice] = field(default_factory=dict)
+    """Of other drivers, as slices told of them. Those go and come with their driver; the pod keeps them."""
     results: tuple[AllocationResult, ...] | None = None
     """Of claims that are not ours; ``None``: not read."""
     unread: str = ""
@@ -81,29 +86,57 @@ class PodGpus:
 
     def get(self, pod_uid: str) -> GpusOfPod:
         """What is known now, in the order of PCI addresses."""
-        with self._lock:
-            learned = self._learned.get(pod_uid)
-            signs = tuple(learned.containers.values()) if learned is not None else ()
-        records = tuple(self._records_of_pod(pod_uid))
-        found = _Findings()
-        for gpu in find_own(records):
-            found.add(gpu)
-        results = [result for record in records for result in record.others]
-        for result in (*results, *((learned.results or ()) if learned is not None else ())):
-            self._add_result(found, result)
-        if learned is not None and learned.unread:
+        found, learned = self._find_claimed(pod_uid), self._get_learned(pod_uid)
+        if learned.unread:
             found.doubts.append(Doubt(learned.unread, is_other_driver=True))
         elif found.gpus and self.lacks_claims(pod_uid):
             found.doubts.append(Doubt(UNREAD, is_other_driver=True))
-        self._add_readings(found, signs, learned.ids if learned is not None else None)
+        self._add_readings(found, learned)
         return found.conclude()
+
+    def _get_learned(self, pod_uid: str) -> _Learned:
+        """As it is now; what another thread learns meanwhile is not in it."""
+        with self._lock:
+            learned = self._learned.get(pod_uid, _Learned())
+            return replace(learned, containers=dict(learned.containers), devices=dict(learned.devices))
+
+    def _find_claimed(self, pod_uid: str) -> Findings:
+        """What the pod's claims have."""
+        records = tuple(self._records_of_pod(pod_uid))
+        found = Findings()
+        for gpu in find_own(records):
+            found.add(gpu)
+        recorded = {prepared.device.name for record in records for prepared in record.devices}
+        others = [result for record in records for result in record.others]
+        for result in (*others, *(self._get_learned(pod_uid).results or ())):
+            if result.admin_access:
+                continue
+            if result.driver != self._own_driver:
+                self._add_result(found, result, self._find_device(pod_uid, result))
+            elif result.device not in recorded:
+                self._add_shared(found, result)
+        return found
+
+    def _add_shared(self, found: Findings, result: AllocationResult) -> None:
+        """A device of ours in a claim that several pods have: another of them is in its record."""
+        for device in self._gpu_devices().values():
+            if device.name == result.device:
+                found.add(PodGpu(device, GpuSource.CLAIM))
+
+    def _find_device(self, pod_uid: str, result: AllocationResult) -> NodeDevice | None:
+        """As its slice tells, or told."""
+        key = result.driver, result.pool, result.device
+        device = self._others.find(*key)
+        with self._lock:
+            if device is not None:
+                self._learned.setdefault(pod_uid, _Learned()).devices[key] = device
+                return device
+            return self._learned.get(pod_uid, _Learned()).devices.get(key)
 
     def has_others(self, pod_uid: str) -> bool:
         """Whether claims of the pod have devices of other drivers, as far as is known."""
-        with self._lock:
-            learned = self._learned.get(pod_uid)
         records = self._records_of_pod(pod_uid)
-        return any(record.others for record in records) or bool(learned is not None and learned.results)
+        return any(record.others for record in records) or bool(self._get_learned(pod_uid).results)
 
     @property
     def are_served_by_others(self) -> bool:
@@ -122,32 +155,29 @@ class PodGpus:
 
     def is_awaited(self, pod_uid: str) -> bool:
         """Whether somebody is still to be heard who may know of GPUs of the pod: soon after the start."""
-        with self._lock:
-            learned = self._learned.get(pod_uid)
-        has_failed = learned is not None and bool(learned.unread)
-        is_mute = learned is not None and learned.is_kubelet_mute
+        learned = self._get_learned(pod_uid)
         return (
             self._others.is_awaited
             or (not self._others.is_known and self.has_others(pod_uid))
-            or (not has_failed and self.lacks_claims(pod_uid))
-            or (not is_mute and self.may_kubelet_know(pod_uid))
+            or (not learned.unread and self.lacks_claims(pod_uid))
+            or (not learned.is_kubelet_mute and self.may_kubelet_know(pod_uid))
         )
+
+    def may_learn(self, pod_uid: str) -> bool:
+        """Whether somebody may know more, be it that he has failed to answer: he is asked again."""
+        return self.is_awaited(pod_uid) or self.lacks_claims(pod_uid) or self.may_kubelet_know(pod_uid)
 
     def has_read_claims(self, pod_uid: str) -> bool:
         """Whether the pod's other claims have been looked at."""
-        with self._lock:
-            learned = self._learned.get(pod_uid)
-        return learned is not None and learned.results is not None
+        return self._get_learned(pod_uid).results is not None
 
     def may_kubelet_know(self, pod_uid: str) -> bool:
-        """Whether something about the containers is unclear, and the kubelet has not been heard."""
-        with self._lock:
-            learned = self._learned.get(pod_uid)
-            if learned is None or learned.ids is not None:
-                return False
-            signs = tuple(learned.containers.values())
-        facts = self._read_view().facts
-        return any(match_signs(one, facts).unclear for one in signs)
+        """Whether something about the containers is unclear that no claim explains, and the kubelet has not
+        been heard."""
+        learned, facts = self._get_learned(pod_uid), self._read_view().facts
+        if learned.ids is not None or (not learned.unread and self._find_claimed(pod_uid).gpus):
+            return False
+        return any(match_signs(one, facts).unclear for one in learned.containers.values())
 
     # --- learning ---------------------------------------------------------------------------------------
 
@@ -159,9 +189,11 @@ class PodGpus:
             is_known = learned is not None and signs.container in learned.containers
             if not is_known and not (signs.names or signs.nodes):
                 return
-            containers = self._learned.setdefault(pod_uid, _Learned()).containers
-            if is_known or len(containers) < MAX_CONTAINERS:
-                containers[signs.container] = signs
+            learned = self._learned.setdefault(pod_uid, _Learned())
+            if is_known or len(learned.containers) < MAX_CONTAINERS:
+                learned.containers[signs.container] = signs
+            else:
+                learned.has_more_containers = True
         self.changed(pod_uid)
 
     def note_claims(self, pod_uid: str, results: Iterable[AllocationResult], problem: str = "") -> None:
@@ -173,12 +205,14 @@ class PodGpus:
         self.changed(pod_uid)
 
     def note_kubelet(self, pod_uid: str, ids: Iterable[Name], results: Iterable[AllocationResult]) -> None:
-        """What the kubelet says that the pod was given."""
+        """What the kubelet says that the pod was given. One that tells of no device of any claim does not
+        tell of claims at all (a feature gate), as the pod has devices of ours."""
+        told = tuple(results)
         with self._lock:
             learned = self._learned.setdefault(pod_uid, _Learned())
             learned.ids = tuple(ids)
-            if learned.results is None:
-                learned.results, learned.unread = tuple(results), ""
+            if learned.results is None and told:
+                learned.results, learned.unread = told, ""
         self.changed(pod_uid)
 
     def note_mute_kubelet(self, pod_uid: str) -> None:
@@ -212,11 +246,8 @@ class PodGpus:
             self._index = view, {device.pci_address: device for device in devices}
         return self._index[1]
 
-    def _add_result(self, found: _Findings, result: AllocationResult) -> None:
-        if result.admin_access or result.driver == self._own_driver:
-            return
+    def _add_result(self, found: Findings, result: AllocationResult, other: NodeDevice | None) -> None:
         name = f"device {result.device} of {result.driver}"
-        other = self._others.find(result.driver, result.pool, result.device)
         if other is None:
             found.doubts.append(Doubt(f"{name}: no slice tells where it sits", is_other_driver=True))
             return
@@ -225,7 +256,7 @@ class PodGpus:
             found.add(
                 PodGpu(self._gpu_devices()[address], GpuSource.OTHER_DRIVERS_CLAIM, f"{name}, by its slices")
             )
-        elif _may_be_gpu(other, address) and address not in self._functions():
+        elif may_be_gpu(other, address) and address not in self._functions():
             why = f"PCI function {address} is not of this node" if address else "its slice does not say where"
             found.doubts.append(Doubt(f"{name}: {why}", is_other_driver=True))
 
@@ -239,51 +270,27 @@ class PodGpus:
     def _functions(self) -> Collection[str]:
         return {function.address for function in self._read_view().facts.pci_functions}
 
-    def _add_readings(self, found: _Findings, signs: Sequence[Signs], ids: tuple[Name, ...] | None) -> None:
+    def _add_readings(self, found: Findings, learned: _Learned) -> None:
+        """What containers show, and what the kubelet says of them: an image says ``all`` of containers that
+        were given nothing, so that its word counts for no doubt where a claim or the kubelet knows."""
         facts = self._read_view().facts
-        is_given_by_claims = bool(found.gpus)
-        for one in signs:
+        is_explained = bool(found.gpus) or learned.ids is not None
+        clear: set[str] = set()
+        for one in learned.containers.values():
             reading = match_signs(one, facts)
             self._add_reading(found, reading, f"container {one.container}")
-            if ids is None and not is_given_by_claims:
+            if not reading.unclear:
+                clear |= {name.name for name in one.names}
+            elif not is_explained:
                 found.doubts += map(Doubt, reading.unclear)
-        if ids is not None:
-            reading = match_ids(ids, facts)
-            self._add_reading(found, reading, "the kubelet")
-            if not found.gpus:
-                found.doubts += map(Doubt, reading.unclear)
+        if learned.has_more_containers:
+            found.doubts.append(Doubt(f"it has more than {MAX_CONTAINERS} containers that may have GPUs"))
+        reading = match_ids((name for name in learned.ids or () if name.name not in clear), facts)
+        self._add_reading(found, reading, "the kubelet")
+        found.doubts += map(Doubt, reading.unclear)
 
-    def _add_reading(self, found: _Findings, reading: Reading, told_by: str) -> None:
+    def _add_reading(self, found: Findings, reading: Reading, told_by: str) -> None:
         for address, source in reading.found:
             device = self._gpu_devices().get(address)
             if device is not None:
                 found.add(PodGpu(device, source, told_by))
-
-
-class _Findings:
-    """Each GPU once, by the first who tells of it."""
-
-    def __init__(self) -> None:
-        self.gpus: dict[str, PodGpu] = {}
-        self.doubts: list[Doubt] = []
-
-    def add(self, gpu: PodGpu) -> None:
-        self.gpus.setdefault(gpu.device.pci_address or gpu.name, gpu)
-
-    def conclude(self) -> GpusOfPod:
-        gpus = tuple(self.gpus[address] for address in sorted(self.gpus))
-        return GpusOfPod(gpus, tuple(dict.fromkeys(self.doubts)))
-
-
-def find_own(records: Iterable[PreparedClaim]) -> Iterator[PodGpu]:
-    """The GPUs that a pod has from this driver by these claims, those of admin access left out."""
-    for record in records:
-        for prepared in record.devices:
-            if prepared.device.kind is DeviceKind.GPU and not prepared.admin_access:
-                yield PodGpu(prepared.device, GpuSource.CLAIM, f"claim {record.claim}")
-
-
-def _may_be_gpu(other: NodeDevice, address: str) -> bool:
-    """Whether a device that is not at the place of any GPU of ours may be one: CPUs and memory have neither
-    an address nor a UUID, and come from drivers that do not say GPU."""
-    return bool(address or other.uuids) or "gpu" in other.driver

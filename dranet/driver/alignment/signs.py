@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from dranet.dataclass import dataclass
@@ -106,10 +107,16 @@ def _find_whole_names(container: Container) -> Iterator[Name]:
 
 def match_signs(signs: Signs, facts: NodeFacts) -> Reading:
     """The GPUs of this node that the signs mean."""
+    reading = _match_container(signs, facts)
+    unclear = (f"container {signs.container}: {text}" for text in reading.unclear)
+    return replace(reading, unclear=tuple(unclear))
+
+
+def _match_container(signs: Signs, facts: NodeFacts) -> Reading:
     gpus = facts.gpus
     by_name = match_names(signs.names, facts, _match_name)
     by_node = tuple(Found(address, GpuSource.DEVICE_NODES) for address in _match_nodes(signs.nodes, gpus))
-    has_every_node = len(by_node) == len(gpus) > 1
+    has_every_node = 0 < len(by_node) == len([gpu for gpu in gpus if _own_nodes(gpu)])
     if by_name.found and not by_name.unclear:
         return by_name
     if by_node and not has_every_node:
@@ -118,7 +125,8 @@ def match_signs(signs: Signs, facts: NodeFacts) -> Reading:
     counted = match_names(signs.names, facts, _match_name_or_index)
     if counted.found or not has_every_node:
         return counted
-    text = f"container {signs.container} has the device nodes of all {len(gpus)} GPUs of the node"
+    whose = f"all {len(by_node)} GPUs" if len(by_node) > 1 else "the only GPU"
+    text = f"it has the device nodes of {whose} of the node, as a privileged one has"
     return Reading(unclear=(*counted.unclear, text))
 
 
@@ -157,14 +165,16 @@ def _match_name(name: Name, gpus: Sequence[Gpu]) -> str:
 
 
 def _match_name_or_index(name: Name, gpus: Sequence[Gpu]) -> str:
-    """The vendor's tools count in the order of PCI addresses; Habana's by the number of the node."""
+    """The vendor's tools count in the order of PCI addresses, and what its driver has not got (given to a
+    virtual machine) they do not count; Habana's go by the number of the node."""
     known = _match_name(name, gpus)
     index = _INDEX.fullmatch(name.name.partition(_REPLICA)[0])
     if known or index is None:
         return known
     if name.vendor == HABANA:
         return _match_name(name._replace(name=f"accel{index[1]}"), gpus)
-    return gpus[int(index[1])].pci_address if int(index[1]) < len(gpus) else ""
+    counted = [gpu.pci_address for gpu in gpus if _own_nodes(gpu)]
+    return counted[int(index[1])] if int(index[1]) < len(counted) else ""
 
 
 def _names_of(gpu: Gpu) -> Iterator[str]:
@@ -180,7 +190,9 @@ def _names_of(gpu: Gpu) -> Iterator[str]:
 def _match_nodes(nodes: Sequence[tuple[int, int]], gpus: Sequence[Gpu]) -> Iterator[str]:
     """GPUs one of whose own nodes is among these; what all GPUs of a vendor share says nothing."""
     given = set(nodes)
-    for gpu in gpus:
-        own = {(node.major, node.minor) for node in gpu.char_devices if node.path not in _SHARED_NODES}
-        if own & given:
-            yield gpu.pci_address
+    return (gpu.pci_address for gpu in gpus if _own_nodes(gpu) & given)
+
+
+def _own_nodes(gpu: Gpu) -> set[tuple[int, int]]:
+    """Numbers of the nodes that are this GPU's alone; none where its driver has not got it."""
+    return {(node.major, node.minor) for node in gpu.char_devices if node.path not in _SHARED_NODES}

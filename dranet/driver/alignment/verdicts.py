@@ -60,7 +60,9 @@ class Verdicts:
         self._metrics = metrics
         self._latest: dict[str, PodVerdicts] = {}
         self._left: set[str] = set()
-        """Claims that were left to say what they said before this driver started."""
+        """Claims that were left to say what they said before."""
+        self._own: set[str] = set()
+        """Claims of which this driver has said what it knows. What the others say is of one before it."""
         self._told: dict[str, PodVerdicts] = {}
         """As they were when the status of a claim of the pod was last written, or tried to."""
 
@@ -78,8 +80,9 @@ class Verdicts:
     def is_outdated(self, pod_uid: str, now: PodVerdicts) -> bool:
         """Whether the statuses say, or may say, something else. What is still to be written does not."""
         told = self._told.get(pod_uid)
-        left = any(record.claim.uid in self._left for record in self._records.get_by_pod(pod_uid))
-        return told is not None and (told != now or (left and not self._gpus.is_awaited(pod_uid)))
+        left = [record for record in self._records.get_by_pod(pod_uid) if record.claim.uid in self._left]
+        is_over = not self._gpus.is_awaited(pod_uid) and not all(map(self._is_patient, left))
+        return told is not None and (told != now or is_over)
 
     def complete(
         self, claim: Claim, statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject] = ()
@@ -88,20 +91,22 @@ class Verdicts:
         they are written.
 
         The GPUs of a pod are the same as long as it lives. So while somebody is still to be heard, as after
-        a restart, what the claim says of it (``existing``) stands.
+        a restart, what the claim says of it (``existing``) stands; and what was certain to the driver before
+        this one stands also as long as somebody fails to answer.
         """
         record = self._records.get(claim.ref.uid)
         self._left.discard(claim.ref.uid)
         if record is None or not any(map(_is_attached, statuses)):
             return statuses
         verdicts = self._told[record.pod.uid] = self.judge(record.pod.uid)
-        known = {key_of(entry): entry for entry in existing if has_verdict(entry)}
-        if self._gpus.is_awaited(record.pod.uid) and any(_key_of(status) in known for status in statuses):
+        known = self._find_standing(record, existing)
+        if any(_key_of(status) in known for status in statuses):
             self._left.add(claim.ref.uid)
             return [
                 keep_verdict(status, known.get(_key_of(status), {})) if _is_attached(status) else status
                 for status in statuses
             ]
+        self._own.add(claim.ref.uid)
         by_device = {
             (prepared.pool, prepared.device.name, prepared.share_id): verdicts.get(
                 (record.claim.uid, position)
@@ -116,11 +121,23 @@ class Verdicts:
             for status in statuses
         ]
 
+    def _find_standing(
+        self, record: PreparedClaim, existing: Sequence[JsonObject]
+    ) -> Mapping[tuple[str, ...], JsonObject]:
+        is_awaited = self._gpus.is_awaited(record.pod.uid)
+        if not is_awaited and not self._is_patient(record):
+            return {}
+        return {key_of(entry): entry for entry in existing if has_verdict(entry, certain=not is_awaited)}
+
+    def _is_patient(self, record: PreparedClaim) -> bool:
+        return record.claim.uid not in self._own and self._gpus.may_learn(record.pod.uid)
+
     def keep_only(self, pod_uids: Collection[str]) -> None:
         """The others have ended."""
         self._latest = {uid: known for uid, known in self._latest.items() if uid in pod_uids}
         self._told = {uid: known for uid, known in self._told.items() if uid in pod_uids}
         self._left = {uid for uid in self._left if self._records.get(uid) is not None}
+        self._own = {uid for uid in self._own if self._records.get(uid) is not None}
 
     def count_level(self, level: str) -> int:
         """How many devices are in pods now at this level of :data:`LEVELS`."""

@@ -41,6 +41,8 @@ ReadClaims = Callable[[PodRef, frozenset[str]], Awaitable[tuple[AllocationResult
 """Asks the API server what the pod's claims have, but for those of these names. Raises DranetError."""
 AskKubelet = Callable[[PodRef], Awaitable[PodDevices]]
 """Raises DranetError."""
+CallLater = Callable[[float, Callable[[str], None], str], object]
+"""After so many seconds, with this pod."""
 
 
 class Teller(Protocol):
@@ -61,8 +63,10 @@ class AlignmentWatch:
         read_claims: ReadClaims,
         ask_kubelet: AskKubelet,
         want_others: Callable[[], None],
+        call_later: CallLater | None = None,
     ) -> None:
-        """``want_others`` has the slices of other drivers followed; called on the event loop."""
+        """``want_others`` has the slices of other drivers followed; called on the event loop. ``call_later``
+        is the loop's own where it is not given."""
         self._gpus = gpus
         self._verdicts = verdicts
         self._records = records
@@ -71,6 +75,7 @@ class AlignmentWatch:
         self._ask_kubelet = ask_kubelet
         self._want_others = want_others
         self._loop = asyncio.get_running_loop()
+        self._call_later = call_later or self._loop.call_later
         self._to_judge = _Waiting()
         self._to_ask = _Waiting()
         self._tries: dict[str, int] = {}
@@ -162,9 +167,10 @@ class AlignmentWatch:
             results = await self._read_claims(pod, names)
         except DranetError as error:
             self._gpus.note_claims(pod.uid, (), f"the pod's other claims cannot be read ({error.reason})")
-            if not self._gpus.may_kubelet_know(pod.uid):
+            if self._gpus.may_kubelet_know(pod.uid):
+                await self._hear_kubelet(pod)
+            if self._gpus.lacks_claims(pod.uid):
                 raise
-            await self._hear_kubelet(pod)
         else:
             self._gpus.note_claims(pod.uid, results)
 
@@ -187,7 +193,7 @@ class AlignmentWatch:
         self._tries[pod_uid] = tries + 1
         is_refused = isinstance(error, DranetError) and error.reason is Reason.API_FORBIDDEN
         seconds = REFUSED_SECONDS if is_refused else RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
-        self._loop.call_later(seconds, self._to_ask.add, pod_uid)
+        self._call_later(seconds, self._to_ask.add, pod_uid)
 
 
 class _Waiting:
