@@ -12,12 +12,14 @@ from dranet.cli.claim_text import as_json, as_yaml, comment
 from dranet.cli.look import Look
 from dranet.cli.objects import (
     ClusterObjects,
+    JsonObject,
     add_cluster_flags,
     add_facts_settings,
     add_source_flags,
     capture_slices,
     fetch_live,
     load_files,
+    names_cluster,
 )
 from dranet.cli.run import read_settings
 from dranet.cli.screen import print_document
@@ -29,7 +31,16 @@ from dranet.templates.hardware import Hardware, read_hardware
 from dranet.templates.notes import describe
 
 _KINDS = ("ResourceSlice", "DeviceClass", "Node")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,58}[a-z0-9])?")
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_NAMES = {
+    "name": (_SUBDOMAIN, 58),
+    "namespace": (_LABEL, 63),
+    "class": (_SUBDOMAIN, 253),
+    "gpu-class": (_SUBDOMAIN, 253),
+}
+"""Flag -> what Kubernetes takes, and how long it may be. The template of the GPUs has five letters more than
+``--name``, and a pod is best no longer than its host name can be."""
 
 _DESCRIPTION = """\
 Write a DeviceClass, a ResourceClaimTemplate and a pod to start from, with which
@@ -45,21 +56,31 @@ The hardware is that of the cluster; or of slices in a file:
 or of captures (dranet capture):
   dranet claim new --facts node.json
 
-What no node can give is refused, with the reason and the nearest that can be had.
+What no node can give is refused, with the reason and the nearest that can be
+had.
+
+Exit code: 0 when the claim is written, 1 when no node can give it or the
+cluster does not answer, 2 when arguments or files are wrong.
 """
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
-    parser = commands.add_parser("claim", help="write claims that align NICs and GPUs on this hardware")
+    about = "write claims that align NICs and GPUs on this hardware"
+    parser = commands.add_parser(
+        "claim",
+        help=about,
+        description=f"{about.capitalize()}. What is prepared on a node shows dranet claims.",
+    )
     actions = parser.add_subparsers(title="actions", dest="action", required=True, metavar="ACTION")
     new = actions.add_parser(
         "new",
         help="write DeviceClass, ResourceClaimTemplate and a pod",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        usage="%(prog)s [--gpus N] [--nics M | --per-node] [--rails] [-f FILE ... | --facts CAPTURE ...] "
-        "[--node NODE ...] [-o yaml|json] [--explain] [settings]",
+        usage="%(prog)s [--gpus N] [--nics M] [--per-node] [--rails] [--explain]\n"
+        "                        [-f FILE ...] [--facts CAPTURE ...] [--node NODE ...]\n"
+        "                        [-o yaml|json] [--kubeconfig FILE] [settings]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_what(new)
@@ -129,12 +150,8 @@ def run(options: argparse.Namespace) -> int:
     """Read the hardware, choose, print."""
     ask = _read_ask(options)
     objects = _read_objects(options)
-    choice = choose_claim(
-        ask,
-        _read_hardware(objects, options.node),
-        {entry["metadata"]["name"]: entry for entry in objects.classes},
-        _held_back(objects.looks),
-    )
+    hardware = _read_hardware(objects, options.node)
+    choice = choose_claim(ask, hardware, _read_classes(objects, options), _held_back(objects.looks))
     notes = describe(choice, with_tried=options.explain)
     if options.output == "json":
         print_document(as_json(choice.manifests))
@@ -155,11 +172,17 @@ def _read_ask(options: argparse.Namespace) -> Ask:
             f"--gpus {gpus} --nics {nics}: at least one NIC, and no negative number of GPUs",
             hint="claims for GPUs alone need no alignment",
         )
-    for flag in ("name", "namespace", "gpu_class", "nic_class"):
-        value = getattr(options, flag)
-        if value and not _NAME.fullmatch(value):
-            word = "class" if flag == "nic_class" else flag.replace("_", "-")
-            raise SettingsError(f"--{word} {value}: is no name that Kubernetes takes, or too long")
+    names = (options.name, options.namespace, options.nic_class, options.gpu_class)
+    for (flag, (pattern, longest)), value in zip(_NAMES.items(), names, strict=True):
+        if value and not re.fullmatch(pattern, value):
+            raise SettingsError(
+                f"--{flag} {value}: is no name that Kubernetes takes",
+                hint="small letters, digits, -, and . except in a namespace; not - or . at the ends",
+            )
+        if len(value) > longest:
+            raise SettingsError(f"--{flag} {value}: is longer than {longest} characters")
+    if not options.image or options.image != options.image.strip():
+        raise SettingsError(f"--image {options.image!r}: is empty, or begins or ends with a space")
     return Ask(
         gpus,
         nics,
@@ -175,11 +198,11 @@ def _read_ask(options: argparse.Namespace) -> Ask:
 
 
 def _read_objects(options: argparse.Namespace) -> ClusterObjects:
-    """From files and captures where any are named, else from the cluster."""
-    found = load_files(options.file) if options.file else ClusterObjects()
-    if options.facts:
-        return found | capture_slices(options.facts, read_settings(options))
-    return found if options.file else fetch_live(options, _KINDS)
+    """From files and captures where any are named; from the cluster where none is, or it is named, too."""
+    found = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
+    if names_cluster(options) or not (options.file or options.facts):
+        found = found | fetch_live(options, _KINDS)
+    return found | load_files(options.file) if options.file else found
 
 
 def _read_hardware(objects: ClusterObjects, only: Sequence[str]) -> Hardware:
@@ -189,6 +212,13 @@ def _read_hardware(objects: ClusterObjects, only: Sequence[str]) -> Hardware:
         if name not in known:
             raise SettingsError(f"--node {name}: there is no such node", hint=near_names(name, known - {""}))
     return read_hardware(objects.slices, objects.nodes, only)
+
+
+def _read_classes(objects: ClusterObjects, options: argparse.Namespace) -> dict[str, JsonObject] | None:
+    """``None`` where files have none: that says nothing of the cluster."""
+    if not objects.classes and (options.file or options.facts):
+        return None
+    return {entry["metadata"]["name"]: entry for entry in objects.classes}
 
 
 def _held_back(looks: Mapping[str, Look]) -> dict[str, Sequence[str]]:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dranet.cli.documents import to_json, to_yaml
-
-_WIDTH = 100
+from dranet.cli.screen import PROSE
 
 
 def as_yaml(manifests: Sequence[dict[str, Any]], notes: Iterable[str]) -> str:
@@ -27,6 +26,6 @@ def comment(notes: Iterable[str]) -> list[str]:
         line
         for note in notes
         for line in textwrap.wrap(
-            note, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
+            note, PROSE, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
         )
     ]

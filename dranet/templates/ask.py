@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_RESULTS = 32
@@ -53,3 +54,10 @@ class Ask:
 def count(number: int, word: str) -> str:
     """``1 GPU``, ``2 GPUs``."""
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def listed(reasons: Iterable[str], most: int = 4) -> str:
+    """``one; another``, and not more of them than somebody reads."""
+    every = tuple(reasons)
+    more = (f"{len(every) - most} more such",) if len(every) > most else ()
+    return "; ".join((*every[:most], *more))

@@ -10,16 +10,16 @@ from dranet.model.distance import Distance
 from dranet.model.pairing import rank
 from dranet.templates import selectors
 from dranet.templates.ask import MAX_RESULTS, Ask
-from dranet.templates.fitting import CannotBeHad, Fitting, HeldBack, find_fitting
-from dranet.templates.hardware import Hardware, NodeHardware
-from dranet.templates.manifests import (
+from dranet.templates.classes import (
+    Classes,
     assumed_classes,
     build_classes,
-    build_pod,
-    build_templates,
     gpu_class_name,
     nic_class_name,
 )
+from dranet.templates.fitting import CannotBeHad, Fitting, HeldBack, find_fitting
+from dranet.templates.hardware import Hardware, NodeHardware
+from dranet.templates.manifests import build_pod, build_templates
 from dranet.templates.named import pinned_shapes, rail_shapes
 from dranet.templates.rungs import ANY, Rung, find_rungs, gpu_address_attribute
 from dranet.templates.shapes import (
@@ -73,6 +73,8 @@ class Choice:
     pod: JsonObject
     makes: tuple[tuple[NodeHardware, tuple[str, ...]], ...]
     """One node of each make, and the names of all that are alike."""
+    known: Classes | None = None
+    """DeviceClasses of the cluster; ``None`` where nobody asked it for them."""
 
     @property
     def manifests(self) -> tuple[JsonObject, ...]:
@@ -82,7 +84,7 @@ class Choice:
 def choose_claim(
     ask: Ask,
     hardware: Hardware,
-    classes: Mapping[str, JsonObject] | None = None,
+    classes: Classes | None = None,
     held_back: HeldBack | None = None,
 ) -> Choice:
     """The manifests for ``ask`` on this hardware.
@@ -90,14 +92,14 @@ def choose_claim(
     Args:
         ask: what is wanted.
         hardware: of every node.
-        classes: DeviceClasses of the cluster, by name.
+        classes: DeviceClasses of the cluster, by name; ``None`` where they are not known.
         held_back: NICs that the nodes have and do not offer.
 
     Raises:
         CannotBeHad: no node can give it, or no claim can say it.
     """
     known = classes or {}
-    fitting = find_fitting(ask, hardware, held_back or {})
+    fitting = find_fitting(ask, hardware, held_back or {}, known)
     makes = _makes(fitting.nodes)
     nodes = [node for node, _ in makes]
     written = build_classes(fitting.ask, hardware, fitting.rdma, known)
@@ -121,6 +123,7 @@ def choose_claim(
         build_templates(fitting.ask, best.shape),
         build_pod(fitting.ask, best.shape),
         makes,
+        classes,
     )
 
 
@@ -141,9 +144,8 @@ def _try_all(
 
 def _no_shape(fitting: Fitting, attempt: Attempt) -> CannotBeHad:
     why = attempt.fault or next((t.refusal for t in attempt.trials if t.refusal), "")
-    return CannotBeHad(
-        f"no claim for {fitting.ask.title} can be written: {why}", hint="ask for fewer devices"
-    )
+    hint = "ask for fewer devices" if attempt.fault else ""
+    return CannotBeHad(f"no claim for {fitting.ask.title} can be written: {why}", hint=hint)
 
 
 def _makes(nodes: Sequence[NodeHardware]) -> tuple[tuple[NodeHardware, tuple[str, ...]], ...]:
@@ -177,7 +179,8 @@ def _shapes(
         nic_class_name(ask, fitting.rdma),
         gpu_class_name(ask, hardware),
         (
-            *((selectors.port_is_up(fitting.rdma),) if fitting.only_up else ()),
+            *((selectors.fabric_is(fitting.fabric),) if fitting.fabric else ()),
+            *((selectors.port_is_up(fitting.rdma),) if fitting.without_link else ()),
             *((selectors.is_not_shared(),) if hardware.has_shared_nics else ()),
         ),
         gpu_address_attribute(nodes),

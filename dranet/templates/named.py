@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from dranet.model.pairing import level
 from dranet.templates import selectors
 from dranet.templates.ask import MAX_RESULTS, Ask
 from dranet.templates.fitting import CannotBeHad
@@ -36,12 +37,14 @@ def rail_shapes(
         nodes: one of each make.
         ladders: how a NIC may find its GPU, where the pod does not take all of them.
     """
-    nics, gpus = _best_devices(nodes[0], ask)
     attribute = gpu_address_attribute([replace(node, gpus=()) for node in nodes])
-    if not attribute or not _have_all(nodes, nics, ()):
+    everywhere = set[str].intersection(*map(_addresses, nodes))
+    nics, gpus = _best_devices(nodes[0].with_nics(lambda nic: nic.address in everywhere), ask)
+    if not attribute or len(nics) < ask.nics:
+        lacking = min(nodes, key=lambda node: len(_addresses(node) & _addresses(nodes[0])))
         raise CannotBeHad(
             "rails need the same NICs at the same PCI addresses on every node, and "
-            f"{nodes[0].name} and {nodes[-1].name} differ",
+            f"{nodes[0].name} and {lacking.name} differ",
             hint=f"write one claim for each kind of node: --node {nodes[0].name}",
         )
     pins = _pins(nics, attribute)
@@ -72,12 +75,17 @@ def _plain_rails(parts: Parts, ask: Ask, pins: Sequence[str]) -> Shape:
 def _best_devices(node: NodeHardware, ask: Ask) -> tuple[list[Spot], list[Spot]]:
     """The best NICs and GPUs of a node, the NICs in the order of their GPUs, or of their addresses."""
     if not ask.gpus:
-        return sorted(node.nics, key=lambda nic: nic.address)[: ask.nics], []
+        nearest = sorted(node.nics, key=lambda nic: (level(nic.nearest_gpu), nic.address))
+        return sorted(nearest[: ask.nics], key=lambda nic: nic.address), []
     order = {gpu: number for number, gpu in enumerate(node.gpus)}
     pairs = find_best(node.nics, node.gpus, ask.gpus, ask.nics).pairs
     pairs = tuple(sorted(pairs, key=lambda pair: (order[pair[1]], pair[0].address)))
     gpus = dict.fromkeys((*(gpu for _, gpu in pairs), *node.gpus))
     return [nic for nic, _ in pairs], list(gpus)[: ask.gpus]
+
+
+def _addresses(node: NodeHardware) -> set[str]:
+    return {nic.address for nic in node.nics}
 
 
 def _pins(spots: Sequence[Spot], attribute: str) -> list[str]:
@@ -87,6 +95,5 @@ def _pins(spots: Sequence[Spot], attribute: str) -> list[str]:
 def _have_all(nodes: Sequence[NodeHardware], nics: Sequence[Spot], gpus: Sequence[Spot]) -> bool:
     wanted = {spot.address for spot in nics}, {spot.address for spot in gpus}
     return all(
-        wanted[0] <= {nic.address for nic in node.nics} and wanted[1] <= {gpu.address for gpu in node.gpus}
-        for node in nodes
+        wanted[0] <= _addresses(node) and wanted[1] <= {gpu.address for gpu in node.gpus} for node in nodes
     )

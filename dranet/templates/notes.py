@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from dranet.model.distance import Distance
-from dranet.templates.ask import count
+from dranet.templates.ask import count, listed
 from dranet.templates.choose import Attempt, Choice
+from dranet.templates.classes import gpu_class_name, nic_class_name
 from dranet.templates.hardware import NodeHardware
-from dranet.templates.manifests import gpu_class_name
 from dranet.templates.trial import Distances, Trial
 
 _MAX_NAMES = 4
+_Said = TypeVar("_Said", bound=Hashable)
 
 
 def describe(choice: Choice, *, with_tried: bool = False) -> tuple[str, ...]:
@@ -38,28 +40,51 @@ def _title(choice: Choice) -> str:
 
 
 def _seen(choice: Choice) -> Iterator[str]:
-    for node, names in choice.makes:
-        yield f"{_names(names)}: {_offer(choice, node)}"
-    others = [node.name for node in choice.fitting.others]
+    for offer, names in _together((_offer(choice, node), names) for node, names in choice.makes):
+        yield f"{_names(names)}: {offer}"
+    fitting, hardware = choice.fitting, choice.hardware
+    others = [node.name for node in fitting.others]
     if others:
         yield f"not enough on {_names(others)}"
-    if choice.fitting.ask.gpus and choice.hardware.other_gpu_drivers:
-        left_out = " and ".join(choice.hardware.other_gpu_drivers)
+    if fitting.ask.gpus and hardware.other_gpu_drivers:
+        left_out = " and ".join(hardware.other_gpu_drivers)
         yield f"GPUs of {left_out} left out, because a claim is for GPUs of one driver"
-    if choice.fitting.needs_down:
+    if hardware.other_nic_drivers:
+        yield f"NICs of {' and '.join(hardware.other_nic_drivers)} left out: they are another driver's"
+    if hardware.defects:
+        yield f"not looked at, because {listed(hardware.defects)}"
+    all_published = not fitting.ask.per_node or hardware.gpu_driver
+    if not all_published and any(node.is_beside_gpus for node in fitting.nodes):
+        yield "their GPUs left out, because no DRA driver publishes them"
+    if fitting.needs_down:
         yield "too few of these NICs have a link now, so that those without one are used, too"
+    if fitting.several_fabrics:
+        yield f"NICs of {' and '.join(fitting.several_fabrics)} together, because there are too few of each"
 
 
 def _offer(choice: Choice, node: NodeHardware) -> str:
-    kind = "RDMA NIC" if choice.fitting.rdma else "NIC"
+    fitting = choice.fitting
     words = []
     if node.gpus:
         words.append(f"{count(len(node.gpus), 'GPU')} ({choice.hardware.gpu_driver})")
-    known = next((n for n in choice.hardware.nodes if n.name == node.name), node)
-    down = sum(not nic.is_up and nic.has_rdma >= choice.fitting.rdma for nic in known.nics)
-    passed = f", {down} more without a link and passed over" if down and choice.fitting.only_up else ""
-    words.append(f"{count(len(node.nics), kind)} ({choice.hardware.nic_driver}){passed}")
-    return " and ".join(words)
+    kind = " ".join(filter(None, (fitting.fabric, "RDMA NIC" if fitting.rdma else "NIC")))
+    words.append(f"{count(len(node.nics), kind)} ({choice.hardware.nic_driver})")
+    text = " and ".join(words)
+    if off := fitting.off_fabric.get(node.name):
+        text += f", {off} more of another fabric and left out"
+    if down := fitting.without_link.get(node.name):
+        text += f", {down} more without a link and passed over"
+    if node.tainted:
+        text += f", {count(len(node.tainted), 'device')} left out for now ({listed(node.tainted)})"
+    return text
+
+
+def _together(lines: Iterable[tuple[_Said, Sequence[str]]]) -> Iterator[tuple[_Said, list[str]]]:
+    """What is said, once, with the names of all of which it is."""
+    found: dict[_Said, list[str]] = {}
+    for said, names in lines:
+        found.setdefault(said, []).extend(names)
+    yield from found.items()
 
 
 def _why(choice: Choice) -> Iterator[str]:
@@ -79,13 +104,26 @@ def _why(choice: Choice) -> Iterator[str]:
         yield "by PCI address instead. The constraints on the address, which no two devices share, keep a NIC"
         yield "from a GPU of another group."
     if shape.is_for_one_pod and not ask.rails:
-        yield "No claim that leaves the choice to the scheduler is sure to get the nearest."
+        kinds = f" on {len(choice.makes)} kinds of node (--node: for one)" if len(choice.makes) > 1 else ""
+        yield f"No claim that leaves the choice to the scheduler is sure to get the nearest{kinds}."
     if shape.is_for_one_pod:
         yield "A node can have one such pod."
-    if ask.gpus and not choice.hardware.has_own_gpus:
-        yield f"The DeviceClass {gpu_class_name(ask, choice.hardware)} is the one of the GPUs' driver."
+    yield from _about_classes(choice)
     if shape.apart:
         yield "A claim has room for 32 devices, so there are two."
+
+
+def _about_classes(choice: Choice) -> Iterator[str]:
+    ask, known = choice.fitting.ask, choice.known or {}
+    gpu_class = gpu_class_name(ask, choice.hardware) if ask.gpus else ""
+    used = [name for name in (nic_class_name(ask, choice.fitting.rdma), gpu_class) if name in known]
+    if used:
+        yield f"Used without a change, because the cluster has it: DeviceClass {' and '.join(used)}."
+    if not gpu_class or gpu_class in known or choice.hardware.has_own_gpus:
+        return
+    yield f"The DeviceClass {gpu_class} is the one of the GPUs' driver."
+    if choice.known is not None:
+        yield "It is not among those that were read, and without it no pod starts: --gpu-class names another."
 
 
 def _meet_below_root(node: NodeHardware) -> bool:
@@ -100,12 +138,9 @@ def _expect(choice: Choice) -> Iterator[str]:
         )
         yield f"Expect: room for {'; '.join(places)}, if nothing else takes these devices."
         return
-    for trial in choice.attempt.trials:
-        if not trial.pods:
-            yield f"Expect: none on {_names(_alike(choice, trial))}: {trial.refusal}."
-            continue
-        distances = _distances(trial, len(choice.makes))
-        yield f"Expect: {distances} on {_names(_alike(choice, trial))}, where {_room(trial)}."
+    said = ((_expected(choice, trial), _alike(choice, trial)) for trial in choice.attempt.trials)
+    for (what, where), names in _together(said):
+        yield f"Expect: {what} on {_names(names)}{where}."
     if any(map(_may_be_nearer, choice.attempt.trials, (node for node, _ in choice.makes))):
         yield (
             "Not told: how far some NICs are from GPUs that are not their nearest. Such pairs count as PHB "
@@ -114,6 +149,13 @@ def _expect(choice: Choice) -> Iterator[str]:
     words = sorted({d for t in choice.attempt.trials for p in t.pods for d in p.distances if d is not None})
     if words:
         yield f"Distances: {'; '.join(f'{word.name} through {word.meaning}' for word in words)}."
+
+
+def _expected(choice: Choice, trial: Trial) -> tuple[str, str]:
+    """What stands before and after the names of the nodes."""
+    if not trial.pods:
+        return "none", f": {trial.refusal}"
+    return _distances(trial, len(choice.makes)), f", where {_room(trial)}"
 
 
 def _may_be_nearer(trial: Trial, node: NodeHardware) -> bool:

@@ -23,6 +23,8 @@ _Statement = tuple[DeviceId, Distance, DeviceId]
 ADDRESSES = (a.STANDARD_PCI_BUS_ID.qualified, a.PCI_ADDRESS.qualified)
 """Where drivers publish the PCI address, the best first."""
 NUMA_NODES = (a.STANDARD_NUMA_NODE.qualified, a.NUMA_NODE.qualified)
+PLACES = (*ADDRESSES, *NUMA_NODES, a.STANDARD_PCIE_ROOT.qualified, a.PCIE_SWITCH.qualified)
+"""All by which two devices may be told to be near each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ def locate(nics: Sequence[Candidate], gpus: Sequence[Candidate]) -> dict[DeviceI
             roots[gpu] = roots[nic]
         if far is Distance.PIX and not switches[gpu]:
             switches[gpu] = switches[nic]
-    ports = _join_ports(switches, statements)
+    own = {device.id: switches[device.id] or f"port above {address_of(device)}" for device in devices}
+    ports = _join_ports(own, statements)
     return {
         device.id: _place(device, ports[device.id], roots[device.id], numas[device.id], switches[device.id])
         for device in devices
@@ -105,10 +108,8 @@ def _numa_of(device: Candidate) -> int | None:
     return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
 
 
-def _join_ports(switches: Mapping[DeviceId, str], statements: Iterable[_Statement]) -> dict[DeviceId, str]:
-    """A name for the root port of each device: one for those on one switch, and for what a NIC says is
-    ``PXB`` to it."""
-    ports = {device: switch or "/".join(device) for device, switch in switches.items()}
+def _join_ports(ports: Mapping[DeviceId, str], statements: Iterable[_Statement]) -> Mapping[DeviceId, str]:
+    """The name of the root port above each device: one for what a NIC says is ``PXB`` to it."""
     for nic, far, gpu in statements:
         if far is Distance.PXB and ports[nic] != ports[gpu]:
             old, new = ports[gpu], ports[nic]

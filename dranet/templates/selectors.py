@@ -38,6 +38,19 @@ def own_gpu(driver: str) -> str:
     return f'{of_driver(driver)} && {_optional(a.TYPE.name, _EMPTY)} == "gpu"'
 
 
+def vendors_gpu(driver: str) -> str:
+    """For what a vendor's own DeviceClass is taken to be: whole GPUs, where the driver has parts of them."""
+    if not driver.startswith("gpu."):
+        return of_driver(driver)
+    kind = f'device.attributes["{driver}"].?type.orValue("gpu").contains("gpu")'
+    return f"{of_driver(driver)} && {kind}"
+
+
+def fabric_is(fabric: str) -> str:
+    """``InfiniBand`` or ``Ethernet``, as RDMA NICs say it."""
+    return f"{_optional(a.RDMA_LINK_LAYER.name, _EMPTY)} == {json.dumps(fabric)}"
+
+
 def port_is_up(rdma: bool) -> str:
     """A port that can be used; what does not say is taken to be able."""
     if rdma:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import yaml
 import dranet
 from dranet.cli.examples import MANIFESTS, print_out
 from dranet.cli.main import main
+from dranet.cluster import paths
+from dranet.cluster.client import ApiClient
+from dranet.cluster.credentials import access_from_url
+from dranet.testbed.apiserver.server import ApiServer
 from tests.data.layouts import LAYOUTS, capture_file
 
 REPOSITORY = Path(dranet.__file__).parents[1]
@@ -120,7 +125,11 @@ def test_what_no_node_can_give_is_refused_with_what_one_could(capsys: CaptureFix
         (("--gpus", "-1"), "no negative number"),
         (("--per-node", "--gpus", "4"), "--per-node takes all there is"),
         (("--name", "Train"), "--name Train: is no name"),
-        (("--class", "x" * 70), "--class xxx"),
+        (("--name", "a..b"), "--name a..b: is no name"),
+        (("--name", "x" * 59), "is longer than 58 characters"),
+        (("--namespace", "team.a"), "--namespace team.a: is no name"),
+        (("--class", "x" * 254), "--class xxx"),
+        (("--image", ""), "--image '': is empty"),
         (("--facts", "/nonexistent.json"), "No such file"),
     ],
 )
@@ -153,6 +162,27 @@ def test_without_a_cluster_it_says_where_else_the_hardware_can_come_from(
     assert (code, text) == (2, "")
     assert "no cluster to ask" in error
     assert "-f FILE, or --facts CAPTURE" in error
+
+
+def test_a_cluster_gives_the_same_as_its_slices_and_captures_beside_it_are_added(
+    tmp_path: Path, capsys: CaptureFixture
+) -> None:
+    assert main(["devices", *facts("dgx-h100"), "-o", "slices"]) == 0
+    published = documents(capsys.readouterr().out)
+    cluster = ("--kubeconfig", str(tmp_path / "kubeconfig"))
+
+    async def serve() -> list[tuple[int, str, str]]:
+        async with ApiServer() as server:
+            async with ApiClient(access_from_url(server.url)) as admin:
+                for body in published:
+                    await admin.create(paths.RESOURCE_SLICES, body)
+            server.write_kubeconfig(tmp_path / "kubeconfig")
+            beside = (*cluster, *facts("azure-nd-h100-v5"))
+            return [await asyncio.to_thread(run, capsys, *way) for way in (cluster, beside)]
+
+    alone, beside = asyncio.run(serve())
+    assert alone == run(capsys, *facts("dgx-h100"))
+    assert beside == run(capsys, *facts("dgx-h100"), str(capture_file("azure-nd-h100-v5")))
 
 
 def test_rails_of_unlike_nodes_are_written_node_by_node(capsys: CaptureFixture) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from dranet.templates.fitting import CannotBeHad
 from dranet.templates.hardware import read_hardware
 from dranet.templates.notes import describe
 from tests.data.layouts import LAYOUTS
-from tests.templates.judging import allocate_choice, distances_of
+from tests.templates.judging import allocate_choice, distances_of, good_nics
 from tests.templates.worlds import VENDOR, Gpus, World, world
 
 WITH_GPUS = [layout for layout in LAYOUTS if layout != "plain-server"]
@@ -98,6 +100,34 @@ def test_one_claim_for_unlike_machines_has_the_rungs_of_both() -> None:
         assert distances_of(allocate_choice(found, machine), machine) == (wanted,)
 
 
+def test_nodes_that_differ_only_in_what_their_gpus_publish_are_two_kinds() -> None:
+    """A constraint refuses a GPU that does not say its root, wherever it is."""
+    new, old = world("dgx-h100", Gpus.VENDOR, "new"), world("dgx-h100", Gpus.VENDOR_ADDRESS, "old")
+    found = choice(new, old, gpus=2, nics=2)
+
+    for machine in (new, old):
+        assert distances_of(allocate_choice(found, machine), machine) == (Distance.PIX,) * 2
+    assert [names for _, names in found.makes] == [("new",), ("old",)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nodes_of_one_machine_type_are_tried_once(layout: str) -> None:
+    found = choice(*(world(layout, node=f"node-{number}") for number in range(3)), gpus=0)
+
+    assert [names for _, names in found.makes] == [("node-0", "node-1", "node-2")]
+
+
+def test_of_many_kinds_of_nodes_one_line_says_what_is_the_same_on_all() -> None:
+    text = json.dumps(world("azure-nd-h100-v5").slices)
+    machines = [text.replace("node-1", f"node-{n}").replace('"010', f'"0{n}0') for n in range(2, 9)]
+    hardware = read_hardware([entry for one in machines for entry in json.loads(one)])
+    notes = describe(choose_claim(Ask(), hardware))
+
+    seen = "node-2, node-3, node-4 and 4 more nodes like it: 8 GPUs (dra.net) and 8 RDMA NICs (dra.net)"
+    assert notes[1] == f"Seen: {seen}."
+    assert [note.partition(" on ")[0] for note in notes if note.startswith("Expect")] == ["Expect: NODE"]
+
+
 def test_a_node_that_has_too_little_is_named_and_does_not_shape_the_claim() -> None:
     found = choice(world("dgx-h100", node="dgx"), world("plain-server", node="plain"))
 
@@ -130,15 +160,6 @@ def test_a_vendors_class_may_have_another_name() -> None:
     found = choice(world("dgx-h100", Gpus.VENDOR), gpu_class="h100")
 
     assert devices_of(found)["requests"][1]["exactly"]["deviceClassName"] == "h100"
-
-
-def test_a_class_that_the_cluster_has_is_used_as_it_is() -> None:
-    spec = {"selectors": [{"cel": {"expression": 'device.driver == "dra.net"'}}]}
-    mine = {"kind": "DeviceClass", "metadata": {"name": "mine"}, "spec": spec}
-    hardware = read_hardware(world("dgx-h100").slices)
-    found = choose_claim(Ask(gpus=0, nic_class="mine"), hardware, {"mine": mine})
-
-    assert found.classes == ()
 
 
 def test_a_vendor_that_does_not_say_the_numa_node_gets_groups_that_cannot_be_mixed() -> None:
@@ -231,20 +252,47 @@ def test_rails_for_a_part_of_the_node_take_the_gpus_beside_them() -> None:
 
 
 def test_rails_on_nodes_whose_nics_are_elsewhere_are_refused() -> None:
-    with pytest.raises(CannotBeHad, match="the same PCI addresses on every node") as refused:
-        choice(world("dgx-h100", node="a"), world("hgx-b200", node="b"), gpus=8, nics=8, rails=True)
+    machines = [world("dgx-h100", node="a"), world("hgx-b200", node="b")]
+    much_like_a = without(world("dgx-h100", node="c"), "pci-0000-29-00-0")
+
+    with pytest.raises(CannotBeHad, match="every node, and a and b differ") as refused:
+        choice(*machines, much_like_a, gpus=8, nics=8, rails=True)
     assert "one claim for each kind of node" in refused.value.hint
 
 
+def test_a_rail_that_one_node_lacks_is_no_rail_of_any() -> None:
+    whole, lacking = world("hgx-b200", node="a"), without(world("hgx-b200", node="b"), "pci-0000-4b-00-0")
+    found = choice(whole, lacking, gpus=7, nics=7, rails=True)
+
+    for machine in (whole, lacking):
+        given = allocate_choice(found, machine)
+        assert "pci-0000-4b-00-0" not in {device.name for device in given}
+        assert distances_of(given, machine) == (Distance.PIX,) * 7
+    assert "not enough on b." in describe(choice(whole, lacking, gpus=8, nics=8, rails=True))[1]
+
+
+def without(machine: World, name: str) -> World:
+    slices = deepcopy(list(machine.slices))
+    for entry in slices:
+        entry["spec"]["devices"] = [device for device in entry["spec"]["devices"] if device["name"] != name]
+    return machine.only(slices)
+
+
+def test_rails_without_gpus_are_the_nics_beside_the_gpus_all_the_same() -> None:
+    machine = world("dgx-h100")
+    given = allocate_choice(choice(machine, gpus=0, per_node=True, rails=True), machine)
+
+    assert [device.attributes["dra.net/nearestGpuDistance"] for device in given] == ["PIX"] * 8
+    assert [device.pci_address for device in given] == sorted(device.pci_address for device in given)
+
+
 @pytest.mark.parametrize("layout", WITH_GPUS)
-def test_per_node_takes_every_gpu_and_every_nic_with_a_link(layout: str) -> None:
+def test_per_node_takes_every_gpu_and_every_nic_of_one_fabric_with_a_link(layout: str) -> None:
     machine = world(layout)
     found = choice(machine, per_node=True)
     given = {device.name for device in allocate_choice(found, machine)}
 
-    assert set(machine.gpus) <= given
-    up = {n.name for n in machine.nics.values() if n.attributes.get("dra.net/rdmaPortState") == "ACTIVE"}
-    assert given == up | set(machine.gpus)
+    assert given == {nic.name for nic in good_nics(machine, 1, rdma=True)} | set(machine.gpus)
 
 
 def test_more_devices_than_a_claim_takes_become_two_claims_of_one_pod() -> None:

@@ -7,11 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dranet.allocation.allocator import Unschedulable
-from dranet.model.pairing import rank
 from dranet.templates.ask import Ask
 from dranet.templates.choose import Choice, choose_claim
 from dranet.templates.hardware import read_hardware
-from tests.templates.judging import allocate_choice, best_of, distances_of, good_nics, has_rdma
+from tests.templates.judging import allocate_choice, best_rank, good_nics, has_rdma, rank_of
 from tests.templates.worlds import Gpus, World, world
 
 CASES = [
@@ -44,8 +43,8 @@ def test_a_pod_gets_the_best_of_what_others_have_left(layout: str, gpus: Gpus, c
         except Unschedulable:
             assert min(free) < count or waits_for_a_near_one(choice, machine, taken, count)
             return
-        best = best_of(machine, nics, count, count, taken)
-        assert rank(distances_of(given_devices, machine)) == rank(best), taken
+        best = best_rank(machine, nics, count, count, taken)
+        assert rank_of(given_devices, machine) == best, taken
 
     check()
 
@@ -54,7 +53,7 @@ def waits_for_a_near_one(choice: Choice, machine: World, taken: set[str], count:
     """A claim with one rung, where so many pairs of it are not left."""
     (rung,) = choice.attempt.shape.rungs
     near = [
-        rank(best_of(machine, [nic], 1, 1, taken))[0]
+        best_rank(machine, [nic], 1, 1, taken)[0]
         for nic in good_nics(machine, count, rdma=True)
         if nic.name not in taken and machine.gpus.keys() - taken
     ]

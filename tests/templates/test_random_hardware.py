@@ -46,6 +46,20 @@ def test_a_claim_for_unlike_nodes_is_the_best_on_each_or_says_on_which_it_is_not
             check(choice, machine, seed)
 
 
+def test_nodes_whose_gpu_driver_is_of_two_versions_each_get_the_best_or_are_said_not_to() -> None:
+    versions = [Gpus.VENDOR, Gpus.VENDOR_NUMA, Gpus.VENDOR_ADDRESS]
+    for seed in range(60):
+        random = Random(seed)
+        facts = random_machine(random)
+        two = [build_world(facts, gpus, f"node-{gpus.name}") for gpus in random.sample(versions, 2)]
+        ask = Ask(random.randint(1, len(two[0].gpus)), random.randint(1, len(two[0].nics)))
+        choice = choose_claim(ask, read_hardware([entry for one in two for entry in one.slices]))
+        refused = {trial.node for trial in choice.attempt.trials if not trial.pods}
+        for machine in two:
+            if machine.node not in refused:
+                check(choice, machine, seed)
+
+
 def test_a_gpu_without_the_attribute_of_one_rung_can_still_be_chosen_on_the_others() -> None:
     """A constraint refuses every device without its attribute, whichever alternative the NIC has."""
     machines = [world("azure-nd-h100-v5"), _without_numa_nodes(world("dgx-h100", node="node-2"))]

@@ -17,17 +17,17 @@ import pytest
 
 from dranet.cli.main import main
 from dranet.cluster import paths
-from dranet.model.pairing import rank
+from dranet.model.device import DeviceKind
 from dranet.templates.ask import Ask
-from dranet.templates.choose import choose_claim
+from dranet.templates.choose import Choice, choose_claim
 from dranet.templates.fitting import CannotBeHad
 from dranet.templates.hardware import read_hardware
 from dranet.testbed.cluster import NAMESPACE, Testbed
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
-from tests.data.layouts import LAYOUTS, capture_file
-from tests.templates.judging import best_of, distances_of, good_nics, has_rdma
+from tests.data.layouts import LAYOUTS, capture_file, take_layout
+from tests.templates.judging import best_rank, good_nics, has_rdma, rank_of
 from tests.templates.worlds import world
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
@@ -58,18 +58,36 @@ async def try_layouts(layouts: Sequence[str]) -> None:
 async def try_layout(testbed: Testbed, layout: str) -> None:
     slices = (await testbed.api.list(paths.RESOURCE_SLICES))["items"]
     machine, hardware = world(layout).only(slices), read_hardware(slices)
+    assert machine.gpus.keys() == offered_gpus(layout)
     for count in COUNTS:
         nics = good_nics(machine, count, has_rdma(machine))
+        gpus = count if machine.gpus else 0
         try:
-            choice = choose_claim(Ask(count, count, name=f"{layout}-{count}"), hardware)
+            choice = choose_claim(Ask(gpus, count, name=f"{layout}-{count}"), hardware)
         except CannotBeHad:
-            assert count > len(machine.gpus) or count > len(nics), (layout, count)
+            assert gpus > len(machine.gpus) or count > len(nics), (layout, count)
             continue
-        if count == 1:
-            assert await ask_the_program(testbed, f"{layout}-1") == json.loads(json.dumps(choice.manifests))
+        if count == 1 and gpus:
+            assert await ask_the_program(testbed, f"{layout}-1") == await left_to_write(testbed, choice)
         given = machine.devices(await allocated(testbed, choice.manifests))
-        best = best_of(machine, nics, count, count)
-        assert rank(distances_of(given, machine)) == rank(best), (layout, count)
+        assert len(given) == gpus + count
+        if gpus:
+            assert rank_of(given, machine) == best_rank(machine, nics, gpus, count), (layout, count)
+
+
+def offered_gpus(layout: str) -> set[str]:
+    """None on a server without any, and not the display adapters of a virtual machine."""
+    devices = [decision.device for decision in take_layout(layout) if decision.published]
+    return {device.name for device in devices if device.kind is DeviceKind.GPU}
+
+
+async def left_to_write(testbed: Testbed, choice: Choice) -> list[dict[str, Any]]:
+    """The manifests without the classes that an earlier claim has left in the cluster."""
+    there = {entry["metadata"]["name"] for entry in (await testbed.api.list(paths.DEVICE_CLASSES))["items"]}
+    written = (
+        o for o in choice.manifests if o["kind"] != "DeviceClass" or o["metadata"]["name"] not in there
+    )
+    return list(json.loads(json.dumps(list(written))))
 
 
 async def ask_the_program(testbed: Testbed, name: str) -> list[dict[str, Any]]:
