@@ -22,7 +22,7 @@ PLAIN = 'device.driver == "dra.net" && device.attributes["dra.net"].rdma'
 RICH = """
 device.driver == "dra.net" && cel.bind(d, device.attributes["dra.net"],
     d.?linkSpeedMbps.orValue(0) >= 100000 && d.ifName.matches("^eth[0-9]+$")
-    && d.?ipv4.orValue("").split(",").exists(a, isCIDR(a) && cidr("10.0.0.0/8").containsIP(cidr(a).ip()))
+    && has(d.ipv4) && isCIDR(d.ipv4) && cidr("10.0.0.0/8").containsCIDR(d.ipv4)
     && d.firmwareVersion.isGreaterThan(semver("1.0.0")))
 """
 FILE = Path("examples/aligned-gpu-and-nic.yaml")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 from dranet.cel.scalars import NotJudged
-from dranet.cel.tree import Call, Const, Literal, Loop, Name, Node, children, iter_nodes
+from dranet.cel.tree import Call, Const, Literal, Loop, Name, Node, Select, children, iter_nodes
 
+_UNJUDGED = "cannot be judged here"
 _CONVERSIONS = ("duration", "timestamp", "int", "uint", "double", "bool")
 _OPTIONALS = frozenset(
     {
@@ -29,28 +31,32 @@ _TYPES = frozenset(
 )
 _OF_LISTS = frozenset({"sum", "min", "max", "isSorted", "includes"})
 _PATTERNS = ("matches", "find", "findAll")
+_INTEGERS = ("isInteger", "asInteger")
+_WHOLE = re.compile(r"[+-]?\d+([kMGTPE]i?|Ki|[eE]\+?\d+)?", re.ASCII)
+"""A quantity that is written as a whole number."""
 
 
 def find_bad_literal(node: Node) -> str:
     """Why a cluster does not compile the expression; empty if it does."""
     if find_mixed_literal(node):
-        return "a list or map has values of different types"
+        return (
+            "a list or map has values of different types; an attribute may be of any type, and beside one "
+            "every other value takes dyn(...)"
+        )
     return _find_unreadable(node)
 
 
 def find_mixed_literal(node: Node) -> Literal | None:
-    """A list or map that says values of different types.
+    """A list or map whose items are of different types; what may be of any type is a type of its own.
 
-    What is no literal may be of any type; so may what ``format`` is given. Int and uint are not told apart.
+    What ``format`` is given may be mixed.
     """
     if isinstance(node, Call) and node.function == "format":
-        return next(filter(None, (find_mixed_literal(c) for a in node.args for c in children(a))), None)
+        return None
     if isinstance(node, Literal):
         step = 2 if node.is_map else 1
-        for start in range(step):
-            items = node.items[start::step]
-            if len({type(item.value) for item in items if isinstance(item, Const)}) > 1:
-                return node
+        if any(len(set(node.types[start::step])) > 1 for start in range(step)):
+            return node
     return next(filter(None, map(find_mixed_literal, children(node))), None)
 
 
@@ -68,7 +74,33 @@ def check_handed_over(tree: Node) -> None:
     kept = [item for node in nodes if isinstance(node, Literal) for item in node.items]
     kept += [node.start for node in nodes if isinstance(node, Loop)]
     if any(map(_cannot_be_converted, kept)):
-        raise NotJudged("cannot be judged here: an optional or a type in a list, beside functions of lists")
+        raise NotJudged(f"{_UNJUDGED}: an optional or a type in a list, beside functions of lists")
+
+
+def check_differences(tree: Node) -> None:
+    """Refuse that in which Kubernetes and the engine differ.
+
+    A quantity that is written as a fraction (``1.5Gi``, ``1000m``) is no integer there, whatever it comes to;
+    a sum of quantities on the right of ``==`` is an error; a duration is told in milliseconds as a whole;
+    every domain is a field of ``device.attributes``.
+
+    Raises:
+        NotJudged: the expression has something of it.
+    """
+    nodes = list(iter_nodes(tree))
+    asks_for_integer = any(isinstance(node, Call) and node.function in _INTEGERS for node in nodes)
+    for node in nodes:
+        match node:
+            case Call("_==_" | "_!=_", (_, Call("add" | "sub"))):
+                raise NotJudged(f"{_UNJUDGED}: a sum of quantities on the right of ==; put it on the left")
+            case Call("getMilliseconds"):
+                raise NotJudged(f"{_UNJUDGED}: the milliseconds of a duration")
+            case Call("quantity", (Const(str() as text),)) if asks_for_integer and not _WHOLE.fullmatch(text):
+                raise NotJudged(f"{_UNJUDGED}: whether {text!r}, no whole number, is an integer")
+            case Select(Name("device.attributes" | "device.capacity"), _, True):
+                raise NotJudged(
+                    f'{_UNJUDGED}: has() of a domain by field; "domain" in device.attributes tells'
+                )
 
 
 def _cannot_be_converted(node: Node) -> bool:

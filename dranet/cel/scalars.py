@@ -50,9 +50,10 @@ class Semver(NamedTuple):
     @classmethod
     def parse(cls, text: str, normalize: bool = False) -> Semver:
         match = _SEMVER_TEXT.fullmatch(_normalized(text) if normalize else text)
-        if not match or any(len(n) > 20 or int(n) not in _UINT64 for n in match.groups()[:3]):
+        tail = tuple(match[4].split(".")) if match and match[4] else ()
+        numbers = (*match.groups()[:3], *filter(str.isdigit, tail)) if match else ()
+        if not match or any(len(n) > 20 or int(n) not in _UINT64 for n in numbers):
             raise CelError(f"{text!r} is not a semantic version, e.g. 1.2.3")
-        tail = tuple(match[4].split(".")) if match[4] else ()
         return cls(int(match[1]), int(match[2]), int(match[3]), tail)
 
     @property

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dranet.cel.engine import Variables, bind
 from dranet.cel.opaque import new_quantity, new_semver
+from dranet.cel.scalars import NotJudged
 from dranet.cel.verdict import Verdict
 from dranet.dataclass import dataclass
 
@@ -42,7 +43,7 @@ class DeviceValues:
         CelError: a version or a quantity that is none.
     """
 
-    __slots__ = ("_bound", "_uses", "_variables")
+    __slots__ = ("_bound", "_uses", "_variables", "driver", "versions")
 
     def __init__(
         self,
@@ -54,6 +55,9 @@ class DeviceValues:
         values = {name: attribute_value(value) for name, value in attributes.items()}
         amounts = {name: new_quantity(str(value)) for name, value in (capacity or {}).items()}
         self._variables = device_variables(driver, values, amounts, allow_multiple)
+        self.driver = driver
+        self.versions = frozenset(_find_versions(driver, attributes))
+        """Domain and name of attributes that are versions."""
         self._bound: object = None
         self._uses = 0
 
@@ -65,13 +69,22 @@ class DeviceValues:
         return self._bound
 
 
+def _find_versions(driver: str, attributes: Attributes) -> Iterator[tuple[str, str]]:
+    for qualified, value in attributes.items():
+        if isinstance(value, Version):
+            domain, _, name = qualified.rpartition("/")
+            yield domain or driver, name
+
+
 class DeviceSelector:
     """A compiled selector. Make it with :meth:`compile`; it can be used for any number of devices."""
 
-    __slots__ = ("_verdict",)
+    __slots__ = ("_equals", "_verdict")
 
     def __init__(self, verdict: Verdict) -> None:
         self._verdict = verdict
+        self._equals: frozenset[tuple[str, str]] | None = None
+        """Domain and name of what is asked to equal a literal; found when a device has a version."""
 
     @property
     def expression(self) -> str:
@@ -101,6 +114,19 @@ class DeviceSelector:
         found = find_comparisons(self._verdict.tree())
         return {f"{use.domain}/{use.name}": value for use, value in found if use.table == "attributes"}
 
+    def find_unsized(self) -> str:
+        """The function for which an API server refuses it as too costly, where that is plain; else empty."""
+        from dranet.cel.unsized import find_unsized
+
+        return find_unsized(self._verdict.tree())
+
+    def find_literals(self) -> tuple[tuple[Use, object, bool], ...]:
+        """Attributes and capacities that are compared just as they are, with which literals, and whether it
+        is asked if they are equal."""
+        from dranet.cel.uses import find_literals
+
+        return find_literals(self._verdict.tree())
+
     def matches(
         self,
         driver: str,
@@ -123,7 +149,21 @@ class DeviceSelector:
 
     def accepts(self, device: DeviceValues) -> bool:
         """As :meth:`matches`, for a device that many selectors are asked about."""
+        if device.versions:
+            self._check_versions(device)
         return self._verdict.evaluate(device.bound())
+
+    def _check_versions(self, device: DeviceValues) -> None:
+        """A version is equal to text for nobody: Kubernetes fails where it comes to it."""
+        if self._equals is None:
+            found = self.find_literals()
+            self._equals = frozenset((use.domain, use.name) for use, _, is_equality in found if is_equality)
+        for domain, name in self._equals:
+            if (domain or device.driver, name) in device.versions:
+                what = f"selector cannot be judged here: {name!r} is a version, and compared with none"
+                error = NotJudged(f"{what}: {self.expression}", hint="compare it with semver(...)")
+                error.cited = self.expression
+                raise error
 
 
 def device_variables(

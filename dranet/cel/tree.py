@@ -7,7 +7,7 @@ Macros are expanded in it: ``has(a.b)`` is a :class:`Select` that tests, ``exist
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dranet.cel.scalars import NotJudged
@@ -15,8 +15,10 @@ from dranet.cel.scalars import NotJudged
 Fields = dict[int, list[Any]]
 """Of a protobuf message: field number -> values; a message or a text is bytes."""
 
-_EXPR, _VALUE_OF_ANY = 4, 2
-_CONST, _NAME, _SELECT, _CALL, _LIST, _STRUCT, _LOOP = 3, 4, 5, 6, 7, 8, 9
+_TYPES, _EXPR, _VALUE_OF_ANY = 3, 4, 2
+_NUMBER, _CONST, _NAME, _SELECT, _CALL, _LIST, _STRUCT, _LOOP = 2, 3, 4, 5, 6, 7, 8, 9
+_DYN, _ABSTRACT = 1, 14
+"""Of a type: any, and one that holds another."""
 
 
 class Const(NamedTuple):
@@ -47,6 +49,8 @@ class Literal(NamedTuple):
 
     items: tuple[Node, ...]
     is_map: bool = False
+    types: tuple[bytes, ...] = ()
+    """Of the items, as the checker found them: equal if the types are; empty where any may come."""
 
 
 class Loop(NamedTuple):
@@ -74,8 +78,9 @@ def parse_tree(serialized: bytes) -> Node:
         NotJudged: it is nested too deeply to be looked at.
     """
     checked = read_fields(_first(read_fields(serialized), _VALUE_OF_ANY, b""))
+    types = _read_types(checked.get(_TYPES, ()))
     try:
-        return _node(_first(checked, _EXPR, b""))
+        return _node(_first(checked, _EXPR, b""), types)
     except RecursionError:
         raise NotJudged("cannot be judged here: the expression is nested too deeply") from None
 
@@ -101,17 +106,26 @@ def iter_nodes(tree: Node) -> Iterator[Node]:
         yield from iter_nodes(child)
 
 
-def _node(data: bytes) -> Node:
+_Types = Mapping[int, bytes]
+"""By the number of an expression; one of which any type may come is not there."""
+
+
+def _read_types(entries: Iterable[bytes]) -> _Types:
+    pairs = (read_fields(entry) for entry in entries)
+    types = {_first(pair, 1, 0): _first(pair, 2, b"") for pair in pairs}
+    return {number: kind for number, kind in types.items() if _DYN not in read_fields(kind)}
+
+
+def _node(data: bytes, types: _Types) -> Node:
     fields = read_fields(data)
     for number, build in _BUILDERS.items():
         if number in fields:
-            node: Node = build(fields[number][0])
+            node: Node = build(read_fields(fields[number][0]), types)
             return node
     return Const(None)
 
 
-def _const(data: bytes) -> Node:
-    fields = read_fields(data)
+def _const(fields: Fields, _: _Types) -> Node:
     for number, values in fields.items():
         match number:
             case 2:
@@ -127,34 +141,44 @@ def _const(data: bytes) -> Node:
     return Const(None)
 
 
-def _name(data: bytes) -> Node:
-    return Name(_text(read_fields(data), 1))
+def _name(fields: Fields, _: _Types) -> Node:
+    return Name(_text(fields, 1))
 
 
-def _select(data: bytes) -> Node:
-    fields = read_fields(data)
-    return Select(_node(_first(fields, 1, b"")), _text(fields, 2), bool(_first(fields, 3, 0)))
+def _select(fields: Fields, types: _Types) -> Node:
+    return Select(_node(_first(fields, 1, b""), types), _text(fields, 2), bool(_first(fields, 3, 0)))
 
 
-def _call(data: bytes) -> Node:
-    fields = read_fields(data)
-    return Call(_text(fields, 2), tuple(_node(item) for n in (1, 3) for item in fields.get(n, ())))
+def _call(fields: Fields, types: _Types) -> Node:
+    return Call(_text(fields, 2), tuple(_node(item, types) for n in (1, 3) for item in fields.get(n, ())))
 
 
-def _list(data: bytes) -> Node:
-    return Literal(tuple(_node(item) for item in read_fields(data).get(1, ())))
+def _list(fields: Fields, types: _Types) -> Node:
+    items = fields.get(1, ())
+    optional = {place for packed in fields.get(2, ()) for place in _numbers(packed)}
+    found = (_type_of(item, types, place in optional) for place, item in enumerate(items))
+    return Literal(tuple(_node(item, types) for item in items), types=tuple(found))
 
 
-def _struct(data: bytes) -> Node:
-    entries = [read_fields(entry) for entry in read_fields(data).get(2, ())]
-    parts = (_first(entry, number, b"") for entry in entries for number in (3, 4))
-    return Literal(tuple(_node(part) for part in parts if part), is_map=True)
+def _struct(fields: Fields, types: _Types) -> Node:
+    entries = [read_fields(entry) for entry in fields.get(2, ())]
+    parts = [(_first(entry, n, b""), n == 4 and 5 in entry) for entry in entries for n in (3, 4)]
+    found = tuple(_type_of(part, types, is_optional) for part, is_optional in parts if part)
+    return Literal(tuple(_node(part, types) for part, _ in parts if part), is_map=True, types=found)
 
 
-def _loop(data: bytes) -> Node:
-    fields = read_fields(data)
+def _type_of(data: bytes, types: _Types, is_optional: bool) -> bytes:
+    """The type of an item; of ``?x`` the type of the value that ``x`` may hold."""
+    found = types.get(_first(read_fields(data), _NUMBER, 0), b"")
+    if not (is_optional and found):
+        return found
+    held: bytes = _first(read_fields(_first(read_fields(found), _ABSTRACT, b"")), 2, b"")
+    return b"" if _DYN in read_fields(held) else held
+
+
+def _loop(fields: Fields, types: _Types) -> Node:
     variables = tuple(filter(None, (_text(fields, 1), _text(fields, 8))))
-    over, start, condition, step, result = (_node(_first(fields, n, b"")) for n in (2, 4, 5, 6, 7))
+    over, start, condition, step, result = (_node(_first(fields, n, b""), types) for n in (2, 4, 5, 6, 7))
     return Loop(variables, over, _text(fields, 3), start, condition, step, result)
 
 
@@ -205,6 +229,17 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         place, shift = place + 1, shift + 7
         if byte < 0x80:
             return value, place
+
+
+def _numbers(packed: bytes | int) -> Iterator[int]:
+    """A repeated number: one by one, or all in one text."""
+    if isinstance(packed, int):
+        yield packed
+        return
+    place = 0
+    while place < len(packed):
+        number, place = _varint(packed, place)
+        yield number
 
 
 def _first(fields: Fields, number: int, default: Any) -> Any:

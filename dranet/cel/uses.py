@@ -14,6 +14,8 @@ OWN_DOMAIN = ""
 _TABLES = {"device.attributes": "attributes", "device.capacity": "capacity"}
 _LOOK_UPS = ("_[_]", "_[?_]", "_?._")
 _NO_COMPARISON = ("_!=_", "orValue")
+_EQUALITIES = ("_==_", "@in")
+_COMPARISONS = ("_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in")
 _BESIDE = {"_>_": 1, "_<_": -1}
 _Bindings = Mapping[str, Node]
 
@@ -57,22 +59,41 @@ def has_loose_table(tree: Node) -> bool:
 
 def find_comparisons(tree: Node) -> tuple[tuple[Use, object], ...]:
     """Attributes with a value that satisfies a comparison: the literal, or the number beside it."""
-    return tuple(_walk_comparisons(tree, MappingProxyType({})))
+    return tuple(_find_comparisons(tree))
 
 
-def _walk_comparisons(node: Node, bindings: _Bindings) -> Iterator[tuple[Use, object]]:
-    if isinstance(node, Call) and len(node.args) == 2 and node.function not in _NO_COMPARISON:
-        for (one, other), beyond in ((node.args, 1), (node.args[::-1], -1)):
-            use, literal = _use(_plain(one, bindings), bindings), _literal(other)
-            if use and type(literal) is int:
-                yield use, literal + beyond * _BESIDE.get(node.function, 0)
-            elif use and literal is not None:
-                yield use, literal
+def _find_comparisons(tree: Node) -> Iterator[tuple[Use, object]]:
+    for function, one, other, beyond, bindings in _walk_pairs(tree, MappingProxyType({})):
+        use, literal = _use(_plain(one, bindings), bindings), _literal(other)
+        if use is None or literal is None or function in _NO_COMPARISON:
+            continue
+        yield use, literal + beyond * _BESIDE.get(function, 0) if type(literal) is int else literal
+
+
+def find_literals(tree: Node) -> tuple[tuple[Use, object, bool], ...]:
+    """Attributes that are compared just as they are, and the literals that they are compared with; and
+    whether it is asked if they are equal."""
+    triples = (
+        (_use(_resolve(one, bindings), bindings), _literal(other), function in _EQUALITIES)
+        for function, one, other, _, bindings in _walk_pairs(tree, MappingProxyType({}))
+        if function in _COMPARISONS
+    )
+    return tuple((use, literal, equal) for use, literal, equal in triples if use and literal is not None)
+
+
+_Pair = tuple[str, Node, Node, int, _Bindings]
+
+
+def _walk_pairs(node: Node, bindings: _Bindings) -> Iterator[_Pair]:
+    """Each call of two, either way round: function, the one, the other, 1 or -1."""
+    if isinstance(node, Call) and len(node.args) == 2:
+        yield node.function, *node.args, 1, bindings
+        yield node.function, *node.args[::-1], -1, bindings
     inner = bindings
     if isinstance(node, Loop) and node.is_binding:
         inner = {**bindings, node.result_variable: node.start}
     for child in children(node):
-        yield from _walk_comparisons(child, inner)
+        yield from _walk_pairs(child, inner)
 
 
 def _plain(node: Node, bindings: _Bindings) -> Node:

@@ -18,6 +18,8 @@ MAX_EXPRESSION_LENGTH = 10240
 """Of a selector, by ``resource.k8s.io/v1``; ours as well."""
 
 _UNJUDGED = "cannot be judged here"
+_ENGINE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, OverflowError, MemoryError)
+"""What exceptions of C++ become in Python. An error of the expression is a value, and none of them."""
 _MACROS = frozenset({"transformMap", "transformMapEntry"})
 """Which the engine parses and cannot evaluate."""
 
@@ -31,13 +33,13 @@ class Dialect(NamedTuple):
     """What is said of a key that is not there."""
     guard: str
     """How to guard against that."""
-    cites: bool = False
-    """Messages cite the expression: there are many, and they come from anywhere."""
+    is_kubernetes: bool = False
+    """A cluster evaluates such expressions, too. Messages cite them: there are many, from anywhere."""
 
 
 _DEVICE_LACKS = "the device has no attribute or capacity"
 _DEVICE_GUARD = "guard it with has(...) or .?name.orValue(...), or test device.driver first"
-SELECTOR = Dialect(Variables.DEVICE, "selector", _DEVICE_LACKS, _DEVICE_GUARD, cites=True)
+SELECTOR = Dialect(Variables.DEVICE, "selector", _DEVICE_LACKS, _DEVICE_GUARD, is_kubernetes=True)
 OPERATOR = Dialect(Variables.DEVICE_OLDER_FORM, "expression", _DEVICE_LACKS, _DEVICE_GUARD)
 """Of this node's operator, who may use DraNet's variable ``attributes``."""
 VALUE = Dialect(
@@ -74,7 +76,7 @@ class Verdict:
         from dranet.cel.uses import has_loose_table
 
         as_written = _compile(expression, dialect)
-        result_type = as_written.return_type().name()
+        result_type = _result_type(as_written, dialect)
         if result_type not in ("BOOL", "DYN"):
             tail = _cite(expression, dialect)
             raise CelError(f"{noun} must be a bool, not {result_type.lower()}{tail}")
@@ -108,10 +110,10 @@ class Verdict:
         noun, tail = self._dialect.noun, _cite(self.expression, self._dialect)
         try:
             value = self._program.eval(bound)
-        except RuntimeError as error:
+        except _ENGINE_ERRORS as error:
             if "Iteration budget" in str(error):
                 raise NotJudged(f"{noun} {_UNJUDGED}: it takes more than 10,000 iterations{tail}") from error
-            raise CelError(f"{noun} cannot be evaluated: {error}{tail}") from error
+            raise NotJudged(f"{noun} {_UNJUDGED}: the engine failed: {error}{tail}") from error
         kind = value.type().name()
         if kind == "ERROR":
             raise self._failure(_read_error(value), tail)
@@ -131,8 +133,17 @@ class Verdict:
         incomplete = _incomplete(_NO_OVERLOAD_FOUND, error)
         if incomplete:
             return NotJudged(f"{self._dialect.noun} {_UNJUDGED}: {incomplete}{tail}")
+        if "_[?_]" in error:
+            return NotJudged(f"{self._dialect.noun} {_UNJUDGED}: [?...] of what is no list and no map{tail}")
         kind = NotJudged if _UNJUDGED in error else CelError
         return kind(f"{self._dialect.noun} failed: {_STATUS.sub('', error)}{tail}", hint=hint)
+
+
+def _result_type(program: Program, dialect: Dialect) -> str:
+    try:
+        return program.return_type().name()
+    except _ENGINE_ERRORS as error:
+        raise NotJudged(f"{dialect.noun} {_UNJUDGED}: the engine failed: {error}") from error
 
 
 def _read_error(value: Value) -> str:
@@ -146,13 +157,15 @@ def _read_error(value: Value) -> str:
 def _check_tree(expression: str, program: Program, dialect: Dialect) -> Node:
     """What the engine lets pass and a cluster does not. Loaded with the first expression."""
     from dranet.cel.bounds import check_bounds
-    from dranet.cel.literals import check_handed_over, find_bad_literal
+    from dranet.cel.literals import check_differences, check_handed_over, find_bad_literal
     from dranet.cel.tree import parse_tree
 
     try:
         tree = parse_tree(program.serialize())
         check_bounds(tree)
         check_handed_over(tree)
+        if dialect.is_kubernetes:
+            check_differences(tree)
     except NotJudged as error:
         raise NotJudged(f"{dialect.noun} {error}{_cite(expression, dialect)}") from error
     fault = find_bad_literal(tree)
@@ -162,7 +175,7 @@ def _check_tree(expression: str, program: Program, dialect: Dialect) -> Node:
 
 
 def _cite(expression: str, dialect: Dialect) -> str:
-    return f": {expression}" if dialect.cites else ""
+    return f": {expression}" if dialect.is_kubernetes else ""
 
 
 _NO_OVERLOAD = re.compile(r"no matching overload for '(?P<name>\w+)' applied to '(?P<types>.*)'")

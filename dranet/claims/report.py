@@ -85,9 +85,10 @@ def add_verdict(status: DeviceStatus, verdict: Verdict) -> DeviceStatus:
     )
 
 
-def has_verdict(entry: JsonObject) -> bool:
-    """Whether an entry of the claim's status says how near its device is to GPUs."""
-    return any(condition.get("type") == ConditionType.ALIGNED for condition in entry.get("conditions") or ())
+def has_verdict(entry: JsonObject, *, certain: bool = False) -> bool:
+    """Whether an entry of the claim's status says how near its device is to GPUs, be it Unknown."""
+    found = [c for c in entry.get("conditions") or () if c.get("type") == ConditionType.ALIGNED]
+    return any(not certain or condition.get("status") in ("True", "False") for condition in found)
 
 
 def keep_verdict(status: DeviceStatus, entry: JsonObject) -> DeviceStatus:

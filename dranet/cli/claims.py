@@ -27,22 +27,23 @@ from dranet.model.plan import CpuState, DhcpLease, SetCpuLocality, Step
 
 _DESCRIPTION = """\
 Show the claims that are prepared on this node, where their devices are, and
-whether the kernel agrees. Reads the driver's store as it lies on the disk, beside
-a running driver or without one; changes nothing. Needs root, to look into the
-network namespaces of pods.
+whether the kernel agrees. Reads the driver's store as it lies on the disk,
+beside a running driver or without one; changes nothing. Needs root, to look
+into the network namespaces of pods.
 """
 
 _EPILOG = """\
-States: attached   every link is in its pod
-        waiting    prepared; the sandbox of its pod does not run yet, or no more
-        prepared   nothing of it moves into the pod (GPUs, admin access)
-        incomplete its pod's namespace lacks a link
-        orphaned   its pod's namespace is gone; the driver gives the devices back
-        placed     the namespace could not be looked into
-        earlier boot  of before the last reboot; the driver forgets it
+States:
+  attached      every link is in its pod
+  waiting       prepared; the sandbox of its pod does not run yet, or no more
+  prepared      nothing of it moves into the pod (GPUs, admin access)
+  incomplete    its pod's namespace lacks a link
+  orphaned      its pod's namespace is gone; the driver gives the devices back
+  placed        the namespace could not be looked into
+  earlier boot  of before the last reboot; the driver forgets it
 
-Exit code: 0; 1 when the store cannot be read, is damaged, or has no such claim; 2
-when arguments or settings are wrong.
+Exit code: 0 when it could be read, 1 when the store cannot be read, is damaged,
+or has no such claim, 2 when arguments or settings are wrong.
 """
 
 _GOOD = (State.ATTACHED, State.PREPARED, State.WAITING)

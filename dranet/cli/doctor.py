@@ -40,8 +40,8 @@ _SETTINGS = (
 _DESCRIPTION = """\
 Look at everything that the driver needs: what the API server keeps of its
 slices and lets it do, what the kubelet and the runtime have shown that they can
-do, folders and sockets. Asks a running driver through its probe port; where none
-answers it asks the API server itself, by dry runs. Changes nothing.
+do, folders and sockets. Asks a running driver through its probe port; where
+none answers it asks the API server itself, by dry runs. Changes nothing.
 """
 
 _EPILOG = """\

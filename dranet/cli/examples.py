@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import re
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from dranet.cli.main import main
+from dranet.cli.main import EXIT_FAILED, main
 
 PAGES = ("claim-new.md", "explain.md", "topology.md", "validate.md")
 PICTURES = {"topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
@@ -37,12 +37,12 @@ def print_out(command: str) -> str:
     """What ``dranet COMMAND`` prints.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: its arguments or files are wrong.
     """
-    with redirect_stdout(io.StringIO()) as printed:
+    with redirect_stdout(io.StringIO()) as printed, redirect_stderr(printed):
         code = main(command.split())
-    if code and not printed.getvalue():  # with a print-out it has found what it was asked to look for
-        raise RuntimeError(f"dranet {command} ended with {code}")
+    if code not in (0, EXIT_FAILED):  # which says that it found what it looked for, or refuses
+        raise RuntimeError(f"dranet {command} ended with {code}: {printed.getvalue()}")
     return printed.getvalue()
 
 

@@ -30,7 +30,7 @@ _TAINT_RULES = tuple(
 """Served by few clusters, each in a version of its time."""
 
 _NO_V1 = "the cluster serves no resource.k8s.io/v1, which takes Kubernetes 1.34"
-_WITHOUT_A_CLUSTER = "or without asking the cluster yourself: kubectl get ... -A -o json | dranet ... -f -"
+_WITHOUT_A_CLUSTER = "without a kubeconfig here: kubectl get ... -A -o json | dranet ... -f -"
 _FROM_FILES = "objects can also come from files: -f FILE, or --facts CAPTURE"
 
 Found = tuple[str, dict[str, Any]]

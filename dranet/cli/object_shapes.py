@@ -93,6 +93,7 @@ _POD_SPEC = {
     "resourceClaims": [_POD_CLAIM],
     "containers": [_CONTAINER],
     "initContainers": [_CONTAINER],
+    "hostNetwork": bool,
     "nodeName": str,
     "nodeSelector": {_ANY_KEY: str},
     "schedulingGates": [{"name!": str}],

@@ -151,7 +151,8 @@ def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
         action="extend",
         default=[],
         metavar="FILE",
-        help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input",
+        help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input; beside a "
+        "cluster that is named (--kubeconfig, --context) these are added to what it has",
     )
     parser.add_argument(
         "--facts",
@@ -172,8 +173,13 @@ def add_facts_settings(parser: argparse.ArgumentParser) -> None:
     add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
 
 
+def names_cluster(options: argparse.Namespace) -> bool:
+    """Whether a cluster was named, so that it is to be asked even where there are files."""
+    return bool(options.kubeconfig or options.context)
+
+
 def add_cluster_flags(parser: argparse._ActionsContainer) -> None:
-    """Which cluster to ask, and as whom."""
+    """Which cluster to ask, and as whom: see :func:`names_cluster`."""
     parser.add_argument(
         "--kubeconfig",
         metavar="FILE",

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 GAP = "  "
+PROSE = 100
+"""The most columns that sentences take, on a screen however wide, in a pipe and in a file."""
 CONTINUED = "    "
 """Indents what did not fit on the line of its row."""
 

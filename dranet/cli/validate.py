@@ -15,6 +15,7 @@ from dranet.cli.objects import (
     capture_slices,
     fetch_live,
     load_files,
+    names_cluster,
 )
 from dranet.cli.run import read_settings
 from dranet.cli.screen import find_screen, never_fail_to_print, print_document
@@ -31,9 +32,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "validate",
         help="find mistakes in claims, templates, classes and pods before they are applied",
         description="Look for mistakes in ResourceClaims, ResourceClaimTemplates, DeviceClasses and Pods, "
-        "and in whatever has a pod template (Deployment, Job, JobSet, LeaderWorkerSet ...). Reads only. Exit "
-        "status: 0 nothing wrong, 1 an error was found, 2 bad arguments or unreadable files.",
-        usage="%(prog)s FILE... [-f FILE] [--facts FILE] [--live] [--strict] [-o json] [settings]",
+        "and in whatever has a pod template (Deployment, Job, JobSet, LeaderWorkerSet ...). Changes nothing.",
+        epilog="Exit code: 0 when there are no errors, 1 when there is one (with --strict a warning, too) "
+        "or the cluster does not answer, 2 when arguments or files are wrong.",
+        usage="%(prog)s [FILE ...] [-f FILE] [--facts CAPTURE] [--live]\n"
+        "                       [--strict] [-o text|json] [--kubeconfig FILE] [settings]",
     )
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="YAML or JSON; - is standard input; a folder"
@@ -51,7 +54,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--facts",
         action="append",
         default=[],
-        metavar="FILE",
+        metavar="CAPTURE",
         help="try selectors on the devices of a capture (dranet capture), too; may be repeated",
     )
     parser.add_argument(
@@ -61,9 +64,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings, too")
     parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", metavar="FORM", help="json"
+        "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
     )
-    add_cluster_flags(parser.add_argument_group("cluster", "for --live"))
+    add_cluster_flags(parser.add_argument_group("cluster", "which --live asks; to name one is enough"))
     add_facts_settings(parser)
     parser.set_defaults(run=run)
 
@@ -71,15 +74,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(options: argparse.Namespace) -> int:
     """Read, look, and tell."""
     never_fail_to_print()
-    if not options.files and not options.live:
-        raise SettingsError("nothing to look at: name a file", hint="or --live for what is in the cluster")
+    is_live = options.live or names_cluster(options)
+    if not options.files and not is_live:
+        only_known = "what -f names is only known of: name it without -f" if options.also else ""
+        hint = only_known or "or --live for what is in the cluster"
+        raise SettingsError("nothing to look at: name a file", hint=hint)
     settings = read_settings(options)
     given = load_files(options.files, check=False, others=True) if options.files else None
     known = [load_files(options.also)] if options.also else []
     known += [capture_slices(options.facts, settings)] if options.facts else []
-    known += [fetch_live(options)] if options.live else []
+    known += [fetch_live(options)] if is_live else []
     judged = given if given is not None else known[-1]
-    scope = build_scope([judged, *known], settings.driver_name, is_live=options.live)
+    scope = build_scope([judged, *known], settings.driver_name, is_live=is_live)
     reports = inspect(judged, scope)
     if options.output == "json":
         print_document(to_document(reports, len(scope.devices)))
@@ -98,14 +104,18 @@ def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool =
     sound = {id(body): is_unicode(body) and not find_fault(body) for body in whole}
 
     def by_key(bodies: list[JsonObject]) -> dict[Key, JsonObject]:
-        return {key_of(body): body for body in reversed(bodies) if sound[id(body)]}
+        kept: dict[Key, JsonObject] = {}
+        for body in bodies:
+            if sound[id(body)]:
+                kept.setdefault(key_of(body), body)
+        return kept
 
     return Scope(
         driver=driver,
         classes={key.name: body for key, body in by_key(whole.classes).items()},
         claims=by_key(whole.claims),
         templates=by_key(whole.templates),
-        devices=read_devices(body for body in whole.slices if sound[id(body)]),
+        devices=read_devices(by_key(whole.slices).values()),
         is_live=is_live,
     )
 

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dranet.claims.lint import Finding, Rule, Severity
 from dranet.cli.documents import to_json
-from dranet.cli.screen import Screen
+from dranet.cli.screen import PROSE, Screen
 from dranet.cli.validate_report import Report
 
 _INDENT = " " * 11
-_WIDTH = 110
 _WIDEST_SEVERITY = max(map(len, Severity))
 
 
@@ -40,7 +39,7 @@ def _draw_finding(finding: Finding, screen: Screen, explained: set[Rule]) -> Ite
 
 
 def _wrap(text: str, screen: Screen) -> Iterable[str]:
-    width = max(min(screen.columns or _WIDTH, _WIDTH), len(_INDENT) + 40)
+    width = max(min(screen.columns or PROSE, PROSE), len(_INDENT) + 40)
     return textwrap.wrap(
         " ".join(text.split()),
         width,

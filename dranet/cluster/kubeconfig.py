@@ -32,6 +32,7 @@ _REFUSED_USER_KEYS = {
     "username": "basic authentication was removed from Kubernetes",
     "as": "it impersonates another user",
 }
+_NAMES_SHOWN = 10
 _MEND = (
     "give that user a token, tokenFile or client certificate, for example a service account's: "
     "kubectl create token"
@@ -134,11 +135,14 @@ def _parse_yaml(content: bytes, path: Path) -> object:
 
 def _named(document: _Entry, plural: str, singular: str, name: str, path: Path) -> _Entry:
     entries = document.get(plural)
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and entry.get("name") == name:
+    named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    for entry in named:
+        if entry.get("name") == name:
             body = entry.get(singular)
             return body if isinstance(body, dict) else {}
-    raise SettingsError(f"kubeconfig {path}: there is no {singular} {name!r}")
+    there = ", ".join(str(entry.get("name")) for entry in named[:_NAMES_SHOWN])
+    hint = f"there is {there}" if there else ""
+    raise SettingsError(f"kubeconfig {path}: there is no {singular} {name!r}", hint=hint)
 
 
 def _text(entry: _Entry, key: str, where: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dranet import __version__
-from dranet.cli.main import main
+from dranet.cli.main import COMMANDS, main
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -120,6 +120,12 @@ def test_the_help_fits_a_terminal_and_shows_defaults_as_one_types_them(command: 
     assert max(map(len, shown.splitlines())) <= 80
     assert "--pci-ids FILE" in shown
     assert "default False" not in shown
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "claim new", "testbed run", "testbed list"])
+def test_every_help_fits_a_terminal(command: str) -> None:
+    shown = dranet(*command.split(), "--help", COLUMNS="80").stdout
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
 
 
 LAYOUT = ("--facts", str(REPOSITORY / "tests/data/dgx-h100/capture.json"))

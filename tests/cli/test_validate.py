@@ -217,6 +217,11 @@ def test_bad_arguments_end_with_two(arguments: tuple[str, ...], capsys: pytest.C
     assert capsys.readouterr().err.startswith("dranet: ")
 
 
+def test_who_names_files_as_for_kubectl_is_told_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("validate", "-f", "pod.yaml")) == 2
+    assert "name it without -f" in capsys.readouterr().err
+
+
 def test_a_live_cluster_knows_what_there_is(validate: Validate, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     arguments = ("--live", "--kubeconfig", str(kubeconfig))
@@ -234,6 +239,32 @@ def test_a_live_cluster_knows_what_there_is(validate: Validate, tmp_path: Path) 
     assert right == (0, "1 object: nothing found\n")
     assert wrong[0] == 1
     assert "DeviceClass 'nik' does not exist\n           mend: did you mean nic?" in wrong[1]
+
+
+def test_to_name_a_cluster_is_to_ask_it_and_each_device_counts_once(
+    validate: Validate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    capture = str(ROOT / "tests" / "data" / "dgx-h100" / "capture.json")
+    assert main(("devices", "-o", "slices", "--facts", capture)) == 0
+    text = capsys.readouterr().out
+    named = {**yaml.safe_load(text), "metadata": {"name": "dgx-00-1"}}
+    (tmp_path / "slices.yaml").write_text(yaml.safe_dump(named))
+    ways = ((), ("-f", str(tmp_path / "slices.yaml")))
+
+    async def serve() -> list[tuple[int, str]]:
+        async with ApiServer() as server:
+            async with ApiClient(access_from_url(server.url)) as admin:
+                await admin.create(paths.DEVICE_CLASSES, yaml.safe_load(CLASS))
+                await admin.create(paths.RESOURCE_SLICES, named)
+            server.write_kubeconfig(kubeconfig)
+            cluster = ("--kubeconfig", str(kubeconfig))
+            judged = [await asyncio.to_thread(validate, CLAIM, *cluster, *way) for way in ways]
+            code = await asyncio.to_thread(main, ("validate", *cluster))
+            return [*judged, (code, capsys.readouterr().out)]
+
+    for code, said in asyncio.run(serve()):
+        assert (code, said.endswith(", selectors tried on 20 devices: nothing found\n")) == (0, True), said
 
 
 # --- what we ship ----------------------------------------------------------------------------------------
@@ -443,8 +474,8 @@ def test_templates_are_looked_for_in_anything(value: Any) -> None:
         pass
 
 
-def test_the_help_names_the_exit_status() -> None:
+def test_the_help_names_the_exit_codes() -> None:
     with redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
         main(("validate", "--help"))
 
-    assert "Exit status" in " ".join(shown.getvalue().split())
+    assert "Exit code: 0 when there are no errors, 1 when" in " ".join(shown.getvalue().split())

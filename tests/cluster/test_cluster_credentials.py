@@ -183,6 +183,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(
         ("{}", "current-context"),
         ("current-context: x", "no context 'x'"),
         ("{current-context: x, contexts: [{name: x, context: {cluster: y}}]}", "no cluster 'y'"),
+        ("{current-context: x, contexts: [{name: a}, 3, {name: b}]}", r"no context 'x' \(there is a, b\)"),
     ],
 )
 def test_a_broken_kubeconfig_is_refused(tmp_path: Path, text: str, expected: str) -> None:

@@ -22,7 +22,14 @@ FUNCTIONS: tuple[Function, ...] = (*QUANTITIES, *VERSIONS, *LISTS, *ADDRESSES, *
 MISSING = frozenset({"format", "authorizer", "image", "isImage", "jsonpatch", "mul", "div", "divInt"})
 """Names that Kubernetes' environment declares and this evaluator does not."""
 
-_LIST = r"\(list\b.*"
+_LIST = r"\((list|dyn)\b.*"
 _TIMES = r"\(list\((uint|google\.protobuf\.\w+)\)\)"
-INCOMPLETE = {"indexOf": _LIST, "lastIndexOf": _LIST, "sum": _TIMES, "min": _TIMES, "max": _TIMES}
+INCOMPLETE = {
+    "includes": r".*",
+    "indexOf": _LIST,
+    "lastIndexOf": _LIST,
+    "sum": _TIMES,
+    "min": _TIMES,
+    "max": _TIMES,
+}
 """Functions that Kubernetes has for more types than this evaluator, with the types as the engine has them."""

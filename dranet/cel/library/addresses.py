@@ -116,5 +116,6 @@ ADDRESSES = (
 
 
 def to_text(value: Any) -> str:
-    """``string()`` of an address or a network."""
-    return text_of(value, value.DESCRIPTOR.full_name)
+    """``string()`` of an address or a network: of nothing else that is a message to the engine."""
+    kind = value.DESCRIPTOR.full_name
+    return text_of(value, kind if kind in (IP, CIDR) else IP)

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from dranet.cel.opaque import NOTHING
-from dranet.cel.scalars import CelError
+from dranet.cel.scalars import CelError, NotJudged
 
 
 class Function(NamedTuple):
@@ -77,11 +77,13 @@ def _type(cel: Any, name: str) -> Any:
 
 
 def succeeds(function: Callable[..., object]) -> Callable[..., bool]:
-    """Whether ``function`` raises no CelError."""
+    """Whether ``function`` raises no CelError; what is not judged stays so."""
 
     def tried(*args: Any) -> bool:
         try:
             function(*args)
+        except NotJudged:
+            raise
         except CelError:
             return False
         return True

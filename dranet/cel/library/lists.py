@@ -15,9 +15,6 @@ from dranet.cel.library.declare import Function
 from dranet.cel.opaque import QUANTITY, SEMVER
 from dranet.cel.scalars import CelError
 
-MAX_VALUES = 48
-"""Of an attribute, and so of what ``includes`` looks through."""
-
 _SUMMABLE = ("int", "double")
 _COMPARABLE = ("int", "double", "bool", "string", "bytes")
 _SORTABLE = (*_COMPARABLE, "duration", "timestamp", "uint")
@@ -47,11 +44,7 @@ def _is_sorted(values: Sequence[Any]) -> bool:
 
 
 def _includes(target: Any, value: Any) -> bool:
-    if not isinstance(target, list):
-        return are_equal(target, value)
-    if len(target) > MAX_VALUES:
-        raise CelError(f"includes: the list has {len(target)} elements, at most {MAX_VALUES} count")
-    return any(are_equal(item, value) for item in target)
+    return any(are_equal(item, value) for item in (target if isinstance(target, list) else [target]))
 
 
 def are_equal(a: Any, b: Any) -> bool:

@@ -6,11 +6,11 @@ from typing import Any
 
 from dranet.cel.library.declare import Function, succeeds
 from dranet.cel.opaque import QUANTITY, SEMVER, new_opaque, new_quantity, text_of
-from dranet.cel.scalars import CelError, Semver
+from dranet.cel.scalars import CelError, NotJudged, Semver
 from dranet.quantity import NANO
 
-_INT64 = range(-(2**63), 2**63 - 1)
-"""Without the greatest: larger amounts are cut to it, and Kubernetes takes none of those for an integer."""
+_SURE = range(-(10**14) + 1, 10**14)
+"""Whether Kubernetes takes more for an integer depends on how it is written: 100T is one, 100Ti is not."""
 _Q = QUANTITY
 _TWO = ((_Q, _Q), (SEMVER, SEMVER))
 _SUMS = (((_Q, _Q), _Q), ((_Q, "int"), _Q))
@@ -24,10 +24,11 @@ def _from_nanos(nanos: int) -> Any:
     return new_opaque(QUANTITY, str(nanos))
 
 
-def _as_integer(value: Any) -> int:
-    nanos = _nanos(value)
-    if nanos % NANO or nanos // NANO not in _INT64:
-        raise CelError("the quantity is not a 64-bit integer")
+def _as_integer(nanos: int) -> int:
+    if nanos // NANO not in _SURE:
+        raise NotJudged("cannot be judged here: whether so large a quantity is an integer")
+    if nanos % NANO:
+        raise CelError("the quantity is not an integer")
     return nanos // NANO
 
 
@@ -47,10 +48,9 @@ QUANTITIES = (
     Function("compareTo", _compare, [(pair, "int") for pair in _TWO]),
     Function("add", lambda a, b: _from_nanos(_nanos(a) + _nanos(b)), _SUMS),
     Function("sub", lambda a, b: _from_nanos(_nanos(a) - _nanos(b)), _SUMS),
-    Function("sign", lambda a: (_nanos(a) > 0) - (_nanos(a) < 0), [((_Q,), "int")]),
     Function("sign", lambda a: (_nanos(a) > 0) - (_nanos(a) < 0), [((_Q,), "int")], member=False),
-    Function("isInteger", succeeds(_as_integer), [((_Q,), "bool")]),
-    Function("asInteger", _as_integer, [((_Q,), "int")]),
+    Function("isInteger", lambda a: succeeds(_as_integer)(_nanos(a)), [((_Q,), "bool")]),
+    Function("asInteger", lambda a: _as_integer(_nanos(a)), [((_Q,), "int")]),
     Function("asApproximateFloat", lambda a: _nanos(a) / NANO, [((_Q,), "double")]),
 )
 """With the comparisons of versions: they have the same names."""

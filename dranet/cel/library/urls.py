@@ -6,12 +6,12 @@ import re
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from dranet.cel.library.declare import Function
+from dranet.cel.library.declare import Function, succeeds
 from dranet.cel.opaque import URL, new_opaque, text_of
 from dranet.cel.scalars import CelError, NotJudged
 
 _PATH = r"(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*)"
-_TAIL = r"(?:\?(?:[A-Za-z0-9._~!$'()*+,=:@/?&-]|%[0-9A-Fa-f]{2})*)?(?:\#[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"
+_TAIL = r"(?:\?(?:[A-Za-z0-9._~!$'()*+,=:@/?&-]|%[0-9A-Fa-f]{2})*)?"
 _USER = r"(?:[A-Za-z0-9._~!$&'()*+,;=-]+(?::[A-Za-z0-9._~!$&'()*+,;=-]*)?@)?"
 _HOST = r"(?:[A-Za-z0-9._~-]*|\[[0-9A-Fa-f:.]+\])(?::\d*)?"
 _PLAIN = re.compile(rf"(?:[A-Za-z][A-Za-z0-9+.-]*://{_USER}{_HOST}{_PATH}?|(?!//){_PATH}){_TAIL}", re.ASCII)
@@ -25,16 +25,6 @@ def _parse(text: str) -> str:
     if not _PLAIN.fullmatch(text):
         raise NotJudged(f"cannot be judged here: the URL {text!r}")
     return text
-
-
-def _is_url(text: str) -> bool:
-    try:
-        _parse(text)
-    except NotJudged:
-        raise
-    except CelError:
-        return False
-    return True
 
 
 def _host(value: Any) -> str:
@@ -63,7 +53,7 @@ def _member(name: str, call: Any, result: str = "string") -> Function:
 
 URLS = (
     Function("url", lambda text: new_opaque(URL, _parse(text)), [(("string",), URL)], member=False),
-    Function("isURL", _is_url, [(("string",), "bool")], member=False),
+    Function("isURL", succeeds(_parse), [(("string",), "bool")], member=False),
     _member("getScheme", lambda a: urlsplit(text_of(a, URL)).scheme),
     _member("getHost", _host),
     _member("getHostname", _hostname),

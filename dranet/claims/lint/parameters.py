@@ -45,7 +45,7 @@ def lint_parameters(spec: JsonObject, path: str, namespace: str, scope: Scope) -
     """Of a claim's configs."""
     configs = claim_devices(spec).get("config") or ()
     for number, config in enumerate(configs):
-        yield from _lint_driver(config, f"{path}.devices.config[{number}]", scope)
+        yield from _lint_opaque(config, f"{path}.devices.config[{number}]", scope)
     asked, problems = read_claim(spec, path, namespace, scope)
     for line in problems:
         yield _to_finding(line, f"{path}.devices.")
@@ -57,7 +57,7 @@ def lint_class_config(body: JsonObject, scope: Scope) -> Iterator[Finding]:
     """Of a DeviceClass's configs, each by itself and all together."""
     spec = body.get("spec") or {}
     for number, config in enumerate(spec.get("config") or ()):
-        yield from _lint_driver(config, f"spec.config[{number}]", scope)
+        yield from _lint_opaque(config, f"spec.config[{number}]", scope)
     configs = _ours(spec.get("config") or (), ConfigSource.CLASS, scope)
     if configs:
         selection = _select("any", configs, body["metadata"].get("name", ""), "")
@@ -135,8 +135,12 @@ def _to_finding(line: str, path: str) -> Finding:
     return Finding(rules.PARAMETERS, where, text, mend or "see docs/user/parameters.md")
 
 
-def _lint_driver(config: JsonObject, path: str, scope: Scope) -> Iterator[Finding]:
-    driver = (config.get("opaque") or {}).get("driver")
+def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[Finding]:
+    opaque = config.get("opaque") or {}
+    driver, parameters = opaque.get("driver"), opaque.get("parameters")
+    if driver == scope.driver and parameters is not None and not isinstance(parameters, dict):
+        text = "must be an object, and no text with one in it"
+        yield Finding(rules.PARAMETERS, f"{path}.opaque.parameters", text, "without quotes around it, or |")
     if not driver or driver == scope.driver:
         return
     publishers = {sample.driver for sample in scope.devices}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dranet.claims.lint import rules
+from dranet.claims.lint.fields import find_unknown_pod_fields
 from dranet.claims.lint.findings import Finding, JsonObject, show, suggest
 from dranet.claims.lint.parameters import Asked, fixed_name, read_claim
 from dranet.claims.lint.scope import Key, Scope, claim_devices
+
+_CLAIM, _TEMPLATE = "resourceClaimName", "resourceClaimTemplateName"
 
 
 class PodClaim(NamedTuple):
@@ -29,7 +33,9 @@ class PodClaim(NamedTuple):
 
 def lint_pod(spec: JsonObject, path: str, namespace: str, scope: Scope, pods: int = 1) -> Iterator[Finding]:
     """A pod's spec, of a Pod or of a template from which ``pods`` pods are made."""
+    yield from find_unknown_pod_fields(spec, path)
     claims = list(_read_claims(spec, path, namespace, scope))
+    yield from _find_equal_claims(claims)
     for claim in claims:
         yield from _find_claim(claim, namespace, scope, pods)
     yield from _lint_use(spec, path, claims)
@@ -42,17 +48,17 @@ def find_shared_claims(pods: Sequence[tuple[Key, JsonObject]]) -> Iterator[tuple
     owners: dict[Key, Key] = {}
     for pod, spec in pods:
         for number, entry in enumerate(spec.get("resourceClaims") or ()):
-            claim = entry.get("resourceClaimName")
+            claim = entry.get(_CLAIM)
             if claim and owners.setdefault(Key(pod.namespace, claim), pod) != pod:
                 other = owners[Key(pod.namespace, claim)].name
                 text = f"ResourceClaim {claim} is that of pod {other}, too"
-                path = f"spec.resourceClaims[{number}].resourceClaimName"
-                yield pod, Finding(rules.CLAIM_SHARED, path, text, "resourceClaimTemplateName")
+                path = f"spec.resourceClaims[{number}].{_CLAIM}"
+                yield pod, Finding(rules.CLAIM_SHARED, path, text, _TEMPLATE)
 
 
 def _read_claims(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[PodClaim]:
     for number, entry in enumerate(spec.get("resourceClaims") or ()):
-        claim, template = entry.get("resourceClaimName"), entry.get("resourceClaimTemplateName")
+        claim, template = entry.get(_CLAIM), entry.get(_TEMPLATE)
         found: JsonObject | None = None
         source = ""
         if claim and not template:
@@ -66,21 +72,45 @@ def _read_claims(spec: JsonObject, path: str, namespace: str, scope: Scope) -> I
         yield PodClaim(entry["name"], f"{path}.resourceClaims[{number}]", source, found, tuple(asked))
 
 
+def _find_equal_claims(claims: Sequence[PodClaim]) -> Iterator[Finding]:
+    names = Counter(claim.name for claim in claims)
+    for claim in {claim.name: claim for claim in claims}.values():
+        if names[claim.name] > 1:
+            text = f"{names[claim.name]} claims of the pod are called {show(claim.name)}"
+            yield Finding(rules.REFUSED, claim.path, text, "a name for each")
+
+
 def _find_claim(claim: PodClaim, namespace: str, scope: Scope, pods: int) -> Iterator[Finding]:
     if not claim.source:
         text = f"claim {show(claim.name)} must name a claim or a template, and not both"
-        yield Finding(rules.CLAIM_SOURCE, claim.path, text)
+        yield Finding(rules.CLAIM_SOURCE, claim.path, text, f"{_TEMPLATE}, or {_CLAIM}")
         return
     kind, _, name = claim.source.partition(" ")
-    known = scope.claims if kind == "ResourceClaim" else scope.templates
-    if claim.spec is None and (scope.is_live or known):
-        rule = rules.CLAIM_MISSING if scope.is_live else rules.CLAIM_NOT_GIVEN
-        where = "in the cluster" if scope.is_live else "in the files"
-        mend = suggest(name, [key.name for key in known if key.namespace == namespace])
-        yield Finding(rule, claim.path, f"{kind} {namespace}/{name} is not {where}", mend)
+    if claim.spec is None:
+        yield from _find_missing(claim, Key(namespace, name), scope)
     if kind == "ResourceClaim" and pods > 1:
         text = f"all pods of this template share {claim.source}"
-        yield Finding(rules.CLAIM_SHARED, claim.path, text, "resourceClaimTemplateName: a claim for each pod")
+        yield Finding(rules.CLAIM_SHARED, claim.path, text, f"{_TEMPLATE}: a claim for each pod")
+
+
+def _find_missing(claim: PodClaim, key: Key, scope: Scope) -> Iterator[Finding]:
+    is_claim = claim.source.startswith("ResourceClaim ")
+    known, others = (scope.claims, scope.templates) if is_claim else (scope.templates, scope.claims)
+    if key in others:
+        kind, field = ("ResourceClaimTemplate", _TEMPLATE) if is_claim else ("ResourceClaim", _CLAIM)
+        yield Finding(rules.CLAIM_KIND, claim.path, f"{key.name} is a {kind}", f"{field}: {key.name}")
+    elif known or scope.is_live:
+        rule = rules.CLAIM_MISSING if scope.is_live else rules.CLAIM_NOT_GIVEN
+        where = "in the cluster" if scope.is_live else "in the files"
+        text = f"{claim.source} is not {where}, in namespace {key.namespace}"
+        yield Finding(rule, claim.path, text, _find_namesake(key, known))
+
+
+def _find_namesake(key: Key, known: Iterable[Key]) -> str:
+    elsewhere = [other.namespace for other in known if other.name == key.name]
+    if elsewhere:
+        return f"there is one in namespace {elsewhere[0]}; a pod takes those of its own namespace"
+    return suggest(key.name, [other.name for other in known if other.namespace == key.namespace])
 
 
 def _containers(spec: JsonObject, path: str) -> Iterator[tuple[str, JsonObject]]:

@@ -96,6 +96,12 @@ SELECTOR = Rule(
     "a selector that is not CEL, or not of the device dialect",
     "The API server refuses it.",
 )
+SELECTOR_COSTS = Rule(
+    "selector-costs",
+    _ERROR,
+    "a selector that reads text or a list to its end whose length the cluster cannot know",
+    "The API server takes it for too complex and refuses it: it may exceed the cost limit.",
+)
 SELECTOR_FAILS = Rule(
     "selector-fails",
     _ERROR,
@@ -125,6 +131,18 @@ NO_MATCH = Rule(
     _WARNING,
     "a request that no device of the given slices or captures matches",
     "The pod stays Pending on the given nodes.",
+)
+OTHER_TYPE = Rule(
+    "other-type",
+    _WARNING,
+    "an attribute of this driver that is compared with a value of another type",
+    "Nothing is converted: == is never true, and < is an error.",
+)
+CLAIM_KIND = Rule(
+    "claim-kind",
+    _WARNING,
+    "a pod that names as a claim what is a template, or the reverse",
+    "The pod stays Pending: they are two kinds of objects.",
 )
 CLAIM_MISSING = Rule(
     "claim-missing",
@@ -204,10 +222,13 @@ RULES: tuple[Rule, ...] = (
     NEVER_SHARED,
     NO_MATCH,
     SELECTOR,
+    SELECTOR_COSTS,
     SELECTOR_FAILS,
     SELECTOR_MAY_FAIL,
     SELECTOR_NOT_JUDGED,
     ATTRIBUTE_UNKNOWN,
+    OTHER_TYPE,
+    CLAIM_KIND,
     CLAIM_MISSING,
     CLAIM_NOT_GIVEN,
     CLAIM_UNDECLARED,

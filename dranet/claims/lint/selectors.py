@@ -15,11 +15,20 @@ from dranet.cel import CelError, DeviceSelector, DeviceValues, NotJudged
 from dranet.cel.uses import Use
 from dranet.claims.lint import rules
 from dranet.claims.lint.devices import Sample, made_up
-from dranet.claims.lint.findings import Finding, JsonObject, suggest
+from dranet.claims.lint.findings import Finding, JsonObject, Rule, suggest
+from dranet.claims.lint.mistakes import find_mend
 from dranet.claims.lint.scope import Alternative, Scope, expressions
 from dranet.model.attributes import CATALOGUE
 
 _GUARD = "guard it with has(...) or .?name.orValue(...), or let a class that excludes such devices come first"
+_NUMBER = ("a number", "a number, without quotes")
+_WORDS: Mapping[type, tuple[str, str]] = {
+    str: ("text", "text, in quotes"),
+    int: _NUMBER,
+    float: _NUMBER,
+    bool: ("a bool", "true or false, without quotes; or the attribute alone"),
+}
+"""What a type is called, and how its values are written."""
 _NAMES = {attribute.qualified: attribute for attribute in CATALOGUE}
 _DOMAINS = frozenset(attribute.domain for attribute in CATALOGUE)
 
@@ -36,6 +45,8 @@ class Placed(NamedTuple):
 _compiled = lru_cache(maxsize=1024)(DeviceSelector.compile)
 _uses = lru_cache(maxsize=1024)(DeviceSelector.find_uses)
 _comparisons = lru_cache(maxsize=1024)(DeviceSelector.find_comparisons)
+_unsized = lru_cache(maxsize=1024)(DeviceSelector.find_unsized)
+_literals = lru_cache(maxsize=1024)(DeviceSelector.find_literals)
 """Each of them once: a class is asked about by every request that names it."""
 
 
@@ -109,10 +120,15 @@ def _compile(owner: JsonObject, path: str, scope: Scope) -> Generator[Finding, N
             uses = _uses(selector)
         except CelError as error:
             rule = rules.SELECTOR_NOT_JUDGED if isinstance(error, NotJudged) else rules.SELECTOR
-            yield Finding(rule, where, error.message, error.hint)
+            yield Finding(rule, where, error.message, error.hint or find_mend(expression, error.message))
             continue
         placed.append(Placed(where, selector))
         yield from _find_unknown(uses, where, scope)
+        yield from _find_other_types(selector, where)
+        function = _unsized(selector)
+        if function:
+            text = f"{function} of what may be of any length: orValue(), value(), or an element of a list"
+            yield Finding(rules.SELECTOR_COSTS, where, text, "has(...) && ..., or has(...) ? ... : a default")
     return placed
 
 
@@ -127,6 +143,18 @@ def _find_unknown(uses: Sequence[Use], where: str, scope: Scope) -> Iterator[Fin
         if domain not in _DOMAINS and not (domain == scope.driver or _is_near(domain)):
             continue
         yield Finding(rules.ATTRIBUTE_UNKNOWN, where, f"no device has {qualified}", _mend_name(domain, name))
+
+
+def _find_other_types(selector: DeviceSelector, where: str) -> Iterator[Finding]:
+    """Attributes of ours beside a literal of a type that they never have."""
+    for use, literal, _ in _literals(selector):
+        attribute = _NAMES.get(f"{use.domain}/{use.name}")
+        if attribute is None or use.table != "attributes" or use.is_guarded:
+            continue
+        kind = attribute.python_type
+        if type(literal) not in (kind, float if kind is int else kind):
+            text = f"{attribute.qualified} is {_WORDS[kind][0]}, and compared with {_WORDS[type(literal)][0]}"
+            yield Finding(rules.OTHER_TYPE, where, text, _WORDS[kind][1])
 
 
 def _is_near(domain: str) -> bool:
@@ -158,18 +186,28 @@ def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool)
         broken = _broken_by(placed, sample.values())
         if broken and broken[0].is_own and broken[0].path not in reported:
             reported.add(broken[0].path)
-            cause = broken[1].cause
-            yield Finding(rule, broken[0].path, f"fails on {_name(sample)}: {cause}{unless}", _mend(cause))
+            yield _fails(*broken, sample, rule, unless)
     wanted = _wanted_values([one.selector for one in placed])
     causes: dict[str, dict[str, str]] = {}
     for sample in made_up(scope.driver):
         if sample.kind is None and not class_is_known:
             continue
         broken = _broken_by(placed, _adjusted(sample, wanted).values())
-        if broken and broken[0].is_own and broken[0].path not in reported:
+        if broken and _is_certain(*broken) and broken[0].path not in reported:
             causes.setdefault(broken[0].path, {}).setdefault(broken[1].cause, _name(sample))
     for path, found in causes.items():
         yield _may_fail(path, found, class_is_known)
+
+
+def _fails(one: Placed, error: CelError, sample: Sample, rule: Rule, unless: str) -> Finding:
+    if isinstance(error, NotJudged):
+        return Finding(rules.SELECTOR_NOT_JUDGED, one.path, f"on {_name(sample)}: {error.cause}", error.hint)
+    text = f"fails on {_name(sample)}: {error.cause}{unless}"
+    return Finding(rule, one.path, text, _mend(error.cause))
+
+
+def _is_certain(one: Placed, error: CelError) -> bool:
+    return one.is_own and not isinstance(error, NotJudged)
 
 
 def _may_fail(path: str, causes: Mapping[str, str], class_is_known: bool) -> Finding:
@@ -189,8 +227,6 @@ def _broken_by(placed: Sequence[Placed], values: DeviceValues) -> tuple[Placed, 
         try:
             if not one.selector.accepts(values):
                 return None
-        except NotJudged:
-            return None
         except CelError as error:
             return one, error
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dranet.cel import Version
 from dranet.claims.lint import Key, Scope, read_devices
 
 OURS = 'device.driver == "dra.net"'
@@ -58,6 +59,8 @@ def nic_slice(node: str, *devices: dict[str, Any], driver: str = "dra.net") -> d
 
 
 def typed(value: Any) -> dict[str, Any]:
+    if isinstance(value, Version):
+        return {"version": value.text}
     return {{bool: "bool", int: "int", str: "string"}[type(value)]: value}
 
 

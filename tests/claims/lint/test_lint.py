@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dranet.cel import Version
 from dranet.claims.lint import RULES, Key, Scope, find_shared_claims, lint_object
 from tests.claims.lint.objects import (
     A_NIC,
@@ -51,6 +52,21 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         "unknown-field",
         {**claim(), "spec": {"devices": {"requests": [{"name": "nic", "deviceClassName": "nic"}]}}},
         claim(request()),
+        None,
+    ),
+    (
+        "unknown-field",
+        pod({"name": "fast", "source": {"resourceClaimTemplateName": "fast"}}),
+        pod(FAST),
+        None,
+    ),
+    ("unknown-field", pod(FAST, uses=[{"name": "fast", "requests": ["nic"]}]), pod(FAST), None),
+    ("unknown-field", pod(FAST, container={"claims": [{"name": "fast"}]}), pod(FAST), None),
+    ("refused", pod(FAST, FAST), pod(FAST, {**FAST, "name": "other"}), None),
+    (
+        "parameters",
+        claim(request(), config=[config('{"interface": {}}')]),
+        claim(request(), config=[config('{"interface": {}}', driver="gpu.example.com")]),
         None,
     ),
     (
@@ -172,6 +188,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
     ("selector", device_class("device.drivr == 1"), device_class(OURS), None),
     ("selector", claim(request("nic", '"yes"')), claim(request("nic", "true")), None),
     (
+        "selector-costs",
+        device_class(f'{A_NIC} && device.attributes["dra.net"].?ifName.orValue("").matches("^eth")'),
+        device_class(f'{A_NIC} && device.attributes["dra.net"].ifName.matches("^eth")'),
+        None,
+    ),
+    (
         "selector-fails",
         device_class('device.attributes["dra.net"].ifName == "eth1"'),
         device_class('device.attributes["dra.net"].?ifName.orValue("") == "eth1"'),
@@ -208,6 +230,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         None,
     ),
     (
+        "selector-not-judged",
+        device_class(
+            'has(device.attributes["gpu.example.com"].v) && device.attributes["gpu.example.com"].v == "1.0"'
+        ),
+        device_class('device.attributes["gpu.example.com"].?v.orValue(semver("1.0.0")) == semver("1.0.0")'),
+        scope(nic_slice("b", {"v": Version("1.0.0")}, driver="gpu.example.com")),
+    ),
+    (
         "attribute-unknown",
         claim(request("nic", 'device.attributes["dra.net"].?ifname.orValue("") == "x"')),
         claim(request("nic", 'device.attributes["example.com"].?ifname.orValue("") == "x"')),
@@ -218,6 +248,36 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         claim(request("nic", 'cel.bind(d, device.attributes["resource.kubernetes.io"], has(d.rdma))')),
         claim(request("nic", 'cel.bind(d, device.attributes["dra.net"], has(d.rdma))')),
         None,
+    ),
+    (
+        "other-type",
+        claim(request("nic", 'device.attributes["dra.net"].mtu == "9000"')),
+        claim(request("nic", 'device.attributes["dra.net"].mtu > 1500.5')),
+        None,
+    ),
+    (
+        "other-type",
+        claim(request("nic", 'cel.bind(d, device.attributes["dra.net"], d.rdma == "true")')),
+        claim(request("nic", 'device.attributes["dra.net"].?rdma.orValue("none") != "none"')),
+        None,
+    ),
+    (
+        "other-type",
+        claim(request("nic", '"1" in device.attributes["resource.kubernetes.io"].numaNode')),
+        claim(request("nic", 'device.attributes["dra.net"].ifName.substring(3) == "1"')),
+        None,
+    ),
+    (
+        "claim-kind",
+        pod({"name": "fast", "resourceClaimName": "fast"}),
+        pod(FAST),
+        scope(NIC, template(request())),
+    ),
+    (
+        "claim-kind",
+        pod(FAST),
+        pod({"name": "fast", "resourceClaimName": "fast"}),
+        scope(NIC, claim(request()), is_live=True),
     ),
     (
         "claim-missing",
@@ -272,7 +332,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         scope(RDMA_CLASS, template(request())),
     ),
 ]
-ELSEWHERE = {"shape", "refused", "duplicate", "claim-shared"}
+ELSEWHERE = {"shape", "duplicate", "claim-shared"}
 """Rules about files, in tests/cli/test_validate.py, and the one below."""
 
 
@@ -334,3 +394,44 @@ def test_a_suggestion_is_made_for_what_is_misspelt() -> None:
     mends = {finding.rule.name: finding.mend for finding in lint_object(body, scope(NIC))}
 
     assert mends == {"attribute-unknown": "did you mean rdmaDevice?", "parameters": "did you mean mtu?"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "mend"),
+    [
+        ('attributes["dra.net/rdma"].BoolValue', 'device.attributes["dra.net"].rdma'),
+        ('device.attributes["dra.net/rdma"]', 'device.attributes["dra.net"].rdma'),
+        ('device.capacity["a.b/c"] == 1', 'device.capacity["a.b"].c'),
+        ("device.attributes.mtu > 1500", 'device.attributes["dra.net"].mtu'),
+        ("device.attributes.pcieRoot == ''", 'device.attributes["resource.kubernetes.io"].pcieRoot'),
+        ('driver == "dra.net"', "device.driver"),
+        ('device.drivr == "dra.net"', "did you mean device.driver?"),
+        ('device.driver = "dra.net"', "= is written =="),
+        ('device.driver == "dra.net" and true', "and is written &&"),
+        ('not (device.driver == "a or b")', "not is written !"),
+        ('device.capacity["a.b"].c >= quantity("1")', "quantities compare with .isGreaterThan"),
+        ('device.driver == "dra.net', ""),
+        ("hostname()", ""),
+    ],
+)
+def test_a_selector_that_does_not_compile_is_mended(expression: str, mend: str) -> None:
+    (finding,) = lint_object(claim(request("nic", expression)), scope(NIC))
+
+    assert finding.rule.name == "selector"
+    assert finding.mend.startswith(mend)
+    assert bool(finding.mend) is bool(mend)
+
+
+def test_a_template_of_another_namespace_is_told() -> None:
+    known = Scope(templates={Key("ml", "fast"): template(request())})
+    (finding,) = lint_object(pod(FAST), known)
+
+    assert finding.rule.name == "claim-not-given"
+    assert "namespace ml" in finding.mend
+
+
+def test_the_field_of_older_versions_is_told_where_it_went() -> None:
+    body = pod({"name": "fast", "source": {"resourceClaimTemplateName": "fast"}})
+    mends = [finding.mend for finding in lint_object(body, scope()) if finding.rule.name == "unknown-field"]
+
+    assert mends == ["what is in it stands here: resourceClaimTemplateName, resourceClaimName"]
