@@ -17,7 +17,7 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"), (0, ""), (-3, "m"), (-6, "u"))
 
 Amounts = Mapping[str, int]
-"""By qualified name."""
+"""By name: what is used by the qualified one, what is asked for by the one that the claim writes."""
 
 
 def qualify(name: str, driver: str) -> str:
@@ -59,7 +59,7 @@ class Capacity:
     """One capacity of one device."""
 
     spelling: str
-    """Its name as the driver publishes it, with or without a domain: results repeat it."""
+    """Its name as the driver publishes it, with or without a domain: results repeat it, requests must."""
     text: str
     """As published, for the selectors."""
     value: int
@@ -90,10 +90,12 @@ class Shortage:
     free: int | None = None
     """``None`` if the device does not have it at all, or its policy has no such amount."""
     absent: bool = False
+    spelling: str = ""
+    """The name by which it is there after all."""
 
     def __str__(self) -> str:
         if self.absent:
-            return f"it has no capacity {self.name}"
+            return f"it has no capacity {self.name}" + (f", but {self.spelling}" if self.spelling else "")
         if self.free is None:
             return f"{format_amount(self.asked or 0)} of {self.name} is not an amount that may be asked for"
         taken = "by default" if self.asked is None else f"{format_amount(self.asked)} asked for"
@@ -101,27 +103,39 @@ class Shortage:
 
 
 def find_shortage(
-    capacities: Mapping[str, Capacity], asked: Amounts, used: Amounts, *, shared: bool
+    capacities: Mapping[str, Capacity], asked: Amounts, used: Amounts, *, counted: bool
 ) -> Shortage | None:
-    """What keeps a request from a device; ``used`` counts only for a device that is shared."""
+    """What keeps a request from a device; ``counted``, what of it is ``used``: of one that is or was shared.
+
+    Schedulers compare names as they are written: who asks for ``bw`` does not get what is published with the
+    driver's domain before it, or the other way round.
+    """
+    published = {capacity.spelling for capacity in capacities.values()}
     for name in asked:
-        if name not in capacities:
-            return Shortage(name, asked[name], absent=True)
+        if name not in published:
+            return Shortage(name, asked[name], absent=True, spelling=_find_spelling(name, capacities))
     for name, capacity in capacities.items():
-        if not shared and name not in asked:
+        wanted = asked.get(capacity.spelling)
+        if not counted and wanted is None:
             continue
-        amount = capacity.take(asked.get(name))
+        amount = capacity.take(wanted)
         if amount is None:
-            return Shortage(name, asked.get(name))
-        free = capacity.value - (used.get(name, 0) if shared else 0)
+            return Shortage(name, wanted)
+        free = capacity.value - (used.get(name, 0) if counted else 0)
         if amount > free:
-            return Shortage(name, asked.get(name), free)
+            return Shortage(name, wanted, free)
     return None
+
+
+def _find_spelling(name: str, capacities: Mapping[str, Capacity]) -> str:
+    """With a domain what lacks it, or the other way round."""
+    same = (c for qualified, c in capacities.items() if name in (qualified, qualified.partition("/")[2]))
+    return next((capacity.spelling for capacity in same), "")
 
 
 def consume(capacities: Mapping[str, Capacity], asked: Amounts) -> tuple[tuple[str, int], ...]:
     """What one allocation of a shared device takes of each of its capacities, where nothing is short."""
-    taken = ((name, capacity.take(asked.get(name))) for name, capacity in capacities.items())
+    taken = ((name, capacity.take(asked.get(capacity.spelling))) for name, capacity in capacities.items())
     return tuple((name, amount) for name, amount in taken if amount is not None)
 
 
@@ -140,16 +154,12 @@ def format_amount(amount: int, like: str = "") -> str:
     return f"{sign}{amount}n" if amount else "0"
 
 
-def read_amounts(bodies: Mapping[str, object], driver: str) -> dict[str, int]:
-    """By qualified name. Raises :class:`dranet.cel.CelError` for what is no quantity, or negative."""
-    amounts: dict[str, int] = {}
-    for name, text in bodies.items():
-        amount = parse_quantity(str(text))
+def read_amounts(bodies: Mapping[str, object]) -> dict[str, int]:
+    """By name, as written. Raises :class:`dranet.cel.CelError` for what is no quantity, or negative."""
+    amounts = {name: parse_quantity(str(text)) for name, text in bodies.items()}
+    for name, amount in amounts.items():
         if amount < 0:
-            raise CelError(f"capacity {name}: {text} is negative")
-        if qualify(name, driver) in amounts:
-            raise CelError(f"capacity {name} is asked for twice, with and without its domain")
-        amounts[qualify(name, driver)] = amount
+            raise CelError(f"capacity {name}: {bodies[name]} is negative")
     return amounts
 
 

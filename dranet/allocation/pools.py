@@ -31,10 +31,10 @@ class Pool:
 
     driver: str
     name: str
-    devices: tuple[Candidate, ...]
-    """In the order of preference."""
-    elsewhere: tuple[Candidate, ...]
-    """In slices that reach the node, but not the node's."""
+    every: tuple[Candidate, ...]
+    """In slices that reach the node, in the order of preference."""
+    elsewhere: frozenset[Candidate]
+    """Those of them that are not the node's."""
     incomplete: str = ""
     """Says why, if the driver has not published all of it (yet)."""
     invalid: str = ""
@@ -43,6 +43,11 @@ class Pool:
     @property
     def id(self) -> PoolId:
         return self.driver, self.name
+
+    @property
+    def devices(self) -> tuple[Candidate, ...]:
+        """The node's, in the order of preference."""
+        return tuple(device for device in self.every if device not in self.elsewhere)
 
     @property
     def defect(self) -> str:
@@ -93,13 +98,12 @@ class PoolSlices:
         reaching = [entry for entry in self.slices if entry.reaches(node)]
         if not reaching:
             return None
-        every = [device for entry in reaching for device in entry.devices]
-        here = tuple(device for device in every if device.reach.reaches(node))
-        elsewhere = tuple(device for device in every if not device.reach.reaches(node))
+        every = tuple(device for entry in reaching for device in entry.devices)
+        elsewhere = frozenset(device for device in every if not device.reach.reaches(node))
         if len(self.slices) != reaching[0].expected:
             incomplete = f"{len(self.slices)} of {reaching[0].expected} slices"
-            return Pool(self.driver, self.name, here, elsewhere, incomplete=incomplete)
-        return Pool(self.driver, self.name, here, elsewhere, invalid=_find_double(every) or self.invalid)
+            return Pool(self.driver, self.name, every, elsewhere, incomplete=incomplete)
+        return Pool(self.driver, self.name, every, elsewhere, invalid=_find_double(every) or self.invalid)
 
 
 @dataclass(slots=True)
@@ -124,7 +128,7 @@ class Inventory:
 
 
 def _needs_binding(pool: Pool) -> bool:
-    return any("bindingConditions" in device.binding for device in (*pool.devices, *pool.elsewhere))
+    return any("bindingConditions" in device.binding for device in pool.every)
 
 
 def _read_pool(key: PoolId, bodies: Sequence[JsonObject], rules: Sequence[TaintRule]) -> PoolSlices:

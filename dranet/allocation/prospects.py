@@ -194,7 +194,7 @@ class Prospects:
 
     def _judge(self, slot: Slot, alternative: Alternative) -> _Option:
         """Requests of one pod are often alike but for their constraints: those come last."""
-        asked = repr((alternative.tolerations, alternative.capacity))
+        asked = repr((alternative.tolerations, alternative.asked))
         key = alternative.expressions, alternative.admin_access, asked
         if key not in self._judged:
             removals = self._removals(slot, alternative, self._ground.usable)

@@ -7,7 +7,7 @@ about, as for a real scheduler: an alternative that is never reached does no har
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from dranet.allocation.capacity import Amounts, read_amounts
@@ -63,25 +63,10 @@ class Alternative:
     """``None`` asks for all devices."""
     admin_access: bool
     tolerations: tuple[JsonObject, ...]
-    capacity: Mapping[str, object]
-    """What is asked of capacities, as written."""
+    asked: Amounts
+    """What is asked of capacities, by the names that the claim writes."""
     constraints: tuple[Constraint, ...]
     """Those of the claim that cover it."""
-    _asked: dict[str, Amounts] = field(default_factory=dict)
-
-    def asked_of(self, driver: str) -> Amounts:
-        """Amounts by qualified name, for a device of this driver.
-
-        Raises:
-            AllocationError: an amount that is none, or one capacity under both of its names.
-        """
-        if driver not in self._asked:
-            try:
-                self._asked[driver] = read_amounts(self.capacity, driver)
-            except CelError as error:
-                what = f"request {self.name}: {error.message}"
-                raise AllocationError(what, Cause.CAPACITY_INVALID, request=self.name) from error
-        return self._asked[driver]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +90,8 @@ def parse_claim(claim: JsonObject, classes: Mapping[str, JsonObject]) -> ClaimVi
     """One claim with the DeviceClasses by name.
 
     Raises:
-        AllocationError: a class that does not exist, or a feature that is not modelled here.
+        AllocationError: a class that does not exist, an amount that is none, or a feature that is not
+            modelled here.
     """
     metadata, devices = claim["metadata"], claim["spec"].get("devices") or {}
     label = f"{metadata.get('namespace', '')}/{metadata['name']}"
@@ -148,8 +134,6 @@ def _parse_alternative(name: str, body: JsonObject, context: _Context, known: fr
         raise AllocationError(what, Cause.CLASS_MISSING, claim=claim, request=name)
     of_class = context.classes[class_name].get("spec") or {}
     _refuse_unknown(of_class, _KNOWN_OF_CLASS, f"DeviceClass {class_name}", claim)
-    capacity = body.get("capacity") or {}
-    _refuse_unknown(capacity, frozenset({"requests"}), f"{where}: capacity", claim)
     selectors = (
         *_parse_selectors(of_class, class_name, name, claim),
         *_parse_selectors(body, "", name, claim),
@@ -163,9 +147,18 @@ def _parse_alternative(name: str, body: JsonObject, context: _Context, known: fr
         count=_parse_count(body, where, claim),
         admin_access=bool(body.get("adminAccess")),
         tolerations=tuple(body.get("tolerations") or ()),
-        capacity=capacity.get("requests") or {},
+        asked=_parse_asked(body.get("capacity") or {}, where, claim),
         constraints=tuple(c for c in context.constraints if c.covers(name)),
     )
+
+
+def _parse_asked(capacity: JsonObject, where: str, claim: str) -> Amounts:
+    _refuse_unknown(capacity, frozenset({"requests"}), f"{where}: capacity", claim)
+    try:
+        return read_amounts(capacity.get("requests") or {})
+    except CelError as error:
+        what = f"claim {claim}: {where}: {error.message}"
+        raise AllocationError(what, Cause.CAPACITY_INVALID, claim=claim) from error
 
 
 def _parse_count(body: JsonObject, where: str, claim: str) -> int | None:

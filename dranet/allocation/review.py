@@ -37,7 +37,8 @@ def summarize(outcome: Outcome) -> str:
     reasons = [(option.alternative.name, _count_reasons(option)) for option in options]
     told = [f"{name}: {why}" if len(options) > 1 else why for name, why in reasons if why]
     told += [f"pool {pool} is {pool.defect}" for pool in outcome.pools if pool.defect]
-    why = "; ".join(told) or f"only {len(outcome.ground.usable)} devices are published for this node"
+    published = sum(len(pool.devices) for pool in outcome.pools)
+    why = "; ".join(told) or f"only {published} devices are published for this node"
     return f"claim {slot.claim.label}: request {slot.request.name} cannot be satisfied: {why}"
 
 
@@ -90,10 +91,12 @@ class _Review:
 
     def _of_pool(self, pool: Pool, reasons: dict[Candidate, Removed | None]) -> Iterator[Removed | None]:
         why = Removal.POOL_INCOMPLETE if pool.incomplete else Removal.POOL_INVALID
-        for candidate in pool.devices:
-            yield Removed(candidate, why, pool.defect) if pool.defect else reasons[candidate]
-        for candidate in pool.elsewhere:
-            yield Removed(candidate, Removal.NOT_ON_NODE)
+        for candidate in pool.every:
+            reason = None if pool.defect else reasons[candidate]
+            if candidate in pool.elsewhere and not (reason and reason.error):
+                yield Removed(candidate, Removal.NOT_ON_NODE)
+            else:
+                yield Removed(candidate, why, pool.defect) if pool.defect else reason
 
     def _find(self, option: Alternative, candidate: Candidate) -> Removed | None:
         if not self._state.has_room(self._slot, 1):
@@ -111,12 +114,16 @@ class _Review:
             case Removal.CLASS_SELECTOR | Removal.REQUEST_SELECTOR:
                 selector = self._ground.verdicts.of(option, candidate).selector
                 return Removed(candidate, removal, str(selector), selector=selector)
+            case Removal.NOT_ON_NODE:
+                return Removed(candidate, removal)
             case Removal.IN_USE:
                 return Removed(
                     candidate, removal, ", ".join(self._ground.in_use.holders.get(candidate.id, ()))
                 )
             case Removal.TAKEN:
-                return Removed(candidate, removal, ", ".join(_name(pick) for pick in self._takers(candidate)))
+                return self._describe_taken(candidate)
+            case Removal.CAPACITY if self._was_of_all(option, candidate):
+                return self._describe_taken(candidate)
             case Removal.CAPACITY:
                 return Removed(candidate, removal, str(self._state.find_shortage(option, candidate)))
             case Removal.COUNTERS:
@@ -134,8 +141,13 @@ class _Review:
         against = constraint.conflicts(candidate, others)
         return Removed(candidate, Removal.CONSTRAINT, str(constraint), constraint=constraint, against=against)
 
-    def _takers(self, candidate: Candidate) -> Iterator[Pick]:
-        return (pick for pick in self._state.picks if pick.candidate is candidate)
+    def _describe_taken(self, candidate: Candidate) -> Removed:
+        takers = (_name(pick) for pick in self._state.picks if pick.candidate is candidate)
+        return Removed(candidate, Removal.TAKEN, ", ".join(takers))
+
+    def _was_of_all(self, option: Alternative, candidate: Candidate) -> bool:
+        """Among "all devices", which are those with room before this run: it is missed, not left out."""
+        return option.count is None and self._ground.shortage(option, candidate, {}) is None
 
 
 def _name(pick: Pick) -> str:

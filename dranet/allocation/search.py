@@ -63,10 +63,8 @@ class Search:
                 what = f"request {option.name} asks for all devices: pool {pool} is {pool.defect}"
                 raise AllocationError(what, cause, request=option.name)
         for candidate in self._ground.usable:
-            verdict = self._ground.verdicts.of(option, candidate)
-            if verdict.error:
-                raise verdict.error
-            if verdict.matches and not self._ground.shortage(option, candidate, {}):
+            unwanted = self._ground.find_unwanted(option, candidate)
+            if unwanted is None and not self._ground.shortage(option, candidate, {}):
                 yield candidate
 
     def _check_size(self, claim: ClaimView) -> None:

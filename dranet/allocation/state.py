@@ -34,13 +34,32 @@ class Ground:
     in_use: InUse
     verdicts: Verdicts
     usable: tuple[Candidate, ...] = field(init=False)
-    """Devices of pools without a defect, by place."""
+    """Devices of pools without a defect, by place; those of other nodes among them, because selectors are
+    asked about them, too."""
     places: Mapping[Candidate, int] = field(init=False)
+    _elsewhere: frozenset[Candidate] = field(init=False)
 
     def __post_init__(self) -> None:
-        usable = tuple(device for pool in self.pools if not pool.defect for device in pool.devices)
+        usable = tuple(device for pool in self.pools if not pool.defect for device in pool.every)
         object.__setattr__(self, "usable", usable)
         object.__setattr__(self, "places", {device: place for place, device in enumerate(usable)})
+        elsewhere = frozenset[Candidate]().union(*(pool.elsewhere for pool in self.pools))
+        object.__setattr__(self, "_elsewhere", elsewhere)
+
+    def find_unwanted(self, alternative: Alternative, candidate: Candidate) -> Removal | None:
+        """What speaks against the device whoever has it: a selector, or the node.
+
+        Raises:
+            AllocationError: a selector fails on it, or nobody can tell.
+        """
+        verdict = self.verdicts.of(alternative, candidate)
+        if candidate in self._elsewhere and verdict.selector is None:
+            return Removal.NOT_ON_NODE
+        if verdict.error:
+            raise verdict.error
+        if verdict.selector is None:
+            return None
+        return Removal.CLASS_SELECTOR if verdict.selector.of_class else Removal.REQUEST_SELECTOR
 
     def is_free(self, alternative: Alternative, candidate: Candidate) -> bool:
         """Whether no other claim has it; who asks for admin access does not mind."""
@@ -48,13 +67,13 @@ class Ground:
 
     def shortage(self, alternative: Alternative, candidate: Candidate, also: Amounts) -> Shortage | None:
         """What is too little of its capacity, when this run has taken ``also``."""
-        asked = alternative.asked_of(candidate.driver)
-        if not asked and not (candidate.shared and candidate.capacity):
+        asked, counted = alternative.asked, candidate.shared or candidate.id in self.in_use.shares
+        if not asked and not (counted and candidate.capacity):
             return None
         used = self.in_use.shares.get(candidate.id, _NOTHING)
         if also:
             used = dict(Counter(used) + Counter(also))
-        return find_shortage(candidate.capacity, asked, used, shared=candidate.shared)
+        return find_shortage(candidate.capacity, asked, used, counted=counted)
 
 
 @dataclass(slots=True)
@@ -82,7 +101,7 @@ class State:
         if self._takes_counters(candidate):
             self.counters.setdefault(candidate.pool, Counter()).update(dict(candidate.counters))
         if candidate.shared:
-            consumed = consume(candidate.capacity, alternative.asked_of(candidate.driver))
+            consumed = consume(candidate.capacity, alternative.asked)
             stack = self.used.setdefault(candidate, [])
             stack.append(dict(Counter(stack[-1] if stack else _NOTHING) + Counter(dict(consumed))))
         else:
@@ -126,11 +145,8 @@ class State:
         if not self.ground.is_free(alternative, candidate):
             return Removal.IN_USE
         if not of_all:
-            verdict = self.ground.verdicts.of(alternative, candidate)
-            if verdict.error:
-                raise verdict.error
-            if verdict.selector:
-                return Removal.CLASS_SELECTOR if verdict.selector.of_class else Removal.REQUEST_SELECTOR
+            if unwanted := self.ground.find_unwanted(alternative, candidate):
+                return unwanted
             if self.find_shortage(alternative, candidate):
                 return Removal.CAPACITY
         if self.find_counter_shortage(candidate):

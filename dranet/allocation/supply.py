@@ -65,9 +65,7 @@ def find_least(alternative: Alternative, devices: Iterable[Candidate]) -> Volume
 def _taken(alternative: Alternative, device: Candidate) -> Volumes:
     """A shared device may have taken its counters already."""
     if device.shared:
-        return {
-            (name,): amount for name, amount in consume(device.capacity, alternative.asked_of(device.driver))
-        }
+        return {(name,): amount for name, amount in consume(device.capacity, alternative.asked)}
     taken: Counter[Resource] = Counter()
     for (_, name), amount in device.counters:
         taken[*device.pool, name] += amount

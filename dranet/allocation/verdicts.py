@@ -57,9 +57,7 @@ class Verdicts:
             return Verdict(selector, _failure(alternative, selector, candidate, error))
         if index >= 0:
             return Verdict(alternative.selectors[index])
-        if candidate.obstacle or alternative.capacity:
-            return _judge_rest(alternative, candidate)
-        return _MATCH
+        return _refuse(alternative, candidate) if candidate.obstacle else _MATCH
 
     def _ask_all(self, alternative: Alternative, candidate: Candidate) -> _Answer:
         for index, selector in enumerate(alternative.selectors):
@@ -91,17 +89,11 @@ class Verdicts:
             return error
 
 
-def _judge_rest(alternative: Alternative, candidate: Candidate) -> Verdict:
-    """Of a device that matches: what nobody can tell of it, or of what is asked."""
-    if candidate.obstacle:
-        what = f"request {alternative.name}: {candidate}: {candidate.obstacle}"
-        cause, device = Cause.NOT_MODELLED, str(candidate)
-        return Verdict(None, AllocationError(what, cause, request=alternative.name, device=device))
-    try:
-        alternative.asked_of(candidate.driver)
-    except AllocationError as error:
-        return Verdict(None, error)
-    return _MATCH
+def _refuse(alternative: Alternative, candidate: Candidate) -> Verdict:
+    """Of a device that matches and that nobody can judge."""
+    what = f"request {alternative.name}: {candidate}: {candidate.obstacle}"
+    cause, device = Cause.NOT_MODELLED, str(candidate)
+    return Verdict(None, AllocationError(what, cause, request=alternative.name, device=device))
 
 
 def _convert(candidate: Candidate) -> DeviceValues | CelError:

@@ -27,6 +27,7 @@ from dranet.cli.objects import (
     capture_slices,
     fetch_live,
     load_files,
+    names_cluster,
 )
 from dranet.cli.run import read_settings
 from dranet.cli.screen import find_screen, never_fail_to_print, print_document
@@ -34,9 +35,9 @@ from dranet.errors import SettingsError
 
 _DESCRIPTION = """\
 Say why a ResourceClaim, or all claims of a pod together, can or cannot be
-allocated: for each node how many devices every class, selector, claim, taint and
-constraint takes away, and what comes nearest. Asks the cluster, or reads files
-and needs none. Changes nothing.
+allocated: for each node how many devices every class, selector, claim, taint
+and constraint takes away, and what comes nearest. Asks the cluster, or reads
+files and needs none. Changes nothing.
 """
 
 _EPILOG = """\
@@ -59,8 +60,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="why a claim or a pod gets its devices or not",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        usage="%(prog)s claim|pod NAME [-n NAMESPACE] [-f FILE ...] [--facts CAPTURE ...] [--node NODE] "
-        "[-o text|json] [settings]",
+        usage="%(prog)s claim|pod NAME [-n NAMESPACE] [-f FILE ...]\n"
+        "                      [--facts CAPTURE ...] [--node NODE] [-a] [-o text|json]\n"
+        "                      [--kubeconfig FILE] [settings]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kind", choices=("claim", "pod"), metavar="claim|pod", help="what to explain")
@@ -113,7 +115,7 @@ def _read(options: argparse.Namespace) -> ClusterObjects:
     """
     captured = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
     given = load_files(options.file) if options.file else ClusterObjects()
-    if options.kubeconfig or options.context or not (options.file or options.facts):
+    if names_cluster(options) or not (options.file or options.facts):
         given = fetch_live(options) | given
     return captured | given
 

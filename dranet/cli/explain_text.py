@@ -17,14 +17,13 @@ from dranet.allocation.explain.story import (
 )
 from dranet.allocation.outcome import Ending, Removal
 from dranet.allocation.taints import DeviceId
-from dranet.cli.screen import CONTINUED, Screen, format_table, printable
+from dranet.cli.screen import CONTINUED, PROSE, Screen, format_table, printable
 
 GROUPS_SHOWN = 3
 _NODES_SHOWN = 4
 _NAMES_SHOWN = 4
 _ROWS_SHOWN = 10
 _COLUMNS_WITH_NAMES = 3
-_WIDEST = 110
 
 _STEPS = {
     Removal.POOL_INCOMPLETE: "in a pool whose slices are not all there yet",
@@ -41,7 +40,7 @@ _STEPS = {
 
 def render(explanation: Explanation, screen: Screen, *, shows_all: bool = False) -> Iterator[str]:
     """All lines of the answer."""
-    width = min(screen.columns or _WIDEST, _WIDEST)
+    width = min(screen.columns or PROSE, PROSE)
     yield from map(screen.bold, _wrap(f"{_title(explanation)}: {explanation.headline}", width))
     if explanation.mend:
         yield from _wrap(explanation.mend, width, "do: ")

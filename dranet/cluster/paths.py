@@ -15,6 +15,7 @@ NODES = f"{_CORE}/nodes"
 NAMESPACES = f"{_CORE}/namespaces"
 RESOURCE_SLICES = f"{_RESOURCE}/resourceslices"
 DEVICE_CLASSES = f"{_RESOURCE}/deviceclasses"
+DEVICE_TAINT_RULES = f"{_RESOURCE}/devicetaintrules"
 
 
 def _namespaced(base: str, plural: str, namespace: str) -> str:

@@ -40,6 +40,8 @@ class Entry:
 class Device:
     id: Id
     body: Json
+    here: bool = True
+    """It reaches the node, not only its slice does."""
 
     def attribute(self, name: str) -> set[tuple[str, Any]] | None:
         attributes = self.body.get("attributes", {})
@@ -51,7 +53,8 @@ class Device:
         return {(kind.removesuffix("s"), item) for item in (content if kind.endswith("s") else [content])}
 
     def capacities(self) -> dict[str, Json]:
-        return {_full(name, self.id[0]): value for name, value in self.body.get("capacity", {}).items()}
+        found: dict[str, Json] = self.body.get("capacity", {})
+        return found
 
     @property
     def shared(self) -> bool:
@@ -76,7 +79,7 @@ class World:
     node: str
     predicates: Predicates
     pools: list[tuple[str, list[Device]]] = field(init=False)
-    """``ok``, ``incomplete`` or ``invalid``, and what is here."""
+    """``ok``, ``incomplete`` or ``invalid``, and what is in slices that reach the node."""
     everywhere: list[Device] = field(init=False)
     totals: dict[tuple[str, str, str, str], int] = field(init=False)
 
@@ -108,10 +111,9 @@ class World:
         incomplete = len(current) != near[0]["spec"]["pool"]["resourceSliceCount"]
         state = "incomplete" if incomplete else "invalid" if invalid else "ok"
         usable = [
-            Device((*key, d["name"]), d)
+            Device((*key, d["name"]), d, not s["spec"].get("perDeviceNodeSelection") or self._selects(d))
             for s in near
             for d in s["spec"].get("devices", ())
-            if not s["spec"].get("perDeviceNodeSelection") or self._selects(d)
         ]
         late = state == "ok" and any(
             d.get("bindingConditions") for s in near for d in s["spec"].get("devices", ())
@@ -144,7 +146,7 @@ class World:
         return [
             (
                 (r["driver"], r["pool"], r["device"]),
-                {_full(n, r["driver"]): int(v) for n, v in r.get("consumedCapacity", {}).items()},
+                {n: int(v) for n, v in r.get("consumedCapacity", {}).items()},
             )
             for r in self.results()
             if "shareID" in r
@@ -161,10 +163,6 @@ class World:
             if wanted is not None and all(w in (None, h) for w, h in zip(wanted, device.id, strict=True)):
                 added.append(rule["spec"]["taint"])
         return [*device.body.get("taints", ()), *added]
-
-
-def _full(name: str, driver: str) -> str:
-    return name if "/" in name else f"{driver}/{name}"
 
 
 # --- every rule, of a whole list -----------------------------------------------------------------------
@@ -204,13 +202,13 @@ def counters_suffice(world: World, entries: Sequence[Entry]) -> bool:
 def taints_are_tolerated(world: World, entries: Sequence[Entry]) -> bool:
     for entry in entries:
         for taint in world.taints(entry.device):
-            tolerated = any(_tolerates(t, taint) for t in entry.option.get("tolerations", ()))
+            tolerated = any(tolerates(t, taint) for t in entry.option.get("tolerations", ()))
             if taint["effect"] in ("NoSchedule", "NoExecute") and not tolerated:
                 return False
     return True
 
 
-def _tolerates(toleration: Json, taint: Json) -> bool:
+def tolerates(toleration: Json, taint: Json) -> bool:
     same_effect = toleration.get("effect", "") in ("", taint["effect"])
     same_key = toleration.get("key", "") in ("", taint["key"])
     exists = toleration.get("operator") == "Exists"
@@ -249,7 +247,8 @@ def capacity_suffices(world: World, entries: Sequence[Entry]) -> bool:
             return False
         for name, capacity in device.capacities().items():
             amount = take(capacity, asked.get(name))
-            if amount is None or (name in asked and amount > int(capacity["value"])):
+            gone = sum(share.get(name, 0) for share in world.shares(device))
+            if amount is None or gone + amount > int(capacity["value"]):
                 return False
     for device in {entry.device.id: entry.device for entry in entries if entry.device.shared}.values():
         for name, capacity in device.capacities().items():
@@ -262,7 +261,7 @@ def capacity_suffices(world: World, entries: Sequence[Entry]) -> bool:
 
 def _asked(entry: Entry) -> dict[str, int]:
     requests = entry.option.get("capacity", {}).get("requests", {})
-    return {_full(name, entry.device.id[0]): int(amount) for name, amount in requests.items()}
+    return {name: int(amount) for name, amount in requests.items()}
 
 
 def take(capacity: Json, asked: int | None) -> int | None:
@@ -368,6 +367,7 @@ class BruteForce:
         return [device for state, devices in self.world.pools if state == "ok" for device in devices]
 
     def _matches(self, option: Json, device: Device) -> bool:
+        """The node is looked at after all selectors."""
         of_class = self.world.classes[option["deviceClassName"]].get("spec", {}).get("selectors", ())
         for selector in (*of_class, *option.get("selectors", ())):
             try:
@@ -375,7 +375,7 @@ class BruteForce:
                     return False
             except KeyError as error:
                 raise Broken("SELECTOR_FAILED") from error
-        return True
+        return device.here
 
     def _keeps_every_rule(self, entries: Sequence[Entry]) -> bool:
         return (

@@ -27,6 +27,7 @@ RULES: dict[str, str] = {
     "pool.order.binding": "pools with binding conditions come after those without",
     "pool.order.slices": "slices of a pool are read by name, devices as they are listed",
     "pool.device-selection": "with a selection of its own a device is only there for its nodes",
+    "pool.device-selection.last": "which is asked last, so that selectors see devices of other nodes, too",
     # requests
     "request.order": "claims and requests are satisfied in the order given, all or none",
     "request.backtracking": "an earlier choice is taken back if a later request cannot be satisfied with it",
@@ -66,13 +67,14 @@ RULES: dict[str, str] = {
     "counter.shared": "a shared device takes its counters once",
     # capacity
     "capacity.filter": "a capacity that is asked for must be there and enough, for one user as well",
+    "capacity.names": "names of capacities are compared as they are written, with or without a domain",
     "capacity.sum": "what claims have, this run has and the request takes must fit together",
     "capacity.default": "what is not asked for takes the policy's default, else all; a zero default is legal",
     "capacity.range": "an amount is raised to min, rounded up to a step, refused over max",
     "capacity.values": "an amount becomes the next valid value, or is refused",
     "capacity.share": "a shared device comes with a share id and what was taken of every capacity",
     "capacity.exclusive": "a device of one user has neither",
-    "capacity.flag-changed": "a device that was given as a whole stays so, whatever its slice says now",
+    "capacity.flag-changed": "what was given, whole or in shares, stays so, whatever the slice says now",
     # result
     "result.node": "a device of one node, or that binds to one, pins the claim to it",
     "result.selector": "else the requirements of the node selectors are merged; none means anywhere",

@@ -120,13 +120,9 @@ def test_every_share_says_what_it_takes(situation: dict[str, Any]) -> None:
     (_, entries) = by_brute_force(situation).run()
 
     for result, entry in zip(results, entries, strict=True):
-        asked = {
-            n if "/" in n else f"{entry.device.id[0]}/{n}": int(v)
-            for n, v in entry.option.get("capacity", {}).get("requests", {}).items()
-        }
+        asked = {n: int(v) for n, v in entry.option.get("capacity", {}).get("requests", {}).items()}
         amounts = {
-            name.partition("/")[2]: str(take(capacity, asked.get(name)))
-            for name, capacity in entry.device.capacities().items()
+            name: str(take(capacity, asked.get(name))) for name, capacity in entry.device.capacities().items()
         }
         assert ("shareID" in result) is entry.device.shared
         assert result.get("consumedCapacity", {}) == (amounts if entry.device.shared else {})
@@ -137,7 +133,7 @@ def test_every_share_says_what_it_takes(situation: dict[str, Any]) -> None:
 def test_every_device_has_a_reason_or_is_had_or_spare(situation: dict[str, Any]) -> None:
     """And what the search could not get past has too few devices in each alternative."""
     _, outcome = play(situation)
-    devices = sorted(c.id for pool in outcome.pools for c in (*pool.devices, *pool.elsewhere))
+    devices = sorted(c.id for pool in outcome.pools for c in pool.every)
 
     for slot in review(outcome):
         for option in slot.alternatives:

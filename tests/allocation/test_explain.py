@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -12,13 +13,19 @@ from dranet.allocation.allocator import ClusterDevices
 from dranet.allocation.explain.explain import World, explain
 from dranet.allocation.explain.explanation import Explanation, Verdict
 from dranet.allocation.explain.misses import Miss
-from dranet.allocation.explain.obstacles import Case, InUseBy
+from dranet.allocation.explain.obstacles import Case, InUseBy, Together
 from dranet.allocation.explain.story import NodeStory, Note, RequestStory, Step
 from dranet.allocation.explain.subject import Subject, WantedClaim, with_label
 from dranet.allocation.nodes import Node
 from dranet.allocation.outcome import Removal
 from tests.allocation import worlds
-from tests.allocation.brute_force import BruteForce
+from tests.allocation.brute_force import (
+    BruteForce,
+    Entry,
+    capacity_suffices,
+    counters_suffice,
+    tolerates,
+)
 from tests.allocation.brute_force import World as BruteWorld
 from tests.allocation.test_against_brute_force import THOROUGH, by_brute_force, situations
 
@@ -82,7 +89,8 @@ def test_a_near_miss_can_really_be_had_without_its_obstacle(situation: Json) -> 
 
 def play_without(miss: Miss, situation: Json) -> tuple[Any, ...]:
     """By brute force, from raw objects in which the obstacle is not there."""
-    taken = set(miss.obstacle.devices) if isinstance(miss.obstacle, InUseBy) else set()
+    obstacles = miss.obstacle.obstacles if isinstance(miss.obstacle, Together) else (miss.obstacle,)
+    taken = {device for o in obstacles if isinstance(o, InUseBy) for device in o.devices}
     allocated = [_without_results(claim, taken) for claim in situation["allocated"]]
     cluster = ClusterDevices(situation["slices"], worlds.CLASSES, taint_rules=situation["rules"])
     claims = tuple(with_label(claim) for claim in situation["claims"])
@@ -128,10 +136,22 @@ class Facts:
             case Removal.FAILED:
                 return self.fails(request, note)
             case Removal.CAPACITY:
-                return "capacity" in self.body(note) or "capacity" in self.option(request)
+                return not capacity_suffices(self.brute.world, self.beside(request, note))
             case Removal.COUNTERS:
-                return "consumesCounters" in self.body(note)
+                return not counters_suffice(self.brute.world, self.beside(request, note))
         return step.removal is not Removal.NOT_ON_NODE
+
+    @cached_property
+    def brute(self) -> BruteForce:
+        return by_brute_force(self.situation)
+
+    def beside(self, request: RequestStory, note: Note) -> list[Entry]:
+        """The device, and all that may have been chosen before it."""
+        requests = {(r.claim, r.name): r for r in self.story.requests}
+        devices = {d.id: d for _, found in self.brute.world.pools for d in found}
+        chosen = [(requests[given.claim, given.request], given.id) for given in self.story.given]
+        chosen += [(request, device) for device in (*request.left, note.id)]
+        return [Entry(0, r.name, self.option(r), devices[device]) for r, device in chosen]
 
     def body(self, note: Note) -> Json:
         """Of the newest generation that has it."""
@@ -161,11 +181,11 @@ class Facts:
 
     def is_tainted(self, request: RequestStory, step: Step, note: Note) -> bool:
         assert step.taint is not None
-        own = [(t["key"], t["effect"]) for t in self.body(note).get("taints", ())]
-        added = [(r["spec"]["taint"]["key"], r["spec"]["taint"]["effect"]) for r in self.situation["rules"]]
-        keys = {t.get("key", "") for t in self.option(request).get("tolerations", ())}
-        known = (step.taint.key, step.taint.effect) in (*own, *added)
-        return known and step.taint.effect != "None" and not keys & {"", step.taint.key}
+        told = {"key": step.taint.key, "value": step.taint.value, "effect": step.taint.effect}
+        added = [rule["spec"]["taint"] for rule in self.situation["rules"]]
+        known = told in [{"value": "", **taint} for taint in (*self.body(note).get("taints", ()), *added)]
+        tolerated = any(tolerates(t, told) for t in self.option(request).get("tolerations", ()))
+        return known and told["effect"] != "None" and not tolerated
 
     def breaks(self, request: RequestStory, step: Step, note: Note) -> bool:
         """The device lacks the attribute, or some device chosen before has another (or the same) value."""

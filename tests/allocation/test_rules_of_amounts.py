@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.allocation.allocator import Ending, read_devices_in_use
+from dranet.allocation.allocator import AllocationError, Ending, read_devices_in_use, summarize
 from tests.allocation.documented import shows
 from tests.allocation.objects import (
     attempt,
@@ -93,8 +93,24 @@ def test_a_device_of_one_user_must_have_what_is_asked_and_is_given_whole() -> No
     (result,) = results(claim(asking("40G")), slices=slices)
 
     assert (result["device"], "shareID" in result, "consumedCapacity" in result) == ("fast", False, False)
-    assert run(claim(asking("40G", capacity="dra.net/bw")), slices=slices) == [[("nic", "fast")]]
     assert attempt(claim(asking("40G", capacity="a.dev/bw")), slices=slices).ending is Ending.UNSATISFIED
+
+
+@shows("capacity.names")
+@pytest.mark.parametrize(("published", "asked"), [("bw", "dra.net/bw"), ("dra.net/bw", "bw")])
+def test_a_capacity_is_asked_for_as_its_driver_spells_it(published: str, asked: str) -> None:
+    device = shared("a", {published: "100G"})
+    outcome = attempt(claim(asking("40G", capacity=asked)), slices=[slice_of(device)])
+
+    assert run(claim(asking("40G", capacity=published)), slices=[slice_of(device)]) == [[("nic", "a")]]
+    assert outcome.ending is Ending.UNSATISFIED
+    assert f"it has no capacity {asked}, but {published}" in summarize(outcome)
+
+
+@pytest.mark.parametrize("amount", ["much", "-1"])
+def test_an_amount_that_is_none_is_refused_at_once(amount: str) -> None:
+    with pytest.raises(AllocationError, match="request nic: .*" + amount):
+        attempt(claim(asking(amount)), slices=[])
 
 
 @shows("capacity.sum")
@@ -168,4 +184,16 @@ def test_a_device_that_was_given_whole_stays_so() -> None:
 
     assert (
         attempt(claim(request()), slices=[slice_of(shared("a"))], in_use=in_use).ending is Ending.UNSATISFIED
+    )
+
+
+@shows("capacity.flag-changed")
+def test_a_device_that_has_shares_out_is_not_given_whole() -> None:
+    whole = {**device("a"), "capacity": {"bw": {"value": "100G"}}}
+    in_use = read_devices_in_use([holder(share("a", bw="1G"))])
+    outcome = attempt(claim(request()), slices=[slice_of(whole)], in_use=in_use)
+
+    assert (outcome.ending, attempt(claim(request()), slices=[slice_of(whole)]).ending) == (
+        Ending.UNSATISFIED,
+        Ending.ALLOCATED,
     )

@@ -6,9 +6,20 @@ from typing import Any
 
 import pytest
 
-from dranet.allocation.allocator import Cause, Ending
+from dranet.allocation.allocator import Cause, Ending, read_devices_in_use
 from tests.allocation.documented import shows
-from tests.allocation.objects import attempt, claim, counters, device, request, run, slice_of, sub, taker
+from tests.allocation.objects import (
+    attempt,
+    claim,
+    counters,
+    device,
+    holder,
+    request,
+    run,
+    slice_of,
+    sub,
+    taker,
+)
 
 TWO: dict[str, Any] = {"pool": {"resourceSliceCount": 2}}
 
@@ -51,6 +62,20 @@ def test_a_device_with_a_selection_of_its_own_is_there_for_its_nodes() -> None:
 
     assert run(claim(request()), slices=slices) == [[("nic", "near")]]
     assert attempt(claim(request(count=2)), slices=slices).ending is Ending.UNSATISFIED
+
+
+@shows("pool.device-selection.last")
+def test_a_selector_that_fails_on_a_device_of_another_node_breaks_off_as_well() -> None:
+    """Of a slice that reaches this node: selectors are asked before the devices' own nodes are looked at."""
+    here, there = {**device("a", fast=True), "nodeName": "node-1"}, {**device("b"), "nodeName": "node-2"}
+    slices = [slice_of(there, here, perDeviceNodeSelection=True)]
+    careless = 'device.attributes["dra.net"].fast'
+    careful = 'has(device.attributes["dra.net"].fast)'
+
+    assert attempt(claim(request("nic", careless)), slices=slices).ending is Ending.BROKE_OFF
+    assert run(claim(request("nic", careful)), slices=slices) == [[("nic", "a")]]
+    in_use = read_devices_in_use([holder({"device": "b"})])
+    assert run(claim(request("nic", careless)), slices=slices, in_use=in_use) == [[("nic", "a")]]
 
 
 @shows("pool.newest")

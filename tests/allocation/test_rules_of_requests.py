@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dranet.allocation.allocator import AllocationError, Cause, Ending, read_devices_in_use
+from dranet.allocation.allocator import AllocationError, Cause, Ending, read_devices_in_use, review
+from dranet.allocation.outcome import Removal
 from tests.allocation.documented import shows
 from tests.allocation.objects import (
     DRIVER,
@@ -184,6 +185,23 @@ def test_shared_devices_without_room_are_no_part_of_all() -> None:
     )
 
     assert run(claim(request(allocationMode="All")), slices=slices, in_use=in_use) == [[("nic", "free")]]
+
+
+def test_one_of_all_whose_room_an_earlier_request_took_is_missed() -> None:
+    """Those without room before are left out."""
+    slices = [slice_of(shared("full", {"bw": "2"}), shared("free", {"bw": "2"}))]
+    in_use = read_devices_in_use(
+        [holder({"device": "full", "shareID": "x", "consumedCapacity": {"bw": "2"}})]
+    )
+    wanted = claim(request("one"), request("all", allocationMode="All"))
+    outcome = attempt(wanted, slices=slices, in_use=in_use)
+    (option,) = review(outcome)[1].alternatives
+
+    assert (outcome.ending, option.satisfied) == (Ending.UNSATISFIED, False)
+    assert [(r.candidate.id[2], r.removal) for r in option.removed] == [
+        ("full", Removal.CAPACITY),
+        ("free", Removal.TAKEN),
+    ]
 
 
 @shows("request.first-available")

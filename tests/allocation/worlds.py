@@ -38,12 +38,24 @@ _ROOTS = st.one_of(
     st.lists(st.sampled_from(["r0", "r1", "r2"]), min_size=1, max_size=2, unique=True).map(
         lambda roots: {"strings": roots}
     ),
+    st.sampled_from([{"int": 0}, {"ints": [0, 1]}]),
 )
 _TAINTS = st.builds(
-    lambda key, effect: {"key": key, "effect": effect},
+    lambda key, value, effect: {"key": key, **({"value": value} if value else {}), "effect": effect},
     st.sampled_from(["t", "u"]),
+    st.sampled_from(["", "v"]),
     st.sampled_from(["NoSchedule", "NoExecute", "None"]),
 )
+_TOLERATIONS = st.sampled_from(
+    [
+        {"operator": "Exists"},
+        {"operator": "Exists", "key": "t"},
+        {"operator": "Exists", "key": "u", "effect": "NoExecute"},
+        {"operator": "Equal", "key": "t", "value": "v"},
+        {"key": "t"},
+    ]
+)
+_CAPACITIES = st.sampled_from(["bw", "bw", "bw", "a.dev/bw"])
 _POLICIES = st.sampled_from(
     [
         {"default": "1"},
@@ -61,8 +73,8 @@ def rarely(
     return st.integers(1, one_in).flatmap(lambda n: strategy if n == one_in else st.just(otherwise))
 
 
-THEMES = ("everything", "constraints", "counters", "capacity")
-"""Where everything may happen, one rule often hides another: three of four worlds are about one subject."""
+THEMES = ("everything", "constraints", "counters", "capacity", "selection")
+"""Where everything may happen, one rule often hides another: four of five worlds are about one subject."""
 
 
 @st.composite
@@ -79,10 +91,11 @@ def devices(draw: st.DrawFn, name: str, *, failing: bool, theme: str) -> Json:
     if draw(st.integers(0, 3)) == 0 if mixed else theme != "constraints" and draw(st.booleans()):
         body["allowMultipleAllocations"] = True
     if draw(st.integers(0, 2)) == 0 if mixed else theme == "capacity":
-        body["capacity"] = {"bw": {"value": str(draw(st.integers(1, 5)))}}
+        capacity: Json = {"value": str(draw(st.integers(1, 5)))}
         policy = draw(rarely(_POLICIES, one_in=2))
         if policy and body.get("allowMultipleAllocations"):
-            body["capacity"]["bw"]["requestPolicy"] = policy
+            capacity["requestPolicy"] = policy
+        body["capacity"] = {draw(_CAPACITIES): capacity}
     taint = draw(rarely(_TAINTS, one_in=6))
     if taint and mixed:
         body["taints"] = [taint]
@@ -114,7 +127,7 @@ def slices(draw: st.DrawFn, *, failing: bool, theme: str) -> list[Json]:
         pool = {"name": "p", "generation": 2, "resourceSliceCount": expected}
         cut = draw(st.integers(0, len(bodies))) if count == 2 else len(bodies)
         for index, part in enumerate((bodies[:cut], bodies[cut:])[:count]):
-            made.append(_slice(driver, pool, index, part, draw(_reach(part))))
+            made.append(_slice(driver, pool, index, part, draw(_reach(part, theme))))
         if consumes:
             counters = {n: {"value": str(draw(st.integers(0 if mixed else 2, 6)))} for n in ("m", "n")}
             reach = {"nodeName": NODE}
@@ -128,7 +141,7 @@ def slices(draw: st.DrawFn, *, failing: bool, theme: str) -> list[Json]:
     return draw(st.permutations(made))
 
 
-def _reach(part: list[Json]) -> st.SearchStrategy[Json]:
+def _reach(part: list[Json], theme: str) -> st.SearchStrategy[Json]:
     """How a slice says where it reaches; with ``perDeviceNodeSelection`` its devices say it."""
     everywhere = st.sampled_from([{"nodeName": NODE}, {"allNodes": True}])
     near = rarely(st.just({"nodeName": "node-2"}), {"nodeName": NODE}, one_in=8)
@@ -141,7 +154,8 @@ def _reach(part: list[Json]) -> st.SearchStrategy[Json]:
     own_node: Json = {"nodeName": NODE}
     choice = st.sampled_from([own_node, {"nodeName": "node-2"}, {"allNodes": True}])
     own = st.lists(choice, min_size=len(part), max_size=len(part)).map(each)
-    return st.integers(0, 9).flatmap(lambda n: own if n == 9 and part else near if n == 8 else everywhere)
+    least = 3 if theme == "selection" else 9
+    return st.integers(0, 9).flatmap(lambda n: own if n >= least and part else near if n == 2 else everywhere)
 
 
 def _slice(driver: str, pool: Json, index: int, part: list[Json], reach: Json) -> Json:
@@ -162,7 +176,7 @@ def allocated(draw: st.DrawFn, published: list[Json]) -> list[Json]:
             if shared != (draw(st.integers(0, 9)) == 0):
                 result["shareID"] = "12345678-0000-4000-8000-000000000000"
                 if "capacity" in body:
-                    result["consumedCapacity"] = {"bw": str(draw(st.integers(0, 3)))}
+                    result["consumedCapacity"] = {n: str(draw(st.integers(0, 3))) for n in body["capacity"]}
             if draw(st.integers(0, 5)) == 0:
                 result["adminAccess"] = True
             results.append(result)
@@ -175,7 +189,8 @@ def options(draw: st.DrawFn, *, failing: bool, top: bool, theme: str) -> Json:
     mixed = theme == "everything"
     body: Json = {"deviceClassName": draw(st.sampled_from(["any", "any", "a-only"]))}
     expressions = [e for e in PREDICATES if failing or e != _FAILING]
-    chosen = draw(rarely(st.sampled_from(expressions), one_in=2 if mixed else 5))
+    one_in = {"everything": 2, "selection": 1}.get(theme, 5)
+    chosen = draw(rarely(st.sampled_from(expressions), one_in=one_in))
     if chosen:
         body["selectors"] = [{"cel": {"expression": chosen}}]
     mode = draw(st.integers(0, 9))
@@ -184,11 +199,9 @@ def options(draw: st.DrawFn, *, failing: bool, top: bool, theme: str) -> Json:
     elif mode > 6:
         body["count"] = draw(st.integers(2, 3))
     if draw(st.integers(0, 4)) == 0 if mixed else theme == "capacity" and draw(st.integers(0, 3)):
-        name = draw(st.sampled_from(["bw", "a.dev/bw"]))
-        body["capacity"] = {"requests": {name: str(draw(st.integers(0, 4)))}}
+        body["capacity"] = {"requests": {draw(_CAPACITIES): str(draw(st.integers(0, 4)))}}
     if draw(st.integers(0, 3)) == 0:
-        key = draw(st.sampled_from(["", "t", "u"]))
-        body["tolerations"] = [{"operator": "Exists", **({"key": key} if key else {})}]
+        body["tolerations"] = [draw(_TOLERATIONS)]
     if top and draw(st.integers(0, 7 if mixed else 15)) == 0:
         body["adminAccess"] = True
     return body

@@ -20,9 +20,11 @@ from dranet.allocation.explain.explain import World, explain
 from dranet.allocation.explain.explanation import Verdict
 from dranet.allocation.explain.subject import claim_subject
 from dranet.cli.main import main
+from dranet.cli.objects import capture_slices
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
+from dranet.settings import Settings
 from dranet.testbed.apiserver.server import ApiServer
 
 Json = dict[str, Any]
@@ -59,6 +61,11 @@ def explained(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     return run
 
 
+def unwrapped(out: str) -> str:
+    """Wherever its lines end."""
+    return " ".join(out.split())
+
+
 def read_objects() -> list[Json]:
     """Those of the folder, to be changed."""
     return [body for file in sorted(CLUSTER.iterdir()) for body in yaml.safe_load_all(file.read_text())]
@@ -89,6 +96,33 @@ def test_a_claim_that_is_allocated_says_what_it_has_and_for_whom(explained: Expl
     assert code == 0
     assert "claim team-b/rank-2: it is allocated, and reserved for pod rank-2" in out
     assert "gpu      gpu-0000-52-00-0  dgx-00  dra.net" in out
+
+
+def test_a_device_that_is_tainted_and_in_use_is_told_as_tainted(explained: Explain, tmp_path: Path) -> None:
+    """A node is drained while others run on it: to wait for them would help nobody."""
+    objects = [*read_objects(), TAINT_RULE, *yaml.safe_load_all(IN_USE.read_text())]
+    code, out = explained("claim", "pair", "-f", write(tmp_path, objects), "--facts", DGX)
+    text = " ".join(out.split())
+
+    assert code == 1
+    assert "but all 8 that match are tainted (example.com/service:NoSchedule of the DeviceTaintRule" in text
+    assert "in use by" not in text
+
+
+def test_what_two_things_keep_away_together_is_a_near_miss_of_both(
+    explained: Explain, tmp_path: Path
+) -> None:
+    objects = [*read_objects(), TAINT_RULE, *yaml.safe_load_all(IN_USE.read_text())]
+    holder = copy.deepcopy(find(objects, "ResourceClaim", "rank-2"))
+    holder["metadata"]["name"] = "hog"
+    names = [device["name"] for body in read_slices()[:1] for device in body["spec"]["devices"]]
+    holder["status"]["allocation"]["devices"]["results"] = [
+        {"request": "r", "driver": "dra.net", "pool": "dgx-00", "device": name} for name in names
+    ]
+    code, out = explained("claim", "pair", "-f", write(tmp_path, [*objects, holder]), "--facts", DGX)
+
+    assert code == 1
+    assert "it would fit if no other claim had devices and the taint" in " ".join(out.split())
 
 
 def test_devices_in_use_are_told_with_their_claims_and_the_nearest_one(explained: Explain) -> None:
@@ -132,7 +166,7 @@ def test_a_class_that_matches_nothing_shows_what_the_device_says(explained: Expl
 
     assert code == 1
     assert "selector 1 of DeviceClass nic-800g leaves none of 20" in " ".join(out.split())
-    assert "would fit, but for selector 1 of DeviceClass nic-800g (linkSpeedMbps is 400000)" in out
+    assert "would fit, but for selector 1 of DeviceClass nic-800g (linkSpeedMbps is 400000)" in unwrapped(out)
 
 
 def test_a_misspelt_class_gets_a_suggestion(explained: Explain) -> None:
@@ -204,7 +238,7 @@ def test_a_template_is_taken_as_a_claim_made_from_it(explained: Explain) -> None
     code, out = explained("claim", "gpu-with-nic", "-f", CLUSTER, "--facts", DGX)
 
     assert code == 0
-    assert "it is taken from the ResourceClaimTemplate of this name" in out
+    assert "it is taken from the ResourceClaimTemplate of this name" in unwrapped(out)
 
 
 def variant(folder: Path, change: Callable[[Json, list[Json]], None]) -> Path:
@@ -335,6 +369,20 @@ def test_extended_resources_are_a_claim_as_well(explained: Explain, tmp_path: Pa
     assert out.count("container-0-request-0") == 2
 
 
+def test_a_bound_pod_without_a_claim_for_its_extended_resource_was_served_by_a_device_plugin(
+    explained: Explain, tmp_path: Path
+) -> None:
+    objects = read_objects()
+    resources = {"limits": {"example.com/rdma-nic": "1"}}
+    spec = {"nodeName": "dgx-00", "containers": [{"name": "c", "image": "i", "resources": resources}]}
+    find(objects, "Pod", "trainer")["spec"] = spec
+
+    assert explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX) == (
+        0,
+        "pod team-a/trainer: it has no claims\n",
+    )
+
+
 @pytest.mark.parametrize(("amount", "number"), [("0", 0), (0, 0), ("500m", 0), ("2000m", 2), (1, 1)])
 def test_extended_resources_are_counted_in_whole_devices(
     amount: object, number: int, explained: Explain, tmp_path: Path
@@ -357,7 +405,7 @@ def test_a_claim_on_its_way_out_is_given_to_no_pod(explained: Explain, tmp_path:
         assert code == 1
         assert "ResourceClaim team-a/storage is being deleted\ndo: wait until it is gone" in out
 
-    find(objects, "Pod", "trainer")["spec"]["nodeName"] = "dgx-00"
+    with_claims_of(objects, "storage")["spec"]["nodeName"] = "dgx-00"
     assert explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)[0] == 0
 
 
@@ -427,8 +475,83 @@ def test_a_pod_with_an_allocated_claim_is_bound_to_its_node(explained: Explain, 
     code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX, DGX)
 
     assert code == 0
-    assert "(dgx-00-2): claim team-a/storage is allocated elsewhere" in out
+    assert "(dgx-00-2): claim team-a/storage is allocated on node dgx-00" in out
     assert "storage  gpu      gpu-0000-1b-00-0  dgx-00" in out[out.index("allocated already") :]
+
+
+def with_claims_of(objects: list[Json], *names: str) -> Json:
+    """The pod, with nothing but these claims, all of which are allocated on dgx-00."""
+    taken = next(yaml.safe_load_all(IN_USE.read_text()))
+    for name in names:
+        find(objects, "ResourceClaim", name)["status"] = copy.deepcopy(taken["status"])
+    pod = find(objects, "Pod", "trainer")
+    pod["spec"]["resourceClaims"] = [{"name": name, "resourceClaimName": name} for name in names]
+    return pod
+
+
+def test_a_pod_that_waits_although_its_claim_is_allocated_is_told_why(
+    explained: Explain, tmp_path: Path
+) -> None:
+    objects = read_objects()
+    with_claims_of(objects, "storage")["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "dgx-00-2"}
+    code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX, DGX)
+
+    assert code == 1
+    assert "no node may run it: not selected by the pod's nodeSelector; claim team-a/storage is" in unwrapped(
+        out
+    )
+    assert "(dgx-00-2): claim team-a/storage is allocated on node dgx-00" in out
+    assert "gpu-0000-1b-00-0" in out
+
+
+def test_a_pod_that_runs_on_a_cordoned_node_has_its_devices(explained: Explain, tmp_path: Path) -> None:
+    objects = read_objects()
+    with_claims_of(objects, "storage")["spec"]["nodeName"] = "dgx-00"
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "dgx-00"}}
+    objects.append({**node, "spec": {"unschedulable": True}})
+    code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
+
+    assert (code, "it is allocated" in out) == (0, True)
+
+
+def test_a_pod_that_comes_with_its_node_is_told_that_nobody_allocates_its_claims(
+    explained: Explain, tmp_path: Path
+) -> None:
+    objects = read_objects()
+    find(objects, "Pod", "trainer")["spec"]["nodeName"] = "dgx-00"
+    code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
+
+    assert code == 1
+    assert "the pod names node dgx-00 itself, so the scheduler does not see it" in " ".join(out.split())
+    assert "do: choose the node by nodeSelector, kubernetes.io/hostname: dgx-00" in out
+
+
+def test_of_a_pod_that_has_ended_it_says_so(explained: Explain, tmp_path: Path) -> None:
+    objects = read_objects()
+    pod = find(objects, "Pod", "trainer")
+    pod["spec"]["nodeName"], pod["status"] = "dgx-00", {"phase": "Succeeded"}
+    _, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
+
+    assert "note: the pod has ended (Succeeded), and what it had is given back" in out
+
+
+def test_labels_that_nobody_gave_are_not_held_against_a_node(explained: Explain, tmp_path: Path) -> None:
+    """Slices tell of nodes, too, but of their names alone."""
+    slices = [body for body in read_slices() if body["spec"]["nodeName"] == "dgx-00"]
+    objects = [*read_objects(), *slices]
+    find(objects, "Pod", "trainer")["spec"]["nodeSelector"] = {
+        "zone": "a",
+        "kubernetes.io/hostname": "dgx-00",
+    }
+    code, out = explained("pod", "trainer", "-f", write(tmp_path, objects))
+
+    assert code == 0
+    assert "note: no Node objects were given" in out
+
+
+def read_slices() -> list[Json]:
+    """As the driver would publish them on two nodes."""
+    return capture_slices([DGX, DGX], Settings()).slices
 
 
 # --- what the driver keeps to itself, and how it is printed ---------------------------------------------

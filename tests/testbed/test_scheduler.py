@@ -193,6 +193,21 @@ async def test_a_selector_that_fails_is_told_as_the_schedulers_error(cluster: Cl
     assert (await cluster.wait_message("p", "'nothing'"))["reason"] == "SchedulerError"
 
 
+async def test_a_device_taint_rule_keeps_a_pod_waiting_until_it_is_gone(cluster: Cluster) -> None:
+    await cluster.add_node("a")
+    await cluster.add_class()
+    await cluster.publish("a", "eth1")
+    taint = {"key": "example.com/service", "effect": "NoSchedule"}
+    rule = {"metadata": {"name": "drain"}, "spec": {"deviceSelector": {"pool": "a"}, "taint": taint}}
+    await cluster.client.create(paths.DEVICE_TAINT_RULES, rule)
+    await cluster.add_claim("c")
+    await cluster.add_pod("p", nic="c")
+    await cluster.wait_message("p", "example.com/service:NoSchedule of the DeviceTaintRule drain")
+    await cluster.client.delete(f"{paths.DEVICE_TAINT_RULES}/drain")
+
+    assert await cluster.wait_bound("p") == "a"
+
+
 async def test_what_claims_have_of_a_shared_device_is_not_given_again(cluster: Cluster) -> None:
     """Through the server: amounts come back as it spells them."""
     await cluster.add_node("a")

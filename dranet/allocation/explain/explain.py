@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dranet.allocation.allocator import Attempt, ClusterDevices
-from dranet.allocation.explain.explanation import Explanation, NodeGroup, Verdict, group_stories
+from dranet.allocation.explain.explanation import Excluded, Explanation, NodeGroup, Verdict, group_stories
 from dranet.allocation.explain.misses import Scene, find_misses
 from dranet.allocation.explain.obstacles import Case
 from dranet.allocation.explain.story import Given, NodeStory
 from dranet.allocation.explain.subject import (
     Subject,
     class_names,
-    excluded_by,
     label_of,
     near_names,
     with_label,
 )
 from dranet.allocation.explain.tell import tell
+from dranet.allocation.explain.where import excluded_by
 from dranet.allocation.explain.words import say_headline, say_no_node
 from dranet.allocation.failures import AllocationError, Cause
 from dranet.allocation.nodes import JsonObject, Node
@@ -76,25 +76,38 @@ def explain(subject: Subject, world: World) -> Explanation:
     """The verdict, and the story of every node."""
     given = tuple(_read_given(subject))
     claims = tuple(with_label(claim.body) for claim in subject.waiting)
-    if subject.problems or not claims:
-        return _explain_at_once(subject, given, world)
+    if subject.problems:
+        return _explain_problems(subject, given, world)
+    nodes, excluded = _choose_nodes(subject, world)
+    if not claims:
+        return _explain_allocated(subject, given, excluded if not nodes else (), world)
     try:
         attempt = Attempt(claims, world.cluster)
     except AllocationError as error:
         return _explain_refusal(subject, given, error, world)
-    outcomes, excluded = dict[str, Outcome](), dict[str, list[str]]()
+    outcomes = {node.name: attempt.on(node) for node in nodes}
+    groups = tuple(_group(outcomes, claims, world))
+    verdict = judge(group.story for group in groups)
+    reasons = [reason for reason, _ in excluded]
+    headline, mend = say_headline(verdict, groups, len(outcomes)) if groups else say_no_node(reasons)
+    return Explanation(subject, verdict, headline, mend, given, groups, excluded, _remarks(subject, world))
+
+
+def _choose_nodes(subject: Subject, world: World) -> tuple[list[Node], Excluded]:
+    """The nodes whose devices the scheduler looks at, and the others by the reason."""
+    nodes, excluded = list[Node](), dict[str, list[str]]()
     for name, body in world.nodes_by_name.items():
-        node = Node.parse(body) if body else Node(name, {"kubernetes.io/hostname": name})
+        node = _parse_node(name, body)
         reason = excluded_by(subject, node, body)
         if reason:
             excluded.setdefault(reason, []).append(name)
-            continue
-        outcomes[name] = attempt.on(node)
-    groups = tuple(_group(outcomes, claims, world))
-    verdict = judge(group.story for group in groups)
-    headline, mend = say_headline(verdict, groups, len(outcomes)) if groups else say_no_node(tuple(excluded))
-    left_out = tuple((reason, tuple(names)) for reason, names in excluded.items())
-    return Explanation(subject, verdict, headline, mend, given, groups, left_out, _remarks(subject, world))
+        else:
+            nodes.append(node)
+    return nodes, tuple((reason, tuple(names)) for reason, names in excluded.items())
+
+
+def _parse_node(name: str, body: JsonObject | None) -> Node:
+    return Node.parse(body) if body else Node(name, {"kubernetes.io/hostname": name})
 
 
 def judge(stories: Iterable[NodeStory]) -> Verdict:
@@ -116,15 +129,28 @@ def _read_given(subject: Subject) -> Iterator[Given]:
             yield Given(claim.label, result["request"], device)
 
 
-def _explain_at_once(subject: Subject, given: tuple[Given, ...], world: World) -> Explanation:
-    """Nothing is left to be allocated, or something has to be created first."""
+def _explain_problems(subject: Subject, given: tuple[Given, ...], world: World) -> Explanation:
+    """Something has to be created first."""
+    headline = "; ".join(problem for problem, _ in subject.problems)
+    mend = "; ".join(mend for _, mend in subject.problems)
     remarks = _remarks(subject, world)
-    if subject.problems:
-        headline = "; ".join(problem for problem, _ in subject.problems)
-        mend = "; ".join(mend for _, mend in subject.problems)
-        return Explanation(subject, Verdict.IMPOSSIBLE, headline, mend, given, (), (), remarks)
+    return Explanation(subject, Verdict.IMPOSSIBLE, headline, mend, given, (), (), remarks)
+
+
+def _explain_allocated(
+    subject: Subject, given: tuple[Given, ...], excluded: Excluded, world: World
+) -> Explanation:
+    """Nothing is left to be allocated; a pod that may run on none of the nodes waits all the same.
+
+    Args:
+        excluded: all nodes; none where some node is left for it.
+    """
+    remarks = _remarks(subject, world)
     if not subject.claims:
         return Explanation(subject, Verdict.ALLOCATED, "it has no claims", "", (), (), ())
+    if excluded and subject.pod and not subject.pod["spec"].get("nodeName"):
+        headline, mend = say_no_node([reason for reason, _ in excluded])
+        return Explanation(subject, Verdict.IMPOSSIBLE, headline, mend, given, (), excluded, remarks)
     users = dict.fromkeys(user for claim in subject.claims for user in claim.reserved_for)
     headline = "it is allocated" + (f", and reserved for {', '.join(users)}" if users else "")
     mend = "" if users else "no pod uses it: it is given back when the scheduler needs to"
@@ -190,7 +216,6 @@ def _scene(story: NodeStory, claims: tuple[JsonObject, ...], world: World) -> Sc
     """The node by itself: of the cluster only the pools that reach it."""
     pools = {pool for pool, _, _ in story.pools}
     slices = [s for s in world.slices if f"{s['spec']['driver']}/{s['spec']['pool']['name']}" in pools]
-    body = world.nodes_by_name[story.node]
-    node = Node.parse(body) if body else Node(story.node, {"kubernetes.io/hostname": story.node})
+    node = _parse_node(story.node, world.nodes_by_name[story.node])
     case = Case(claims, node, replace(world.cluster, slices=slices))
     return Scene(case, story, world.held_back.get(story.node, ()))

@@ -31,6 +31,10 @@ class Verdict(Enum):
         return self in (Verdict.ALLOCATED, Verdict.POSSIBLE)
 
 
+Excluded = tuple[tuple[str, tuple[str, ...]], ...]
+"""Reasons for which nodes are not looked at, each with the nodes."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
     """Nodes with the same story; ``story`` and ``misses`` are those of the first."""
@@ -52,8 +56,7 @@ class Explanation:
     """What the claims have that are allocated already."""
     groups: tuple[NodeGroup, ...]
     """The most promising first."""
-    excluded: tuple[tuple[str, tuple[str, ...]], ...]
-    """Reasons for which nodes are not looked at, each with the nodes."""
+    excluded: Excluded
     remarks: tuple[str, ...] = ()
     """What to know of the answer."""
 

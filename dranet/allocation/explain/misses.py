@@ -23,6 +23,7 @@ from dranet.allocation.explain.obstacles import (
     SelectorOfClass,
     SelectorOfRequest,
     Tainted,
+    Together,
 )
 from dranet.allocation.explain.phrases import NAMES_SHOWN, are, say_named_values, say_names, say_value
 from dranet.allocation.explain.story import (
@@ -126,10 +127,23 @@ def _together(scene: Scene) -> Iterator[Miss]:
     everything = InUseBy(_in_use_here(scene))
     if everything.devices and _succeeds(scene.case, everything):
         yield Miss(everything, (), "it would fit if no other claim had devices", "wait, or end other pods")
+    elif everything.devices:
+        yield from _try_in_use_and_tainted(scene, everything)
     if any(claim["spec"].get("devices", {}).get("constraints") for claim in scene.case.claims):
         outcome = _succeeds(scene.case, AllConstraints())
         if outcome:
             yield Miss(AllConstraints(), (), "it would fit if none of the constraints were there")
+
+
+def _try_in_use_and_tainted(scene: Scene, everything: InUseBy) -> Iterator[Miss]:
+    """A node that is drained while others run on it."""
+    steps = (step for request in scene.story.requests for step in request.steps)
+    taints = tuple(dict.fromkeys(step.taint for step in steps if step.taint))
+    both = Together((everything, *(Tainted("", "", taint.key, taint.effect) for taint in taints)))
+    if taints and _succeeds(scene.case, both):
+        those = f"the taint{'s' if len(taints) > 1 else ''} {', '.join(map(str, taints))}"
+        text = f"it would fit if no other claim had devices and {those} were not there"
+        yield Miss(both, (), text, "wait until the taint is cleared, then until other pods end")
 
 
 def _of_claims(scene: Scene) -> Iterator[Miss]:
@@ -223,7 +237,7 @@ def _try_capacity(
         why = f" ({told})" if told else ""
         have = "have" if len(needed) > 1 else "has"
         text = f"{say_names(needed)} would fit, but {have} too little capacity{why}"
-        yield Miss(obstacle, needed, text, f"ask for less in request {request.name}")
+        yield Miss(obstacle, needed, text, f"ask for less, or for what it has, in request {request.name}")
 
 
 def _try_held_back(scene: Scene, body: JsonObject, reason: str) -> Iterator[Miss]:

@@ -109,6 +109,18 @@ class Tainted:
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """Several that are enough only if none of them is there."""
+
+    obstacles: tuple[Obstacle, ...]
+
+    def without(self, case: Case) -> Case:
+        for obstacle in self.obstacles:
+            case = obstacle.without(case)
+        return case
+
+
+@dataclass(frozen=True, slots=True)
 class AskedCapacity:
     """What a request asks of capacities."""
 

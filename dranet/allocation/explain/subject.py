@@ -7,16 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dranet.allocation.nodes import JsonObject, Node, matches_node
-from dranet.allocation.taints import AppliedTaint, find_untolerated, is_tolerated
+from dranet.allocation.nodes import JsonObject
 from dranet.cel.scalars import CelError, parse_quantity
 from dranet.quantity import NANO
 
 _IMPLICIT_RESOURCE = "deviceclass.resource.kubernetes.io/"
 _EXTENDED_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 _DEFAULT_NAMESPACE = "default"
-_CORDONED = AppliedTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-"""What a pod tolerates that runs on a cordoned node."""
+_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,8 @@ def pod_subject(
         else:
             problems.append(found)
     wanted += _extended(pod, known, classes)
-    return Subject("pod", label_of(pod), tuple(wanted), pod, tuple(problems), tuple(_find_gates(pod)))
+    problems += _find_bypass(pod, wanted)
+    return Subject("pod", label_of(pod), tuple(wanted), pod, tuple(problems), tuple(_find_remarks(pod)))
 
 
 def _find_deleted(claim: WantedClaim) -> list[tuple[str, str]]:
@@ -154,7 +153,24 @@ def _find_deleted(claim: WantedClaim) -> list[tuple[str, str]]:
     return [(f"ResourceClaim {claim.label} is being deleted", "wait until it is gone, then create it again")]
 
 
-def _find_gates(pod: JsonObject) -> Iterator[str]:
+def _find_bypass(pod: JsonObject, claims: Iterable[WantedClaim]) -> list[tuple[str, str]]:
+    """The scheduler allocates nothing for a pod that comes with its node; a bound one has its claims."""
+    node = pod["spec"].get("nodeName")
+    if not node or _phase(pod) in _ENDED or all(claim.allocation for claim in claims):
+        return []
+    what = (
+        f"the pod names node {node} itself, so the scheduler does not see it and nobody allocates its claims"
+    )
+    return [(what, f"choose the node by nodeSelector, kubernetes.io/hostname: {node}, in place of nodeName")]
+
+
+def _phase(pod: JsonObject) -> str:
+    return (pod.get("status") or {}).get("phase") or ""
+
+
+def _find_remarks(pod: JsonObject) -> Iterator[str]:
+    if _phase(pod) in _ENDED:
+        yield f"the pod has ended ({_phase(pod)}), and what it had is given back"
     gates = [str(gate["name"]) for gate in pod["spec"].get("schedulingGates") or ()]
     if gates:
         yield f"the scheduler does not try the pod before its scheduling gates are gone: {', '.join(gates)}"
@@ -222,11 +238,13 @@ def _namespace(body: JsonObject) -> str:
 def _extended(
     pod: JsonObject, claims: Mapping[str, JsonObject], classes: Mapping[str, JsonObject]
 ) -> Iterator[WantedClaim]:
-    """The special claim that the scheduler makes for resources that a DeviceClass stands for."""
+    """The special claim that the scheduler makes for resources that a DeviceClass stands for; a bound pod
+    that has none was served by a device plugin."""
     status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     made = claims.get(f"{_namespace(pod)}/{status.get('resourceClaimName') or ''}")
     if made is not None:
         yield WantedClaim(made)
+    if made is not None or pod["spec"].get("nodeName"):
         return
     requests = list(_extended_requests(pod, classes))
     if requests:
@@ -273,37 +291,3 @@ def _classes_by_resource(classes: Mapping[str, JsonObject]) -> dict[str, str]:
     explicit = {(c.get("spec") or {}).get("extendedResourceName"): name for name, c in classes.items()}
     implicit = {f"{_IMPLICIT_RESOURCE}{name}": name for name in classes}
     return {**implicit, **{resource: name for resource, name in explicit.items() if resource}}
-
-
-# --- where the pod may run ---------------------------------------------------------------------------
-
-
-def excluded_by(subject: Subject, node: Node, body: JsonObject | None) -> str:
-    """Why the scheduler does not look at the devices of this node at all; empty if it does."""
-    for claim in subject.claims:
-        selector = (claim.allocation or {}).get("nodeSelector")
-        if selector and not matches_node(selector, node):
-            return f"claim {claim.label} is allocated elsewhere"
-    if subject.pod is None:
-        return ""
-    spec = subject.pod["spec"]
-    if spec.get("nodeName") and spec["nodeName"] != node.name:
-        return f"the pod is bound to node {spec['nodeName']}"
-    if any(node.labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
-        return "not selected by the pod's nodeSelector"
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    if affinity and not matches_node(affinity, node):
-        return "not selected by the pod's node affinity"
-    return _excluded_by_node(spec, (body or {}).get("spec") or {})
-
-
-def _excluded_by_node(pod_spec: JsonObject, node_spec: JsonObject) -> str:
-    taints = [AppliedTaint.parse(taint) for taint in node_spec.get("taints") or ()]
-    tolerations = pod_spec.get("tolerations") or ()
-    taint = find_untolerated(taints, tolerations)
-    if taint is not None:
-        return f"the pod does not tolerate the node's taint {taint}"
-    is_cordoned = node_spec.get("unschedulable") and not is_tolerated(_CORDONED, tolerations)
-    return "the node is cordoned" if is_cordoned else ""

@@ -1,7 +1,7 @@
 """A review of an attempt on one node -> its story.
 
 What it says is what the allocator did. Only the order is a reader's: a device that is in use *and* not wanted
-by a selector is told under the selector, because freeing it would help nobody.
+by a selector, or tainted, is told under that, because freeing it would help nobody.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ ORDER = (
     Removal.FAILED,
     Removal.CLASS_SELECTOR,
     Removal.REQUEST_SELECTOR,
-    Removal.IN_USE,
     Removal.TAINT,
+    Removal.IN_USE,
     Removal.CAPACITY,
     Removal.COUNTERS,
     Removal.TAKEN,
@@ -128,10 +128,13 @@ def _sharpen(entry: Removed, alternative: Alternative, verdicts: Verdicts) -> Re
     if entry.removal not in (Removal.IN_USE, Removal.TAKEN):
         return entry
     verdict = verdicts.of(alternative, entry.candidate)
-    if verdict.error or not verdict.selector:
+    if verdict.error:
         return entry
-    removal = Removal.CLASS_SELECTOR if verdict.selector.of_class else Removal.REQUEST_SELECTOR
-    return replace(entry, removal=removal, selector=verdict.selector, detail="")
+    if verdict.selector:
+        removal = Removal.CLASS_SELECTOR if verdict.selector.of_class else Removal.REQUEST_SELECTOR
+        return replace(entry, removal=removal, selector=verdict.selector, detail="")
+    taint = find_untolerated(entry.candidate.taints, alternative.tolerations)
+    return replace(entry, removal=Removal.TAINT, taint=taint, detail="") if taint else entry
 
 
 def _group(removed: Sequence[Removed], slot: SlotReview) -> Iterator[Step]:

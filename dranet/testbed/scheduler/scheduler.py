@@ -34,6 +34,14 @@ MAX_RESERVATIONS = 256
 
 _PODS = paths.pods()
 _CLAIMS = paths.resource_claims()
+_WATCHED = (
+    _PODS,
+    _CLAIMS,
+    paths.NODES,
+    paths.RESOURCE_SLICES,
+    paths.DEVICE_CLASSES,
+    paths.DEVICE_TAINT_RULES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,7 @@ class Scheduler(Reconciler):
     """One per cluster; ``async with`` runs it."""
 
     def __init__(self, client: ApiClient, name: str = "default-scheduler") -> None:
-        super().__init__(client, (_PODS, _CLAIMS, paths.NODES, paths.RESOURCE_SLICES, paths.DEVICE_CLASSES))
+        super().__init__(client, _WATCHED)
         self._name = name
 
     async def reconcile(self) -> None:
@@ -140,6 +148,7 @@ class Scheduler(Reconciler):
             slices=self.mirror.items(paths.RESOURCE_SLICES),
             classes={device_class["metadata"]["name"]: device_class for device_class in classes},
             in_use=read_devices_in_use(self.mirror.items(_CLAIMS)),
+            taint_rules=self.mirror.items(paths.DEVICE_TAINT_RULES),
         )
 
     # --- write ----------------------------------------------------------------------------------------
