@@ -464,7 +464,7 @@ def test_a_kill_after_any_step_leaves_what_reconcile_finishes_or_undoes(
     step: str,
     is_listed: bool,
 ) -> None:
-    """The runtime may still list a sandbox that it stops: it runs for as long as nobody has said otherwise."""
+    """The runtime may still list a sandbox that it stops: it runs as long as nobody has said otherwise."""
     first = start()
     before = node.picture()
     first.prepare("eth1", "net1")

@@ -366,7 +366,7 @@ def test_memlock_that_means_nothing(limit: object) -> None:
         ({"configFile": True, "crossNic": 3}, "nccl.crossNic: must be a number from 0 to 2, or auto"),
         ({"configFile": True, "socketInterface": "=eth0"}, "nccl.socketInterface: must consist of ASCII"),
         ({"gidIndex": 3}, "nccl.gidIndex: must come with configFile: true"),
-        ({"configFile": False, "crossNic": "auto"}, "nccl.crossNic: must come with configFile: true"),
+        ({"configFile": None, "crossNic": "auto"}, "nccl.crossNic: must come with configFile: true"),
         ({"topologyFile": True, "socketInterface": "eth0"}, "nccl.socketInterface: must come with"),
     ],
 )

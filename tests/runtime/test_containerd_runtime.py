@@ -13,7 +13,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,11 @@ import pytest_asyncio
 
 from dranet.driver.gate import ReadyGate
 from dranet.model.sandbox import ContainerAdjustment, Mount
+from dranet.pb import cri_pb2
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from dranet.testbed.containerd import node as containerd_node
+from dranet.testbed.containerd.cri import CriClient
 from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain
 from dranet.testbed.containerd.runtime import ContainerdRuntime
 from dranet.testbed.runtime.contract import (
@@ -156,8 +158,18 @@ async def test_a_pod_runs_in_a_network_namespace_of_its_own(runtime: ContainerdR
 
 @in_private_node
 async def test_a_container_that_ends_at_once_is_a_failure_with_its_exit_code(
-    runtime: ContainerdRuntime,
+    runtime: ContainerdRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A busy machine may let us look into it before it has ended; here the look waits for the end."""
+    look = CriClient.exec_sync
+
+    async def look_late(
+        client: CriClient, container_id: str, command: Sequence[str]
+    ) -> cri_pb2.ExecSyncResponse:
+        await runtime._wait_exit_code(container_id)
+        return await look(client, container_id, command)
+
+    monkeypatch.setattr(CriClient, "exec_sync", look_late)
     with pytest.raises(RuntimeFailure, match="exit code 4"):
         await runtime.create_container(
             await run_pod(runtime), ContainerSpec("main", command=("sh", "-c", "exit 4"))

@@ -60,6 +60,7 @@ _LOOK_SECONDS = 0.2
 _RESERVED = re.compile(r'reserve container name.*is reserved for "([0-9a-f]+)"')
 """containerd on a container of a call that was cut off."""
 RUNTIMES = (CONTAINERD, STAND_IN)
+OWN_NAMESPACE = "/proc/self/ns/net"
 
 Tell = Callable[[str], None]
 
@@ -149,9 +150,8 @@ class _PhysicalNics:
     async def _outliving(self, sandbox_id: str) -> AsyncIterator[None]:
         """The namespace lives until its NICs are home, should its name go meanwhile."""
         path = self.namespaces.get(sandbox_id, "")
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # gone before
+        handle = open_namespace(path)
+        if handle is None:  # gone before
             yield
             return
         try:
@@ -160,6 +160,19 @@ class _PhysicalNics:
             if not _is_namespace(path):
                 await asyncio.to_thread(self.node.reclaim, f"/proc/{os.getpid()}/fd/{handle}")
             os.close(handle)
+
+
+def open_namespace(path: str) -> int | None:
+    """A descriptor that keeps it alive; ``None`` where it is gone. Its name may be there still, an empty
+    file, when containerd was ended between the unmount and the removal."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if os.fstat(handle).st_dev == Path(OWN_NAMESPACE).stat().st_dev:
+        return handle
+    os.close(handle)
+    return None
 
 
 def _is_namespace(path: str) -> bool:

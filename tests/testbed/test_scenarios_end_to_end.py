@@ -58,6 +58,23 @@ def without_numbers(line: str) -> str:
     return " ".join(re.sub(r"\d[\d.,]*", "#", line).split())
 
 
+def assert_prints(shown: Sequence[str], printed: str) -> None:
+    """The lines that a page shows, in order, whatever the numbers of that run were; ``[...]`` stands for
+    others."""
+    lines = map(without_numbers, printed.splitlines())
+    for line in shown:
+        assert line.strip() == "[...]" or without_numbers(line) in lines, line
+
+
+def shown_of(scenario: str) -> list[str]:
+    """What the pages show of it, in blocks of the command that runs it."""
+    block = re.compile(
+        rf"^```\n\$ dranet testbed run {re.escape(scenario)}\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    )
+    pages = sorted((REPOSITORY / "docs").rglob("*.md"))
+    return [line for page in pages for body in block.findall(page.read_text()) for line in body.splitlines()]
+
+
 @pytest.mark.parametrize(
     "runtime", [pytest.param(n, marks=[pytest.mark.runtime] if n != "stand-in" else []) for n in RUNTIMES]
 )
@@ -71,6 +88,11 @@ def test_scenario(name: str, runtime: str) -> None:
     assert "every step was as expected" in done.stdout
     if runtime == "stand-in":
         assert not done.stderr  # a killed driver is the story, not a warning
+        assert_prints(shown_of(name), done.stdout)
+
+
+def test_the_page_about_verdicts_shows_a_scenario() -> None:
+    assert len(shown_of("wrong-pairing")) > 4
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +124,11 @@ class TestDemo:
             assert text in printed, text
 
     def test_the_readme_shows_what_it_prints(self, demo: tuple[str, float]) -> None:
-        """Its lines, in order, whatever the numbers of that run were; ``[...]`` stands for others."""
         readme = (REPOSITORY / "README.md").read_text()
         shown = readme.partition("<!-- demo output begins -->\n```\n")[2]
         lines = shown.partition("\n```\n<!-- demo output ends -->")[0].splitlines()
         assert len(lines) > 20
-        printed = map(without_numbers, demo[0].splitlines())
-        for line in lines:
-            assert line.strip() == "[...]" or without_numbers(line) in printed, line
+        assert_prints(lines, demo[0])
 
     def test_an_ordinary_user_can_run_it(self) -> None:
         if os.geteuid() != 0:
