@@ -98,7 +98,7 @@ class Parts:
         )
         self.verdicts = self._build_verdicts()
         self.gpu_inquiry = self._build_gpu_inquiry()
-        self.gpus = self._build_gpus()
+        self.gpus = self._build_gpus(is_live=reader.is_live)
         self.lifelines = self._build_lifelines()
         self.reporter = self._build_reporter()
         self.announcer = Announcer(
@@ -228,7 +228,8 @@ class Parts:
             lambda: self.gpus,
         )
 
-    def _build_gpus(self) -> GpuServers:
+    def _build_gpus(self, *, is_live: bool) -> GpuServers:
+        own = OwnGpus(self.settings.state_dir / "gpus.json")
         return GpuServers(
             self.settings.publish_gpus,
             self.node_devices,
@@ -238,7 +239,7 @@ class Parts:
             on_gpus=lambda: self._call_soon(self.node_devices.want),
             ask=self.gpu_inquiry.ask,
             read_uptime=partial(read_uptime, self.settings.procfs_root),
-            own=OwnGpus(self.settings.state_dir / "gpus.json"),
+            own=own if is_live else None,  # the GPUs of a capture are not this node's
             return_seconds=self.settings.gpu_return_seconds,
         )
 

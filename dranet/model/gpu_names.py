@@ -31,6 +31,17 @@ _NODE_PREFIXES = (
     "/dev/hl",
 )
 
+_SHARED_NODES = frozenset(
+    {
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+        "/dev/kfd",
+        "/dev/mkfd",
+    }
+)
+
 _MOUNT_FOLDER = "/var/run/nvidia-container-devices/"
 """NVIDIA's device plugin may name GPUs by mounts of /dev/null to files of their names below it."""
 
@@ -60,6 +71,11 @@ def is_gpu_variable(name: str) -> bool:
 def may_be_gpu_node(path: str) -> bool:
     """Whether a device node may be a GPU's, by where it is."""
     return path.startswith(_NODE_PREFIXES)
+
+
+def is_shared_node(path: str) -> bool:
+    """Whether all GPUs of a vendor have the device node in common: it tells none from the others."""
+    return path in _SHARED_NODES
 
 
 def names_gpus(destination: str) -> bool:

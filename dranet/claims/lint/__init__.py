@@ -57,6 +57,8 @@ def lint_object(body: JsonObject, scope: Scope) -> Iterator[Finding]:
             yield from lint_class_selectors(body, scope)
             yield from lint_class_config(body, scope)
         case "Pod":
+            is_scheduled = bool((body.get("status") or {}).get("phase"))
+            spec = {**spec, "nodeName": ""} if is_scheduled else spec  # the scheduler has written it
             yield from lint_pod(spec, "spec", namespace, scope)
 
 

@@ -40,6 +40,10 @@ def lint_pod(spec: JsonObject, path: str, namespace: str, scope: Scope, pods: in
         yield from _find_claim(claim, namespace, scope, pods)
     yield from _lint_use(spec, path, claims)
     yield from _lint_network(spec, path, claims)
+    if claims and spec.get("nodeName"):
+        mend = f"nodeSelector: {{kubernetes.io/hostname: {spec['nodeName']}}}"
+        text = f"nodeName: {spec['nodeName']} with claims of the pod"
+        yield Finding(rules.NODE_NAME, f"{path}.nodeName", text, mend)
     yield from _lint_containers(spec, path, claims)
 
 

@@ -186,6 +186,12 @@ HOST_NETWORK = Rule(
     "a pod with hostNetwork and a network device",
     "The pod has no network namespace that a device could move to; the driver refuses to start it.",
 )
+NODE_NAME = Rule(
+    "node-name",
+    _WARNING,
+    "a pod that comes with its nodeName and has claims",
+    "The scheduler does not see it, and nobody else allocates its claims: the pod waits for ever.",
+)
 IFNAME = Rule(
     "interface-name",
     _ERROR,
@@ -236,6 +242,7 @@ RULES: tuple[Rule, ...] = (
     CLAIM_SOURCE,
     CLAIM_SHARED,
     HOST_NETWORK,
+    NODE_NAME,
     IFNAME,
     PRIVILEGED,
     MEMLOCK,

@@ -20,6 +20,7 @@ from dranet.model.gpu_names import (
     NVIDIA,
     find_mount_name,
     is_gpu_variable,
+    is_shared_node,
     may_be_gpu_node,
     names_gpus,
     parse_cdi_name,
@@ -41,7 +42,6 @@ _INDEX = re.compile(r"([0-9]{1,3})(?::[0-9]+)?")
 """Of a GPU, or of a GPU and the MIG device on it."""
 _MIG_OF_GPU = re.compile(r"MIG-(GPU-[0-9a-fA-F-]+)/.*")
 """The older names of MIG devices have that of the GPU in them."""
-_SHARED_NODES = frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/kfd"})
 
 
 class Name(NamedTuple):
@@ -183,7 +183,7 @@ def _names_of(gpu: Gpu) -> Iterator[str]:
         uuid = gpu.uuid.lower().removeprefix("0x")
         yield from (uuid, f"0x{uuid}", f"gpu-{uuid}")
     for node in gpu.char_devices:
-        if node.path not in _SHARED_NODES:
+        if not is_shared_node(node.path):
             yield node.path.rpartition("/")[2].lower()
 
 
@@ -195,4 +195,4 @@ def _match_nodes(nodes: Sequence[tuple[int, int]], gpus: Sequence[Gpu]) -> Itera
 
 def _own_nodes(gpu: Gpu) -> set[tuple[int, int]]:
     """Numbers of the nodes that are this GPU's alone; none where its driver has not got it."""
-    return {(node.major, node.minor) for node in gpu.char_devices if node.path not in _SHARED_NODES}
+    return {(node.major, node.minor) for node in gpu.char_devices if not is_shared_node(node.path)}

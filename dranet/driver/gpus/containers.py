@@ -14,21 +14,10 @@ from threading import Lock
 from dranet.model.attributes import GPU_UUID, GPU_VENDOR
 from dranet.model.device import Device
 from dranet.model.facts import CharDevice, Gpu
+from dranet.model.gpu_names import is_shared_node
 from dranet.runtime.vendor_cdi import VENDOR_KINDS, VendorSpecs, choose_device
 
 log = logging.getLogger(__name__)
-
-SHARED_NODES = frozenset(
-    {
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia-uvm-tools",
-        "/dev/nvidia-modeset",
-        "/dev/kfd",
-        "/dev/mkfd",
-    }
-)
-"""Nodes that all GPUs of a vendor have in common: they tell none from the others."""
 
 
 class GpuContainers:
@@ -71,7 +60,7 @@ class GpuContainers:
 
 
 def own_nodes(nodes: Sequence[CharDevice]) -> tuple[CharDevice, ...]:
-    return tuple(node for node in nodes if node.path not in SHARED_NODES)
+    return tuple(node for node in nodes if not is_shared_node(node.path))
 
 
 def find_environment(device: Device) -> tuple[tuple[str, str], ...]:

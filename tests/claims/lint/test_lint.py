@@ -301,6 +301,13 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         pod(FAST, hostNetwork=False),
         scope(NIC, template(request())),
     ),
+    ("node-name", pod(FAST, nodeName="gpu-3"), pod(FAST), None),
+    (
+        "node-name",
+        pod(FAST, nodeName="gpu-3"),
+        {**pod(FAST, nodeName="gpu-3"), "status": {"phase": "Running"}},
+        None,
+    ),
     (
         "interface-name",
         claim(request(count=2), config=[config({"interface": {"name": "net1"}})]),
