@@ -18,7 +18,7 @@ def stand_in(places: Places, node: Node) -> PodRuntime:
     async def reclaim(netns_path: str) -> None:
         await asyncio.to_thread(node.reclaim, netns_path)
 
-    return StandInRuntime(places.nri_socket, places.cdi_dir, places.netns_dir, before_netns_removed=reclaim)
+    return StandInRuntime(places.nri_socket, places.cdi_dir, places.netns_dir, before_netns_ends=reclaim)
 
 
 def containerd(toolchain: Toolchain) -> RuntimeFactory:

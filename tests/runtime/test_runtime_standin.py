@@ -18,7 +18,7 @@ from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandb
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from dranet.testbed.runtime.contract import ContainerSpec, RuntimeFailure, SandboxSpec
-from dranet.testbed.runtime.pod_netns import create_netns, remove_netns
+from dranet.testbed.runtime.pod_netns import create_netns, held_netns, remove_netns
 from dranet.testbed.runtime.standin import EventForm, NriTraits, StandInRuntime
 
 pytestmark = pytest.mark.kernel
@@ -287,21 +287,24 @@ async def test_stopping_and_removing_are_repeatable(runtime: StandInRuntime, hoo
     assert hooks.calls == ["run", "stop", "remove"]
 
 
-async def test_somebody_may_act_before_the_namespace_goes(tmp_path: Path, hooks: Hooks) -> None:
-    seen: list[tuple[list[str], bool]] = []
+async def test_somebody_may_act_before_the_namespace_ends_which_nobody_else_finds_by_then(
+    tmp_path: Path, hooks: Hooks
+) -> None:
+    seen: list[tuple[list[str], int, list[Path]]] = []
 
     async def rescue(netns_path: str) -> None:
-        seen.append((list(hooks.calls), exists(netns_path)))
+        seen.append((list(hooks.calls), inode(netns_path), list((tmp_path / "netns").iterdir())))
 
     runtime = StandInRuntime(
-        tmp_path / "nri.sock", tmp_path / "cdi", tmp_path / "netns", before_netns_removed=rescue
+        tmp_path / "nri.sock", tmp_path / "cdi", tmp_path / "netns", before_netns_ends=rescue
     )
     async with running(runtime, tmp_path):
         with connected_plugin(tmp_path, hooks):
             await runtime.wait_plugins()
             sandbox = await runtime.run_sandbox(WEB)
+            namespace = inode(sandbox.netns_path)
             await runtime.stop_sandbox(sandbox.id)
-    assert seen == [(["run", "stop"], True)]
+    assert seen == [(["run", "stop"], namespace, [])]
 
 
 async def test_the_runtimes_restart_keeps_pods_but_loses_their_events(
@@ -389,3 +392,21 @@ def test_removing_a_namespace_is_repeatable_and_making_one_twice_is_refused(tmp_
     path.touch()
     remove_netns(path)  # a file that nothing is mounted on: a crash between the two steps
     assert not path.exists()
+
+
+def test_a_held_namespace_is_found_when_its_name_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "cni-one"
+    create_netns(path)
+    number = inode(str(path))
+    with held_netns(path) as held:
+        remove_netns(path)
+        assert held is not None
+        assert inode(held) == number
+
+
+def test_a_name_without_its_namespace_is_not_held(tmp_path: Path) -> None:
+    """As one that was unmounted, and not removed, has it."""
+    (tmp_path / "cni-left").touch()
+    for name in ("cni-left", "cni-gone"):
+        with held_netns(tmp_path / name) as held:
+            assert held is None

@@ -36,6 +36,7 @@ from dranet.testbed.runtime.contract import (
     RuntimeFailure,
     SandboxSpec,
 )
+from dranet.testbed.runtime.pod_netns import held_netns
 from tests.survival.judge import Judge
 from tests.survival.objects import CLASSES
 from tests.survival.soak_faults import OF_DRIVER, OF_PEERS, UNATTENDED, Fault
@@ -60,7 +61,6 @@ _LOOK_SECONDS = 0.2
 _RESERVED = re.compile(r'reserve container name.*is reserved for "([0-9a-f]+)"')
 """containerd on a container of a call that was cut off."""
 RUNTIMES = (CONTAINERD, STAND_IN)
-OWN_NAMESPACE = "/proc/self/ns/net"
 
 Tell = Callable[[str], None]
 
@@ -150,29 +150,12 @@ class _PhysicalNics:
     async def _outliving(self, sandbox_id: str) -> AsyncIterator[None]:
         """The namespace lives until its NICs are home, should its name go meanwhile."""
         path = self.namespaces.get(sandbox_id, "")
-        handle = open_namespace(path)
-        if handle is None:  # gone before
-            yield
-            return
-        try:
-            yield
-        finally:
-            if not _is_namespace(path):
-                await asyncio.to_thread(self.node.reclaim, f"/proc/{os.getpid()}/fd/{handle}")
-            os.close(handle)
-
-
-def open_namespace(path: str) -> int | None:
-    """A descriptor that keeps it alive; ``None`` where it is gone. Its name may be there still, an empty
-    file, when containerd was ended between the unmount and the removal."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    if os.fstat(handle).st_dev == Path(OWN_NAMESPACE).stat().st_dev:
-        return handle
-    os.close(handle)
-    return None
+        with held_netns(Path(path)) as held:
+            try:
+                yield
+            finally:
+                if held is not None and not _is_namespace(path):
+                    await asyncio.to_thread(self.node.reclaim, held)
 
 
 def _is_namespace(path: str) -> bool:

@@ -6,9 +6,7 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -98,13 +96,7 @@ class EndNamespaces:
         await stage.wait_running(name)
         sandbox = stage.testbed.sandbox(name)
         assert sandbox is not None
-        handle = os.open(sandbox.netns_path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with suppress(FileNotFoundError, subprocess.CalledProcessError):  # containerd was quicker
-                await end_namespace(stage, name)
-            await asyncio.to_thread(stage.testbed.node.reclaim, f"/proc/{os.getpid()}/fd/{handle}")
-        finally:
-            os.close(handle)
+        await end_namespace(stage, name)
         assert not await asyncio.to_thread(Path(sandbox.netns_path).exists)
         await stage.delete_pods(name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.survival.__main__ import REFUSED
-from tests.survival.soak import OWN_NAMESPACE, RUNTIMES, open_namespace
+from tests.survival.soak import RUNTIMES
 from tests.survival.soak_faults import OF_DRIVER, OF_PEERS
 from tests.survival.soak_pods import Kind
 from tests.survival.soak_signs import BOUNDS, Measure, find_growth
@@ -56,16 +55,6 @@ def test_random_pods_under_each_fault_leave_the_node_as_it_was(tmp_path: Path) -
     assert report["faults"].keys() == {*OF_PEERS, *OF_DRIVER}, told
     assert report["pods"].keys() == {*Kind}, told
     assert report["measures"]
-
-
-def test_a_name_without_its_namespace_is_no_namespace(tmp_path: Path) -> None:
-    """As one that was unmounted, and not removed, has it."""
-    (tmp_path / "cni-left").touch()
-    handle = open_namespace(OWN_NAMESPACE)
-    assert handle is not None
-    os.close(handle)
-    assert open_namespace(str(tmp_path / "cni-left")) is None
-    assert open_namespace(str(tmp_path / "cni-gone")) is None
 
 
 def test_a_driver_that_grows_is_told_from_one_that_breathes() -> None:

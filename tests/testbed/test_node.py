@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -24,6 +26,7 @@ from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.fabric import Fabric
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.node.hoststate import HostState
+from dranet.testbed.node.iproute import read_json
 from dranet.testbed.node.node import Node
 from dranet.testbed.node.sysfs_tree import ShownLink, SysfsTree
 
@@ -31,6 +34,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.private_tree]
 
 RAIL0, RAIL1 = "enp35s0np0", "enp131s0np0"
 POD = "/run/netns/pod"
+HAS_IPV6 = Path("/proc/sys/net/ipv6").exists()
 
 
 @contextmanager
@@ -155,14 +159,31 @@ class TestReclaim:
         with small_node() as node:
             ip("netns add pod")
             ip(f"link set {RAIL0} netns pod name net1")
-            ip("-n pod address add 10.64.0.1/24 dev net1")
             ip("-n pod link set net1 up")
+            for address in ("10.64.0.1/24", *(["fd00::1/64"] if HAS_IPV6 else [])):
+                ip(f"-n pod address add {address} dev net1")
             node.reclaim(POD)
             ip("netns delete pod")
             assert "DOWN" in ip("-br address show net1")
-            assert "10.64" not in ip("-br address show net1")
+            assert "inet" not in ip("address show net1")
             wait_until(lambda: shown(node) == {"lo", "eno1", "net1", RAIL1})
             assert (node.sysfs_root / "class/net/net1/device").resolve().name == "0000:23:00.0"
+
+    def test_a_nic_that_is_home_is_the_drivers(self) -> None:
+        """A driver that saw it come has already put it right: nothing is taken from it again."""
+
+        def move_and_restore(*command: str) -> list[dict[str, Any]]:
+            answer = read_json(*command)
+            if "netns" in command:
+                ip(f"link set net1 name {RAIL0}")
+                ip(f"address add 10.64.0.9/24 dev {RAIL0}")
+            return answer
+
+        with small_node() as node, patch("dranet.testbed.node.node.read_json", move_and_restore):
+            ip("netns add pod")
+            ip(f"link set {RAIL0} netns pod name net1")
+            node.reclaim(POD)
+            assert "10.64.0.9/24" in ip(f"-br address show {RAIL0}")
 
     def test_a_name_that_is_taken_becomes_dev_and_its_index(self) -> None:
         with small_node() as node:
@@ -196,7 +217,7 @@ class TestHostState:
         with small_node() as node:
             assert node.snapshot().differences(node.snapshot()) == ()
 
-    @pytest.mark.skipif(not Path("/proc/sys/net/ipv6").exists(), reason="this kernel has no IPv6")
+    @pytest.mark.skipif(not HAS_IPV6, reason="this kernel has no IPv6")
     def test_it_is_complete_at_once(self) -> None:
         """No duplicate address detection keeps the state changing after the boot."""
         with small_node() as node:

@@ -22,7 +22,7 @@ from dranet.testbed.node.follower import LinkFollower
 from dranet.testbed.node.hardware import Hardware, PlacedNic
 from dranet.testbed.node.hoststate import HostState, read_host_state
 from dranet.testbed.node.interrupts import read_interrupts
-from dranet.testbed.node.iproute import in_namespace, read_json, run_ip
+from dranet.testbed.node.iproute import in_namespace, read_json
 from dranet.testbed.node.sysfs_tree import SysfsTree
 
 UP_SECONDS = 20.0
@@ -91,7 +91,8 @@ class Node:
 
         Each comes back to the node, down and without addresses, under the name it had inside, or as
         ``dev<ifindex>`` where that name is taken (``default_device_exit_net`` in ``net/core/dev.c``).
-        To be called right before the runtime removes the namespace; without it a veth would be destroyed.
+        To be called right before the namespace ends; without it a veth would be destroyed. A driver that can
+        still find the namespace by then may put a NIC back into it, which the kernel rules out.
 
         Raises:
             KernelError: the kernel refused the move.
@@ -115,8 +116,8 @@ class Node:
         return [(link, nics[link["link_index"]]) for link in found if link.get("link_index") in nics]
 
     def _move_home(self, netns_path: str, name: str, target: str) -> None:
-        # the pid names the node's namespace: this process lives in it
+        # The pid names the node's namespace: this process lives in it. The kernel drops the addresses with
+        # the move; once home the link is the driver's, which renames it and gives it its own addresses back.
         move = ("link", "set", name, "netns", str(os.getpid()), "name", target)
         read_json(*in_namespace(netns_path, "ip", "link", "set", name, "down"))
         read_json(*in_namespace(netns_path, "ip", *move))
-        run_ip("address", "flush", "dev", target)

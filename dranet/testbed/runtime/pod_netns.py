@@ -13,8 +13,11 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+_OWN_NETNS = Path("/proc/self/ns/net")
 
 _CLONE_NEWNET = 0x40000000
 _MS_BIND = 0x1000
@@ -51,6 +54,22 @@ def remove_netns(path: Path) -> None:
         if error.errno not in (errno.ENOENT, errno.EINVAL):  # gone; not a mount point
             raise error
     path.unlink(missing_ok=True)
+
+
+@contextmanager
+def held_netns(path: Path) -> Iterator[str | None]:
+    """Another path of the namespace, which leads to it, and keeps it alive, until the block ends, also when
+    ``path`` is gone; ``None`` where it is gone already, or is an empty file between unmount and removal."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        is_netns = os.fstat(handle).st_dev == _OWN_NETNS.stat().st_dev
+        yield f"/proc/{os.getpid()}/fd/{handle}" if is_netns else None
+    finally:
+        os.close(handle)
 
 
 def _make_and_pin(path: Path) -> None:

@@ -29,12 +29,12 @@ from dranet.testbed.runtime.contract import (
 )
 from dranet.testbed.runtime.nri_link import EventForm, NriTraits
 from dranet.testbed.runtime.nri_server import Adjustment, NriServer
-from dranet.testbed.runtime.pod_netns import create_netns, remove_netns
+from dranet.testbed.runtime.pod_netns import create_netns, held_netns, remove_netns
 from dranet.testbed.runtime.standin_cdi import Injection, resolve
 
 __all__ = ["EventForm", "NriTraits", "StandInRuntime"]
 
-BeforeNetnsRemoved = Callable[[str], Awaitable[None]]
+BeforeNetnsEnds = Callable[[str], Awaitable[None]]
 """Told the path of a namespace that is about to end."""
 
 _NOT_FOUND_EXIT = 127
@@ -73,8 +73,8 @@ class StandInRuntime:
         cdi_dir: the only folder searched for CDI specs; need not exist.
         netns_dir: each pod's namespace is pinned on a file below it.
         traits: what to play: NRI version, event form, timeouts.
-        before_netns_removed: awaited with the path of a pod's namespace after NRI's StopPodSandbox and before
-            the namespace is removed; plays what the kernel does to physical NICs that are still in it.
+        before_netns_ends: awaited with a path of a pod's namespace after NRI's StopPodSandbox, when its name
+            is gone already; plays what the kernel does to physical NICs that are still in it.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class StandInRuntime:
         netns_dir: Path,
         *,
         traits: NriTraits | None = None,
-        before_netns_removed: BeforeNetnsRemoved | None = None,
+        before_netns_ends: BeforeNetnsEnds | None = None,
     ) -> None:
         self._cdi_dir = cdi_dir
         self._netns_dir = netns_dir
         self._nri = NriServer(nri_socket, traits or NriTraits())
-        self._before_netns_removed = before_netns_removed
+        self._before_netns_ends = before_netns_ends
         self._sandboxes: dict[str, _Sandbox] = {}
 
     @property
@@ -218,14 +218,17 @@ class StandInRuntime:
             sandbox.stopped = True
 
     async def _remove_netns(self, sandbox: _Sandbox) -> None:
+        """The name goes first: as in the kernel, nobody finds a namespace whose NICs are on their way home,
+        and a driver that starts right now cannot put one back into it."""
         if sandbox.netns is None:
             return
-        if self._before_netns_removed is not None and sandbox.netns.exists():
-            await self._before_netns_removed(str(sandbox.netns))
-        try:
-            await asyncio.to_thread(remove_netns, sandbox.netns)
-        except OSError as error:
-            raise RuntimeFailure(str(error)) from error
+        with held_netns(sandbox.netns) as held:
+            try:
+                await asyncio.to_thread(remove_netns, sandbox.netns)
+            except OSError as error:
+                raise RuntimeFailure(str(error)) from error
+            if held is not None and self._before_netns_ends is not None:
+                await self._before_netns_ends(held)
 
     async def remove_sandbox(self, sandbox_id: str) -> None:
         """Stop it if it runs, tell the plugins, forget it."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from dranet.testbed.node.hardware import PlacedNic
 from dranet.testbed.node.iproute import run_batch
 from dranet.testbed.runtime.contract import RunningSandbox
+from dranet.testbed.runtime.pod_netns import held_netns
 from tests.survival.stage import Stage
 
 _NETLINK_KOBJECT_UEVENT = 15
@@ -32,13 +33,11 @@ async def end_namespace(stage: Stage, pod: str) -> None:
     """Everything in it dies, its name goes, and with the last reference the namespace. The kernel sends its
     physical NICs home."""
     path = Path(get_sandbox(stage, pod).netns_path)
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # its name may go before the NICs are home
-    try:
-        await asyncio.to_thread(_kill_all_in, os.fstat(handle).st_ino)
-        await asyncio.to_thread(stage.testbed.node.reclaim, f"/proc/{os.getpid()}/fd/{handle}")
-    finally:
-        os.close(handle)
-    await unpin_namespace(path)
+    with held_netns(path) as held:
+        assert held is not None
+        await asyncio.to_thread(_kill_all_in, held)
+        await unpin_namespace(path)
+        await asyncio.to_thread(stage.testbed.node.reclaim, held)
 
 
 async def unpin_namespace(path: Path) -> None:
@@ -48,8 +47,8 @@ async def unpin_namespace(path: Path) -> None:
     await asyncio.to_thread(path.unlink, missing_ok=True)  # refuses while something is mounted there
 
 
-def _kill_all_in(netns_number: int) -> None:
-    for pid in _processes_in(netns_number):
+def _kill_all_in(netns_path: str) -> None:
+    for pid in _processes_in(Path(netns_path).stat().st_ino):
         with suppress(ProcessLookupError):  # one may take others with it
             os.kill(pid, signal.SIGKILL)
 
