@@ -179,7 +179,7 @@ def near_jobs(machine: Machine, size: int) -> list[list[int]]:
 
 LADDER, STRICTER = "infiniband-only", "mi300x"
 """Where the generated claim is not the model's job, as the page says: the one takes farther devices rather
-than none, the other waits for the same switch."""
+than none, the other waits for the same PCIe root."""
 
 
 @pytest.mark.parametrize("name", TITLES)

@@ -135,6 +135,8 @@ class Verdict:
             return NotJudged(f"{self._dialect.noun} {_UNJUDGED}: {incomplete}{tail}")
         if "_[?_]" in error:
             return NotJudged(f"{self._dialect.noun} {_UNJUDGED}: [?...] of what is no list and no map{tail}")
+        if "index out of range" in error and "ndexOf(" in self.expression:  # there it is -1 beyond the end
+            return NotJudged(f"{self._dialect.noun} {_UNJUDGED}: a place that the text does not have{tail}")
         kind = NotJudged if _UNJUDGED in error else CelError
         return kind(f"{self._dialect.noun} failed: {_STATUS.sub('', error)}{tail}", hint=hint)
 

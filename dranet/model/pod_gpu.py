@@ -16,8 +16,8 @@ class GpuSource(StrEnum):
     CDI = "CDI"
     ENVIRONMENT = "Environment"
     MOUNTS = "Mounts"
-    POD_RESOURCES = "PodResources"
     DEVICE_NODES = "DeviceNodes"
+    POD_RESOURCES = "PodResources"
 
     @property
     def meaning(self) -> str:
@@ -32,8 +32,8 @@ _MEANINGS = {
     GpuSource.CDI: "a CDI device that the container was given",
     GpuSource.ENVIRONMENT: "an environment variable by which device plugins name GPUs",
     GpuSource.MOUNTS: "a mount by which a device plugin names GPUs",
-    GpuSource.POD_RESOURCES: "the kubelet's pod resources socket",
     GpuSource.DEVICE_NODES: "a device node in the container",
+    GpuSource.POD_RESOURCES: "the kubelet's pod resources socket",
 }
 
 

@@ -189,14 +189,21 @@ def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool)
             yield _fails(*broken, sample, rule, unless)
     wanted = _wanted_values([one.selector for one in placed])
     causes: dict[str, dict[str, str]] = {}
+    unjudged: dict[str, Finding] = {}
     for sample in made_up(scope.driver):
         if sample.kind is None and not class_is_known:
             continue
         broken = _broken_by(placed, _adjusted(sample, wanted).values())
-        if broken and _is_certain(*broken) and broken[0].path not in reported:
-            causes.setdefault(broken[0].path, {}).setdefault(broken[1].cause, _name(sample))
+        if not broken or not broken[0].is_own or broken[0].path in reported:
+            continue
+        one, error = broken
+        if isinstance(error, NotJudged):
+            unjudged.setdefault(one.path, _fails(one, error, sample, rule, unless))
+        else:
+            causes.setdefault(one.path, {}).setdefault(error.cause, _name(sample))
     for path, found in causes.items():
         yield _may_fail(path, found, class_is_known)
+    yield from (finding for path, finding in unjudged.items() if path not in causes)
 
 
 def _fails(one: Placed, error: CelError, sample: Sample, rule: Rule, unless: str) -> Finding:
@@ -204,10 +211,6 @@ def _fails(one: Placed, error: CelError, sample: Sample, rule: Rule, unless: str
         return Finding(rules.SELECTOR_NOT_JUDGED, one.path, f"on {_name(sample)}: {error.cause}", error.hint)
     text = f"fails on {_name(sample)}: {error.cause}{unless}"
     return Finding(rule, one.path, text, _mend(error.cause))
-
-
-def _is_certain(one: Placed, error: CelError) -> bool:
-    return one.is_own and not isinstance(error, NotJudged)
 
 
 def _may_fail(path: str, causes: Mapping[str, str], class_is_known: bool) -> Finding:

@@ -230,6 +230,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Scope | None]] = [
         None,
     ),
     (
+        "selector-not-judged",  # which shows only when it is evaluated: no device needs to be given
+        device_class(f'{OURS} && url("http://a/#b").getHost() == "a"'),
+        device_class(f'{OURS} && url("http://a/b").getHost() == "a"'),
+        None,
+    ),
+    (
         "selector-not-judged",
         device_class(
             'has(device.attributes["gpu.example.com"].v) && device.attributes["gpu.example.com"].v == "1.0"'
