@@ -1,8 +1,8 @@
 """What other DRA drivers offer on this node, as their ResourceSlices tell: who serves a GPU, where it sits.
 
-Only what tells which device it is is kept (PCI address, UUID), so that a vendor's slices with thirty
-attributes a device cost little. What a slice says is somebody else's word: odd shapes are left out, and
-there is an end to how much is remembered.
+Only what identifies a device is kept (PCI address, UUID), so that a vendor's slices with thirty attributes a
+device cost little. What a slice says is somebody else's word: odd shapes are left out, and there is an end to
+how much is remembered.
 """
 
 from __future__ import annotations

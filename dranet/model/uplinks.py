@@ -47,6 +47,12 @@ def outputs(routes: Iterable[Route]) -> frozenset[int]:
     return frozenset(index for route in routes for index in (route.ifindex, *route.next_hops) if index)
 
 
+def order_outputs(default_routes: Iterable[Route]) -> tuple[int, ...]:
+    """The ifindexes that default routes lead to: IPv4's first, of each family the lowest metric first."""
+    routes = sorted(default_routes, key=lambda route: (":" in route.destination, route.metric))
+    return tuple(dict.fromkeys(index for route in routes for index in sorted(outputs([route]))))
+
+
 def is_certain(link: Link | None) -> bool:
     """Whether a link surely carries what is routed to it. Some drivers leave ``operstate`` unknown while they
     work; the carrier decides then."""

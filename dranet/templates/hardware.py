@@ -13,7 +13,7 @@ from dranet.model import attributes as a
 from dranet.model.distance import Distance, distance
 from dranet.templates.places import PLACES, Place, address_of, locate, near_of, text_of, value_of
 
-_GPU_DRIVER_PREFIX = "gpu."
+GPU_DRIVER_PREFIX = "gpu."
 """Vendors call their drivers so: ``gpu.nvidia.com``, ``gpu.amd.com``, ``gpu.intel.com``."""
 _ACCELERATOR_DRIVERS = frozenset({"gaudi.intel.com", "neuron.aws.com", "tpu.google.com"})
 """Those that do not. Each of their devices counts."""
@@ -246,7 +246,7 @@ def _is_gpu(device: Candidate) -> bool:
     if _is_ours(device):
         return value_of(device, a.TYPE.qualified) == "gpu"
     kind = text_of(device, f"{device.driver}/type")
-    if device.driver.startswith(_GPU_DRIVER_PREFIX):
+    if device.driver.startswith(GPU_DRIVER_PREFIX):
         return not kind or "gpu" in kind
     return device.driver in _ACCELERATOR_DRIVERS
 

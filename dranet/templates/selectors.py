@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from dranet.model import attributes as a
 from dranet.model.distance import Distance
+from dranet.templates.hardware import GPU_DRIVER_PREFIX
 
 _EMPTY = '""'
 
@@ -40,7 +41,7 @@ def own_gpu(driver: str) -> str:
 
 def vendors_gpu(driver: str) -> str:
     """For what a vendor's own DeviceClass is taken to be: whole GPUs, where the driver has parts of them."""
-    if not driver.startswith("gpu."):
+    if not driver.startswith(GPU_DRIVER_PREFIX):
         return of_driver(driver)
     kind = f'device.attributes["{driver}"].?type.orValue("gpu").contains("gpu")'
     return f"{of_driver(driver)} && {kind}"

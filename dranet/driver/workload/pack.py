@@ -46,7 +46,6 @@ class WorkloadPack:
         """``get_gpus`` tells the GPUs of a pod (its UID), by PCI address, as far as they are known by now.
         ``can_set_memory_policy``: whether the runtime can."""
         self._files = files
-        self.remove, self.list_claims = files.remove, files.list_claims
         self._gate = gate
         self._sysfs_root = sysfs_root
         self._read_facts = read_facts
@@ -110,6 +109,14 @@ class WorkloadPack:
             memory_policy=content.memory_policy,
         )
 
+    def remove(self, claim_uid: str) -> None:
+        """The claim is unprepared: its files go, as far as they can; nothing there is fine."""
+        self._files.remove(claim_uid)
+
+    def list_claims(self) -> frozenset[str]:
+        """Uids of all claims that have files, for the sweep at start."""
+        return self._files.list_claims()
+
     def _look_around(
         self, pod: PodSandbox, records: Sequence[PreparedClaim], wishes: WorkloadWishes
     ) -> Surroundings:
@@ -120,14 +127,14 @@ class WorkloadPack:
         from dranet.driver.workload.pod_uplink import read_pod_uplink
 
         return Surroundings(
-            records,
-            self._get_gpus(pod.uid),
-            self._read_facts(),
-            read_gid_tables(self._sysfs_root, records, pod.netns_path) if wants_gids(wishes) else {},
-            self._can_set_memory_policy(),
-            read_pod_uplink(pod.netns_path) if wants_uplink(wishes) else "",
-            self._get_processor() if wishes.nccl.topology_file else Processor(),
-            read_nodes_with_memory(self._sysfs_root) if wishes.memory_policy else None,
+            records=records,
+            gpus=self._get_gpus(pod.uid),
+            facts=self._read_facts(),
+            gids=read_gid_tables(self._sysfs_root, records, pod.netns_path) if wants_gids(wishes) else {},
+            can_set_memory_policy=self._can_set_memory_policy(),
+            uplink=read_pod_uplink(pod.netns_path) if wants_uplink(wishes) else "",
+            processor=self._get_processor() if wishes.nccl.topology_file else Processor(),
+            nodes_with_memory=read_nodes_with_memory(self._sysfs_root) if wishes.memory_policy else None,
         )
 
     def _get_processor(self) -> Processor:

@@ -9,7 +9,7 @@ from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import open_pod_side
 from dranet.kernel.discovery.scan import read_default_routes
 from dranet.kernel.netns import NetworkNamespace
-from dranet.model.uplinks import outputs
+from dranet.model.uplinks import order_outputs
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +19,7 @@ def read_pod_uplink(netns_path: str) -> str:
     try:
         with NetworkNamespace.open(netns_path) as netns, open_pod_side(netns) as pod:
             routes = pod.run(lambda: read_default_routes(pod.rtnl, []))
-            best = sorted(routes, key=lambda route: (":" in route.destination, route.metric))
-            links = (read_link(pod.rtnl, index) for route in best for index in sorted(outputs([route])))
+            links = (read_link(pod.rtnl, index) for index in order_outputs(routes))
             return next((link.ifname for link in links if link is not None), "")
     except KernelError as error:
         log.warning("the default route of the pod at %s is not known: %s", netns_path, error)
