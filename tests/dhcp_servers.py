@@ -33,7 +33,8 @@ from dranet.testbed.debian.packages import (
     read_release,
     unpack,
 )
-from tests.namespaces import Namespace, wait_until
+from tests.namespaces import Namespace
+from tests.waiting import wait_until
 
 SO_BINDTODEVICE = 25
 SERVER = "10.77.0.1"

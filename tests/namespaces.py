@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ import pytest
 
 from dranet.errors import KernelError
 from dranet.kernel.netns import NetworkNamespace
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -270,15 +270,6 @@ def add_nics(node: Namespace, fabric: Namespace, macs: Mapping[str, str]) -> Non
 
 
 Picture = dict[str, list[dict[str, Any]]]
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Ask again and again until the condition holds; fail after the deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds} s: {what}")
-        time.sleep(0.02)
 
 
 def wait_settled(namespace: Namespace) -> Picture:

@@ -8,6 +8,8 @@ from dranet.allocation.allocator import Attempt, ClusterDevices, Node, Outcome, 
 
 NODE = Node("node-1", {"rack": "r1"})
 DRIVER = "dra.net"
+TWO: dict[str, Any] = {"pool": {"resourceSliceCount": 2}}
+"""For :func:`slice_of`: one of a pool of two slices."""
 
 
 def device(name: str, taints: list[dict[str, str]] | None = None, **attributes: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from dranet.allocation.allocator import AllocationError, Ending, read_devices_in_use, summarize
 from tests.allocation.documented import shows
 from tests.allocation.objects import (
+    TWO,
     attempt,
     claim,
     counters,
@@ -21,8 +22,6 @@ from tests.allocation.objects import (
     slice_of,
     taker,
 )
-
-TWO: dict[str, Any] = {"pool": {"resourceSliceCount": 2}}
 
 
 def asking(amount: str, name: str = "nic", capacity: str = "bw", **exactly: Any) -> dict[str, Any]:

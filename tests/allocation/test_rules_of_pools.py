@@ -9,6 +9,7 @@ import pytest
 from dranet.allocation.allocator import Cause, Ending, read_devices_in_use
 from tests.allocation.documented import shows
 from tests.allocation.objects import (
+    TWO,
     attempt,
     claim,
     counters,
@@ -20,8 +21,6 @@ from tests.allocation.objects import (
     sub,
     taker,
 )
-
-TWO: dict[str, Any] = {"pool": {"resourceSliceCount": 2}}
 
 
 def in_rack(rack: str) -> dict[str, Any]:

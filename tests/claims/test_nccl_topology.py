@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from dranet.claims.nccl.topology import (
     BRIDGE_CLASS,
-    MOST_BELOW,
-    MOST_ELEMENTS,
     NCCL,
     NO_NUMA_NODE,
     RCCL,
@@ -31,7 +29,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
 from dranet.model.facts import Gpu, NodeFacts, NumaNode
 from dranet.model.workload import Processor
-from tests.claims.nccl_reader import Element, Reader, Refused
+from tests.claims.nccl_reader import MOST_BELOW, MOST_ELEMENTS, Element, Reader, Refused
 from tests.data.layouts import LAYOUTS, read_layout, take_layout
 
 FACTS = {layout: read_layout(layout).facts for layout in LAYOUTS}
@@ -267,6 +265,14 @@ def test_more_devices_than_nccl_can_hold_are_told() -> None:
     assert fits(build_topology(some, (), NodeFacts()), some, ())
     assert not fits(build_topology(many_, (), NodeFacts()), many_, ())
     assert build_topology(many_, (), NodeFacts()).size < MOST_ELEMENTS, "with what NCCL adds it is too much"
+
+
+def test_room_is_left_for_what_is_not_in_the_file() -> None:
+    """32 elements, beside the four that NCCL adds to each of up to 32 functions."""
+    some, many_ = virtual_functions(86, 4), virtual_functions(88, 4)
+    assert build_topology(some, (), NodeFacts()).size + 32 * 4 + 32 == MOST_ELEMENTS
+    assert fits(build_topology(some, (), NodeFacts()), some, ())
+    assert not fits(build_topology(many_, (), NodeFacts()), many_, ())
 
 
 def test_the_links_of_every_gpu_count() -> None:

@@ -102,7 +102,7 @@ def test_a_device_that_is_tainted_and_in_use_is_told_as_tainted(explained: Expla
     """A node is drained while others run on it: to wait for them would help nobody."""
     objects = [*read_objects(), TAINT_RULE, *yaml.safe_load_all(IN_USE.read_text())]
     code, out = explained("claim", "pair", "-f", write(tmp_path, objects), "--facts", DGX)
-    text = " ".join(out.split())
+    text = unwrapped(out)
 
     assert code == 1
     assert "but all 8 that match are tainted (example.com/service:NoSchedule of the DeviceTaintRule" in text
@@ -122,7 +122,7 @@ def test_what_two_things_keep_away_together_is_a_near_miss_of_both(
     code, out = explained("claim", "pair", "-f", write(tmp_path, [*objects, holder]), "--facts", DGX)
 
     assert code == 1
-    assert "it would fit if no other claim had devices and the taint" in " ".join(out.split())
+    assert "it would fit if no other claim had devices and the taint" in unwrapped(out)
 
 
 def test_devices_in_use_are_told_with_their_claims_and_the_nearest_one(explained: Explain) -> None:
@@ -165,7 +165,7 @@ def test_a_class_that_matches_nothing_shows_what_the_device_says(explained: Expl
     code, out = explained("claim", "fast", "-f", CLUSTER, "--facts", DGX)
 
     assert code == 1
-    assert "selector 1 of DeviceClass nic-800g leaves none of 20" in " ".join(out.split())
+    assert "selector 1 of DeviceClass nic-800g leaves none of 20" in unwrapped(out)
     assert "would fit, but for selector 1 of DeviceClass nic-800g (linkSpeedMbps is 400000)" in unwrapped(out)
 
 
@@ -194,7 +194,7 @@ def test_a_constraint_without_a_common_value_shows_both_sides_and_one_that_works
 
 def test_a_selector_that_fails_says_on_what_and_that_it_ends_everything(explained: Explain) -> None:
     code, out = explained("claim", "careless", "-f", CLUSTER, "--facts", DGX)
-    words = " ".join(out.split())
+    words = unwrapped(out)
 
     assert code == 1
     assert "device dra.net/dgx-00/pci-0000-29-00-1: the device has no attribute" in words
@@ -210,7 +210,7 @@ def test_a_selector_that_fails_otherwise_says_how(explained: Explain, tmp_path: 
     code, out = explained("claim", "pair", "-f", variant(tmp_path, divide))
 
     assert code == 1
-    assert "selector failed: divide by zero; that ends the attempt" in " ".join(out.split())
+    assert "selector failed: divide by zero; that ends the attempt" in unwrapped(out)
 
 
 def test_an_attribute_that_no_device_has_gets_a_suggestion(explained: Explain, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_every_alternative_of_a_ladder_has_its_own_story(explained: Explain, tmp
         devices["requests"][1] = {"name": "nic", "firstAvailable": [near, far]}
 
     code, out = explained("claim", "pair", "-f", variant(tmp_path, ask_for_too_much))
-    words = " ".join(out.split())
+    words = unwrapped(out)
 
     assert code == 1
     assert (
@@ -297,7 +297,7 @@ def test_all_devices_cannot_be_had_while_one_is_in_use(explained: Explain, tmp_p
     code, out = explained("claim", "pair", "-f", variant(tmp_path, ask_for_all))
 
     assert code == 1
-    assert "wants all devices that match, but 4 of the 8 that match are in use" in " ".join(out.split())
+    assert "wants all devices that match, but 4 of the 8 that match are in use" in unwrapped(out)
 
 
 def test_a_cluster_without_slices_says_so(explained: Explain, tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_of_two_requests_of_one_name_it_says_whose_is_meant(explained: Explain, 
     code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
 
     assert code == 1
-    assert "cannot give its devices: request nic of claim storage wants 12 devices" in " ".join(out.split())
+    assert "cannot give its devices: request nic of claim storage wants 12 devices" in unwrapped(out)
 
 
 def test_the_claim_that_was_made_from_a_template_is_found(explained: Explain, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_extended_resources_are_a_claim_as_well(explained: Explain, tmp_path: Pa
     code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
 
     assert code == 0
-    assert "taken for the extended resource example.com/rdma-nic" in " ".join(out.split())
+    assert "taken for the extended resource example.com/rdma-nic" in unwrapped(out)
     assert out.count("container-0-request-0") == 2
 
 
@@ -444,7 +444,7 @@ def test_a_pod_that_fits_no_node_is_told_why_in_the_first_line(explained: Explai
     code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
 
     assert code == 1
-    assert "no node may run it: not selected by the pod's nodeSelector" in " ".join(out.split())
+    assert "no node may run it: not selected by the pod's nodeSelector" in unwrapped(out)
     assert "do: " not in out
 
 
@@ -522,7 +522,7 @@ def test_a_pod_that_comes_with_its_node_is_told_that_nobody_allocates_its_claims
     code, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
 
     assert code == 1
-    assert "the pod names node dgx-00 itself, so the scheduler does not see it" in " ".join(out.split())
+    assert "the pod names node dgx-00 itself, so the scheduler does not see it" in unwrapped(out)
     assert "do: choose the node by nodeSelector, kubernetes.io/hostname: dgx-00" in out
 
 

@@ -115,9 +115,8 @@ def test_ctrl_c_while_a_command_loads_is_quiet(
 
 
 @pytest.mark.parametrize("command", ["run", "devices", "topology", "capture"])
-def test_the_help_fits_a_terminal_and_shows_defaults_as_one_types_them(command: str) -> None:
+def test_the_help_shows_defaults_as_one_types_them(command: str) -> None:
     shown = dranet(command, "--help", COLUMNS="80").stdout
-    assert max(map(len, shown.splitlines())) <= 80
     assert "--pci-ids FILE" in shown
     assert "default False" not in shown
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -11,6 +10,7 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.testbed.apiserver.server import ApiServer
+from tests.waiting import until
 
 DEADLINE_SECONDS = 30.0
 
@@ -34,11 +34,7 @@ def wait_until() -> WaitUntil:
     """Wait until a condition holds, or fail when the deadline is over."""
 
     async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while True:
-                if condition():
-                    return
-                await asyncio.sleep(0.005)
+        await until(condition, seconds=DEADLINE_SECONDS)
 
     return wait
 

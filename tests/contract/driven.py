@@ -24,8 +24,10 @@ from dranet.testbed.cluster import DRIVER_NAME, NAMESPACE, NODE_NAME, Testbed
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
-from tests.contract.calls import DEADLINE, Calls
+from tests.contract.calls import Calls
 from tests.contract.proxy import ApiProxy
+from tests.manifests import device_class
+from tests.waiting import until
 
 JsonObject = dict[str, Any]
 
@@ -217,7 +219,7 @@ async def driven_node() -> AsyncIterator[DrivenNode]:
         kubeconfig = WORK_DIR / "kubeconfig-of-the-driver"
         await stack.enter_async_context(proxy.running())
         proxy.write_kubeconfig(kubeconfig)
-        await testbed.apply([_device_class("any", "true"), _device_class("nic", _HAS_RDMA)])
+        await testbed.apply([device_class("any", "true"), device_class("nic", _HAS_RDMA)])
         node = DrivenNode(testbed, proxy, kubeconfig)
         await node.start(wait=False)
         try:
@@ -229,15 +231,6 @@ async def driven_node() -> AsyncIterator[DrivenNode]:
 
 _OF_THIS_NODE = {"key": "metadata.name", "operator": "In", "values": [NODE_NAME]}
 _HAS_RDMA = 'device.attributes["dra.net"].rdma && has(device.attributes["dra.net"].ifName)'
-
-
-def _device_class(name: str, expression: str) -> JsonObject:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression}}]},
-    }
 
 
 Story = Callable[[DrivenNode], Awaitable[None]]
@@ -264,12 +257,3 @@ async def _complaint_of(work: Awaitable[None], node: DrivenNode) -> str:
     if failure is None:
         return ""
     return "".join(traceback.format_exception(failure)) + node.testbed.driver.log_tail()
-
-
-async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    """Wait until an awaited condition holds."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE
-    while not await condition():
-        assert loop.time() < deadline, "waited too long"
-        await asyncio.sleep(0.02)

@@ -12,7 +12,8 @@ import pytest
 
 from dranet.cluster import paths
 from tests.contract.calls import HEALTH_SERVICES
-from tests.contract.driven import NIC, OTHER_NIC, DrivenNode, Result, until
+from tests.contract.driven import NIC, OTHER_NIC, DrivenNode, Result
+from tests.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 

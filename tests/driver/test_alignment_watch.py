@@ -28,10 +28,10 @@ from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Container, PodSandbox
 from dranet.model.status import Condition, ConditionType, DeviceStatus
 from dranet.telemetry import Metrics
+from tests.waiting import until
 
 POD = PodRef("team", "p", "pod-uid")
 SANDBOX = PodSandbox("s", "p", "team", "pod-uid", "/run/netns/p", 1)
-DEADLINE_SECONDS = 10.0
 
 
 def place(name: str, socket: int, *, gpu: bool = False) -> Device:
@@ -220,13 +220,6 @@ async def running(*records: PreparedClaim) -> AsyncIterator[Node]:
     task = asyncio.create_task(node.watch.run())
     yield node
     task.cancel()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = asyncio.get_running_loop().time() + DEADLINE_SECONDS
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.002)
 
 
 async def settled() -> None:
@@ -469,6 +462,18 @@ async def test_what_the_claim_said_before_a_restart_goes_when_it_is_not_so() -> 
         assert restarted.write() == {"nic-0": ("False", "WorseThanPossible")}
         restarted.watch.look(POD.uid)
         await until(lambda: restarted.asked and restarted.write() == {})
+
+
+async def test_what_this_driver_said_itself_does_not_stand_against_a_doubt() -> None:
+    async with running(NIC_0) as node:
+        node.show(NVIDIA_VISIBLE_DEVICES="GPU-a1")
+        await settled()
+        assert node.write() == {"nic-0": ("False", "WorseThanPossible")}
+        node.offer("gpu", "gpu-1")
+        node.claims = ClusterError("no", reason=Reason.API_FORBIDDEN)
+        node.watch.look(POD.uid)
+        await settled()
+        assert node.write() == {"nic-0": ("None", "DevicesOfAnotherDriver")}
 
 
 async def test_the_kubelet_is_asked_where_the_container_is_not_clear() -> None:

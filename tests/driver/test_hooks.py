@@ -23,7 +23,8 @@ from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, PodSandbox, Rlimit
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
-from tests.namespaces import Namespace, wait_until
+from tests.namespaces import Namespace
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

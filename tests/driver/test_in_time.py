@@ -14,7 +14,8 @@ from dranet.driver.in_time import run_in_time
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.attach import attach
 from tests.driver.bench import Bench, names, sandbox
-from tests.namespaces import Namespace, wait_until
+from tests.namespaces import Namespace
+from tests.waiting import wait_until
 
 LONG_SECONDS = 60.0
 SHORT_SECONDS = 0.05

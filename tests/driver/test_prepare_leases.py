@@ -28,7 +28,8 @@ from dranet.runtime.cdi import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.dhcp_servers import Udhcpd, start_udhcpd
-from tests.namespaces import Namespace, wait_unchanged, wait_until
+from tests.namespaces import Namespace, wait_unchanged
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

@@ -10,14 +10,11 @@ import pytest
 from dranet.driver.probes.ready_file import ReadyFile
 from dranet.driver.probes.server import PartState
 from dranet.errors import SettingsError
+from tests.waiting import until_in_thread
 
 
 async def wait_for(path: Path, *, there: bool) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            if await asyncio.to_thread(path.exists) is there:
-                return
-            await asyncio.sleep(0.01)
+    await until_in_thread(lambda: path.exists() is there, f"{path} there: {there}")
 
 
 async def test_the_file_is_there_while_every_part_is_ready(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from dranet.model.claim import ClaimRef
 from dranet.model.event_reason import EventReason
 from dranet.model.status import DeviceStatus
 from dranet.telemetry import Metrics
+from tests.waiting import until
 
 CLAIM, OTHER = ClaimRef("default", "claim", "uid"), ClaimRef("default", "other", "uid-2")
 POD = ObjectRef("v1", "Pod", "p", "default", "u")
@@ -90,14 +91,6 @@ async def running(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.001)
 
 
 # --- claim status --------------------------------------------------------------------------------------

@@ -410,7 +410,7 @@ def test_the_gid_index_is_read_from_the_table_of_the_device(tmp_path: Path) -> N
         ),
         ("route add default via fd01::9 dev eth1\n", "eth1"),
         (
-            "route add default via fd01::9 dev eth1\nroute add default via 10.1.0.1 dev eth0 metric 9\n",
+            "route add default via fd01::9 dev eth1\nroute add default via 10.1.0.1 dev eth0 metric 4096\n",
             "eth0",
         ),
         ("route add default nexthop via 10.2.0.1 nexthop via 10.1.0.1\n", "eth0"),

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.contract.driven import DrivenNode, until
+from tests.contract.driven import DrivenNode
 from tests.hostile.vitals import unharmed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 

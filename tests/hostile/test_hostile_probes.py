@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from dranet.driver.probes import server as probes
 from dranet.driver.probes.server import MAX_CONNECTIONS, PartState, ProbeServer
 from dranet.telemetry import Metrics
+from tests.waiting import until
 
 LONG = {"kubelet": PartState(False, "x" * (16 << 20))}
 """More than the kernel buffers."""
@@ -32,21 +33,14 @@ def count_held(server: ProbeServer) -> int:
     return sum(line[9] != "0" for line in here)
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 10
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "waited too long"
-        await asyncio.sleep(0.01)
-
-
 async def test_who_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "REQUEST_TIMEOUT_SECONDS", 0.3)
     server = new_server(LONG)
     await server.start()
     with contextlib.closing(socket.create_connection(("127.0.0.1", server.port))) as caller:
         caller.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
-        await wait_until(lambda: count_held(server) == 1)
-        await wait_until(lambda: count_held(server) == 0)
+        await until(lambda: count_held(server) == 1)
+        await until(lambda: count_held(server) == 0)
     await server.stop()
 
 
@@ -67,5 +61,5 @@ async def test_the_newest_caller_is_heard_when_all_places_are_taken(monkeypatch:
         each.transport.abort()
         with contextlib.suppress(OSError):
             await each.wait_closed()
-    await wait_until(lambda: count_held(server) == 0)
+    await until(lambda: count_held(server) == 0)
     await server.stop()

@@ -12,9 +12,10 @@ from dranet.pb import nri_pb2, ttrpc_pb2
 from dranet.testbed.runtime.contract import RestartableRuntime
 from dranet.wire.mux import encode_message
 from dranet.wire.ttrpc import FrameType, encode_frame
-from tests.contract.driven import DrivenNode, until
+from tests.contract.driven import DrivenNode
 from tests.hostile.storms import mutate
 from tests.hostile.vitals import unharmed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
 

@@ -21,7 +21,8 @@ from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, MoveLink, MoveRdma, Step
 from dranet.model.status import AttachedLink
 from tests.kernel.plans import attach_from, detach_to, make_checks_last, make_plan, with_move
-from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged, wait_until
+from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

@@ -33,7 +33,8 @@ from tests.dhcp_servers import (
     start_dnsmasq,
     start_udhcpd,
 )
-from tests.namespaces import Namespace, wait_settled, wait_unchanged, wait_until
+from tests.namespaces import Namespace, wait_settled, wait_unchanged
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

@@ -33,7 +33,8 @@ from dranet.kernel.tc import TokenBucket, set_bucket_request
 from dranet.model.network_values import Ifname
 from dranet.model.plan import LimitRate
 from tests.kernel.loaded import ifindex_of, tc
-from tests.namespaces import Namespace, wait_until
+from tests.namespaces import Namespace
+from tests.waiting import wait_until
 
 M, G = 10**6, 10**9
 BOTH = LimitRate(egress_bits_per_second=10 * M, ingress_bits_per_second=5 * M)

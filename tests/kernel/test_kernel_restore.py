@@ -34,7 +34,8 @@ from tests.kernel.settings_of_links import (
     set_up,
     vandalise,
 )
-from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged, wait_until
+from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

@@ -18,7 +18,8 @@ from dranet.kernel.inet import route_contains
 from dranet.kernel.netlink import attribute, attribute_text, attribute_u8, attribute_u32, nested
 from dranet.kernel.rtnl import parse_link
 from dranet.model.facts import Address, Link, NodeFacts
-from tests.namespaces import Namespace, wait_until
+from tests.namespaces import Namespace
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

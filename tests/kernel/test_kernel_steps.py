@@ -53,7 +53,8 @@ from tests.kernel.plans import (
     unchanged,
     with_move,
 )
-from tests.namespaces import Namespace, wait_unchanged, wait_until
+from tests.namespaces import Namespace, wait_unchanged
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

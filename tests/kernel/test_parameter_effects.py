@@ -42,7 +42,8 @@ from tests.kernel.loaded import XDP, ifindex_of, loader
 from tests.kernel.plans import attach_from, detach_to, shell, sysctl
 from tests.kernel.test_kernel_programs import XDP_GENERIC, set_xdp
 from tests.machine import kernel_view
-from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged, wait_until
+from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged
+from tests.waiting import wait_until
 
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).parents[2]

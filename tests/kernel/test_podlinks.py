@@ -20,6 +20,7 @@ from dranet.kernel.rtnl import IFF_UP, set_link_request
 from dranet.model.health import CARRIER_LOSSES
 from tests.kernel.plans import list_descriptors
 from tests.namespaces import Namespace
+from tests.waiting import until
 
 pytestmark = pytest.mark.kernel
 
@@ -96,16 +97,7 @@ def note_looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def wait_descriptors(before: set[tuple[str, str]]) -> None:
-    await wait_for(lambda: list_descriptors() <= before, "no descriptor is left open")
-
-
-async def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """For what no notification tells of."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE
-    while not condition():
-        assert loop.time() < deadline, what
-        await asyncio.sleep(0.01)
+    await until(lambda: list_descriptors() <= before, "no descriptor is left open")
 
 
 async def test_the_state_at_the_beginning_is_read_without_any_change(nic: Namespace) -> None:
@@ -230,7 +222,7 @@ async def test_a_link_with_an_odd_name_hides_no_other(nic: Namespace, fabric: Na
         await followed.wait(lambda: not followed.has_carrier("eth1"), "a later change")
         followed.links.ask_again()
         pod = followed.links._followed[POD]
-        await wait_for(lambda: pod._unseen is None, "the answer ends, so that it can be asked again")
+        await until(lambda: pod._unseen is None, "the answer ends, so that it can be asked again")
 
 
 async def test_a_pod_that_changes_its_links_all_the_time_is_looked_at_ever_less_often(
@@ -363,7 +355,7 @@ async def test_a_pods_namespace_ends_once_it_is_forgotten(
         await followed.wait(lambda: followed.find("last") is not None, "seen")
         await asyncio.to_thread(pod.delete)
         followed.links.forget(POD)
-        await wait_for(lambda: "p-last" not in {link["ifname"] for link in fabric.read("link")}, "it ended")
+        await until(lambda: "p-last" not in {link["ifname"] for link in fabric.read("link")}, "it ended")
 
 
 async def test_a_visit_runs_in_the_pods_namespace(nic: Namespace) -> None:

@@ -23,7 +23,8 @@ from dranet.model.facts import Address
 from dranet.model.plan import AddAddress, AttachPlan, MoveLink, MoveRdma, SetUp, Step
 from dranet.testbed.machine.hardware import MACHINE, Function
 from tests.machine import kernel_view
-from tests.namespaces import Namespace, wait_until
+from tests.namespaces import Namespace
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.machine
 

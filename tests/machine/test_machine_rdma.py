@@ -25,7 +25,8 @@ from dranet.model.plan import PreparedDevice, RdmaAccess
 from dranet.testbed.machine.hardware import MACHINE
 from tests.driver.bench import Bench, names, sandbox
 from tests.machine import kernel_view
-from tests.namespaces import Namespace, wait_until
+from tests.namespaces import Namespace
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.machine
 

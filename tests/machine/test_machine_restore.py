@@ -16,7 +16,8 @@ from dranet.model.plan import AttachPlan, MoveLink, SetUp
 from dranet.testbed.machine.hardware import MACHINE
 from tests.kernel.settings_of_links import ADDRESSES, HOST_SETTINGS, VANDALISM, vandalise
 from tests.machine import kernel_view
-from tests.namespaces import Namespace, read_ethtool, read_sysctls, wait_until
+from tests.namespaces import Namespace, read_ethtool, read_sysctls
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.machine
 

@@ -33,6 +33,8 @@ from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.node.hoststate import HostState
 from dranet.testbed.node.iproute import in_namespace, read_json
 from dranet.testbed.runtime.contract import RestartableRuntime
+from tests.manifests import device_class
+from tests.waiting import until_in_thread
 
 NIC = "enp35s0np0"
 ADDRESS = "10.64.0.1"
@@ -70,16 +72,7 @@ RTMGRP_LINK, RTM_NEWLINK, RTM_DELLINK, IFF_UP = 1, 16, 17, 1
 NLMSG_HEADER_BYTES = 16
 
 MANIFESTS: list[dict[str, Any]] = [
-    {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": "rail0"},
-        "spec": {
-            "selectors": [
-                {"cel": {"expression": f'device.attributes["dra.net"].ifName == "{NIC}"'}},
-            ]
-        },
-    },
+    device_class("rail0", f'device.attributes["dra.net"].ifName == "{NIC}"'),
     {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -164,7 +157,7 @@ class Pod:
         await self.testbed.delete_pod("worker")
         async with asyncio.timeout(SECONDS):
             await self.testbed.kubelet.wait_gone(self.uid)
-        await until(lambda: self.testbed.node.snapshot() == self.before, "the node is as it was")
+        await until_in_thread(lambda: self.testbed.node.snapshot() == self.before, "the node is as it was")
 
     def gate(self) -> list[str]:
         """Ready files that let a container start."""
@@ -243,13 +236,6 @@ def is_leaving(notification: bytes, ifindex: int) -> bool:
     return index == ifindex and (kind == RTM_DELLINK or (kind == RTM_NEWLINK and not flags & IFF_UP))
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not await asyncio.to_thread(condition):
-        assert time.monotonic() < deadline, f"still not: {what}"
-        await asyncio.sleep(0.02)
-
-
 def play(make_runtime: RuntimeFactory, folder: Path, story: Story) -> None:
     """Tell a story on a testbed of its own."""
 
@@ -289,8 +275,8 @@ async def a_driver_that_is_killed_inside_its_hook_lets_no_container_start_bare(p
     driver = pod.testbed.driver
     with signal_inside_the_hook(driver.pid, signal.SIGKILL):
         await pod.start()
-        await until(lambda: not driver.is_running, "the driver is dead")
-        await until(lambda: bool(pod.failure), "the kubelet cannot start the container")
+        await until_in_thread(lambda: not driver.is_running, "the driver is dead")
+        await until_in_thread(lambda: bool(pod.failure), "the kubelet cannot start the container")
     half = await asyncio.to_thread(pod.link)
     assert half, "the link has moved: it was killed inside its hook"
     assert not half["addr_info"], "and has not got its address"
@@ -306,8 +292,8 @@ async def a_pod_that_goes_while_its_driver_is_dead_gives_its_nic_back(pod: Pod) 
     driver = pod.testbed.driver
     with signal_inside_the_hook(driver.pid, signal.SIGKILL):
         await pod.start()
-        await until(lambda: not driver.is_running, "the driver is dead")
-        await until(lambda: bool(pod.failure), "the kubelet cannot start the container")
+        await until_in_thread(lambda: not driver.is_running, "the driver is dead")
+        await until_in_thread(lambda: bool(pod.failure), "the kubelet cannot start the container")
     sandbox = pod.testbed.sandbox("worker")
     assert sandbox is not None
     await asyncio.to_thread(pod.testbed.node.reclaim, sandbox.netns_path)
@@ -315,7 +301,7 @@ async def a_pod_that_goes_while_its_driver_is_dead_gives_its_nic_back(pod: Pod) 
     await driver.start()
     async with asyncio.timeout(SECONDS):
         await pod.testbed.kubelet.wait_gone(pod.uid)
-    await until(lambda: pod.testbed.node.snapshot() == pod.before, "the node is as it was")
+    await until_in_thread(lambda: pod.testbed.node.snapshot() == pod.before, "the node is as it was")
 
 
 async def a_driver_that_hangs_for_longer_than_the_runtime_waits_lets_no_container_start_bare(
@@ -325,7 +311,7 @@ async def a_driver_that_hangs_for_longer_than_the_runtime_waits_lets_no_containe
     with signal_inside_the_hook(driver.pid, signal.SIGSTOP):
         begin = time.monotonic()
         await pod.start()
-        await until(lambda: bool(pod.failure), "the kubelet cannot start the container")
+        await until_in_thread(lambda: bool(pod.failure), "the kubelet cannot start the container")
     assert time.monotonic() - begin > RUNTIME_GIVES_UP, "the runtime waited"
     assert pod.testbed.kubelet.stage(pod.uid) is PodStage.SANDBOX, "and went on without us"
     assert "no such file or directory" in pod.failure
@@ -340,7 +326,7 @@ async def a_hook_that_is_held_up_answers_with_an_error_while_the_runtime_still_w
     driver = pod.testbed.driver
     with signal_inside_the_hook(driver.pid, signal.SIGSTOP) as stopped:
         await pod.start()
-        await until(stopped.is_set, "the hook has begun")
+        await until_in_thread(stopped.is_set, "the hook has begun")
         await asyncio.sleep(OUT_OF_TIME)  # what is done to the driver, not a wait for it
         os.kill(driver.pid, signal.SIGCONT)
         refusal = await pod.wait_event(
@@ -362,7 +348,9 @@ async def a_pod_that_outlives_its_runtime_keeps_its_nic_and_gives_it_back(pod: P
     for restart in (runtime.restart, runtime.crash):
         before = count_connections(driver)
         await restart()
-        await until(partial(lambda seen: count_connections(driver) > seen, before), "it is connected again")
+        await until_in_thread(
+            partial(lambda seen: count_connections(driver) > seen, before), "it is connected again"
+        )
         await driver.wait_ready(SECONDS)
         await pod.assert_whole()
     await pod.delete()
@@ -396,7 +384,9 @@ async def a_second_pod_of_the_claim_gets_no_container_while_no_driver_is_there(p
     await driver.kill()
     await testbed.apply([{**MANIFESTS[-1], "metadata": {"name": "second"}}])
     uid = testbed.pod_uid("second")
-    await until(lambda: bool(testbed.kubelet.failure(uid)), "the kubelet cannot start its container")
+    await until_in_thread(
+        lambda: bool(testbed.kubelet.failure(uid)), "the kubelet cannot start its container"
+    )
     assert "no such file or directory" in testbed.kubelet.failure(uid)
     assert not testbed.containers("second")
     await driver.start()
@@ -412,7 +402,7 @@ async def a_second_pod_of_the_claim_gets_no_container_while_no_driver_is_there(p
     await testbed.delete_pod("second")
     async with asyncio.timeout(SECONDS):
         await testbed.kubelet.wait_gone(uid)
-    await until(lambda: testbed.node.snapshot() == pod.before, "the node is as it was")
+    await until_in_thread(lambda: testbed.node.snapshot() == pod.before, "the node is as it was")
 
 
 async def a_pod_has_its_nic_and_gives_it_back(pod: Pod) -> None:

@@ -19,6 +19,7 @@ from dranet.testbed.containerd.fetch import ContainerdUnavailable
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtime.contract import RunningContainer
 from tests import metadata_reader
+from tests.manifests import device_class
 
 IFNAME, DEVICE, GID = "enp35s0np0", "pci-0000-23-00-0", "fe80:0000:0000:0000:ba3f:d2ff:fe6c:0023"
 ROOT = "/var/run/kubernetes.io/dra-device-attributes"
@@ -45,12 +46,7 @@ def a_container(name: str, *claims: str) -> dict[str, Any]:
 EXPRESSION = f'device.attributes["dra.net"].ifName == "{IFNAME}"'
 PARAMETERS = {"interface": {"name": "net1", "mtu": 4200}}
 MANIFESTS: list[dict[str, Any]] = [
-    {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": "rail0"},
-        "spec": {"selectors": [{"cel": {"expression": EXPRESSION}}]},
-    },
+    device_class("rail0", EXPRESSION),
     {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",

@@ -29,6 +29,7 @@ from dranet.testbed.runtime.contract import (
     SandboxSpec,
 )
 from dranet.wire.ttrpc import MAX_SEND_BYTES
+from tests.waiting import until
 
 SECONDS = 20.0
 NULL = CharDevice("/dev/infiniband/uverbs7", 1, 3)
@@ -161,13 +162,6 @@ async def a_stage(runtime: RestartableRuntime, folder: Path, *, is_old: bool) ->
 
 def exists(path: str) -> bool:
     return Path(path).exists()
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def a_pods_life_is_told(stage: Stage) -> None:

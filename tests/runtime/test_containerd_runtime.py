@@ -11,9 +11,7 @@ import dataclasses
 import os
 import re
 import signal
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,6 +35,7 @@ from dranet.testbed.runtime.contract import (
 )
 from tests.runtime.private_node import in_private_node
 from tests.runtime.stories import NULL, Hooks
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.runtime
 
@@ -73,14 +72,6 @@ def read_mounts_of_the_tree() -> tuple[containerd_node.Mount, ...]:
 
 def read_inode(path: str) -> int:
     return Path(path).stat().st_ino
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
-    until = time.monotonic() + seconds
-    tick = threading.Event()
-    while not condition():
-        assert time.monotonic() < until, f"still not: {what}"
-        tick.wait(0.02)
 
 
 def assert_left_as_found(runtime: ContainerdRuntime, before: NodeState) -> None:

@@ -39,6 +39,7 @@ from tests.runtime.nri_peer import (
     Socket,
     pod_message,
 )
+from tests.waiting import wait_until
 
 OURS = "/var/lib/dranet/ready/claim-1"
 RUNTIME_WAITS = 2.0
@@ -81,13 +82,6 @@ def link(listener: Socket, plugin: NriPlugin) -> Link:
     admitted = listener.admit()
     assert plugin.wait_ready(SECONDS)
     return admitted
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline, tick = time.monotonic() + SECONDS, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        tick.wait(0.005)
 
 
 # --- the thread -------------------------------------------------------------------------------------------
@@ -594,6 +588,19 @@ asyncio.run(saturate())
 """
 
 
+def test_threads_of_the_process_take_turns_often_from_the_start(tmp_path: Path) -> None:
+    """What the test below sees the effect of, on some machines more than on others."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)  # Python's default
+    plugin = make_plugin(tmp_path / "nri.sock", RecordingHooks())
+    try:
+        plugin.start()
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    finally:
+        plugin.stop()
+        sys.setswitchinterval(before)
+
+
 def test_a_hook_is_answered_in_time_though_loop_and_threads_of_the_driver_never_rest(
     listener: Socket,
 ) -> None:
@@ -617,4 +624,4 @@ def test_a_hook_is_answered_in_time_though_loop_and_threads_of_the_driver_never_
         os.waitpid(pid, 0)
     assert max(took) < 0.85 * RUNTIME_WAITS, took
     assert all("still asking the kernel" in error for error in late), late
-    assert len(late) < 5, (late, took)
+    assert len(late) <= 1, (late, took)

@@ -12,6 +12,7 @@ from typing import Any
 
 from dranet.claims.nccl.topology_text import parse_topology
 from dranet.testbed.cluster import RuntimeFactory
+from tests.manifests import device_class
 from tests.runtime.metadata_story import Story, a_container, a_pod, tell
 
 FOLDER = "/var/run/dranet/nccl"
@@ -31,12 +32,7 @@ PARAMETERS = {
 def a_class(name: str, ifname: str, parameters: dict[str, Any]) -> dict[str, Any]:
     expression = f'device.attributes["dra.net"].ifName == "{ifname}"'
     config = [{"opaque": {"driver": "dra.net", "parameters": parameters}}] if parameters else []
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression}}], "config": config},
-    }
+    return device_class(name, expression, config=config)
 
 
 def a_template(name: str) -> dict[str, Any]:

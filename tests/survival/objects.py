@@ -6,6 +6,7 @@ import ipaddress
 from enum import StrEnum
 
 from dranet.testbed.cluster import DRIVER_NAME, JsonObject
+from tests.manifests import device_class
 
 SHARED_NIC = "enp131s0np0"
 """Stays on the node; pods get a macvlan on it."""
@@ -30,15 +31,7 @@ _SELECTORS = {
 }
 
 CLASSES: list[JsonObject] = [
-    {
-        "apiVersion": _API,
-        "kind": "DeviceClass",
-        "metadata": {"name": way.value},
-        "spec": {
-            "selectors": [{"cel": {"expression": f'device.driver == "{DRIVER_NAME}" && {_SELECTORS[way]}'}}]
-        },
-    }
-    for way in Way
+    device_class(way.value, f'device.driver == "{DRIVER_NAME}" && {_SELECTORS[way]}') for way in Way
 ]
 
 

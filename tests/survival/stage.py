@@ -34,11 +34,11 @@ from dranet.testbed.runtimes import containerd, stand_in
 from tests.survival.judge import PATIENCE_SECONDS, Judge
 from tests.survival.objects import CLASSES, SHARE_SETTING, Way, build_pod
 from tests.survival.table import Row, dump, load
+from tests.waiting import until_in_thread
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STAND_IN, CONTAINERD = "stand-in", "containerd"
 READY_SECONDS = 30.0
-_POLL_SECONDS = 0.02
 _REFUSED = 77
 """Exit code of a child that cannot have its private tree, or its runtime, here."""
 
@@ -158,10 +158,7 @@ class Stage:
         Raises:
             AssertionError: the time is over.
         """
-        deadline = time.monotonic() + seconds
-        while not await asyncio.to_thread(condition):
-            assert time.monotonic() < deadline, f"still not: {what}"
-            await asyncio.sleep(_POLL_SECONDS)
+        await until_in_thread(condition, what, seconds)
 
     def log(self, since: int = 0) -> str:
         """What the driver wrote, from a byte on; see :meth:`log_size`."""

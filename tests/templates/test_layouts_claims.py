@@ -32,11 +32,9 @@ def counts_of_nics(gpu_count: int) -> list[int]:
 def test_a_generated_claim_gets_the_best_distance_or_is_refused_for_a_reason(layout: str, gpus: Gpus) -> None:
     machine = world(layout, gpus)
     rdma = has_rdma(machine)
-    in_bundles = gpus in (Gpus.OURS, Gpus.VENDOR)
     for gpu_count in COUNTS:
         for nic_count in counts_of_nics(gpu_count):
-            if in_bundles or nic_count <= gpu_count:
-                check(machine, gpu_count, nic_count, rdma)
+            check(machine, gpu_count, nic_count, rdma)
 
 
 @pytest.mark.parametrize("layout", ["virtual-node", "dgx-h100", "azure-nd-h100-v5", "oci-gb200"])

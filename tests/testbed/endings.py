@@ -23,6 +23,8 @@ from dranet.testbed.driver_process import DriverProcess
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
+from tests.manifests import device_class
+from tests.waiting import until
 
 READY_SECONDS = 20.0
 DRAIN_SECONDS = 0.5
@@ -120,24 +122,11 @@ def log_of(driver: DriverProcess) -> str:
     return driver.log_tail(10_000)
 
 
-async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(READY_SECONDS):
-        while True:
-            if look():
-                return
-            await asyncio.sleep(0.01)
-
-
 def pod(name: str = "worker", **parameters: object) -> list[JsonObject]:
     """A pod with one NIC, and what it needs."""
     opaque = {"driver": DRIVER_NAME, "parameters": {"interface": {"name": "net1", **parameters}}}
     return [
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": "nic"},
-            "spec": {"selectors": [{"cel": {"expression": 'device.attributes["dra.net"].rdma'}}]},
-        },
+        device_class("nic", 'device.attributes["dra.net"].rdma'),
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",

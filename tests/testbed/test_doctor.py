@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import urllib.request
 from dataclasses import dataclass
 
 import pytest
@@ -16,6 +15,7 @@ from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
 from tests.contract.calls import Calls
+from tests.probe_port import fetch
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
@@ -76,11 +76,6 @@ def test_the_doctor_beside_a_driver_that_is_away_that_works_and_that_is_refused(
             assert sick.unfit == ["kubelet: refuses to register the driver: not today"]
 
     asyncio.run(scenario())
-
-
-def fetch(path: str) -> str:
-    body: bytes = urllib.request.urlopen(f"http://127.0.0.1:9177{path}", timeout=5).read()
-    return body.decode()
 
 
 async def refuse(testbed: Testbed) -> None:

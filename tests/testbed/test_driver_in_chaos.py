@@ -7,7 +7,7 @@ kubelet's next try; none runs without its NIC, and what the driver has to say is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -18,6 +18,7 @@ from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
 from dranet.testbed.storm import Storm
+from tests.waiting import until_in_thread
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(90)]
 
@@ -71,7 +72,7 @@ async def storm_in_chaos() -> None:
         await testbed.delete_pod("survivor")
         async with asyncio.timeout(READY_SECONDS):
             await testbed.kubelet.wait_gone(testbed.pod_uid("survivor"))
-            await until(lambda: not before.differences(testbed.node.snapshot()))
+            await until_in_thread(lambda: not before.differences(testbed.node.snapshot()))
         assert "Traceback" not in testbed.driver.log_tail(100_000)
 
 
@@ -93,13 +94,6 @@ async def check_the_survivor(testbed: Testbed) -> None:
 
 def read_conditions(entry: JsonObject) -> dict[str, str]:
     return {condition["type"]: condition["status"] for condition in entry.get("conditions", ())}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while True:
-        if await asyncio.to_thread(condition):
-            return
-        await asyncio.sleep(0.05)
 
 
 def test_no_pod_runs_bare_and_every_claim_tells_the_truth_in_the_end() -> None:

@@ -30,8 +30,8 @@ from tests.testbed.endings import (
     play,
     pod,
     start,
-    until,
 )
+from tests.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 

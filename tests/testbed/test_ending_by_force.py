@@ -21,9 +21,9 @@ from tests.testbed.endings import (
     pod,
     start,
     start_hanging,
-    until,
     wait_hung,
 )
+from tests.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 

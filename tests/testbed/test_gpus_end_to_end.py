@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,8 @@ from dranet.testbed.cluster import NODE_NAME, Testbed
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
+from tests.manifests import device_class
+from tests.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
@@ -23,12 +25,7 @@ VENDOR = "gpu.nvidia.com"
 FIRST = "gpu-0000-1b-00-0"
 
 MANIFESTS: list[dict[str, Any]] = [
-    {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": "gpu"},
-        "spec": {"selectors": [{"cel": {"expression": 'device.attributes["dra.net"].type == "gpu"'}}]},
-    },
+    device_class("gpu", 'device.attributes["dra.net"].type == "gpu"'),
     {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -90,19 +87,11 @@ async def list_gpus(testbed: Testbed) -> set[str]:
     return {name for name in devices if name.startswith("gpu-")}
 
 
-async def wait_for(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE
-    while not await condition():
-        assert loop.time() < deadline, what
-        await asyncio.sleep(0.05)
-
-
 async def wait_gpus(testbed: Testbed, wanted: set[str]) -> None:
     async def are_so() -> bool:
         return await list_gpus(testbed) == wanted
 
-    await wait_for(are_so, f"the GPUs in the slices are {wanted}")
+    await until(are_so, f"the GPUs in the slices are {wanted}")
 
 
 def test_when_a_vendors_driver_comes_our_gpus_go_but_for_the_one_that_a_pod_has() -> None:
@@ -136,7 +125,7 @@ def test_when_the_vendors_driver_has_been_gone_for_a_while_our_gpus_come_back() 
             async def are_back() -> bool:
                 return len(await list_gpus(testbed)) == 8
 
-            await wait_for(are_back, "all GPUs are offered")
+            await until(are_back, "all GPUs are offered")
 
     asyncio.run(scenario())
 
@@ -168,7 +157,7 @@ def test_a_device_plugin_that_comes_later_is_noticed_before_a_claim_gets_its_gpu
                 events = await testbed.fetch_events("worker")
                 return any("left to the device plugin of nvidia.com/gpu" in e["message"] for e in events)
 
-            await wait_for(is_refused, "an Event says why the pod does not get the GPU")
+            await until(is_refused, "an Event says why the pod does not get the GPU")
             await wait_gpus(testbed, set())
 
     asyncio.run(scenario())
@@ -246,7 +235,7 @@ def test_a_node_that_has_just_booted_offers_its_nics_at_once_and_its_gpus_when_n
             async def are_there() -> bool:
                 return len(await list_gpus(testbed)) == 8
 
-            await wait_for(are_there, "all GPUs are offered")
+            await until(are_there, "all GPUs are offered")
 
             await testbed.driver.stop()
             await start(testbed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,8 @@ from dranet.testbed.node.fabric import FABRIC_NETNS
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.node.iproute import run_batch
 from dranet.testbed.runtimes import stand_in
+from tests.manifests import device_class
+from tests.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
@@ -22,12 +24,7 @@ DEADLINE = 20.0
 LINK_DOWN = {"key": "dra.net/link-down", "value": "link-down", "effect": "NoSchedule"}
 
 MANIFESTS: list[dict[str, Any]] = [
-    {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": "nic"},
-        "spec": {"selectors": [{"cel": {"expression": 'device.attributes["dra.net"].rdma'}}]},
-    },
+    device_class("nic", 'device.attributes["dra.net"].rdma'),
     {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -96,19 +93,11 @@ async def read_taints(testbed: Testbed) -> list[dict[str, str]]:
     return [{key: taint[key] for key in taint if key != "timeAdded"} for taint in taints]
 
 
-async def wait_for(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE
-    while not await condition():
-        assert loop.time() < deadline, what
-        await asyncio.sleep(0.05)
-
-
 async def wait_health(testbed: Testbed, wanted: str) -> str:
     async def is_so() -> bool:
         return (await read_health(testbed))[0] == wanted
 
-    await wait_for(is_so, f"the pod's device is {wanted}")
+    await until(is_so, f"the pod's device is {wanted}")
     return (await read_health(testbed))[1]
 
 
@@ -116,14 +105,14 @@ async def wait_taints(testbed: Testbed, wanted: list[dict[str, str]]) -> None:
     async def are_so() -> bool:
         return await read_taints(testbed) == wanted
 
-    await wait_for(are_so, f"taints are {wanted}")
+    await until(are_so, f"taints are {wanted}")
 
 
 async def wait_event(testbed: Testbed, name: str, reason: str) -> None:
     async def is_told() -> bool:
         return reason in {event["reason"] for event in await testbed.fetch_events(name)}
 
-    await wait_for(is_told, f"an Event {reason} of {name}")
+    await until(is_told, f"an Event {reason} of {name}")
 
 
 def test_a_lost_carrier_in_a_pod_shows_in_its_status_and_taints_the_device_and_both_clear_again() -> None:

@@ -9,8 +9,7 @@ import asyncio
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -29,6 +28,7 @@ from dranet.testbed.node.hoststate import HostState
 from dranet.testbed.node.iproute import read_json
 from dranet.testbed.node.node import Node
 from dranet.testbed.node.sysfs_tree import ShownLink, SysfsTree
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.private_tree]
 
@@ -49,13 +49,6 @@ def ip(command: str) -> str:
 
 def shown(node: Node) -> set[str]:
     return {path.name for path in (node.sysfs_root / "class/net").iterdir() if path.exists()}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.01)
 
 
 def test_the_nics_are_up_with_name_mac_mtu_and_address_of_the_file() -> None:

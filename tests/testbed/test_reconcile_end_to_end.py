@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.driven import NIC, OTHER_NIC, Result, driven_node, until
+from tests.contract.driven import NIC, OTHER_NIC, Result, driven_node
 from tests.testbed.test_rolling_update import play
+from tests.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from dranet.errors import ClusterError, Reason
 from dranet.testbed.apiserver.server import ApiServer
 from dranet.testbed.scheduler.controllers import FINALIZER, POD_CLAIM_NAME, Controllers
 from dranet.testbed.scheduler.scheduler import Scheduler
+from tests.waiting import until
 
 Json = dict[str, Any]
-DEADLINE_SECONDS = 15.0
 
 
 class Cluster:
@@ -79,14 +79,14 @@ class Cluster:
         async def node() -> str:
             return str((await self.pod(name))["spec"].get("nodeName", ""))
 
-        return str(await wait_for(node))
+        return str(await until(node))
 
     async def wait_message(self, name: str, part: str) -> Json:
         async def condition() -> Json | None:
             conditions = (await self.pod(name))["status"].get("conditions", ())
             return next((c for c in conditions if part in c.get("message", "")), None)
 
-        found: Json = await wait_for(condition)
+        found: Json = await until(condition)
         return found
 
     async def finish(self, name: str) -> None:
@@ -106,15 +106,6 @@ def claim_spec(*expressions: str) -> Json:
 def results(claim: Json) -> list[str]:
     allocation = claim.get("status", {}).get("allocation", {})
     return [result["device"] for result in allocation.get("devices", {}).get("results", ())]
-
-
-async def wait_for(poll: Callable[[], Awaitable[Any]]) -> Any:
-    """The first true answer; polls the server, as there is no other way to see it."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            if found := await poll():
-                return found
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -280,7 +271,7 @@ async def test_two_pods_never_get_the_same_device(cluster: Cluster) -> None:
         ]
         return len(bound) == 2 and len(told) == 1
 
-    await wait_for(settled)
+    await until(settled)
     assert sorted(device for claim in await cluster.claims() for device in results(claim)) == ["eth1", "eth2"]
 
 
@@ -313,7 +304,7 @@ async def test_a_claim_of_its_own_outlives_its_pod_and_lets_the_device_go(cluste
             "finalizers", ()
         )
 
-    await wait_for(freed)
+    await until(freed)
     await cluster.add_pod("q", nic="c")
     assert await cluster.wait_bound("q") == "a"
 
@@ -331,7 +322,7 @@ async def test_a_claim_stays_allocated_while_another_pod_shares_it(cluster: Clus
     async def only_q() -> bool:
         return [c["name"] for c in (await cluster.claim("c"))["status"]["reservedFor"]] == ["q"]
 
-    await wait_for(only_q)
+    await until(only_q)
     assert results(await cluster.claim("c")) == ["eth1"]
 
 
@@ -347,7 +338,7 @@ async def test_the_claims_of_a_pod_that_is_gone_are_collected(cluster: Cluster) 
     async def collected() -> bool:
         return await cluster.claims() == []
 
-    await wait_for(collected)
+    await until(collected)
 
 
 async def test_a_claim_that_its_user_deletes_goes_once_nobody_uses_it(cluster: Cluster) -> None:
@@ -368,7 +359,7 @@ async def test_a_claim_that_its_user_deletes_goes_once_nobody_uses_it(cluster: C
             return error.reason is Reason.API_NOT_FOUND
         return False
 
-    await wait_for(gone)
+    await until(gone)
 
 
 async def test_an_allocation_made_by_hand_is_reserved_and_respected(cluster: Cluster) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,6 +18,9 @@ from dranet.testbed.cluster import Testbed
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
+from tests.manifests import device_class
+from tests.probe_port import scrape
+from tests.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
@@ -30,14 +31,8 @@ VENDOR = "gpu.nvidia.com"
 JsonObject = dict[str, Any]
 
 
-def device_class(name: str, driver: str) -> JsonObject:
-    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [selector]},
-    }
+def class_of(name: str, driver: str) -> JsonObject:
+    return device_class(name, f'device.driver == "{driver}"')
 
 
 def request(name: str, device_class: str, expression: str = "true", count: int = 1) -> JsonObject:
@@ -81,7 +76,7 @@ def pod(
     }
 
 
-CLASSES = [device_class("dranet", "dra.net"), device_class("gpu", VENDOR)]
+CLASSES = [class_of("dranet", "dra.net"), class_of("gpu", VENDOR)]
 RAIL_0 = request("nic", "dranet", 'device.attributes["dra.net"].rdmaDevice == "mlx5_0"')
 RAILS = "device.attributes['dra.net'].?rdmaDevice.orValue('') in " + str(
     [f"mlx5_{number}" for number in (0, 3, 4, 5, 6, 9, 10, 11)]
@@ -119,10 +114,11 @@ async def verdicts(testbed: Testbed, name: str) -> list[JsonObject]:
 async def wait_verdicts(
     testbed: Testbed, name: str, are_so: Callable[[list[JsonObject]], bool]
 ) -> list[JsonObject]:
-    deadline = time.monotonic() + DEADLINE
-    while not are_so(found := await verdicts(testbed, name)):
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.05)
+    async def look() -> list[JsonObject]:
+        found = await verdicts(testbed, name)
+        return found if are_so(found) else []
+
+    found: list[JsonObject] = await until(look, f"the verdicts of claim {name} are as they should be")
     return found
 
 
@@ -132,8 +128,7 @@ def is_worse(found: list[JsonObject]) -> bool:
 
 async def count_worse() -> float:
     """As the driver's metrics have it."""
-    url = "http://127.0.0.1:9177/metrics"
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read().decode())
+    text = await scrape("/metrics")
     return float(next(line for line in text.splitlines() if line.startswith(f"{WORSE} ")).split()[1])
 
 
@@ -147,12 +142,14 @@ async def say_all(testbed: Testbed, name: str, begin: Callable[[], Awaitable[obj
     """``begin`` a new process, until it has said all that it has to say: it has judged by all that is to be
     known, which comes late, and looked at what the claim says; and it ends by SIGTERM, which it does not with
     a word unwritten."""
-    reads, deadline = count_reads(testbed, name), time.monotonic() + DEADLINE
+    reads = count_reads(testbed, name)
+
+    async def has_said_all() -> bool:
+        return await count_worse() >= 1 and count_reads(testbed, name) > reads
+
     testbed.server.trouble_next("GET", paths.RESOURCE_SLICES, LATE, count=2)
     await begin()
-    while await count_worse() < 1 or count_reads(testbed, name) == reads:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    await until(has_said_all, "the new process has judged, and read the claim")
     await testbed.driver.stop()
 
 

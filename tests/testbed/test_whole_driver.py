@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +20,8 @@ from dranet.testbed.driver_process import DriverFailed, DriverProcess
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
+from tests.manifests import device_class
+from tests.probe_port import scrape
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 
@@ -36,21 +37,14 @@ async def running_driver(**settings: str) -> AsyncIterator[Testbed]:
         yield testbed
 
 
-def a_pod_with_a_nic(device_class: str = "any") -> list[dict[str, Any]]:
+def a_pod_with_a_nic(class_name: str = "any") -> list[dict[str, Any]]:
     return [
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": device_class},
-            "spec": {"selectors": [{"cel": {"expression": 'device.attributes["dra.net"].rdma'}}]},
-        },
+        device_class(class_name, 'device.attributes["dra.net"].rdma'),
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {"name": "nic"},
-            "spec": {
-                "devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": device_class}}]}
-            },
+            "spec": {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": class_name}}]}},
         },
         {
             "apiVersion": "v1",
@@ -62,12 +56,6 @@ def a_pod_with_a_nic(device_class: str = "any") -> list[dict[str, Any]]:
             },
         },
     ]
-
-
-async def scrape(path: str) -> str:
-    return await asyncio.to_thread(
-        lambda: urllib.request.urlopen(f"http://127.0.0.1:9177{path}", timeout=5).read().decode()
-    )
 
 
 def test_a_driver_under_another_name_registers_publishes_and_serves_under_it() -> None:

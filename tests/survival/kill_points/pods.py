@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dranet.testbed.cluster import DRIVER_NAME, JsonObject
+from tests.manifests import device_class
 from tests.survival.objects import SHARED_NIC
 
 HARDWARE = str(Path(__file__).with_name("three-nic.yaml"))
@@ -52,13 +53,7 @@ _PARAMETERS: dict[str, JsonObject] = {
 CLAIMS = {1: ("rail",), 3: ("rail", "shared", "storage")}
 
 CLASSES: list[JsonObject] = [
-    {
-        "apiVersion": _API,
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": f'device.attributes["dra.net"].ifName == "{nic}"'}}]},
-    }
-    for name, nic in _NICS.items()
+    device_class(name, f'device.attributes["dra.net"].ifName == "{nic}"') for name, nic in _NICS.items()
 ]
 
 
