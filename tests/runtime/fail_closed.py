@@ -157,7 +157,13 @@ class Pod:
         await self.testbed.delete_pod("worker")
         async with asyncio.timeout(SECONDS):
             await self.testbed.kubelet.wait_gone(self.uid)
-        await until_in_thread(lambda: self.testbed.node.snapshot() == self.before, "the node is as it was")
+        try:
+            await until_in_thread(
+                lambda: self.testbed.node.snapshot() == self.before, "the node is as it was", SECONDS
+            )
+        except AssertionError as error:
+            left = self.before.differences(self.testbed.node.snapshot())
+            raise AssertionError("\n".join((*left, self.testbed.driver.log_tail()))) from error
 
     def gate(self) -> list[str]:
         """Ready files that let a container start."""
