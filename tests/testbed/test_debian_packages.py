@@ -129,6 +129,21 @@ def test_apt_runs_no_hook_of_the_host_and_writes_below_our_folder_only(tmp_path:
     assert "Suites: bookworm trixie" in (tmp_path / "apt" / "parts" / "testbed.sources").read_text()
 
 
+@pytest.mark.skipif(shutil.which("apt-config") is None, reason="no apt-config")
+def test_apt_serves_another_architecture_and_more_than_one_source(tmp_path: Path) -> None:
+    source, security = (AptSource(f"http://{name}.example", (), (), {}) for name in ("m", "s"))
+    config = write_apt_config(
+        tmp_path / "apt", source, ("trixie",), "arm64", [(security, ["trixie-security"])]
+    )
+    dump = run_tool(["apt-config", "-c", str(config), "dump"])
+    assert 'APT::Architecture "arm64";' in dump
+    assert [line for line in dump.splitlines() if line.startswith("APT::Architectures::")] == [
+        'APT::Architectures:: "arm64";'
+    ]
+    stanzas = (tmp_path / "apt/parts/testbed.sources").read_text().split("\n\n")
+    assert ["Suites: trixie\n" in stanzas[0], "Suites: trixie-security\n" in stanzas[1]] == [True, True]
+
+
 def make_package(folder: Path, name: str, version: str, depends: str = "") -> Path:
     """A package with one file, ``usr/share/<name>``, built by dpkg-deb itself."""
     tree = folder / name
@@ -187,6 +202,7 @@ def test_what_a_package_depends_on_is_resolved_and_downloaded(tmp_path: Path) ->
     assert apt.resolve(["program"], "here") == {"library": "1.5", "program": "2.0"}
     assert apt.read_field("program", "Depends", "here") == "library (>= 1)"
     assert apt.read_field("library", "Depends", "here") == ""
+    assert apt.list_versions(["library", "absent"]) == {"library": {"1.5"}, "absent": set()}
     debs = apt.download(["library=1.5", "program/here"], tmp_path / "debs")
     assert {name: read_version(deb) for name, deb in debs.items()} == {"library": "1.5", "program": "2.0"}
     with pytest.raises(PackagesUnavailable, match=r"^FetchFailed: apt-get: E: .*absent"):

@@ -291,8 +291,7 @@ class ChangeWatch:
     def _start_hardware_events(self) -> None:
         """Listen to kernel uevents through libudev, where the image has it."""
         try:
-            pyudev = importlib.import_module("pyudev")
-            monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
+            monitor = _open_hardware_events()
         except (ImportError, OSError) as error:
             self.without_hardware_events = str(error)
             return
@@ -323,6 +322,18 @@ def _take_error(descriptor: int) -> int:
     """What a socket has to complain of, once."""
     with socket.socket(fileno=os.dup(descriptor)) as sock:
         return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def _open_hardware_events() -> Any:
+    """pyudev's monitor of kernel events.
+
+    pyudev asks ctypes for the file of libudev, which runs ``ldconfig`` or a compiler to find it. The image
+    has neither, and need not: the loader finds it by its name.
+    """
+    pyudev = importlib.import_module("pyudev")
+    loading: Any = importlib.import_module("pyudev._ctypeslib.utils")
+    loading.find_library = {"udev": "libudev.so.1"}.get
+    return pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
 
 
 def _open_notifications() -> socket.socket:

@@ -77,7 +77,7 @@ def read_release() -> Release:
     suite = os_release.get("VERSION_CODENAME", "")
     if not suite:
         raise PackagesUnavailable(Shortage.NOT_DEBIAN_LIKE, "/etc/os-release has no VERSION_CODENAME")
-    source = find_source(_read_sources(Path("/etc/apt")), suite)
+    source = find_host_source(suite)
     if source is None:
         raise PackagesUnavailable(Shortage.NO_MIRROR, f"no apt source here serves {suite} main")
     try:
@@ -85,6 +85,11 @@ def read_release() -> Release:
     except ToolFailed as error:
         raise PackagesUnavailable(Shortage.NO_APT, str(error)) from error
     return Release(os_release.get("ID", ""), suite, architecture, source)
+
+
+def find_host_source(suite: str) -> AptSource | None:
+    """Where this machine gets component ``main`` of ``suite`` from."""
+    return find_source(_read_sources(Path("/etc/apt")), suite)
 
 
 def cache_folder(lane: str) -> Path:
@@ -118,11 +123,21 @@ def _no_cache(where: str, why: str) -> PackagesUnavailable:
 
 
 class PrivateApt:
-    """apt with everything below ``folder``, for ``suites`` of one source. The caller removes the folder."""
+    """apt with everything below ``folder``, for ``suites`` of one source. The caller removes the folder.
 
-    def __init__(self, folder: Path, source: AptSource, suites: Iterable[str], architecture: str) -> None:
+    ``architecture`` need not be the machine's. ``also`` are further sources, each with its suites.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: AptSource,
+        suites: Iterable[str],
+        architecture: str,
+        also: Iterable[tuple[AptSource, Iterable[str]]] = (),
+    ) -> None:
         self._folder = folder
-        self._config = write_apt_config(folder, source, suites, architecture)
+        self._config = write_apt_config(folder, source, suites, architecture, also)
 
     def update(self) -> None:
         """Read the package indexes.
@@ -150,6 +165,14 @@ class PrivateApt:
         match = re.search(rf"^{re.escape(field)}: (.*)$", text, re.MULTILINE)
         return match[1] if match else ""
 
+    def list_versions(self, names: Sequence[str]) -> dict[str, set[str]]:
+        """Package -> every version that the sources serve."""
+        rows = (line.split("|") for line in self._run("apt-cache", "madison", *names).splitlines())
+        versions: dict[str, set[str]] = {name: set() for name in names}
+        for name, version, *_ in rows:
+            versions[name.strip()].add(version.strip())
+        return versions
+
     def download(self, wanted: Sequence[str], folder: Path) -> dict[str, Path]:
         """Package -> its ``.deb`` in ``folder``; ``wanted`` may say ``name/suite`` or ``name=version``.
 
@@ -168,7 +191,13 @@ class PrivateApt:
             raise PackagesUnavailable(Shortage.FETCH_FAILED, str(error)) from error
 
 
-def write_apt_config(folder: Path, source: AptSource, suites: Iterable[str], architecture: str) -> Path:
+def write_apt_config(
+    folder: Path,
+    source: AptSource,
+    suites: Iterable[str],
+    architecture: str,
+    also: Iterable[tuple[AptSource, Iterable[str]]] = (),
+) -> Path:
     """A configuration read after the host's own: its proxies hold, and nothing of the host is touched.
 
     The host's hooks are cleared (some images delete the host's package cache after each update), and so are
@@ -178,8 +207,10 @@ def write_apt_config(folder: Path, source: AptSource, suites: Iterable[str], arc
         (folder / name).mkdir(parents=True)
     status = folder / "status"
     status.touch()
-    stanza = source.stanza(dict.fromkeys(suites), architecture)
-    (folder / "parts" / "testbed.sources").write_text(stanza)
+    stanzas = (
+        place.stanza(dict.fromkeys(theirs), architecture) for place, theirs in ((source, suites), *also)
+    )
+    (folder / "parts" / "testbed.sources").write_text("\n".join(stanzas))
     config = folder / "apt.conf"
     config.write_text(
         "#clear APT::Update::Pre-Invoke;\n"
@@ -200,6 +231,9 @@ def write_apt_config(folder: Path, source: AptSource, suites: Iterable[str], arc
         'APT::Sandbox::User "root";\n'
         'APT::Update::Error-Mode "any";\n'
         'APT::Default-Release "";\n'
+        "#clear APT::Architectures;\n"
+        f'APT::Architecture "{architecture}";\n'
+        f'APT::Architectures {{ "{architecture}"; }};\n'
         'Acquire::Languages "none";\n'
         'Acquire::Retries "2";\n'
         'Acquire::http::Timeout "20";\n'
