@@ -1,0 +1,168 @@
+"""Answers a scrape: what the driver has counted, and what the kernel counts now of devices and pods.
+
+Nothing is read between two scrapes. Blocking reads have a thread of their own, so that neither the event loop
+nor a hook waits for them, and an answer comes in time even where the kernel hangs: without what could not be
+read. Two who ask at once, as pairs of Prometheus do, get the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
+
+from dranet import malloc
+from dranet.driver.metrics.reading import CounterReader, Readings
+from dranet.driver.metrics.snapshot import Snapshot
+from dranet.driver.metrics.writing import write_devices, write_pods
+from dranet.settings import DeviceMetrics
+from dranet.telemetry import Metrics
+from dranet.telemetry.exposition import Exposition
+
+log = logging.getLogger(__name__)
+
+KEEP_SECONDS = 1.0
+"""How long what was read answers others, too."""
+READ_SECONDS = 2.0
+"""How long a scrape waits for the kernel. Prometheus waits 10 s by default."""
+
+NOTHING = Snapshot((), (), {}, frozenset())
+
+
+class Scraper:
+    """Made and used on the event loop."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        take_snapshot: Callable[[], Snapshot],
+        reader: CounterReader,
+        shown: DeviceMetrics,
+        *,
+        keep_seconds: float = KEEP_SECONDS,
+        read_seconds: float = READ_SECONDS,
+    ) -> None:
+        self._metrics = metrics
+        self._take_snapshot = take_snapshot
+        self._reader = reader
+        self._shown = shown
+        self._keep_seconds = keep_seconds
+        self._read_seconds = read_seconds
+        self._work: asyncio.Task[bytes] | None = None
+        self._job: _Job | None = None
+
+    async def render(self) -> bytes:
+        """The whole answer, in the text form."""
+        if self._work is None:
+            self._work = asyncio.create_task(self._read_anew(), name="scrape")
+        devices = await asyncio.shield(self._work)  # whoever else waits for it goes on
+        return self._metrics.render() + devices
+
+    async def _read_anew(self) -> bytes:
+        """Others get the same until it is forgotten."""
+        kept = 0.0
+        try:
+            text = await self._read()
+            kept = self._keep_seconds
+        finally:
+            if kept:
+                asyncio.get_running_loop().call_later(kept, self._forget)
+            else:
+                self._forget()
+        return text
+
+    def _forget(self) -> None:
+        """At idle nothing of it is kept."""
+        self._work = None
+
+    async def _read(self) -> bytes:
+        snapshot, readings = NOTHING, Readings()
+        try:
+            if self._shown is not DeviceMetrics.OFF:
+                snapshot = self._take_snapshot()
+            text = await self._read_in_thread(snapshot, readings)
+        except TimeoutError:
+            log.warning("counters of devices were not read in %g s; the rest is shown", self._read_seconds)
+            text = self._write(snapshot, readings)
+        except Exception:
+            log.exception("bug in the metrics of devices")
+            text = b""
+        shown, wanted = self._metrics.scrape, snapshot.missing_pods | snapshot.namespaces.keys()
+        shown.unread_pods.set(len(wanted - readings.done_pods))
+        shown.read_seconds.set(readings.seconds[0] if readings.seconds else self._read_seconds)
+        return text
+
+    async def _read_in_thread(self, snapshot: Snapshot, readings: Readings) -> bytes:
+        """Raises TimeoutError: the thread, or that of an earlier scrape, is still at it."""
+        if self._job is not None and self._job.is_alive:
+            snapshot.close()
+            raise TimeoutError
+        self._job = job = _Job(partial(self._read_and_write, snapshot, readings))
+        try:
+            job.start()
+        except RuntimeError:  # there is no thread to be had
+            snapshot.close()
+            raise
+        text = await job.wait(self._read_seconds)
+        self._metrics.scrape.loop_lag.set(job.lag_seconds)
+        return text
+
+    def _read_and_write(self, snapshot: Snapshot, readings: Readings) -> bytes:
+        """Blocking, in a thread that ends."""
+        with closing(snapshot):
+            self._reader.read(snapshot, readings)
+        return self._write(snapshot, readings)
+
+    def _write(self, snapshot: Snapshot, readings: Readings) -> bytes:
+        out = Exposition()
+        write_devices(out, snapshot, readings)
+        if self._shown is DeviceMetrics.PODS:
+            write_pods(out, snapshot, readings)
+        return out.body
+
+
+class _Job:
+    """Work in a thread of its own, which tells the event loop when it is done."""
+
+    def __init__(self, work: Callable[[], bytes]) -> None:
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="scrape", daemon=True)
+        self.lag_seconds = 0.0
+        """How long the loop took to hear of the end."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Raises RuntimeError: it cannot be."""
+        self._thread.start()
+
+    async def wait(self, seconds: float) -> bytes:
+        """Raises TimeoutError: it goes on behind our back."""
+        async with asyncio.timeout(seconds):
+            return await self._answer
+
+    def _run(self) -> None:
+        try:
+            answer: bytes | Exception = self._work()
+        except Exception as error:  # noqa: BLE001 - for who waits
+            answer = error
+        malloc.give_back()
+        with suppress(RuntimeError):  # the loop has ended, and with it the driver
+            self._loop.call_soon_threadsafe(self._settle, answer, time.perf_counter())
+
+    def _settle(self, answer: bytes | Exception, told: float) -> None:
+        self.lag_seconds = time.perf_counter() - told
+        if self._answer.done():  # nobody waits any more
+            return
+        if isinstance(answer, Exception):
+            self._answer.set_exception(answer)
+        else:
+            self._answer.set_result(answer)

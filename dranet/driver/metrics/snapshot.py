@@ -1,0 +1,235 @@
+"""What a scrape is about: the devices and the pods that have them now, from memory.
+
+Taken on the event loop, where links of pods, judgements and verdicts change; everything else about a scrape
+happens in another thread. A pod that has ended is not in it, so its series end with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Protocol
+
+from dranet.dataclass import dataclass
+from dranet.driver.alignment.verdicts import NicKey
+from dranet.driver.health.signs import find_moved_link
+from dranet.driver.publish import View
+from dranet.kernel.attachment.rates import ifb_name
+from dranet.kernel.link_counters import SeenLink
+from dranet.kernel.netns import NetworkNamespace
+from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import Distance
+from dranet.model.facts import Link
+from dranet.model.health import CARRIER_LOSSES, PcieLink
+from dranet.model.plan import AttachPlan, LimitRate, LinkState, PreparedClaim, PreparedDevice
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevice:
+    """One device of a claim that is in its pod."""
+
+    record: PreparedClaim
+    prepared: PreparedDevice
+    is_shared: bool
+    """The pod has a link on top of it."""
+    seen: SeenLink | None
+    """The pod's link, as far as it has been told."""
+    distance: Distance | None = None
+    """To the pod's GPU; ``None`` where there is none, or nobody knows."""
+    is_worse: bool = False
+    """The node had a nearer one."""
+    limited: Mapping[str, int] = field(default_factory=dict)
+    """Index of the link whose queue has the rate limit, by direction."""
+
+    @property
+    def pod_ifname(self) -> str:
+        return self.prepared.plan.pod_ifname if self.prepared.plan is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevice:
+    """One network device on offer."""
+
+    device: Device
+    link: Link | None
+    """On the node or in a pod; ``None``: it has none, or it is out of sight."""
+    ifname: str
+    """Of its link on the node, wherever that is now."""
+    carrier_losses: int | None
+    """As told from its pod; on the node it has to be read."""
+    pod_uid: str = ""
+    """Of the pod that it was moved into."""
+    healthy: bool | None = None
+    faults: Sequence[str] = ()
+    pcie: PcieLink | None = None
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All of it. Whoever has it closes the namespaces."""
+
+    devices: Sequence[NodeDevice]
+    in_pods: Sequence[PodDevice]
+    namespaces: Mapping[str, NetworkNamespace]
+    """By pod UID; those of pods with links in ``devices`` or ``in_pods``."""
+    missing_pods: frozenset[str]
+    """UIDs of those of which no namespace can be had."""
+    is_rdma_exclusive: bool = False
+    """RDMA devices in pods are seen from their namespace alone."""
+
+    def close(self) -> None:
+        for netns in self.namespaces.values():
+            netns.close()
+
+
+class Records(Protocol):
+    """Who knows what pods have (``store.claim_store.ClaimStore``)."""
+
+    def get_all(self) -> Sequence[PreparedClaim]: ...
+
+
+class SeenLinks(Protocol):
+    """Who sees the links inside pods (``kernel.podlinks.PodLinks``)."""
+
+    def get_links(self, pod_uid: str) -> Sequence[SeenLink]: ...
+
+    def open_namespaces(self) -> Mapping[str, NetworkNamespace]: ...
+
+
+class Judge(Protocol):
+    """Who judges devices (``driver.health.monitor.HealthMonitor``)."""
+
+    def get_judgements(self) -> Mapping[str, bool | None]: ...
+
+    def get_faults(self) -> Mapping[str, Sequence[str]]: ...
+
+    def get_pcie_links(self) -> Mapping[str, PcieLink]: ...
+
+
+class KnownVerdict(Protocol):
+    """As much of ``claims.verdict.Verdict`` as is told here."""
+
+    @property
+    def distance(self) -> Distance | None: ...
+
+    @property
+    def is_unclear(self) -> bool: ...
+
+    @property
+    def is_told_worse(self) -> bool: ...
+
+
+class KnownVerdicts(Protocol):
+    """Who knows how near devices are (``driver.alignment.verdicts.Verdicts``)."""
+
+    def get_known(self, pod_uid: str) -> Mapping[NicKey, KnownVerdict]: ...
+
+
+def take_snapshot(
+    view: View, records: Records, links: SeenLinks, judge: Judge, verdicts: KnownVerdicts
+) -> Snapshot:
+    """On the event loop; nothing waits."""
+    in_pods = list(_find_in_pods(records, links, verdicts))
+    moved = {found.prepared.device.name: found for found in in_pods if not found.is_shared}
+    devices = list(_find_devices(view, moved, judge))
+    wanted = {
+        found.record.pod.uid
+        for found in in_pods
+        if found.seen is not None or found.prepared.device.rdma_device
+    }
+    namespaces = _open_wanted(links, wanted)
+    return Snapshot(
+        devices,
+        in_pods,
+        namespaces,
+        frozenset(wanted - namespaces.keys()),
+        view.facts.rdma_netns_exclusive,
+    )
+
+
+def _open_wanted(links: SeenLinks, wanted: Collection[str]) -> Mapping[str, NetworkNamespace]:
+    opened = links.open_namespaces() if wanted else {}
+    for uid in opened.keys() - wanted:
+        opened[uid].close()
+    return {uid: netns for uid, netns in opened.items() if uid in wanted}
+
+
+def _find_in_pods(records: Records, links: SeenLinks, verdicts: KnownVerdicts) -> Iterator[PodDevice]:
+    seen_in: dict[str, Sequence[SeenLink]] = {}
+    for record in records.get_all():
+        if not record.netns_path:
+            continue
+        uid = record.pod.uid
+        known = verdicts.get_known(uid)
+        if uid not in seen_in:
+            seen_in[uid] = links.get_links(uid)
+        for position, prepared in enumerate(record.devices):
+            if prepared.plan is None or prepared.device.kind is DeviceKind.GPU:
+                continue
+            shared = prepared.plan.is_on_top
+            seen = _find_link(prepared, seen_in[uid], is_shared=shared)
+            verdict = known.get((record.claim.uid, position))
+            is_clear = verdict is not None and not verdict.is_unclear
+            yield PodDevice(
+                record,
+                prepared,
+                shared,
+                seen,
+                verdict.distance if verdict is not None and is_clear else None,
+                is_worse=verdict is not None and verdict.is_told_worse,
+                limited=dict(_find_limited(prepared.plan, seen, seen_in[uid])),
+            )
+
+
+def _find_limited(
+    plan: AttachPlan, seen: SeenLink | None, links: Sequence[SeenLink]
+) -> Iterator[tuple[str, int]]:
+    """What the pod receives has its queue on a link of its own."""
+    limit = next((step for step in plan.steps if isinstance(step, LimitRate)), None)
+    if limit is None:
+        return
+    if limit.egress_bits_per_second is not None and seen is not None:
+        yield "transmit", seen.link.ifindex
+    name = ifb_name(plan.pod_ifname)
+    ifb = next((other for other in links if other.link.ifname == name), None)
+    if limit.ingress_bits_per_second is not None and ifb is not None:
+        yield "receive", ifb.link.ifindex
+
+
+def _find_link(prepared: PreparedDevice, links: Sequence[SeenLink], *, is_shared: bool) -> SeenLink | None:
+    ifname = prepared.plan.pod_ifname if prepared.plan is not None else ""
+    if not ifname:
+        return None
+    if is_shared:
+        return next((seen for seen in links if seen.link.ifname == ifname), None)
+    return find_moved_link(prepared.device, ifname, links)
+
+
+def _find_devices(view: View, moved: Mapping[str, PodDevice], judge: Judge) -> Iterator[NodeDevice]:
+    healthy, faults, pcie = judge.get_judgements(), judge.get_faults(), judge.get_pcie_links()
+    drivers = {function.address: function.driver for function in view.facts.pci_functions}
+    for device in view.offered.values():
+        if device.kind is DeviceKind.GPU:
+            continue
+        holder = moved.get(device.name)
+        host = holder.prepared.plan.host if holder is not None and holder.prepared.plan is not None else None
+        seen = holder.seen if holder is not None else None
+        link = (
+            seen.link if seen is not None else None if holder is not None else view.links.get(device.ifname)
+        )
+        yield NodeDevice(
+            device,
+            link,
+            _host_name(device, host),
+            seen.counters.get(CARRIER_LOSSES) if seen is not None else None,
+            pod_uid=holder.record.pod.uid if holder is not None else "",
+            healthy=healthy.get(device.name),
+            faults=faults.get(device.name, ()),
+            pcie=pcie.get(device.name),
+            driver=drivers.get(device.pci_address, ""),
+        )
+
+
+def _host_name(device: Device, host: LinkState | None) -> str:
+    return host.ifname if host is not None else device.ifname

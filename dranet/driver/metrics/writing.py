@@ -1,0 +1,214 @@
+"""Snapshot and readings -> the text of a scrape. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TypeVar
+
+from dranet.dataclass import dataclass
+from dranet.driver.metrics import families
+from dranet.driver.metrics.reading import HOST, Readings
+from dranet.driver.metrics.snapshot import NodeDevice, PodDevice, Snapshot
+from dranet.kernel.port_counters import PortReading, parse_rate
+from dranet.kernel.traffic import Traffic
+from dranet.model.health import PcieLink
+from dranet.telemetry.declared import Declared
+from dranet.telemetry.exposition import Exposition, Sample, format_labels
+
+BITS = 8
+MEGA, GIGA = 1_000_000, 1_000_000_000
+
+Key = TypeVar("Key")
+Counted = tuple[str, Traffic]
+"""Labels, and what the link has counted."""
+Port = tuple[str, PortReading]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """One device with what was read of it."""
+
+    labels: str
+    node: NodeDevice
+    traffic: Traffic | None
+    carrier_losses: int | None
+    speed_mbps: int | None
+
+
+def write_devices(out: Exposition, snapshot: Snapshot, readings: Readings) -> None:
+    """The series of devices and RDMA ports."""
+    shown = [_show(node, readings) for node in snapshot.devices]
+    out.add(families.DEVICE_INFO, ((_describe(device.node), 1) for device in shown))
+    counted = [(device.labels, device.traffic) for device in shown if device.traffic is not None]
+    _write_traffic(out, families.DEVICE_TRAFFIC, counted)
+    _write_links(out, shown)
+    _write_pauses(out, shown, readings)
+    _write_pcie(out, [(d.labels, d.node.pcie) for d in shown if d.node.pcie is not None])
+    healthy = ((d.labels, int(d.node.healthy)) for d in shown if d.node.healthy is not None)
+    out.add(families.DEVICE_HEALTHY, healthy)
+    out.add(families.DEVICE_FAULT, _find_faults(shown))
+    _write_ports(out, shown, readings)
+
+
+def write_pods(out: Exposition, snapshot: Snapshot, readings: Readings) -> None:
+    """The series of pods' devices."""
+    pods = [(format_labels(_identify(found)), found) for found in snapshot.in_pods]
+    out.add(families.POD_DEVICE_INFO, ((_describe_in_pod(found), 1) for _, found in pods))
+    counted = [
+        (labels, traffic) for labels, found in pods if (traffic := _find_traffic(found, readings)) is not None
+    ]
+    _write_traffic(out, families.POD_TRAFFIC, counted)
+    out.add(families.POD_LIMIT_DROPS, _find_limit_drops(snapshot, readings))
+    ports = [
+        (_port_labels(found, port.number), port)
+        for _, found in pods
+        if not found.is_shared
+        for port in readings.ports.get(found.prepared.device.name, ())
+    ]
+    for word, declared in families.POD_RDMA.items():
+        out.add(declared, _pick(ports, word))
+    judged = [found for _, found in pods if found.distance is not None]
+    out.add(families.POD_ALIGNMENT, (_show_level(found) for found in judged))
+    out.add(families.POD_WORSE, ((format_labels(_identify(found)), int(found.is_worse)) for found in judged))
+
+
+# --- devices --------------------------------------------------------------------------------------------
+
+
+def _show(node: NodeDevice, readings: Readings) -> _Shown:
+    link, name = node.link, node.device.name
+    place = readings.traffic.get(node.pod_uid or HOST, {})
+    on_host = readings.carrier_losses.get(link.ifindex) if link is not None else None
+    return _Shown(
+        format_labels({"device": name}),
+        node,
+        place.get(link.ifindex) if link is not None else None,
+        node.carrier_losses if node.pod_uid else on_host,
+        readings.speeds.get(name) if node.pod_uid else link.speed_mbps if link is not None else None,
+    )
+
+
+def _describe(node: NodeDevice) -> str:
+    device = node.device
+    return format_labels(
+        {
+            "device": device.name,
+            "kind": device.kind,
+            "interface": node.ifname,
+            "rdma_device": device.rdma_device,
+            "pci_address": device.pci_address,
+            "numa_node": "" if device.numa_node is None else str(device.numa_node),
+            "driver": node.driver,
+        }
+    )
+
+
+def _write_traffic(out: Exposition, declared: Mapping[str, Declared], counted: Sequence[Counted]) -> None:
+    for field, family in declared.items():
+        get: Callable[[Traffic], int] = itemgetter(Traffic._fields.index(field))
+        out.add(family, [(labels, get(traffic)) for labels, traffic in counted])
+
+
+def _write_links(out: Exposition, shown: Sequence[_Shown]) -> None:
+    links = [(device.labels, device.node.link) for device in shown if device.node.link is not None]
+    out.add(families.DEVICE_UP, ((labels, int(link.operstate == "up")) for labels, link in links))
+    out.add(families.DEVICE_CARRIER, ((labels, int(link.carrier)) for labels, link in links))
+    losses = ((d.labels, d.carrier_losses) for d in shown if d.carrier_losses is not None)
+    out.add(families.DEVICE_CARRIER_LOSSES, losses)
+    speeds = ((d.labels, d.speed_mbps * MEGA // BITS) for d in shown if d.speed_mbps is not None)
+    out.add(families.DEVICE_SPEED, speeds)
+    out.add(families.DEVICE_MTU, ((labels, link.mtu) for labels, link in links))
+
+
+def _write_pauses(out: Exposition, shown: Sequence[_Shown], readings: Readings) -> None:
+    pauses = [
+        (format_labels({"device": device.node.device.name, "priority": str(pause.priority)}), pause)
+        for device in shown
+        for pause in readings.pauses.get(device.node.device.name, ())
+    ]
+    out.add(families.PAUSES_RECEIVED, ((labels, pause.received) for labels, pause in pauses))
+    out.add(families.PAUSES_TRANSMITTED, ((labels, pause.transmitted) for labels, pause in pauses))
+
+
+def _write_pcie(out: Exposition, links: Sequence[tuple[str, PcieLink]]) -> None:
+    """A function that sleeps has a slow link, which means nothing."""
+    awake = [(labels, link) for labels, link in links if not link.asleep]
+    out.add(families.PCIE_SPEED, _known(awake, lambda link: int(link.speed * GIGA)))
+    out.add(families.PCIE_MAX_SPEED, _known(links, lambda x: int(_least(x.most_speed, x.port_speed) * GIGA)))
+    out.add(families.PCIE_LANES, _known(awake, lambda link: link.width))
+    out.add(families.PCIE_MAX_LANES, _known(links, lambda x: int(_least(x.most_width, x.port_width))))
+
+
+def _known(links: Iterable[tuple[str, PcieLink]], get: Callable[[PcieLink], int]) -> Iterator[Sample]:
+    """0 is what nobody tells."""
+    return ((labels, value) for labels, link in links if (value := get(link)))
+
+
+def _least(ours: float, port: float) -> float:
+    return min(ours, port) if port else ours
+
+
+def _find_faults(shown: Iterable[_Shown]) -> Iterator[Sample]:
+    for device in shown:
+        for fault in device.node.faults:
+            yield format_labels({"device": device.node.device.name, "fault": fault}), 1
+
+
+def _write_ports(out: Exposition, shown: Sequence[_Shown], readings: Readings) -> None:
+    ports = [
+        (format_labels({"device": device.node.device.name, "port": str(port.number)}), port)
+        for device in shown
+        for port in readings.ports.get(device.node.device.name, ())
+    ]
+    out.add(families.RDMA_UP, ((labels, int(p.state == "ACTIVE")) for labels, p in ports if p.state))
+    rates = ((labels, rate) for labels, port in ports if (rate := parse_rate(port.rate)) is not None)
+    out.add(families.RDMA_SPEED, rates)
+    for word, declared in families.RDMA_COUNTERS.items():
+        out.add(declared, _pick(ports, word))
+
+
+def _pick(ports: Sequence[Port], word: str) -> Iterator[Sample]:
+    return ((labels, port.counters[word]) for labels, port in ports if word in port.counters)
+
+
+# --- pods -----------------------------------------------------------------------------------------------
+
+
+def _identify(found: PodDevice) -> dict[str, str]:
+    return {
+        "namespace": found.record.pod.namespace,
+        "pod": found.record.pod.name,
+        "claim": found.record.claim.name,
+        "device": found.prepared.device.name,
+        "interface": found.pod_ifname,
+    }
+
+
+def _describe_in_pod(found: PodDevice) -> str:
+    more = {"request": found.prepared.request, "shared": str(found.is_shared).lower()}
+    return format_labels({**_identify(found), **more})
+
+
+def _port_labels(found: PodDevice, number: int) -> str:
+    identity = {name: value for name, value in _identify(found).items() if name != "interface"}
+    return format_labels({**identity, "port": str(number)})
+
+
+def _find_traffic(found: PodDevice, readings: Readings) -> Traffic | None:
+    if found.seen is None:
+        return None
+    return readings.traffic.get(found.record.pod.uid, {}).get(found.seen.link.ifindex)
+
+
+def _find_limit_drops(snapshot: Snapshot, readings: Readings) -> Iterator[Sample]:
+    for found in snapshot.in_pods:
+        drops = readings.limit_drops.get(found.record.pod.uid, {})
+        for direction, ifindex in found.limited.items():
+            if ifindex in drops:
+                yield format_labels({**_identify(found), "direction": direction}), drops[ifindex]
+
+
+def _show_level(found: PodDevice) -> Sample:
+    assert found.distance is not None, "asked for judged ones"
+    return format_labels({**_identify(found), "level": found.distance.name}), found.distance.value + 1

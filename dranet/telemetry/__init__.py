@@ -1,0 +1,28 @@
+"""Logs and metrics: one log line format, one recorder for every number that the driver counts."""
+
+from __future__ import annotations
+
+from dranet.telemetry.claims import LeaseOutcome, Outcome, PreparePhase
+from dranet.telemetry.instance import HandoverMetrics
+from dranet.telemetry.logs import ContextFilter, JsonFormatter, TextFormatter, set_up_logging
+from dranet.telemetry.metrics import Metrics
+from dranet.telemetry.node import AlignmentMetrics, HealthMetrics, InventoryMetrics, ScanKind, ScanPhase
+from dranet.telemetry.recorder import Recorder
+
+__all__ = [
+    "AlignmentMetrics",
+    "ContextFilter",
+    "HandoverMetrics",
+    "HealthMetrics",
+    "InventoryMetrics",
+    "JsonFormatter",
+    "LeaseOutcome",
+    "Metrics",
+    "Outcome",
+    "PreparePhase",
+    "Recorder",
+    "ScanKind",
+    "ScanPhase",
+    "TextFormatter",
+    "set_up_logging",
+]

@@ -1,0 +1,185 @@
+"""What Prepare, the hooks and reconcile tell, claim by claim, and never with a claim's name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from prometheus_client import Histogram
+
+from dranet.telemetry.declared import Group
+from dranet.telemetry.recorder import SHORT_BUCKETS, Recorder
+
+
+class Outcome(StrEnum):
+    """How a call ended; the ``status`` label."""
+
+    SUCCESS = "success"
+    FAILED = "failed"
+    NOOP = "noop"
+    """An NRI hook for a pod without claims of ours."""
+
+
+_ENDED = {"status": "`success`, `failed`"}
+
+
+class PreparePhase(StrEnum):
+    """What Prepare of one claim is at; the ``phase`` label."""
+
+    WAIT = "wait"
+    """For others who work on the same claim or device."""
+    FETCH = "fetch"
+    DECODE = "decode"
+    LEASE = "lease"
+    PLAN = "plan"
+    STORE = "store"
+    FILES = "files"
+
+
+class PrepareMetrics:
+    """Prepare and Unprepare, one claim at a time."""
+
+    def __init__(self, r: Recorder) -> None:
+        self.prepare_seconds = r.histogram(
+            "dranet_claim_prepare_seconds", "how long Prepare of one claim took", Group.CLAIMS, _ENDED
+        )
+        self.unprepare_seconds = r.histogram(
+            "dranet_claim_unprepare_seconds", "how long Unprepare of one claim took", Group.CLAIMS, _ENDED
+        )
+        self.phase_seconds = r.histogram(
+            "dranet_claim_prepare_phase_seconds",
+            "the phases of Prepare; one that was not needed is not counted",
+            Group.CLAIMS,
+            {
+                "phase": "`wait` (for who works on the same claim or device), `fetch` (from the API server), "
+                "`decode`, `lease` (DHCP), `plan` (with the link's state read), `store`, `files`"
+            },
+        )
+
+    @contextmanager
+    def phase(self, phase: PreparePhase) -> Iterator[None]:
+        """Time one; on any thread."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.phase_seconds.labels(phase).observe(time.perf_counter() - start)
+
+    @contextmanager
+    def claim(self, histogram: Histogram) -> Iterator[ClaimCall]:
+        """Time the work on one claim, which has failed unless it is said to have succeeded."""
+        call, start = ClaimCall(), time.perf_counter()
+        try:
+            yield call
+        finally:
+            histogram.labels(call.outcome).observe(time.perf_counter() - start)
+
+
+class ClaimCall:
+    """How the work on one claim ends."""
+
+    def __init__(self) -> None:
+        self.outcome = Outcome.FAILED
+
+    def succeeded(self) -> None:
+        self.outcome = Outcome.SUCCESS
+
+
+class AttachMetrics:
+    """What the kernel takes for the devices of pods."""
+
+    def __init__(self, r: Recorder) -> None:
+        self.step_seconds = r.histogram(
+            "dranet_attach_step_seconds",
+            "steps of attaches that the kernel took; consecutive ones of one kind go out together",
+            Group.CLAIMS,
+            {
+                "step": "`move-link`, `create-link`, `set-link`, `set-ethtool`, `set-sysctl`, `set-token`, "
+                "`join-vrf`, `remove-programs`, `add-address`, `set-up`, `set-cpu-locality`, `add-route`, "
+                "`add-neighbour`, `add-rule`, `limit-rate`, `move-rdma`"
+            },
+            SHORT_BUCKETS,
+        )
+        self.rollbacks = r.counter(
+            "dranet_attach_rollbacks_total",
+            "attaches of a pod's devices that failed and were undone",
+            Group.CLAIMS,
+        )
+        self.detach_seconds = r.histogram(
+            "dranet_detach_seconds", "how long it took to give back the devices of one claim", Group.CLAIMS
+        )
+        self.late_hooks = r.counter(
+            "dranet_hook_deadline_misses_total",
+            "hooks that answered with an error because the kernel was not done in time",
+            Group.CLAIMS,
+        )
+
+    def observe_step(self, step: str, seconds: float) -> None:
+        """One step, or several that went out together."""
+        self.step_seconds.labels(step).observe(seconds)
+
+    def rolled_back(self) -> None:
+        """An attach failed."""
+        self.rollbacks.inc()
+
+    def given_back(self, seconds: float) -> None:
+        """The devices of one claim are home."""
+        self.detach_seconds.observe(seconds)
+
+
+class LeaseOutcome(StrEnum):
+    """How asking a DHCP server ended; the ``outcome`` label."""
+
+    RENEWED = "renewed"
+    REBOUND = "rebound"
+    """Any server was asked, because the lease's own did not answer."""
+    FAILED = "failed"
+    """No answer, or a refusal; asked again until the lease ends."""
+    EXPIRED = "expired"
+
+
+class DhcpMetrics:
+    """What the leases of pods tell."""
+
+    def __init__(self, r: Recorder) -> None:
+        self.leases = r.gauge("dranet_dhcp_leases", "leases that are held now", Group.CLAIMS)
+        self.requests = r.counter(
+            "dranet_dhcp_requests_total", "leases asked for at Prepare", Group.CLAIMS, _ENDED
+        )
+        self.renewals = r.counter(
+            "dranet_dhcp_renewals_total",
+            "what became of them while pods run",
+            Group.CLAIMS,
+            {
+                "outcome": "`renewed`, `rebound` (by another server), `failed` (asked again), `expired` (the "
+                "address is gone)"
+            },
+        )
+
+
+class ReconcileMetrics:
+    """What the net under everything finds."""
+
+    def __init__(self, r: Recorder) -> None:
+        self.actions = r.counter(
+            "dranet_reconcile_actions_total",
+            "what a start, a peer that came back, or the regular look found to do, and "
+            "[why](troubleshooting.md#what-reconcile-does)",
+            Group.CLAIMS,
+            {
+                "action": "`adopted`, `attached`, `released`, `finished`, `forgotten`, `removed`, `failed`",
+                "reason": "what was found",
+            },
+        )
+        self.seconds = r.histogram(
+            "dranet_reconcile_seconds",
+            "regular looks, with the time between the two readings that they compare",
+            Group.CLAIMS,
+            _ENDED,
+        )
+
+    def looked(self, has_failed: bool, seconds: float) -> None:
+        """A regular look has ended."""
+        self.seconds.labels(Outcome.FAILED if has_failed else Outcome.SUCCESS).observe(seconds)

@@ -1,0 +1,56 @@
+"""Logs: one format, and context that goes with a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+
+class ContextFilter(logging.Filter):
+    """Gives every record a ``context`` mapping: ``log.info(..., extra={"context": {...}})``."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not hasattr(record, "context"):
+            record.context = {}
+        return True
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-11-21T12:00:00.123 INFO driver.prepare: message claim=ns/name``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        context: dict[str, Any] = getattr(record, "context", {})
+        suffix = "".join(f" {key}={value}" for key, value in context.items())
+        name = record.name.removeprefix("dranet.")
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
+        line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {name}: {record.getMessage()}{suffix}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, the context's keys beside ``msg``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "ts": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+            **getattr(record, "context", {}),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def set_up_logging(level: str, *, as_json: bool) -> None:
+    """Send all logs to standard error in one format."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    handler.addFilter(ContextFilter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
