@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,6 @@ from hypothesis import strategies as st
 from dranet.cli.examples import PAGES, PICTURES, fill_page, print_out
 from dranet.cli.look import Look
 from dranet.cli.main import main
-from dranet.cli.picture.boxes import Tone, build_picture
-from dranet.cli.picture.layout import Drawing, Rect, Text, lay_out
-from dranet.cli.picture.png import ZOOM, render_png
-from dranet.cli.picture.svg import draw_svg, render_svg
-from dranet.cli.picture.text_width import fit_text, fit_words, text_width
 from dranet.driver.captured import read_capture
 from dranet.errors import SettingsError
 from dranet.inventory.offer import take_inventory
@@ -29,6 +25,13 @@ from dranet.inventory.policy import Policy
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.distance import Distance
 from dranet.model.facts import Gpu, Host, Link, NodeFacts, NumaNode
+from dranet.pictures.boxes import Tone, build_picture
+from dranet.pictures.layout import lay_out
+from dranet.pictures.measures import DESK, PHONE, Measures
+from dranet.pictures.png import ZOOM, render_png
+from dranet.pictures.shapes import Drawing, Rect, Text
+from dranet.pictures.svg import draw_svg, render_svg
+from dranet.pictures.text_width import fit_text, fit_words, text_width
 from tests.cli.small_node import SMALL, nic, pci
 
 REPOSITORY = Path(__file__).parents[2]
@@ -45,8 +48,8 @@ def look(facts: NodeFacts) -> Look:
     return Look(facts, take_inventory(facts, {}), Policy(), is_capture=True)
 
 
-def drawing(facts: NodeFacts) -> Drawing:
-    return lay_out(build_picture(look(facts)))
+def drawing(facts: NodeFacts, measures: Measures = DESK) -> Drawing:
+    return lay_out(build_picture(look(facts)), measures)
 
 
 def texts(svg: str) -> list[str]:
@@ -134,9 +137,9 @@ def test_odd_names_are_escaped(tmp_path: Path) -> None:
 # -- texts fit ------------------------------------------------------------------------------------------
 
 
-def every_text(facts: NodeFacts) -> Iterator[tuple[Text, float, float]]:
+def every_text(facts: NodeFacts, measures: Measures) -> Iterator[tuple[Text, float, float]]:
     """Each text of the picture with the left and right edge of what it is written on."""
-    canvas = drawing(facts)
+    canvas = drawing(facts, measures)
     for shape in canvas.shapes:
         if isinstance(shape, Text):
             yield shape, 0, canvas.width
@@ -148,7 +151,8 @@ def every_text(facts: NodeFacts) -> Iterator[tuple[Text, float, float]]:
 
 
 def assert_all_texts_fit(facts: NodeFacts) -> None:
-    for text, left, right in every_text(facts):
+    both = chain(every_text(facts, DESK), every_text(facts, PHONE))
+    for text, left, right in both:
         width = text_width(text.text, text.size, bold=text.bold)
         start = {"start": text.x, "middle": text.x - width / 2, "end": text.x - width}[text.anchor]
         assert width <= text.room + 0.01, text
@@ -272,7 +276,7 @@ def test_the_png_has_twice_the_size_of_the_svg(tmp_path: Path) -> None:
 
 
 def test_without_the_optional_packages_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dranet.cli.picture.png.find_spec", lambda _: None)
+    monkeypatch.setattr("dranet.pictures.png.find_spec", lambda _: None)
     with pytest.raises(SettingsError, match=r"pip install 'dranet\[pictures\]', or take -o svg"):
         render_png("<svg/>")
 

@@ -44,6 +44,39 @@ async def test_who_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.Monke
     await server.stop()
 
 
+async def test_answers_that_nobody_takes_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "REQUEST_TIMEOUT_SECONDS", 600)
+    server = new_server(LONG)
+    await server.start()
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            address = ("127.0.0.1", server.port)
+            caller = stack.enter_context(contextlib.closing(socket.create_connection(address)))
+            caller.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
+            await until(lambda: server._callers and list(server._callers.values())[-1] > 0)
+        await until(lambda: count_held(server) == probes.MAX_WAITING_BYTES // (17 << 20))
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(30):
+            assert len(await reader.read()) > 16 << 20, "who takes his answer gets it"
+        writer.close()
+    await server.stop()
+
+
+def test_a_driver_that_ends_while_somebody_asks_tells_of_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    async def live() -> None:
+        server = new_server({})
+        await server.start()
+        caller = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        caller.sendall(b"GET /readyz HTTP/1.1\r\n")
+        await until(lambda: len(server._callers) == 1)
+        server.release_port()  # which leaves those alone who are in
+
+    with contextlib.ExitStack() as stack:
+        asyncio.run(live())
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 async def test_the_newest_caller_is_heard_when_all_places_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "REQUEST_TIMEOUT_SECONDS", 600)  # no place is free because its time is over
     server = new_server({})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dranet.cluster.slices import SlicePublisher
 from dranet.driver.instances.handover import Handover, InstanceState
 from dranet.driver.instances.leaving import Leaving
-from dranet.driver.probes.server import PartState
+from dranet.driver.probes.routes import PartState
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.runtime.nri import NriPlugin
 

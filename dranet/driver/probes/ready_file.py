@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dranet import files
-from dranet.driver.probes.server import PartState
+from dranet.driver.probes.routes import PartState
 from dranet.errors import SettingsError
 
 log = logging.getLogger(__name__)

@@ -1,23 +1,29 @@
-"""``/healthz``, ``/readyz`` and ``/metrics`` over plain HTTP, served from the event loop.
+"""The probe port: HTTP, or HTTPS with a certificate, served from the event loop.
 
 ``/healthz`` answers as long as the loop runs, and is 500 when something is gone that only a new process has:
 the kubelet restarts us. ``/readyz`` lists each part with its state and is 503 until all are ready; a lost
 peer shows here and is not a crash. ``/readyz?verbose`` adds what was found out about the peers' features,
 which never make the driver unready; ``?verbose=json`` is the same for programs (``dranet doctor``).
+``/metrics`` is for Prometheus, ``/`` the page of the node for people. Here is the transport; ``routes`` has
+the answers, ``access`` says who gets them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from dranet.dataclass import dataclass
 from dranet.driver.doctor.findings import Finding
+from dranet.driver.probes.access import Access
+from dranet.driver.probes.http import Request, Response, identify, parse_request
+from dranet.driver.probes.routes import Page, PartState, Routes, no_page
+from dranet.driver.probes.tls import TlsFiles, TlsReaderProtocol, secure
 from dranet.errors import SettingsError
 from dranet.telemetry import Metrics
+
+__all__ = ["PartState", "ProbeServer"]
 
 log = logging.getLogger(__name__)
 
@@ -26,29 +32,13 @@ REQUEST_TIMEOUT_SECONDS = 5.0
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CONNECTIONS = 64
 """At a time. The port is open to whoever reaches the node; hooks need descriptors, too."""
+MAX_WAITING_BYTES = 32 << 20
+"""Of answers that were not taken yet, together: a scrape of a large node has 2 MB."""
 PORT_RETRY_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class PartState:
-    """One line of ``/readyz``: ready or not, and why."""
-
-    ready: bool
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    status: str
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
-
-
-OK = Response("200 OK", b"ok\n")
-
-
 class ProbeServer:
-    """A tiny HTTP/1.1 server: GET and HEAD, one request a connection.
+    """One request a connection, in a bounded time; the newest connections when there are too many.
 
     Instances that overlap on a node share its ports: while ``may_wait`` says that another one lives, a port
     that is taken is its predecessor's, and asked for again (:meth:`run`).
@@ -63,6 +53,10 @@ class ProbeServer:
         may_wait: Callable[[], bool] = bool,
         read_features: Callable[[], Sequence[Finding]] = tuple,
         read_fault: Callable[[], str] = str,
+        read_metrics: Callable[[], Awaitable[bytes]] | None = None,
+        read_page: Page = no_page,
+        access: Access | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         host, _, port = bind_address.rpartition(":")
         self._host = host.strip("[]") or None
@@ -70,12 +64,20 @@ class ProbeServer:
         self._metrics = metrics
         self._read_state = read_state
         self._may_wait = may_wait
-        self._read_fault = read_fault
-        self._read_features = read_features
+        self._tls = tls
+        self._read_metrics = read_metrics or self._render_metrics
+        self._routes = Routes(
+            read_state,
+            self._scrape,
+            read_features=read_features,
+            read_fault=read_fault,
+            read_page=read_page,
+            access=access,
+        )
         self._wanted = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._callers: dict[asyncio.StreamWriter, None] = {}
-        """Oldest first."""
+        self._callers: dict[asyncio.StreamWriter, int] = {}
+        """How many bytes each has been answered; oldest first."""
 
     async def start(self) -> None:
         """Listen, or leave that to :meth:`run` while the port is the predecessor's.
@@ -116,8 +118,8 @@ class ProbeServer:
     async def _listen(self) -> bool:
         """Whether we have the port; false while another instance has it."""
         try:
-            self._server = await asyncio.start_server(
-                self._handle, self._host, self._port, limit=MAX_HEADER_BYTES
+            self._server = await asyncio.get_running_loop().create_server(
+                self._new_protocol, self._host, self._port
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE and self._may_wait():
@@ -128,6 +130,10 @@ class ProbeServer:
                 hint="is another process using the port?",
             ) from error
         return True
+
+    def _new_protocol(self) -> asyncio.StreamReaderProtocol:
+        protocol = asyncio.StreamReaderProtocol if self._tls is None else TlsReaderProtocol
+        return protocol(asyncio.StreamReader(limit=MAX_HEADER_BYTES), self._handle)
 
     @property
     def port(self) -> int:
@@ -144,69 +150,57 @@ class ProbeServer:
         self._make_room(writer)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
-                request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer(request))
-                writer.close()
-                await writer.wait_closed()  # so that who does not read is cut off, too
+                secured = writer
+                if self._tls is not None:  # first of all: what the caller says at once is for TLS
+                    secured = await secure(reader, writer, self._tls.get_context())
+                answer = await self._hear(reader, secured)
+                self._make_room(writer, len(answer))
+                secured.write(answer)
+                secured.close()
+                await secured.wait_closed()  # so that who does not read is cut off, too
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             log.debug("a probe request ended early")
+        except asyncio.CancelledError:  # at the end of the driver; asyncio would tell of it as of a bug
+            log.debug("a probe request ended with the driver")
         finally:
             self._callers.pop(writer, None)
             writer.transport.abort()
 
-    def _make_room(self, newest: asyncio.StreamWriter) -> None:
-        """Who has been here for longest goes first: a real prober says what it wants at once, and is gone."""
-        self._callers[newest] = None
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        data = await reader.readuntil(b"\r\n\r\n")
+        caller = identify(writer.get_extra_info("peername"), writer.get_extra_info("ssl_object"))
+        return await self._answer(parse_request(data, caller))
+
+    def _make_room(self, newest: asyncio.StreamWriter, size: int = 0) -> None:
+        """Who has been here for longest goes first: a real prober says what it wants at once, takes what it
+        is told, and is gone."""
+        self._callers[newest] = size
         while len(self._callers) > MAX_CONNECTIONS:
-            oldest = next(iter(self._callers))
-            self._callers.pop(oldest)
-            oldest.transport.abort()
+            self._cut_off(next(iter(self._callers)))
+        slow = [writer for writer, waiting in self._callers.items() if waiting and writer is not newest]
+        for writer in slow:
+            if sum(self._callers.values()) > MAX_WAITING_BYTES:
+                self._cut_off(writer)
 
-    def _answer(self, request: bytes) -> bytes:
-        method, _, rest = request.partition(b" ")
-        path, _, query = rest.partition(b" ")[0].partition(b"?")
-        response = self._route(method, path, query)
-        head = (
-            f"HTTP/1.1 {response.status}\r\nContent-Type: {response.content_type}\r\n"
-            f"Content-Length: {len(response.body)}\r\nConnection: close\r\n\r\n"
-        ).encode()
-        return head if method == b"HEAD" else head + response.body
+    def _cut_off(self, caller: asyncio.StreamWriter) -> None:
+        self._callers.pop(caller)
+        caller.transport.abort()
 
-    def _route(self, method: bytes, path: bytes, query: bytes) -> Response:
-        if method not in (b"GET", b"HEAD"):
-            return Response("405 Method Not Allowed", b"only GET and HEAD\n")
-        if path == b"/healthz":
-            fault = self._read_fault()
-            return Response("500 Internal Server Error", f"{fault}\n".encode()) if fault else OK
-        if path == b"/readyz":
-            return self._readiness(query)
-        if path == b"/metrics":
-            self._set_ready_gauges()
-            return Response("200 OK", self._metrics.render(), "text/plain; version=0.0.4; charset=utf-8")
-        return Response("404 Not Found", b"try /healthz, /readyz, /readyz?verbose or /metrics\n")
+    async def _answer(self, request: Request) -> bytes:
+        try:
+            response = await self._routes.answer(request)
+        except (asyncio.CancelledError, TimeoutError):
+            raise
+        except Exception:  # whoever asks for a page must not end the driver
+            log.exception("bug in the answer to %s", request.path)
+            response = Response("500 Internal Server Error", b"a bug of the driver; its log has more\n")
+        return response.encode(has_body=request.method != "HEAD")
 
-    def _readiness(self, query: bytes) -> Response:
-        parts = self._read_state()
-        status = "200 OK" if all(state.ready for state in parts.values()) else "503 Service Unavailable"
-        if query == b"verbose=json":
-            return Response(status, self._render_json(parts), "application/json")
-        lines = [
-            f"[{'+' if state.ready else '-'}] {name}{': ' + state.detail if state.detail else ''}"
-            for name, state in parts.items()
-        ]
-        if query.partition(b"=")[0] == b"verbose":
-            lines += [finding.line for finding in self._read_features()]
-        return Response(status, "".join(f"{line}\n" for line in lines).encode())
-
-    def _render_json(self, parts: Mapping[str, PartState]) -> bytes:
-        document = {
-            "parts": [
-                {"name": name, "ready": state.ready, "detail": state.detail} for name, state in parts.items()
-            ],
-            "features": [finding.to_json() for finding in self._read_features()],
-        }
-        return json.dumps(document).encode()
-
-    def _set_ready_gauges(self) -> None:
+    async def _scrape(self) -> bytes:
         for name, state in self._read_state().items():
             self._metrics.ready.labels(name).set(state.ready)
+        self._metrics.scrape.certificate_ok.set(self._tls is None or not self._tls.problem)
+        return await self._read_metrics()
+
+    async def _render_metrics(self) -> bytes:
+        return self._metrics.render()

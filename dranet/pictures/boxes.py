@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
-from dranet.cli.look import Look, summarize
-from dranet.cli.screen import printable
-from dranet.cli.topology_text import Branch, choose_hardware, cpus_of, name_hardware, root_branches
-from dranet.cli.traits import TraitReader, Traits, nearest_words
+from dranet.dataclass import dataclass
 from dranet.inventory.decision import Decision
 from dranet.inventory.topology import nearest, topology_tree
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
+from dranet.pictures.hardware import Branch, choose_hardware, cpus_of, name_hardware, root_branches
+from dranet.pictures.look import Look, summarize
+from dranet.pictures.traits import TraitReader, Traits, nearest_words
+from dranet.printable import printable
 
 MAX_ALIKE = 4
 """More virtual functions of one card than this are one box."""
@@ -33,6 +33,19 @@ class Tone(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """What is the matter with a device just now."""
+
+    pod: str = ""
+    """Who has it; its box leaves out the namespace."""
+    fault: str = ""
+    """Why it does not work; empty: it does, or nobody knows."""
+
+
+NOTHING = Mark()
+
+
+@dataclass(frozen=True, slots=True)
 class Box:
     """One device. Lines are words of which a box shows those that fit, the first ones first."""
 
@@ -41,6 +54,7 @@ class Box:
     corner: str = ""
     lines: tuple[tuple[str, ...], ...] = ()
     tooltip: str = ""
+    mark: Mark = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +88,15 @@ class Picture:
     """Those that occur between a GPU and another device, for the legend."""
 
 
-def build_picture(look: Look, shown: Sequence[Decision] | None = None) -> Picture:
-    """The picture of a node; by default of all its hardware, held back or not."""
+UNMARKED: Mapping[str, Mark] = {}
+
+
+def build_picture(
+    look: Look, shown: Sequence[Decision] | None = None, marks: Mapping[str, Mark] = UNMARKED
+) -> Picture:
+    """The picture of a node; by default of all its hardware, held back or not. ``marks`` are by device."""
     shown = choose_hardware(look) if shown is None else shown
-    artist = _Artist(look, shown)
+    artist = _Artist(look, shown, marks)
     host, counts = look.facts.host, summarize(shown, shows_all=True)
     return Picture(
         title=printable(host.name or host.product or "this node"),
@@ -88,7 +107,8 @@ def build_picture(look: Look, shown: Sequence[Decision] | None = None) -> Pictur
 
 
 class _Artist:
-    def __init__(self, look: Look, shown: Sequence[Decision]) -> None:
+    def __init__(self, look: Look, shown: Sequence[Decision], marks: Mapping[str, Mark]) -> None:
+        self._marks = marks
         self._cpus = cpus_of(look.facts)
         self._shown = {decision.device.name: decision for decision in shown}
         self._names = name_hardware(look)
@@ -147,10 +167,12 @@ class _Artist:
             alike[member.device.physical_function or member.device.name].append(member)
         boxes: list[Box] = []
         for key, same in alike.items():
-            if len(same) > MAX_ALIKE:
-                boxes.append(self._many(key, same))
+            plain = [decision for decision in same if decision.device.name not in self._marks]
+            boxes += [self._box(decision, bond) for decision in same if decision.device.name in self._marks]
+            if len(plain) > MAX_ALIKE:
+                boxes.append(self._many(key, plain))
             else:
-                boxes += [self._box(decision, bond) for decision in same]
+                boxes += [self._box(decision, bond) for decision in plain]
         if len(boxes) <= MAX_BOXES:
             return boxes
         return [*boxes[:MAX_BOXES], Box(Tone.HELD_BACK, "…", "", ((f"and {len(boxes) - MAX_BOXES} more",),))]
@@ -165,15 +187,19 @@ class _Artist:
     def _box(self, decision: Decision, bond: Distance | None) -> Box:
         device, traits = decision.device, self._reader.read(decision.device)
         near = None if device.kind is DeviceKind.GPU or bond is not None else nearest(device, self._gpus)
+        mark = self._marks.get(device.name, NOTHING)
         third = [nearest_words(near, self._names), traits.model]
         if not decision.published:
             third = [decision.reason.partition(":")[0]]  # the rest is in the tooltip
+        if mark is not NOTHING:
+            third = [mark.fault.partition(":")[0], mark.pod and f"in {mark.pod.rpartition('/')[2]}"]
         return Box(
             tone=_tone(decision),
             name=self._names.get(device.name, printable(device.name)),
             corner=printable(traits.pace),
             lines=tuple(tuple(map(printable, line)) for line in (_second_line(device, traits), third)),
-            tooltip=_tooltip(decision, traits),
+            tooltip=_tooltip(decision, traits, mark),
+            mark=mark,
         )
 
 
@@ -192,10 +218,11 @@ def _tone(decision: Decision) -> Tone:
     return {DeviceKind.GPU: Tone.GPU, DeviceKind.RDMA: Tone.RDMA}.get(decision.device.kind, Tone.NIC)
 
 
-def _tooltip(decision: Decision, traits: Traits) -> str:
+def _tooltip(decision: Decision, traits: Traits, mark: Mark) -> str:
     device = decision.device
     path = " / ".join((device.pcie_root, *device.pci_path)) if device.pci_path else ""
-    lines = (device.name, traits.model, path, "" if decision.published else f"held back: {decision.reason}")
+    held_back = "" if decision.published else f"held back: {decision.reason}"
+    lines = (device.name, traits.model, path, held_back, mark.fault, mark.pod and f"in {mark.pod}")
     return "\n".join(printable(line) for line in lines if line)
 
 

@@ -76,3 +76,15 @@ def fit_words(words: Iterable[str], size: float, room: float, separator: str = "
             break
         text = longer
     return text
+
+
+def wrap_text(text: str, size: float, room: float) -> list[str]:
+    """Lines of whole words; a word that is too wide for a line of its own is cut."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else ""
+        if lines and text_width(longer, size) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(fit_text(word, size, room))
+    return lines

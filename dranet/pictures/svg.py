@@ -5,13 +5,15 @@ Every text comes from a machine and is escaped; what XML cannot hold became an e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from xml.sax.saxutils import escape, quoteattr
 
-from dranet.cli.look import Look
-from dranet.cli.picture.boxes import build_picture
-from dranet.cli.picture.layout import Drawing, Line, Rect, Shape, Text, lay_out
+from dranet.pictures.boxes import build_picture
+from dranet.pictures.layout import lay_out
+from dranet.pictures.look import Look
+from dranet.pictures.shapes import Drawing, Line, Rect, Shape, Text
 
 FONTS = "Arimo, 'Liberation Sans', Arial, Helvetica, 'DejaVu Sans', sans-serif"
 
@@ -26,6 +28,9 @@ _LIGHT = """
 .bus{stroke:#0f766e;stroke-width:3;stroke-linecap:round}
 .far{stroke:#98a2ae;stroke-width:2}
 .bus.held{stroke:#aeb5be;stroke-width:2;stroke-dasharray:4 3}
+.taken{stroke-width:3}
+.box.taken{stroke:#0b5fc0}
+.box.faulty{stroke:#c22f2f;stroke-width:3}
 .pill{fill:#0f766e;stroke:none}
 .pill.far{fill:#687380;stroke:none}
 .pilltext{fill:#ffffff}
@@ -33,7 +38,7 @@ _LIGHT = """
 .small{fill:#2f3943}
 .muted{fill:#5d6874}
 .faint{fill:#5d6874}
-.held-text{fill:#6f7984}
+.held-text{fill:#5f6974}
 """
 _DARK = """
 .page{fill:#0f141a}
@@ -43,6 +48,8 @@ _DARK = """
 .nic{fill:#15304f;stroke:#4d86cf}
 .rdma{fill:#2d2150;stroke:#8a63d2}
 .held{fill:#1f262e;stroke:#56616d}
+.box.taken{stroke:#7ab8ff}
+.box.faulty{stroke:#ff8080}
 .bus{stroke:#2dd4bf}
 .far{stroke:#5d6874}
 .bus.held{stroke:#56616d}
@@ -62,18 +69,38 @@ def draw_svg(look: Look) -> str:
 
 def render_svg(drawing: Drawing) -> str:
     """The document, a shape on each line, with a final newline."""
-    return "\n".join(_lines(drawing)) + "\n"
+    return "\n".join(_lines(drawing, f"<style>{_style(_LIGHT, _DARK)}</style>")) + "\n"
 
 
-def _lines(drawing: Drawing) -> Iterator[str]:
+def render_inline(drawing: Drawing, name: str) -> str:
+    """The same for a page of HTML that has :data:`INLINE_STYLE` in its own style sheet; ``name`` is its
+    class there."""
+    return "\n".join(_lines(drawing, name=name))
+
+
+def _style(light: str, dark: str) -> str:
+    inner = dark.strip().replace("\n", "\n  ")
+    return f"{light}@media (prefers-color-scheme:dark){{\n  {inner}\n}}\n"
+
+
+def _scoped(rules: str) -> str:
+    """The same rules for what is in a picture alone."""
+    return re.sub(r"(^|,)(?=\.)", r"\1svg ", rules, flags=re.MULTILINE)
+
+
+INLINE_STYLE = _style(_scoped(_LIGHT), _scoped(_DARK))
+
+
+def _lines(drawing: Drawing, style: str = "", name: str = "") -> Iterator[str]:
     width, height = _number(drawing.width), _number(drawing.height)
+    named = f' class="{name}"' if name else ""
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" font-family="{FONTS}" role="img">'
+        f'height="{height}" font-family="{FONTS}" role="img"{named}>'
     )
     yield f"<title>{escape(drawing.title)}</title>"
-    dark = _DARK.strip().replace("\n", "\n  ")
-    yield f"<style>{_LIGHT}@media (prefers-color-scheme:dark){{\n  {dark}\n}}\n</style>"
+    if style:
+        yield style
     yield f'<rect class="page" width="{width}" height="{height}"/>'
     for shape in drawing.shapes:
         yield from _shape(shape)

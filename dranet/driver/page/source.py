@@ -1,0 +1,98 @@
+"""Finds out what the page shows: from memory on the event loop, from the disk and into HTML in a thread.
+
+The daemon loads this and none of its neighbours but ``content`` and ``knowledge``; those, and the pictures,
+come with the first page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from dranet.claims.verdict import Verdict
+from dranet.driver.doctor.findings import Finding
+from dranet.driver.gate import ReadyGate
+from dranet.driver.happenings import Happening
+from dranet.driver.page.content import Content, Driver, Health, SeenClaim
+from dranet.driver.probes.http import Response
+from dranet.driver.probes.routes import PartState
+from dranet.driver.publish import View
+from dranet.inventory.decision import Decision
+from dranet.kubelet.health import DeviceHealthFact
+from dranet.model.plan import PreparedClaim
+
+
+class Knowledge(Protocol):
+    """What is asked of the driver's parts; answers from memory."""
+
+    def read_driver(self) -> Driver: ...
+
+    def read_parts(self) -> Mapping[str, PartState]: ...
+
+    def read_view(self) -> View: ...
+
+    def read_findings(self) -> Sequence[Finding]: ...
+
+    def read_health(self) -> Sequence[DeviceHealthFact]: ...
+
+    def read_claims(self) -> Sequence[PreparedClaim]: ...
+
+    def count_unreadable_claims(self) -> int: ...
+
+    def read_verdicts(self, pod_uid: str) -> Mapping[tuple[str, int], Verdict]: ...
+
+    def read_happenings(self) -> Sequence[Happening]: ...
+
+
+class PageSource:
+    """One page at a time; nothing of it is kept."""
+
+    def __init__(self, knowledge: Knowledge, gate: ReadyGate, wall: Callable[[], float] = time.time) -> None:
+        self._knowledge = knowledge
+        self._gate = gate
+        self._wall = wall
+        self._turn = asyncio.Lock()
+
+    async def read(self) -> Response:
+        """The page as it is now."""
+        async with self._turn:
+            return await asyncio.to_thread(self._render, self._gather())
+
+    def _gather(self) -> Content:
+        """Values that nobody changes any more."""
+        knowledge, view = self._knowledge, self._knowledge.read_view()
+        records = knowledge.read_claims()
+        offered = (Decision(device, True, "") for device in view.offered.values())
+        return Content(
+            knowledge.read_driver(),
+            self._wall(),
+            dict(knowledge.read_parts()),
+            view.facts,
+            (*offered, *view.held_back.values()),
+            tuple(knowledge.read_findings()),
+            {fact.device: Health(fact.healthy, fact.message) for fact in knowledge.read_health()},
+            tuple(SeenClaim(record, is_attached=False) for record in records),
+            knowledge.count_unreadable_claims(),
+            {
+                key: verdict
+                for pod_uid in {record.pod.uid for record in records}
+                for key, verdict in knowledge.read_verdicts(pod_uid).items()
+            },
+            tuple(knowledge.read_happenings()),
+        )
+
+    def _render(self, content: Content) -> Response:
+        from dataclasses import replace
+
+        from dranet.driver.page.document import POLICY, render
+
+        claims = tuple(self._look_at(seen.record) for seen in content.claims)
+        headers = (("Content-Security-Policy", POLICY), ("Referrer-Policy", "no-referrer"))
+        body = render(replace(content, claims=claims))
+        return Response("200 OK", body, "text/html; charset=utf-8", headers)
+
+    def _look_at(self, record: PreparedClaim) -> SeenClaim:
+        uid = record.claim.uid
+        return SeenClaim(record, self._gate.is_attached(uid), self._gate.read_attached_at(uid))

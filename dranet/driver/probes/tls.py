@@ -1,0 +1,171 @@
+"""The certificate of the probe port: read at the start, and again whenever its files change.
+
+A Secret is renewed while the driver runs, and may be half written or wrong: the last pair that worked stays
+in use then, and a finding says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+
+from dranet.driver.doctor.findings import Finding, Severity, ok
+from dranet.errors import SettingsError
+from dranet.settings import Authentication, Settings
+
+log = logging.getLogger(__name__)
+
+PORT, CERTIFICATE = "port", "port-certificate"
+
+MOST_SESSIONS = 256
+"""OpenSSL keeps one, of a kilobyte, for each caller of TLS 1.2 without tickets, and up to 20,480."""
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+"""What tells files from what they were before."""
+
+
+class TlsFiles:
+    """A TLS context that follows its files."""
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
+        """``client_ca`` makes callers show a certificate; who shows none is let in as a stranger.
+
+        Raises:
+            SettingsError: a file cannot be used; names it.
+        """
+        self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self._stamp = self._read_stamp()
+        self._context = self._load()
+        self._problem = ""
+
+    @property
+    def problem(self) -> str:
+        """Why the files as they are now cannot be used; empty where they are in use."""
+        return self._problem
+
+    def get_context(self) -> ssl.SSLContext:
+        """For the next connection. Looks at the files, which costs microseconds."""
+        stamp = self._read_stamp()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            if self._reload():
+                log.info("the probe port has a new certificate")
+        elif self._context.session_stats()["number"] > MOST_SESSIONS:
+            self._reload()  # which forgets them
+        return self._context
+
+    def read_findings(self) -> list[Finding]:
+        self.get_context()
+        if not self._problem:
+            return [ok(PORT, "speaks TLS with the certificate that is in its file", CERTIFICATE)]
+        return [
+            Finding(
+                PORT,
+                Severity.WARNING,
+                f"the certificate was not renewed: {self._problem}",
+                "the one before it is shown until its time is over; who scrapes the port is refused then",
+                "mend the Secret behind --metrics-tls-cert and --metrics-tls-key",
+                CERTIFICATE,
+            )
+        ]
+
+    def _reload(self) -> bool:
+        try:
+            self._context = self._load()
+        except SettingsError as error:
+            if error.message != self._problem:
+                log.warning("the probe port keeps its certificate: %s", error)
+            self._problem = error.message
+            return False
+        self._problem = ""
+        return True
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
+        try:
+            context.load_cert_chain(self._certificate, self._key, _refuse_password)
+        except (OSError, ValueError) as error:
+            raise SettingsError(
+                f"--metrics-tls-cert {self._certificate} with --metrics-tls-key {self._key}: "
+                f"{_describe(error)}",
+                hint="both must be PEM files that belong together, the certificate first in its file",
+            ) from error
+        if self._client_ca is not None:
+            context.verify_mode = ssl.CERT_OPTIONAL  # the kubelet shows none
+            _load_authorities(context, self._client_ca)
+        return context
+
+    def _read_stamp(self) -> Stamp:
+        files = (self._certificate, self._key, self._client_ca)
+        return tuple(_stamp(file) for file in files if file is not None)
+
+
+def open_tls(settings: Settings) -> TlsFiles | None:
+    """As the settings say; ``None`` without TLS.
+
+    Raises:
+        SettingsError: a file cannot be used.
+    """
+    if settings.metrics_tls_cert is None or settings.metrics_tls_key is None:
+        return None
+    wants_certificates = settings.metrics_authentication is Authentication.CLIENT_CERTIFICATE
+    client_ca = settings.metrics_client_ca if wants_certificates else None
+    return TlsFiles(settings.metrics_tls_cert, settings.metrics_tls_key, client_ca)
+
+
+class TlsReaderProtocol(asyncio.StreamReaderProtocol):
+    """For a stream that becomes TLS: there an end of what is said is the end of the connection."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
+
+
+async def secure(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext
+) -> asyncio.StreamWriter:
+    """The server's side of the handshake; nothing may have been awaited on the connection before. (The
+    stream's own ``start_tls`` is left without a transport when somebody ends the connection meanwhile.)
+
+    Raises:
+        OSError: there is no TLS to be had with the caller.
+    """
+    loop, raw = asyncio.get_running_loop(), writer.transport
+    protocol = raw.get_protocol()
+    secured = await loop.start_tls(raw, protocol, context, server_side=True)
+    if secured is None:
+        raise ConnectionAbortedError("the connection was ended during the handshake")
+    return asyncio.StreamWriter(secured, protocol, reader, loop)
+
+
+def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
+    try:
+        context.load_verify_locations(file)
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"--metrics-client-ca {file}: {_describe(error)}",
+            hint="a PEM file with the certificate of each authority whose clients may read the port",
+        ) from error
+
+
+def _refuse_password() -> str:
+    """Else OpenSSL would ask for it on the terminal."""
+    raise ValueError("the key is encrypted")
+
+
+def _describe(error: OSError | ValueError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

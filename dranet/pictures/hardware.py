@@ -1,0 +1,67 @@
+"""The hardware as a tree, with the names that devices have in it: the same in text and in pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+
+from dranet.dataclass import dataclass
+from dranet.inventory.decision import Decision
+from dranet.inventory.topology import TopologyNode, short_names
+from dranet.model.facts import NodeFacts
+from dranet.pictures.look import Look
+from dranet.pictures.traits import TraitReader, short_address
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A line of the tree: a bridge, or a device (``device`` is its name and ``label`` empty)."""
+
+    label: str
+    device: str = ""
+    children: tuple[Branch, ...] = ()
+
+
+def choose_hardware(look: Look) -> tuple[Decision, ...]:
+    """Devices with a place in the hardware: no links that software made, unless they are offered."""
+    reader = TraitReader(look.facts)
+    return tuple(d for d in look.decisions if d.published or not reader.read(d.device).is_software)
+
+
+def name_hardware(look: Look) -> Mapping[str, str]:
+    """The short names, the same in the tree, the matrix and the picture, whatever is shown."""
+    reader = TraitReader(look.facts)
+    return short_names(device for device in look.devices if not reader.read(device).is_software)
+
+
+def cpus_of(facts: NodeFacts) -> Mapping[int, str]:
+    """NUMA node -> its processors, ``0-55,112-167``."""
+    return {node.node: node.cpus for node in facts.numa_nodes}
+
+
+def root_branches(root: TopologyNode) -> tuple[Branch, ...]:
+    """A root complex with what is below it; addresses without the domain that it names."""
+    domain = root.label.removeprefix("pci").partition(":")[0]
+    return _bridge_branches(root, domain, below_switch=False)
+
+
+def _bridge_branches(node: TopologyNode, domain: str, *, below_switch: bool) -> tuple[Branch, ...]:
+    """Bridges in a row are one line, and below a switch the ports on the way to a single function are none:
+    only where paths part says how near devices are.
+    """
+    labels, end = [node.label], node
+    while len(end.children) == 1 and not end.devices:
+        end = end.children[0]
+        labels.append(end.label)
+    if end.devices:
+        labels.pop()  # the function itself
+        if below_switch and not end.children:
+            return leaves(end)
+    below = (_bridge_branches(child, domain, below_switch=True) for child in end.children)
+    text = " / ".join(short_address(label, domain) for label in labels)
+    return (Branch(text, children=(*leaves(end), *chain.from_iterable(below))),)
+
+
+def leaves(node: TopologyNode) -> tuple[Branch, ...]:
+    """The devices right here."""
+    return tuple(Branch("", device=name) for name in node.devices)

@@ -1,0 +1,175 @@
+"""Where everything in the picture goes: boxes -> shapes with places, in pixels.
+
+A group is as wide as its columns need: GPUs on the left, everything else on the right, and between them a bus
+with the word for their distance. Groups without such pairs are half as wide and share a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from dranet.model.distance import Distance
+from dranet.pictures.boxes import Box, Group, Panel, Picture, Tone
+from dranet.pictures.legend import build_legend
+from dranet.pictures.measures import DESK, Measures
+from dranet.pictures.shapes import GAP, Block, Drawing, Line, Rect, Shape, Text, flow, pill
+from dranet.pictures.text_width import fit_text, fit_words, text_width
+
+LABEL_HEIGHT = 22
+PANEL_HEAD = 40
+TITLE_HEIGHT = 62
+
+
+def lay_out(picture: Picture, m: Measures = DESK) -> Drawing:
+    """Place everything; a picture with nothing in it says so."""
+    blocks = _panels(m, picture.panels) or [_empty_panel(m)]
+    columns = _column_count(m, len(blocks))
+    body = Block(0, 0)
+    y: float = TITLE_HEIGHT + m.margin
+    for start in range(0, len(blocks), columns):
+        y += _place_row(m, body, blocks[start : start + columns], y, picture.panels[start : start + columns])
+    width = 2 * m.margin + min(columns, len(blocks)) * (blocks[0].width + m.panel_gap) - m.panel_gap
+    legend = build_legend(picture, width - 2 * m.margin)
+    body.put(legend, m.margin, y)
+    shapes = (*_title(m, picture, width - 2 * m.margin), *body.shapes)
+    return Drawing(width, y + legend.height + m.margin, picture.title, shapes)
+
+
+def _column_count(m: Measures, panels: int) -> int:
+    return min({1: 1, 2: 2, 3: 3, 4: 2}.get(panels, 4), m.most_columns)
+
+
+def _place_row(m: Measures, body: Block, blocks: Sequence[Block], y: float, panels: Sequence[Panel]) -> float:
+    """Panels side by side, NUMA nodes all as high as the highest and tied by the link between CPUs."""
+    height = max(block.height for block in blocks)
+    for position, block in enumerate(blocks):
+        x = m.margin + position * (block.width + m.panel_gap)
+        frame, *rest = block.shapes
+        assert isinstance(frame, Rect), "a panel begins with its frame"
+        is_numa_node = panels[position].is_numa_node if panels else False
+        body.put(Block(0, 0, [replace(frame, height=height) if is_numa_node else frame, *rest]), x, y)
+        if position and is_numa_node and panels[position - 1].is_numa_node:
+            body.shapes += _tie(x - m.panel_gap, x, y + PANEL_HEAD / 2, Distance.SYS, bold=False)
+    return height + m.panel_gap / 2
+
+
+def _title(m: Measures, picture: Picture, room: float) -> Iterator[Text]:
+    title = fit_text(picture.title, 22, room, bold=True)
+    yield Text(m.margin, m.margin + 22, title, 22, "title", room, bold=True)
+    yield Text(m.margin, m.margin + 46, fit_text(picture.subtitle, 14, room), 14, "muted", room)
+
+
+def _empty_panel(m: Measures) -> Block:
+    width, height = m.inner_width + 2 * m.padding, 72
+    text = Text(m.padding, 44, "no devices with a place in the hardware", 14, "muted", m.inner_width)
+    return Block(width, height, [Rect(0, 0, width, height, "panel", 14, (text,))])
+
+
+def _panels(m: Measures, panels: Sequence[Panel]) -> list[Block]:
+    """All as wide as the widest needs."""
+    contents = [[_group(m, group) for group in panel.groups] for panel in panels]
+    inner = max([m.inner_width, *(group.width for groups in contents for group in groups)])
+    return [_panel(m, panel, groups, inner) for panel, groups in zip(panels, contents, strict=True)]
+
+
+def _panel(m: Measures, panel: Panel, groups: Iterable[Block], inner: float) -> Block:
+    content = flow(groups, inner, gap=m.bus_width - 2 * m.padding)
+    width, height = inner + 2 * m.padding, PANEL_HEAD + content.height + m.padding
+    room = inner - text_width(panel.title, 15, bold=True) - GAP
+    texts = (
+        Text(m.padding, 26, panel.title, 15, "title", inner, bold=True),
+        Text(m.padding + inner, 26, fit_text(panel.subtitle, 12, room), 12, "muted", room, "end"),
+    )
+    block = Block(width, height, [Rect(0, 0, width, height, "panel", 14, texts)])
+    block.put(content, m.padding, PANEL_HEAD)
+    return block
+
+
+def _group(m: Measures, group: Group) -> Block:
+    inside = _inside(m, group)
+    if not group.label:
+        return inside
+    width, height = inside.width + 2 * m.padding, inside.height + LABEL_HEIGHT + 4 + m.padding
+    room = width - 2 * m.padding
+    label = Text(m.padding, 18, fit_text(group.label, 11, room), 11, "muted", room)
+    block = Block(width, height, [Rect(0, 0, width, height, "group", 12, (label,))])
+    block.put(inside, m.padding, LABEL_HEIGHT + 4)
+    return block
+
+
+def _inside(m: Measures, group: Group) -> Block:
+    """The boxes right here, then the groups inside, one below the other."""
+    parts = [_boxes(m, group)] if group.gpus or group.others else []
+    parts += [_group(m, inner) for inner in group.groups]
+    block = Block(max((part.width for part in parts), default=0), 0)
+    for part in parts:
+        block.put(part, 0, block.height)
+        block.height += part.height + GAP
+    block.height = max(block.height - GAP, 0)
+    return block
+
+
+def _boxes(m: Measures, group: Group) -> Block:
+    if group.gpus and group.others and group.bond is not None:
+        return _bonded(m, group.gpus, group.others, group.bond)
+    boxes = (*group.gpus, *group.others)
+    columns = 2 if len(boxes) > 1 else 1
+    width = columns * (m.box_width + m.bus_width) - m.bus_width
+    block = Block(width, -(-len(boxes) // columns) * (m.box_height + GAP) - GAP)
+    for number, box in enumerate(boxes):
+        row, column = divmod(number, columns)
+        block.shapes.append(_box(m, box, column * (m.box_width + m.bus_width), row * (m.box_height + GAP)))
+    return block
+
+
+def _bonded(m: Measures, gpus: Sequence[Box], others: Sequence[Box], bond: Distance) -> Block:
+    """Two columns, the shorter one in the middle of the longer, and the bus that ties them."""
+    rows = max(len(gpus), len(others))
+    block = Block(2 * m.box_width + m.bus_width, rows * (m.box_height + GAP) - GAP)
+    left, right = m.box_width, m.box_width + m.bus_width
+    bus = (left + right) / 2
+    style = "bus" if bond <= Distance.PXB else "bus far"
+    middles = []
+    for boxes, x, edge in ((gpus, 0.0, left), (others, right, right)):
+        top = (rows - len(boxes)) * (m.box_height + GAP) / 2
+        for row, box in enumerate(boxes):
+            y = top + row * (m.box_height + GAP)
+            middles.append(y + m.box_height / 2)
+            block.shapes.append(_box(m, box, x, y))
+            block.shapes.append(Line(bus, middles[-1], edge, middles[-1], _wire(box, style)))
+    if rows > 1:
+        block.shapes.append(Line(bus, min(middles), bus, max(middles), style))
+    block.shapes.append(pill(bus, block.height / 2, bond, bold=bond <= Distance.PXB))
+    return block
+
+
+def _wire(box: Box, style: str) -> str:
+    return "bus held" if box.tone is Tone.HELD_BACK else style
+
+
+def _box(m: Measures, box: Box, x: float, y: float) -> Rect:
+    room = m.box_width - 2 * m.inset
+    name = fit_text(box.name, 13, room, bold=True)
+    corner_room = room - text_width(name, 13, bold=True) - 8
+    corner = fit_text(box.corner, 11, corner_room) if m.has_corners and corner_room > 0 else ""
+    lines = box.lines if m.has_corners else ((box.corner,), *box.lines)
+    texts = [Text(x + m.inset, y + 21, name, 13, "name", room, bold=True)]
+    if corner:
+        end = x + m.box_width - m.inset
+        texts.append(Text(end, y + 21, corner, 11, "small", corner_room, "end"))
+    for number, words in enumerate(line for line in lines if any(line)):
+        text = fit_words(words, 11, room)
+        style = "small" if number == 0 else "small faint"
+        if text:
+            texts.append(Text(x + m.inset, y + 39 + 16 * number, text, 11, style, room))
+    return Rect(x, y, m.box_width, m.box_height, _style(box), 9, tuple(texts), box.tooltip)
+
+
+def _style(box: Box) -> str:
+    taken, faulty = "taken" if box.mark.pod else "", "faulty" if box.mark.fault else ""
+    return " ".join(filter(None, ("box", box.tone, taken, faulty)))
+
+
+def _tie(x1: float, x2: float, y: float, far: Distance, *, bold: bool) -> list[Shape]:
+    return [Line(x1, y, x2, y, "bus far"), pill((x1 + x2) / 2, y, far, bold=bold)]
