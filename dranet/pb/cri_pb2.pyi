@@ -59,6 +59,23 @@ SANDBOX_READY: PodSandboxState.ValueType  # 0
 SANDBOX_NOTREADY: PodSandboxState.ValueType  # 1
 Global___PodSandboxState: _TypeAlias = PodSandboxState  # noqa: Y015
 
+class _MountPropagation:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MountPropagationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MountPropagation.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROPAGATION_PRIVATE: _MountPropagation.ValueType  # 0
+    PROPAGATION_HOST_TO_CONTAINER: _MountPropagation.ValueType  # 1
+    PROPAGATION_BIDIRECTIONAL: _MountPropagation.ValueType  # 2
+
+class MountPropagation(_MountPropagation, metaclass=_MountPropagationEnumTypeWrapper): ...
+
+PROPAGATION_PRIVATE: MountPropagation.ValueType  # 0
+PROPAGATION_HOST_TO_CONTAINER: MountPropagation.ValueType  # 1
+PROPAGATION_BIDIRECTIONAL: MountPropagation.ValueType  # 2
+Global___MountPropagation: _TypeAlias = MountPropagation  # noqa: Y015
+
 class _ContainerState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -714,6 +731,218 @@ class CDIDevice(_message.Message):
 Global___CDIDevice: _TypeAlias = CDIDevice  # noqa: Y015
 
 @_typing.final
+class Mount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_PATH_FIELD_NUMBER: _builtins.int
+    HOST_PATH_FIELD_NUMBER: _builtins.int
+    READONLY_FIELD_NUMBER: _builtins.int
+    PROPAGATION_FIELD_NUMBER: _builtins.int
+    container_path: _builtins.str
+    host_path: _builtins.str
+    readonly: _builtins.bool
+    propagation: Global___MountPropagation.ValueType
+    def __init__(
+        self,
+        *,
+        container_path: _builtins.str = ...,
+        host_path: _builtins.str = ...,
+        readonly: _builtins.bool = ...,
+        propagation: Global___MountPropagation.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_path", b"container_path", "host_path", b"host_path", "propagation", b"propagation", "readonly", b"readonly"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Mount: _TypeAlias = Mount  # noqa: Y015
+
+@_typing.final
+class Int64Value(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    value: _builtins.int
+    def __init__(
+        self,
+        *,
+        value: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Int64Value: _TypeAlias = Int64Value  # noqa: Y015
+
+@_typing.final
+class Capability(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADD_CAPABILITIES_FIELD_NUMBER: _builtins.int
+    DROP_CAPABILITIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def add_capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def drop_capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        add_capabilities: _abc.Iterable[_builtins.str] | None = ...,
+        drop_capabilities: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_capabilities", b"add_capabilities", "drop_capabilities", b"drop_capabilities"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Capability: _TypeAlias = Capability  # noqa: Y015
+
+@_typing.final
+class SecurityProfile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _ProfileType:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ProfileTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[SecurityProfile._ProfileType.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        RuntimeDefault: SecurityProfile._ProfileType.ValueType  # 0
+        Unconfined: SecurityProfile._ProfileType.ValueType  # 1
+        Localhost: SecurityProfile._ProfileType.ValueType  # 2
+
+    class ProfileType(_ProfileType, metaclass=_ProfileTypeEnumTypeWrapper): ...
+    RuntimeDefault: SecurityProfile.ProfileType.ValueType  # 0
+    Unconfined: SecurityProfile.ProfileType.ValueType  # 1
+    Localhost: SecurityProfile.ProfileType.ValueType  # 2
+
+    PROFILE_TYPE_FIELD_NUMBER: _builtins.int
+    LOCALHOST_REF_FIELD_NUMBER: _builtins.int
+    profile_type: Global___SecurityProfile.ProfileType.ValueType
+    localhost_ref: _builtins.str
+    """Of Localhost: the whole path on the node."""
+    def __init__(
+        self,
+        *,
+        profile_type: Global___SecurityProfile.ProfileType.ValueType = ...,
+        localhost_ref: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["localhost_ref", b"localhost_ref", "profile_type", b"profile_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecurityProfile: _TypeAlias = SecurityProfile  # noqa: Y015
+
+@_typing.final
+class LinuxContainerSecurityContext(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
+    PRIVILEGED_FIELD_NUMBER: _builtins.int
+    NAMESPACE_OPTIONS_FIELD_NUMBER: _builtins.int
+    RUN_AS_USER_FIELD_NUMBER: _builtins.int
+    READONLY_ROOTFS_FIELD_NUMBER: _builtins.int
+    NO_NEW_PRIVS_FIELD_NUMBER: _builtins.int
+    RUN_AS_GROUP_FIELD_NUMBER: _builtins.int
+    MASKED_PATHS_FIELD_NUMBER: _builtins.int
+    READONLY_PATHS_FIELD_NUMBER: _builtins.int
+    SECCOMP_FIELD_NUMBER: _builtins.int
+    APPARMOR_FIELD_NUMBER: _builtins.int
+    privileged: _builtins.bool
+    readonly_rootfs: _builtins.bool
+    no_new_privs: _builtins.bool
+    @_builtins.property
+    def capabilities(self) -> Global___Capability: ...
+    @_builtins.property
+    def namespace_options(self) -> Global___NamespaceOption: ...
+    @_builtins.property
+    def run_as_user(self) -> Global___Int64Value: ...
+    @_builtins.property
+    def run_as_group(self) -> Global___Int64Value: ...
+    @_builtins.property
+    def masked_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def readonly_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def seccomp(self) -> Global___SecurityProfile: ...
+    @_builtins.property
+    def apparmor(self) -> Global___SecurityProfile: ...
+    def __init__(
+        self,
+        *,
+        capabilities: Global___Capability | None = ...,
+        privileged: _builtins.bool = ...,
+        namespace_options: Global___NamespaceOption | None = ...,
+        run_as_user: Global___Int64Value | None = ...,
+        readonly_rootfs: _builtins.bool = ...,
+        no_new_privs: _builtins.bool = ...,
+        run_as_group: Global___Int64Value | None = ...,
+        masked_paths: _abc.Iterable[_builtins.str] | None = ...,
+        readonly_paths: _abc.Iterable[_builtins.str] | None = ...,
+        seccomp: Global___SecurityProfile | None = ...,
+        apparmor: Global___SecurityProfile | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["apparmor", b"apparmor", "capabilities", b"capabilities", "namespace_options", b"namespace_options", "run_as_group", b"run_as_group", "run_as_user", b"run_as_user", "seccomp", b"seccomp"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apparmor", b"apparmor", "capabilities", b"capabilities", "masked_paths", b"masked_paths", "namespace_options", b"namespace_options", "no_new_privs", b"no_new_privs", "privileged", b"privileged", "readonly_paths", b"readonly_paths", "readonly_rootfs", b"readonly_rootfs", "run_as_group", b"run_as_group", "run_as_user", b"run_as_user", "seccomp", b"seccomp"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinuxContainerSecurityContext: _TypeAlias = LinuxContainerSecurityContext  # noqa: Y015
+
+@_typing.final
+class LinuxContainerResources(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPU_SHARES_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_IN_BYTES_FIELD_NUMBER: _builtins.int
+    cpu_shares: _builtins.int
+    memory_limit_in_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        cpu_shares: _builtins.int = ...,
+        memory_limit_in_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_shares", b"cpu_shares", "memory_limit_in_bytes", b"memory_limit_in_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinuxContainerResources: _TypeAlias = LinuxContainerResources  # noqa: Y015
+
+@_typing.final
+class LinuxContainerConfig(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    SECURITY_CONTEXT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def resources(self) -> Global___LinuxContainerResources: ...
+    @_builtins.property
+    def security_context(self) -> Global___LinuxContainerSecurityContext: ...
+    def __init__(
+        self,
+        *,
+        resources: Global___LinuxContainerResources | None = ...,
+        security_context: Global___LinuxContainerSecurityContext | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources", "security_context", b"security_context"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources", "security_context", b"security_context"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinuxContainerConfig: _TypeAlias = LinuxContainerConfig  # noqa: Y015
+
+@_typing.final
 class ContainerConfig(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -761,10 +990,17 @@ class ContainerConfig(_message.Message):
     IMAGE_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     ARGS_FIELD_NUMBER: _builtins.int
+    WORKING_DIR_FIELD_NUMBER: _builtins.int
     ENVS_FIELD_NUMBER: _builtins.int
+    MOUNTS_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
+    LOG_PATH_FIELD_NUMBER: _builtins.int
+    LINUX_FIELD_NUMBER: _builtins.int
     CDI_DEVICES_FIELD_NUMBER: _builtins.int
+    working_dir: _builtins.str
+    log_path: _builtins.str
+    """Below the sandbox's log_directory; nothing is kept of what it prints where either is empty."""
     @_builtins.property
     def metadata(self) -> Global___ContainerMetadata: ...
     @_builtins.property
@@ -776,9 +1012,13 @@ class ContainerConfig(_message.Message):
     @_builtins.property
     def envs(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyValue]: ...
     @_builtins.property
+    def mounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mount]: ...
+    @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def annotations(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def linux(self) -> Global___LinuxContainerConfig: ...
     @_builtins.property
     def CDI_devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___CDIDevice]: ...
     def __init__(
@@ -788,14 +1028,18 @@ class ContainerConfig(_message.Message):
         image: Global___ImageSpec | None = ...,
         command: _abc.Iterable[_builtins.str] | None = ...,
         args: _abc.Iterable[_builtins.str] | None = ...,
+        working_dir: _builtins.str = ...,
         envs: _abc.Iterable[Global___KeyValue] | None = ...,
+        mounts: _abc.Iterable[Global___Mount] | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         annotations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        log_path: _builtins.str = ...,
+        linux: Global___LinuxContainerConfig | None = ...,
         CDI_devices: _abc.Iterable[Global___CDIDevice] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "metadata", b"metadata"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "linux", b"linux", "metadata", b"metadata"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["CDI_devices", b"CDI_devices", "annotations", b"annotations", "args", b"args", "command", b"command", "envs", b"envs", "image", b"image", "labels", b"labels", "metadata", b"metadata"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["CDI_devices", b"CDI_devices", "annotations", b"annotations", "args", b"args", "command", b"command", "envs", b"envs", "image", b"image", "labels", b"labels", "linux", b"linux", "log_path", b"log_path", "metadata", b"metadata", "mounts", b"mounts", "working_dir", b"working_dir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -960,15 +1204,18 @@ class ContainerStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    VERBOSE_FIELD_NUMBER: _builtins.int
     container_id: _builtins.str
+    verbose: _builtins.bool
     def __init__(
         self,
         *,
         container_id: _builtins.str = ...,
+        verbose: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id", "verbose", b"verbose"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1013,17 +1260,43 @@ Global___ContainerStatus: _TypeAlias = ContainerStatus  # noqa: Y015
 class ContainerStatusResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class InfoEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STATUS_FIELD_NUMBER: _builtins.int
+    INFO_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def status(self) -> Global___ContainerStatus: ...
+    @_builtins.property
+    def info(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Only when verbose: key "info" holds JSON of the runtime's own, with the process id as "pid"."""
+
     def __init__(
         self,
         *,
         status: Global___ContainerStatus | None = ...,
+        info: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

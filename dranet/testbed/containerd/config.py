@@ -34,6 +34,8 @@ class Layout:
     cgroup: str
     has_nri: bool = True
     """Without it ``nri_socket`` is never made: what a runtime costs by itself."""
+    has_own_netns: bool = True
+    """Else network namespaces of pods lie where all runtimes have them, in ``/var/run/netns``."""
 
     def __post_init__(self) -> None:
         for path in (self.socket, self.ttrpc_socket, self.nri_socket):
@@ -55,6 +57,12 @@ class Layout:
     @property
     def cni_config_dir(self) -> Path:
         return self.volatile / "cni"
+
+    @property
+    def netns_dir(self) -> Path:
+        """Where it mounts the network namespaces of pods."""
+        state = self.volatile / "state" / "io.containerd.grpc.v1.cri"
+        return state / "netns" if self.has_own_netns else Path("/var/run/netns")
 
     @property
     def config_file(self) -> Path:
@@ -126,7 +134,6 @@ disable_apparmor = true
 disable_hugetlb_controller = true
 restrict_oom_score_adj = true
 tolerate_missing_hugetlb_controller = true
-netns_mounts_under_state_dir = true
 enable_cdi = true
 """
 
@@ -136,7 +143,7 @@ def _render_cri_v1(layout: Layout) -> str:
     return f"""
 [plugins."{cri}"]
 sandbox_image = "{PAUSE_IMAGE}"
-{_RUNTIME_SWITCHES}cdi_spec_dirs = [{_quote(layout.cdi_dir)}]
+{_RUNTIME_SWITCHES}{_render_netns(layout)}cdi_spec_dirs = [{_quote(layout.cdi_dir)}]
 
 [plugins."{cri}".cni]
 bin_dir = {_quote(layout.bin_dir)}
@@ -151,12 +158,16 @@ def _render_cri_v2(layout: Layout) -> str:
 sandbox = "{PAUSE_IMAGE}"
 
 [plugins."{cri}"]
-{_RUNTIME_SWITCHES}cdi_spec_dirs = [{_quote(layout.cdi_dir)}]
+{_RUNTIME_SWITCHES}{_render_netns(layout)}cdi_spec_dirs = [{_quote(layout.cdi_dir)}]
 
 [plugins."{cri}".cni]
 bin_dirs = [{_quote(layout.bin_dir)}]
 conf_dir = {_quote(layout.cni_config_dir)}
 {_render_runc(cri, layout)}"""
+
+
+def _render_netns(layout: Layout) -> str:
+    return f"netns_mounts_under_state_dir = {'true' if layout.has_own_netns else 'false'}\n"
 
 
 def _render_runc(cri: str, layout: Layout) -> str:

@@ -7,6 +7,7 @@ with the runtime's own text, because that is what a kubelet would show its user.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,6 +102,12 @@ class CriClient:
     async def fetch_container_status(self, container_id: str) -> pb.ContainerStatus:
         request = pb.ContainerStatusRequest(container_id=container_id)
         return (await self._call("ContainerStatus", request, pb.ContainerStatusResponse)).status
+
+    async def fetch_container_pid(self, container_id: str) -> int:
+        """Of its first process, in our own process namespace."""
+        request = pb.ContainerStatusRequest(container_id=container_id, verbose=True)
+        answer = await self._call("ContainerStatus", request, pb.ContainerStatusResponse)
+        return int(json.loads(answer.info["info"])["pid"])
 
     async def exec_sync(self, container_id: str, command: Sequence[str]) -> pb.ExecSyncResponse:
         request = pb.ExecSyncRequest(container_id=container_id, cmd=command, timeout=int(_CALL_SECONDS))

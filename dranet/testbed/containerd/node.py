@@ -34,6 +34,7 @@ _UNIFIED_ROOT = Path("/sys/fs/cgroup")
 """A cgroup mount right here is version 2 alone; with version 1 there are folders below instead."""
 
 _MNT_DETACH = 2
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SHARED = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 20
 
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 
@@ -114,6 +115,21 @@ def mount_tmpfs(target: Path) -> None:
     if _libc.mount(b"tmpfs", bytes(target), b"tmpfs", ctypes.c_ulong(0), b"mode=755") != 0:
         detail = f"mount tmpfs on {target}: {os.strerror(ctypes.get_errno())}"
         raise ContainerdUnavailable(Cause.NO_MOUNTS, detail)
+
+
+def share_mount(target: Path) -> None:
+    """Let what is mounted below from now on be seen where this mount is mounted, too, as systemd has it."""
+    if _libc.mount(None, bytes(target), None, ctypes.c_ulong(_MS_SHARED), None) != 0:
+        raise ContainerdUnavailable(Cause.NO_MOUNTS, f"share {target}: {os.strerror(ctypes.get_errno())}")
+
+
+def bind(source: Path, target: Path, *, read_only: bool = False) -> None:
+    """Let a folder be seen at another place, too, which is made; with what is mounted in it now."""
+    target.mkdir(parents=True, exist_ok=True)
+    for flags in (_MS_BIND | _MS_REC, *([_MS_BIND | _MS_REMOUNT | _MS_RDONLY] if read_only else ())):
+        if _libc.mount(bytes(source), bytes(target), None, ctypes.c_ulong(flags), None) != 0:
+            detail = f"mount {source} on {target}: {os.strerror(ctypes.get_errno())}"
+            raise ContainerdUnavailable(Cause.NO_MOUNTS, detail)
 
 
 def unmount_below(folder: Path) -> None:

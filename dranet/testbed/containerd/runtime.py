@@ -64,12 +64,15 @@ class ContainerdRuntime:
         cdi_dir: Path,
         *,
         has_nri: bool = True,
+        has_own_netns: bool = True,
         on_call: CallListener = nobody,
     ) -> None:
         cgroup = node.CGROUP_PREFIX + secrets.token_hex(4)
         self._toolchain = toolchain
         self._version = toolchain.version
-        self._layout = Layout(work_dir, toolchain.bin_dir, nri_socket, cdi_dir, cgroup, has_nri)
+        self._layout = Layout(
+            work_dir, toolchain.bin_dir, nri_socket, cdi_dir, cgroup, has_nri, has_own_netns
+        )
         self._on_call = on_call
         self._process: asyncio.subprocess.Process | None = None
         self._client: CriClient | None = None
@@ -101,7 +104,7 @@ class ContainerdRuntime:
             self._take_from_node()
             self._write_files()
             await self._boot()
-            await self._import_images()
+            await self._import_archive(self._toolchain.image_archive)
             self._version = await self._fetch_version()
         except BaseException:
             await self.stop()
@@ -164,6 +167,16 @@ class ContainerdRuntime:
         self._pods.pop(sandbox_id, None)
 
     @property
+    def cri(self) -> CriClient:
+        """The connection, for containers that are not a pod's of the testbed; another one after a restart."""
+        return self._cri
+
+    @property
+    def layout(self) -> Layout:
+        """Where its files lie."""
+        return self._layout
+
+    @property
     def _cri(self) -> CriClient:
         if self._client is None:
             raise RuntimeFailure("containerd is not running")
@@ -218,7 +231,8 @@ class ContainerdRuntime:
             raise RuntimeFailure(f"containerd does not serve: {refusal}: {self._log_tail()}") from error
         raise RuntimeFailure(f"containerd ended at once: {self._log_tail()}")
 
-    async def _import_images(self) -> None:
+    async def _import_archive(self, archive: Path) -> None:
+        """Its images, by the names that it has for them."""
         importing = await asyncio.create_subprocess_exec(
             self._layout.bin_dir / "ctr",
             "--address",
@@ -227,7 +241,7 @@ class ContainerdRuntime:
             "k8s.io",
             "images",
             "import",
-            self._toolchain.image_archive.resolve(),
+            archive,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -1,0 +1,157 @@
+"""The rights of the driver's process, or of one beside it in its container: are they what it needs?
+
+Against ``dranet.manifests.security``: capabilities, system calls (tried where they change nothing) and, in a
+pod, the folders of the node. For ``dranet doctor``, which must run where the driver runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dranet.driver.doctor.checks import Entry
+from dranet.driver.doctor.findings import Finding, Severity, ok
+from dranet.kernel.rights import Rights, read_rights
+from dranet.kernel.rights_trials import try_calls
+from dranet.manifests.seccomp import RULES
+from dranet.manifests.security import (
+    CAPABILITIES,
+    HOST_PROC,
+    MOUNTS,
+    Mount,
+    resolve_path,
+)
+from dranet.settings import Settings
+
+RIGHTS = "rights"
+CAPABILITY, CALL, FOLDER, GAIN = "capability", "system-call", "node-folder", "no-new-privileges"
+_OWN_PROC = Path("/proc")
+_PAGE = "docs/user/rights.md"
+
+ENTRIES = (
+    Entry(
+        CAPABILITY,
+        RIGHTS,
+        "which of the driver's capabilities this process has",
+        "Each is for one thing, which the finding names.",
+        f"Add it to `capabilities` of the driver's container ({_PAGE}).",
+    ),
+    Entry(
+        CALL,
+        RIGHTS,
+        "whether the driver's system calls are let through, by trying each where it changes nothing",
+        "Each is for one thing, which the finding names.",
+        f"Use the profile of `dranet seccomp`, or add the call to yours ({_PAGE}).",
+    ),
+    Entry(
+        FOLDER,
+        RIGHTS,
+        "whether folders of the node are mounted into the driver's container, writable where they must be",
+        "Each is for one thing, which the finding names.",
+        f"Mount it as the DaemonSet of this version does ({_PAGE}).",
+    ),
+    Entry(
+        GAIN,
+        RIGHTS,
+        "whether a program that the driver starts could gain rights",
+        "The driver starts none; whoever made it start one would get what a set-user-ID program gives.",
+        "Set `allowPrivilegeEscalation: false` for its container.",
+    ),
+)
+
+
+def judge_rights(settings: Settings) -> list[Finding]:
+    """One finding for each right that lacks, or one that says that none does; reads only."""
+    if os.geteuid() != 0:
+        seen = "not judged: this is not root, as the driver is"
+        return [Finding(RIGHTS, Severity.NOTE, seen, mend="run it where the driver runs", id=CAPABILITY)]
+    rights, status = read_rights(), _OWN_PROC / "self/mountinfo"
+    mounts = status.read_text(errors="replace") if settings.procfs_root != _OWN_PROC else ""
+    lacks = [
+        *_judge_capabilities(rights),
+        *_judge_calls(rights, try_calls()),
+        *(_judge_mounts(settings, parse_mount_points(mounts)) if mounts else ()),
+        *(_judge_gain(rights) if mounts else ()),
+    ]
+    return lacks or [ok(RIGHTS, "all that the driver needs", CAPABILITY)]
+
+
+def rights_elsewhere() -> Finding:
+    """Of another container than the driver's nothing is to be learnt."""
+    seen = "not judged: this is not the driver's container"
+    return Finding(RIGHTS, Severity.NOTE, seen, mend="run it where the driver runs", id=CAPABILITY)
+
+
+def _judge_capabilities(rights: Rights) -> Iterator[Finding]:
+    for capability in CAPABILITIES:
+        if not rights.has(capability.name):
+            severity = Severity.WARNING if capability.feature else Severity.PROBLEM
+            seen = f"CAP_{capability.name} lacks"
+            mend = f"add {capability.name} to the capabilities of the driver's container"
+            yield Finding(RIGHTS, severity, seen, capability.without, mend, CAPABILITY)
+
+
+def _judge_calls(rights: Rights, refused: Mapping[str, str]) -> Iterator[Finding]:
+    """Where the capability lacks, too, that was said."""
+    for rule in RULES:
+        if rule.name in refused and all(map(rights.has, rule.needs)):
+            severity = Severity.WARNING if rule.feature else Severity.PROBLEM
+            seen = f"the kernel or a seccomp profile refuses {', '.join(rule.calls)}: {refused[rule.name]}"
+            mend = "use the profile that `dranet seccomp` prints, or add this to yours"
+            yield Finding(RIGHTS, severity, seen, rule.without, mend, CALL)
+
+
+def _judge_gain(rights: Rights) -> Iterator[Finding]:
+    if rights.may_gain:
+        entry = ENTRIES[-1]
+        seen = "a program that the driver starts could gain rights"
+        yield Finding(RIGHTS, Severity.NOTE, seen, entry.matters, entry.mend, GAIN)
+
+
+def _judge_mounts(settings: Settings, points: Mapping[str, bool]) -> Iterator[Finding]:
+    places = {
+        "kubelet_root": str(settings.kubelet_root),
+        "state_dir": str(settings.state_dir),
+        "cdi_dir": str(settings.cdi_dir),
+        "nri_dir": str(settings.nri_socket.parent),
+        "driver_name": settings.driver_name,
+    }
+    for mount in MOUNTS:
+        path = os.path.realpath(
+            resolve_path(mount.path, places).replace(HOST_PROC, str(settings.procfs_root), 1)
+        )
+        if lack := _find_lack(mount, path, points):
+            severity = Severity.NOTE if mount.feature else Severity.PROBLEM
+            folder = resolve_path(mount.host_path, places)
+            mend = f"mount the node's {folder} at {path}{'' if mount.read_only else ', writable'}"
+            if mount.propagation != "None":
+                mend += f", with mountPropagation: {mount.propagation}"
+            yield Finding(RIGHTS, severity, f"{path} {lack}", mount.without, mend, FOLDER)
+
+
+def _find_lack(mount: Mount, path: str, points: Mapping[str, bool]) -> str:
+    """What is wrong with a folder; empty where nothing is."""
+    nearest = next((str(p) for p in (Path(path), *Path(path).parents) if str(p) in points), "/")
+    is_within = mount.path.startswith(f"{HOST_PROC}/") and nearest != path
+    if nearest == "/" or is_within:
+        return "is not mounted from the node"
+    if not mount.read_only and os.statvfs(path).f_flag & os.ST_RDONLY:
+        return "is mounted read-only"
+    if mount.propagation != "None" and not points[nearest]:
+        return "does not show what the node mounts there later"
+    return ""
+
+
+def parse_mount_points(mountinfo: str) -> dict[str, bool]:
+    """Where something is mounted, and whether later mounts of the node come there, too.
+
+    ``proc_pid_mountinfo(5)``.
+    """
+    points = {}
+    for line in mountinfo.splitlines():
+        before, _, _ = line.partition(" - ")
+        fields = before.split()
+        if len(fields) >= 6:
+            points[fields[4]] = any(tag.startswith(("master:", "shared:")) for tag in fields[6:])
+    return points
