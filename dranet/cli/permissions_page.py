@@ -1,14 +1,8 @@
-"""The page on permissions and the manifests in ``deploy``, made from the table in
-``dranet.cluster.permissions``."""
+"""The page on permissions, made from the table in ``dranet.cluster.permissions``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import yaml
-
-from dranet.cluster.admission_policy import build_policies
-from dranet.cluster.permissions import PERMISSIONS, Permission, build_rbac
+from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, PERMISSIONS, Permission
 
 _HEAD = """# What the driver may do, and why
 
@@ -23,11 +17,22 @@ the server which of them it has (`SelfSubjectAccessReview`), as everybody may wh
 |---|---|---|---|
 """
 
+_OPTIONAL = """
+## Only with authentication of the metrics port
+
+With the setting `metrics_authentication: kubernetes` ([who may see what](node-page.md)) the driver asks the
+API server about those who read its metrics. The chart gives these rights then; `deploy/rbac.yaml` does not
+have them.
+
+| resource | verbs | why | when |
+|---|---|---|---|
+"""
+
 _TAIL = """
 ## Bound to its node
 
 RBAC cannot say "only slices of your own node". `deploy/admission-policy.yaml` does, with two
-ValidatingAdmissionPolicies that speak of the driver's service account alone:
+ValidatingAdmissionPolicies that speak of the driver's service account alone ([all policies](admission.md)):
 
 * **Slices**: created, changed and deleted only when `spec.nodeName` is the node in the driver's token,
   `spec.driver` is this driver, and the pool is named after the node. A pool is what consumers take the
@@ -43,19 +48,15 @@ the token. Where this right is missing, the status cannot be written, and everyt
 
 ## Another name
 
-Both files hold the driver's name (`dra.net`), namespace (`dranet-system`) and service account (`dranet`).
-With the setting `driver_name`, change it in both: in `resourceNames`, and in the expressions. How to apply
-the files, and to change them on the way: [deploy](../../deploy/README.md).
-"""
-
-_FILE_HEAD = """# {about}
-# Generated from {source} by `make docs`; a test fails when it is stale.
+Role and policies hold the driver's name (`dra.net`), namespace (`dranet-system`) and service account
+(`dranet`). The chart puts in what its values say ([installing](install.md#two-drivers-other-names)).
 """
 
 
 def permissions_page() -> str:
     """``docs/user/permissions.md``."""
-    return _HEAD + "".join(map(_row, PERMISSIONS)) + _TAIL
+    optional = _OPTIONAL + "".join(map(_row, AUTHENTICATION_PERMISSIONS))
+    return _HEAD + "".join(map(_row, PERMISSIONS)) + optional + _TAIL
 
 
 def _row(permission: Permission) -> str:
@@ -63,30 +64,3 @@ def _row(permission: Permission) -> str:
     group = f" ({permission.group})" if permission.group else ""
     name = ", of this driver's name" if permission.only_driver else ""
     return f"| `{permission.resource}`{group}{name} | {verbs} | {permission.why} | {permission.when} |\n"
-
-
-def build_manifests() -> Mapping[str, str]:
-    """File name below ``deploy`` -> text."""
-    rbac = _FILE_HEAD.format(
-        about="What the driver may do; why, line by line: docs/user/permissions.md",
-        source="dranet/cluster/permissions.py",
-    )
-    policy = _FILE_HEAD.format(
-        about="The driver writes only what belongs to its own node and name: docs/user/permissions.md",
-        source="dranet/cluster/admission_policy.py",
-    )
-    return {
-        "rbac.yaml": rbac + _to_yaml(build_rbac()),
-        "admission-policy.yaml": policy + _to_yaml(build_policies()),
-    }
-
-
-class _Dumper(yaml.SafeDumper):
-    """Without anchors: each part is written out where it stands."""
-
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
-
-
-def _to_yaml(documents: Sequence[object]) -> str:
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=110, explicit_start=True)
