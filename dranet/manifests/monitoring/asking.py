@@ -1,0 +1,34 @@
+"""How panels ask: of the nodes, namespaces and pods that are chosen, over the window that fits the screen."""
+
+from __future__ import annotations
+
+from dranet.manifests.monitoring.panel import Kind, Panel, Query
+
+N = 'node=~"$node"'
+P = 'node=~"$node",namespace=~"$namespace",pod=~"$pod"'
+RATE = "[$__rate_interval]"
+DEVICE = "{{node}} {{device}}"
+POD = "{{namespace}}/{{pod}}"
+
+
+def rate_of(metric: str, labels: str = N) -> str:
+    """What a counter grows by in a second."""
+    return f"rate({metric}{{{labels}}}{RATE})"
+
+
+def quantile(share: float, metric: str, by: str, labels: str = N) -> str:
+    """Of a histogram, by a label or over all."""
+    grouped = f"sum by ({', '.join(filter(None, ('le', by)))})"
+    return f"histogram_quantile({share}, {grouped} ({rate_of(f'{metric}_bucket', labels)}))"
+
+
+def number(
+    title: str, about: str, expr: str, unit: str = "short", limits: tuple[float, float] | None = None
+) -> Panel:
+    """One figure, of which there are six in a line."""
+    return Panel(title, about, (Query(expr),), Kind.NUMBER, unit, 4, limits)
+
+
+def lines(title: str, about: str, unit: str, *queries: Query, width: int = 8) -> Panel:
+    """What goes up and down."""
+    return Panel(title, about, queries, Kind.LINES, unit, width)

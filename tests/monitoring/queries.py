@@ -1,0 +1,17 @@
+"""The dashboard's expressions as Grafana sends them, with all nodes, namespaces and pods chosen."""
+
+from __future__ import annotations
+
+import re
+
+from dranet.manifests.monitoring.panels import ROWS
+
+
+def fill_in(expr: str, window: str = "5m") -> str:
+    return re.sub(r"\$(node|namespace|pod)\b", ".*", expr.replace("$__rate_interval", window))
+
+
+def list_queries(window: str = "5m") -> list[str]:
+    return [
+        fill_in(query.expr, window) for panels in ROWS.values() for panel in panels for query in panel.queries
+    ]
