@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 
+from dranet import __version__
 from dranet.cli.run import add_settings_flags, settings_from
 from dranet.cli.screen import (
     CONTINUED,
@@ -17,8 +21,14 @@ from dranet.cli.screen import (
     never_fail_to_print,
     print_document,
 )
-from dranet.driver.doctor.examine import examine
+from dranet.driver.doctor.examine import Examination, Progress, examine, look_below
 from dranet.driver.doctor.findings import WORST_FIRST, Finding, Severity, find_worst
+from dranet.driver.doctor.registry import list_entries
+from dranet.errors import SettingsError
+from dranet.settings import Settings
+
+FORMAT = "dranet.doctor/1"
+STANDARD_OUTPUT = "-"
 
 _SETTINGS = (
     "driver_name",
@@ -31,26 +41,42 @@ _SETTINGS = (
     "nri_socket",
     "hook_budget_seconds",
     "bind_address",
+    "metrics_tls_cert",
+    "metrics_tls_key",
+    "metrics_authentication",
+    "metrics_client_ca",
     "sysfs_root",
+    "procfs_root",
+    "facts_file",
+    "node_addresses",
+    "filter",
+    "attributes_file",
+    "offer_link_kinds",
+    "move_ib_interfaces",
     "health_taints",
     "shared_devices",
     "list_attributes",
 )
 
+_NEVER = "never"
+_FAIL_ON = (Severity.PROBLEM, Severity.WARNING, Severity.NOTE)
+
 _DESCRIPTION = """\
-Look at everything that the driver needs: what the API server keeps of its
-slices and lets it do, what the kubelet and the runtime have shown that they can
-do, folders and sockets. Asks a running driver through its probe port; where
-none answers it asks the API server itself, by dry runs. Changes nothing.
+Look at everything that the driver needs and that decides how fast its devices
+are: kernel, runtime, kubelet and API server; who else manages the NICs; RDMA,
+GPUDirect, PCIe and the rails side by side; how the node is tuned. Asks a
+running driver through its port; where none answers it asks the API server
+itself, by dry runs. Changes nothing. Says little of a node that is fine.
 """
 
 _EPILOG = """\
-Run it where the driver runs, with the driver's own settings:
+In the driver's pod, with the driver's own settings:
 kubectl exec -n dranet-system POD -- dranet doctor
 It has the driver's environment there, but not its flags: repeat those.
+On a node as root it sees more: what it cannot see it says.
 
-Exit code: 0 when pods can get their NICs, 1 when there is a problem, 2 when
-arguments or settings are wrong.
+Exit code: 0 when nothing is as bad as --fail-on says, 1 when something is,
+2 when arguments or settings are wrong.
 """
 
 
@@ -62,24 +88,164 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [--all] [-o FORM] [--ignore ID] [--bundle FILE] [settings]",
     )
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
-    )
+    _add_what_is_shown(parser)
+    _add_bundle(parser.add_argument_group("support bundle"))
     parser.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
+    parser.add_argument(
+        "--host-root",
+        metavar="DIR",
+        help="where the node's own file system is, as in kubectl debug node (/host)",
+    )
     add_settings_flags(parser.add_argument_group("settings", "as for dranet run"), _SETTINGS)
     parser.set_defaults(run=run)
 
 
+def _add_what_is_shown(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
+    )
+    parser.add_argument("--all", action="store_true", help="list what is fine, and explain notes, too")
+    parser.add_argument(
+        "--fail-on",
+        choices=(*map(str, _FAIL_ON), _NEVER),
+        default=str(Severity.PROBLEM),
+        help="the least state that makes the exit code 1 (default: problem)",
+    )
+    parser.add_argument(
+        "--ignore",
+        metavar="ID",
+        action="append",
+        default=[],
+        help="leave a finding out, by its id; may come often",
+    )
+    parser.add_argument("--list", action="store_true", help="list the ids of all checks, and look at nothing")
+
+
+def _add_bundle(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--bundle",
+        metavar="FILE",
+        help="write all that a bug report needs to FILE (.tar.gz; - is standard output), without names, "
+        "addresses and secrets",
+    )
+    group.add_argument("--no-redact", action="store_true", help="leave names and addresses as they are")
+    group.add_argument("--force", action="store_true", help="replace FILE where it exists")
+
+
 def run(options: argparse.Namespace) -> int:
-    """Look, print, and say by the exit code whether there is a problem."""
-    findings = sort_for_people(examine(settings_from(options)))
-    if options.output == "json":
-        print_document(json.dumps([finding.to_json() for finding in findings], indent=2))
+    """Look, print, and say by the exit code whether something is amiss."""
+    if options.list:
+        return _list_ids()
+    ignored = _parse_ignored(options.ignore)
+    settings = settings_from(options)
+    if options.bundle:
+        _check_bundle(options.bundle, force=options.force)
+    progress = _tell_progress if options.bundle else _keep_quiet
+    found = examine(settings, Path(options.host_root) if options.host_root else None, progress)
+    findings = [
+        f for f in sort_for_people(found.findings) if f.id not in ignored or f.severity is Severity.OK
+    ]
+    if options.bundle == STANDARD_OUTPUT:
+        pass  # the archive goes there, and the findings are in it
+    elif options.output == "json":
+        print_document(json.dumps(build_document(findings, settings, ignored), indent=2))
     else:
         never_fail_to_print()
-        print("\n".join(render(findings, find_screen())))
-    return 1 if find_worst(findings) is Severity.PROBLEM else 0
+        print("\n".join(render(findings, find_screen(), shows_all=options.all)))
+    if options.bundle:
+        _write_bundle(options, settings, found)
+    return 1 if _is_bad(findings, options.fail_on) else 0
+
+
+def _check_bundle(target: str, *, force: bool) -> None:
+    """Before anything is collected.
+
+    Raises:
+        SettingsError: the bundle cannot go there.
+    """
+    from dranet.cli.bundle_archive import check_target
+
+    if target != STANDARD_OUTPUT:
+        check_target(Path(target), force=force)
+    elif sys.stdout.isatty():
+        raise SettingsError(
+            "--bundle -: an archive is nothing for a terminal", hint="name a file, or add > bundle.tgz"
+        )
+
+
+def _keep_quiet(_: str) -> None:
+    """Without a bundle it takes a second or two."""
+
+
+def _tell_progress(what: str) -> None:
+    print(f"looking at {what} ...", file=sys.stderr)
+
+
+def _write_bundle(options: argparse.Namespace, settings: Settings, found: Examination) -> None:
+    """With all findings, whatever was left out on the screen."""
+    from dranet.cli.bundle import write_bundle
+
+    findings = sort_for_people(found.findings)
+    text = "\n".join(render(findings, Screen(columns=110), shows_all=True))
+    document = build_document(findings, settings, frozenset())
+    progress: Progress = _tell_progress
+    told = write_bundle(
+        None if options.bundle == STANDARD_OUTPUT else Path(options.bundle),
+        look_below(settings, Path(options.host_root) if options.host_root else None),
+        found,
+        (text, document),
+        redacts=not options.no_redact,
+        progress=progress,
+    )
+    print("\n".join(told), file=sys.stderr)
+
+
+def _list_ids() -> int:
+    rows = [(entry.id, entry.part, entry.what) for entry in list_entries()]
+    never_fail_to_print()
+    lines = format_table(("ID", "ABOUT", "LOOKS AT"), rows, find_screen().columns)
+    print("\n".join(line for row in lines for line in row))
+    return 0
+
+
+def _parse_ignored(given: Sequence[str]) -> frozenset[str]:
+    """
+    Raises:
+        SettingsError: no finding has such an id.
+    """
+    names = [name for text in given for name in text.split(",") if name]
+    known = [entry.id for entry in list_entries()]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "dranet doctor --list has them all"
+            raise SettingsError(f"--ignore {name}: no check has this id", hint=hint)
+    return frozenset(names)
+
+
+def _is_bad(findings: Sequence[Finding], fail_on: str) -> bool:
+    if fail_on == _NEVER:
+        return False
+    return WORST_FIRST.index(find_worst(findings)) <= WORST_FIRST.index(Severity(fail_on))
+
+
+def build_document(
+    findings: Sequence[Finding], settings: Settings, ignored: Collection[str]
+) -> dict[str, object]:
+    """What programs read; its shape is in docs/user/doctor.schema.json."""
+    counts = Counter(finding.severity for finding in findings)
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "driver": settings.driver_name,
+        "node": settings.node_name,
+        "worst": str(find_worst(findings)),
+        "counts": {str(severity): counts[severity] for severity in WORST_FIRST},
+        "ignored": sorted(ignored),
+        "findings": [finding.to_json() for finding in findings],
+    }
 
 
 def sort_for_people(findings: Sequence[Finding]) -> list[Finding]:
@@ -91,18 +257,31 @@ def sort_for_people(findings: Sequence[Finding]) -> list[Finding]:
     )
 
 
-def render(findings: Sequence[Finding], screen: Screen) -> Iterator[str]:
+def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = False) -> Iterator[str]:
     """A table, worst first; below what asks for something, why it matters and what to do. Then the sum."""
-    rows = [(finding.severity.value, finding.part, finding.seen) for finding in findings]
+    shown = [finding for finding in findings if shows_all or finding.severity is not Severity.OK]
+    rows = [(finding.severity.value, finding.part, _describe(finding)) for finding in shown]
     header, *lines = format_table(("STATE", "ABOUT", "SEEN"), rows, screen.columns)
-    yield from header
-    for finding, row in zip(findings, lines, strict=True):
+    if shown:
+        yield from header
+    for finding, row in zip(shown, lines, strict=True):
         calm = finding.severity in (Severity.OK, Severity.NOTE)
         yield from row if calm else map(screen.bold, row)
-        yield from _explain("why", finding.matters, screen)
-        yield from _explain("do", finding.mend, screen)
-    yield ""
-    yield _sum_up(findings)
+        if shows_all or not calm:
+            yield from _explain("why", finding.matters, screen)
+            yield from _explain("do", finding.mend, screen)
+    if shown:
+        yield ""
+    yield _sum_up(findings, shows_all=shows_all)
+
+
+def _describe(finding: Finding) -> str:
+    """With the id where somebody may want to do something about it."""
+    return (
+        f"{finding.seen} [{finding.id}]"
+        if finding.id and finding.severity is not Severity.OK
+        else finding.seen
+    )
 
 
 def _explain(label: str, text: str, screen: Screen) -> Iterator[str]:
@@ -114,11 +293,15 @@ def _explain(label: str, text: str, screen: Screen) -> Iterator[str]:
         )
 
 
-def _sum_up(findings: Sequence[Finding]) -> str:
+def _sum_up(findings: Sequence[Finding], *, shows_all: bool) -> str:
     counts = Counter(finding.severity for finding in findings)
     told = [
         f"{counts[severity]} {severity}{'' if counts[severity] == 1 else 's'}"
         for severity in WORST_FIRST
         if severity is not Severity.OK and counts[severity]
     ]
-    return f"{counts[Severity.OK]} ok" + (f", {', '.join(told)}" if told else "")
+    total = f"{counts[Severity.OK]} ok" + (f", {', '.join(told)}" if told else "")
+    if shows_all:
+        return total
+    rest = "explains the notes and lists what is ok" if counts[Severity.NOTE] else "lists them"
+    return f"{total} (--all {rest})"

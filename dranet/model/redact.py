@@ -10,7 +10,7 @@ hardware is where, not whose it is, and stay.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from ipaddress import ip_address, ip_network
 from itertools import count
@@ -59,6 +59,9 @@ _MADE_UP = frozenset(
 _SENTENCES = frozenset({"Lifeline.purpose", "NodeFacts.warnings"})
 """An alias may be quoted in them."""
 
+_SENTENCE = "NodeFacts.warnings"
+"""The place of a text in which anything may be quoted."""
+
 _WHOLE = {
     "Gpu.uuid": "gpu",
     "Host.name": "node",
@@ -81,6 +84,11 @@ _Change = Callable[[str, str], str]
 
 def redact(facts: NodeFacts) -> NodeFacts:
     """The same layout without what tells whose it is. The same facts always give the same result."""
+    return redact_with(facts, ())[0]
+
+
+def redact_with(facts: NodeFacts, others: Sequence[str]) -> tuple[NodeFacts, list[str]]:
+    """As :func:`redact`, and other texts about the machine: what is equal in facts and texts stays equal."""
     texts: list[tuple[str, str]] = []
 
     def note(place: str, text: str) -> str:
@@ -88,8 +96,10 @@ def redact(facts: NodeFacts) -> NodeFacts:
         return text
 
     _rewrite(facts, note)
-    redacted: NodeFacts = _rewrite(facts, _Replacements(texts).apply)
-    return redacted
+    texts += [(_SENTENCE, text) for text in others]
+    replacements = _Replacements(texts)
+    redacted: NodeFacts = _rewrite(facts, replacements.apply)
+    return redacted, [replacements.apply(_SENTENCE, text) for text in others]
 
 
 def _rewrite(value: Any, change: _Change, place: str = "") -> Any:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -21,10 +21,12 @@ from dranet.cluster.access import ACCESS_REVIEWS, Denied
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.permissions import NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, build_rbac
-from dranet.driver.doctor import examine, places
-from dranet.driver.doctor.examine import ask_cluster, ask_running_driver, judge_denied
+from dranet.driver.doctor import cluster, places, running
+from dranet.driver.doctor.checks import ClusterFacts
+from dranet.driver.doctor.cluster import judge_denied, parse_node
 from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.driver.doctor.places import judge_places
+from dranet.driver.doctor.running import ask_running_driver
 from dranet.driver.probes.server import PartState, ProbeServer
 from dranet.settings import Settings
 from dranet.telemetry import Metrics
@@ -46,6 +48,10 @@ def unfit(findings: list[Finding]) -> list[Finding]:
 # The running driver
 
 
+def at(address: str) -> Settings:
+    return Settings(bind_address=address)
+
+
 @asynccontextmanager
 async def answering(*findings: Finding, **parts: PartState) -> AsyncIterator[str]:
     server = ProbeServer("127.0.0.1:0", Metrics(), lambda: parts, read_features=lambda: findings)
@@ -57,9 +63,9 @@ async def answering(*findings: Finding, **parts: PartState) -> AsyncIterator[str
 async def test_a_running_driver_says_its_parts_and_what_it_has_seen() -> None:
     seen = ok("runtime", "containerd 2.1.4")
     async with answering(seen, slices=PartState(True), kubelet=PartState(True, "as ever")) as address:
-        assert await asyncio.to_thread(ask_running_driver, address) == [
-            ok("slices", "ready"),
-            ok("kubelet", "ready: as ever"),
+        assert await asyncio.to_thread(ask_running_driver, at(address)) == [
+            ok("slices", "ready", "part-not-ready"),
+            ok("kubelet", "ready: as ever", "part-not-ready"),
             seen,
         ]
 
@@ -68,7 +74,7 @@ async def test_a_part_that_is_not_ready_is_a_problem_that_is_told_once() -> None
     refused = Finding("kubelet", PROBLEM, "refuses to register the driver: no")
     parts = {"kubelet": PartState(False, "refused"), "slices": PartState(False, "no API server")}
     async with answering(refused, **parts) as address:
-        findings = await asyncio.to_thread(ask_running_driver, address)
+        findings = await asyncio.to_thread(ask_running_driver, at(address))
     assert findings is not None
     assert [(finding.part, finding.seen) for finding in findings] == [
         ("slices", "no API server"),
@@ -80,7 +86,7 @@ async def test_a_part_that_is_not_ready_is_a_problem_that_is_told_once() -> None
 async def test_where_nobody_answers_nothing_is_known() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        assert await asyncio.to_thread(ask_running_driver, f"127.0.0.1:{taken.getsockname()[1]}") is None
+        assert await asyncio.to_thread(ask_running_driver, at(f"127.0.0.1:{taken.getsockname()[1]}")) is None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +110,7 @@ async def test_something_else_that_answers_is_no_driver(answer: bytes) -> None:
 
     async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        findings = await asyncio.to_thread(ask_running_driver, address)
+        findings = await asyncio.to_thread(ask_running_driver, at(address))
     assert findings is not None
     (finding,) = findings
     assert (finding.severity, finding.part) == (WARNING, "driver")
@@ -124,15 +130,16 @@ async def ask(
         kubeconfig = tmp_path / "kubeconfig"
         server.write_kubeconfig(kubeconfig, token=token)
         settings = Settings(node_name="node-a", kubeconfig=str(kubeconfig), list_attributes=True)
-        return await ask_cluster(settings, ask_for_features=True)
+        findings, _ = await cluster.ask_cluster(settings, ask_for_features=True)
+        return findings
 
 
 async def test_with_the_drivers_role_nothing_is_to_mend(tmp_path: Path) -> None:
     gates = {"DRADeviceTaints": True, "DRAConsumableCapacity": True, "DRAListTypeAttributes": True}
     findings = await ask(tmp_path, "driver", gates=gates)
     assert unfit(findings) == []
-    assert ok("permissions", "all that the driver's role allows") in findings
-    assert ok("api", "list attributes kept") in findings
+    assert ok("permissions", "all that the driver's role allows", "permission-missing") in findings
+    assert ok("api", "list attributes kept", "api-field") in findings
     assert any("knows node node-a" in finding.seen for finding in findings)
 
 
@@ -157,15 +164,43 @@ async def test_an_api_server_that_is_away_is_one_problem(tmp_path: Path) -> None
     async with ApiServer() as server:
         server.write_kubeconfig(tmp_path / "kubeconfig")
     settings = Settings(node_name="node-a", kubeconfig=str(tmp_path / "kubeconfig"))
-    (finding,) = await ask_cluster(settings, ask_for_features=True)
+    (finding,), facts = await cluster.ask_cluster(settings, ask_for_features=True)
+    assert facts == ClusterFacts()
     assert (finding.severity, finding.part) == (PROBLEM, "api")
 
 
 async def test_a_kubeconfig_that_is_not_there_is_one_problem_with_its_mend(tmp_path: Path) -> None:
-    (finding,) = await ask_cluster(Settings(kubeconfig=str(tmp_path / "none")), ask_for_features=True)
+    settings = Settings(kubeconfig=str(tmp_path / "none"))
+    (finding,), _ = await cluster.ask_cluster(settings, ask_for_features=True)
     assert finding.severity is PROBLEM
     assert str(tmp_path / "none") in finding.seen
     assert finding.mend
+
+
+async def test_where_nobody_has_told_of_an_api_server_it_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a node by hand, or on a laptop."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    (finding,), _ = await cluster.ask_cluster(Settings(), ask_for_features=True)
+    assert (finding.severity, finding.id) == (NOTE, "api-server")
+    assert "--kubeconfig" in finding.mend
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # a pod, but without its token
+    (finding,), _ = await cluster.ask_cluster(Settings(), ask_for_features=True)
+    assert finding.severity is PROBLEM
+
+
+def test_what_a_node_says_of_its_kubelet_is_taken_in_any_shape() -> None:
+    info = {"kubeletVersion": "v1.35.2", "containerRuntimeVersion": "containerd://2.1.4"}
+    node = {"status": {"nodeInfo": info, "allocatable": {"cpu": "8", "rdma/hca": "1"}}}
+    assert parse_node(node) == ClusterFacts("", "v1.35.2", "containerd://2.1.4", ("rdma/hca",))
+    odd: list[dict[str, Any]] = [
+        {},
+        {"status": None},
+        {"status": {"nodeInfo": []}},
+        {"status": {"nodeInfo": {"kubeletVersion": "x" * 99}}},
+    ]
+    assert {parse_node(shape) for shape in odd} == {ClusterFacts()}
 
 
 def test_a_right_without_which_nothing_works_is_a_problem_and_another_a_warning() -> None:
@@ -274,14 +309,13 @@ def test_a_runtime_that_listens_does_not_notice_the_doctor(node: Settings) -> No
             runtime.accept()
 
 
-def test_a_socket_that_this_user_may_not_use_is_said_to_be_that(node: Settings, tmp_path: Path) -> None:
+def test_a_socket_that_this_user_may_not_use_is_not_judged(node: Settings, tmp_path: Path) -> None:
     tmp_path.chmod(0o711)
     (tmp_path / "nri.sock").chmod(0o600)
     with as_nobody():
-        (finding,) = unfit(
-            [f for f in judge_places(replace(node, nri_socket=Path("nri.sock"))) if "nri" in f.seen]
-        )
-    assert finding.seen == "the NRI socket nri.sock may not be used by this user"
+        (finding,) = [f for f in judge_places(replace(node, nri_socket=Path("nri.sock"))) if "nri" in f.seen]
+    assert (finding.severity, finding.mend) == (NOTE, "run the doctor as root")
+    assert finding.seen == "the NRI socket nri.sock cannot be looked at by this user"
 
 
 def test_a_disk_without_room_for_another_file_is_full(
@@ -308,6 +342,15 @@ def as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
+def test_what_an_ordinary_user_may_not_write_is_no_fault_of_the_node(node: Settings, tmp_path: Path) -> None:
+    """The driver is root, and makes what does not exist yet."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "state").rmdir()
+    (tmp_path / "nri.sock").chmod(0o666)
+    with as_nobody():
+        assert unfit(judge_places(replace(node, nri_socket=Path("nri.sock")))) == []
+
+
 def test_who_may_not_look_into_a_folder_is_told_so(node: Settings, tmp_path: Path) -> None:
     """As on a node without sudo: the state folder and the kubelet's are root's."""
     closed = tmp_path / "closed"
@@ -318,15 +361,15 @@ def test_who_may_not_look_into_a_folder_is_told_so(node: Settings, tmp_path: Pat
     with as_nobody():
         findings = {finding.seen: finding.severity for finding in judge_places(settings)}
     closed.chmod(0o700)
-    assert findings[f"{closed / 'state'}: Permission denied"] is PROBLEM
-    assert findings[f"the NRI socket {closed / 'nri.sock'}: Permission denied"] is PROBLEM
+    assert findings[f"{closed / 'state'} cannot be looked at by this user"] is NOTE
+    assert findings[f"the NRI socket {closed / 'nri.sock'} cannot be looked at by this user"] is NOTE
 
 
 # Nothing is waited for without end.
 
 
 def test_a_probe_port_that_answers_drop_by_drop_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine, "PROBE_SECONDS", 0.3)
+    monkeypatch.setattr(running, "PROBE_SECONDS", 0.3)
     ended = threading.Event()
 
     def drip(server: socket.socket) -> None:
@@ -343,7 +386,7 @@ def test_a_probe_port_that_answers_drop_by_drop_is_given_up(monkeypatch: pytest.
         thread = threading.Thread(target=drip, args=(server,))
         thread.start()
         begin = time.monotonic()
-        findings = ask_running_driver(f"127.0.0.1:{server.getsockname()[1]}")
+        findings = ask_running_driver(at(f"127.0.0.1:{server.getsockname()[1]}"))
         spent = time.monotonic() - begin
         ended.set()
         thread.join()
@@ -355,14 +398,14 @@ def test_a_probe_port_that_answers_drop_by_drop_is_given_up(monkeypatch: pytest.
 async def test_an_api_server_that_takes_its_time_with_each_answer_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examine, "CLUSTER_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "CLUSTER_SECONDS", 0.5)
     async with ApiServer() as server:
         server.trouble_next("POST", ACCESS_REVIEWS, Trouble(delay_seconds=0.2), count=1000)
         server.write_kubeconfig(tmp_path / "kubeconfig")
         async with ApiClient(access_from_url(server.url)) as admin:
             await admin.create(paths.NODES, {"metadata": {"name": "node-a"}})
         settings = Settings(node_name="node-a", kubeconfig=str(tmp_path / "kubeconfig"))
-        findings = await examine.ask_cluster_in_time(settings, ask_for_features=False)
+        findings, _ = await cluster.ask_cluster_in_time(settings, ask_for_features=False)
     assert [(finding.severity, finding.part) for finding in findings] == [(PROBLEM, "api")]
 
 
@@ -376,13 +419,13 @@ def test_a_name_server_that_says_nothing_holds_nobody_up(
         raise OSError
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(examine, "CLUSTER_SECONDS", 0.2)
+    monkeypatch.setattr(cluster, "CLUSTER_SECONDS", 0.2)
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps(_kubeconfig("https://api.example:6443")))
     settings = Settings(node_name="node-a", kubeconfig=str(kubeconfig), bind_address="127.0.0.1:1")
     begin = time.monotonic()
     try:
-        findings = asyncio.run(examine.ask_cluster_in_time(settings, ask_for_features=True))
+        findings, _ = asyncio.run(cluster.ask_cluster_in_time(settings, ask_for_features=True))
         assert time.monotonic() - begin < 15.0
     finally:
         ended.set()

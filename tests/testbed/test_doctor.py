@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
+import tarfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from dranet.settings import flag_name
 from dranet.testbed.cluster import Testbed
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
 from tests.contract.calls import Calls
+from tests.doctor_runs import CLAIM, POD, a_pod_with_a_nic, run_doctor
 from tests.probe_port import fetch
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
-
-_SETTINGS = ("driver_name", "node_name", "kubeconfig", "kubelet_root", "state_dir", "cdi_dir", "nri_socket")
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,11 @@ class Diagnosis:
 
 
 async def examine(testbed: Testbed) -> Diagnosis:
-    settings = testbed._settings()
-    given = {name: settings[name] for name in (*_SETTINGS, "bind_address", "sysfs_root")}
-    flags = [part for name, value in given.items() for part in (flag_name(name), value)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dranet", "doctor", "-o", "json", *flags, stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    findings = {f"{found['part']}: {found['seen']}": found["severity"] for found in json.loads(output)}
-    assert process.returncode is not None
-    return Diagnosis(process.returncode, findings)
+    code, output, errors = await run_doctor(testbed, "-o", "json")
+    assert not errors
+    found = json.loads(output)["findings"]
+    findings = {f"{finding['part']}: {finding['seen']}": finding["severity"] for finding in found}
+    return Diagnosis(code, findings)
 
 
 def test_the_doctor_beside_a_driver_that_is_away_that_works_and_that_is_refused() -> None:
@@ -74,6 +68,52 @@ def test_the_doctor_beside_a_driver_that_is_away_that_works_and_that_is_refused(
             sick = await examine(testbed)
             assert sick.exit_code == 1
             assert sick.unfit == ["kubelet: refuses to register the driver: not today"]
+
+    asyncio.run(scenario())
+
+
+def read_bundle(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as archive:
+        members = [(member.name, archive.extractfile(member)) for member in archive]
+        return {Path(name).name: file.read().decode() for name, file in members if file is not None}
+
+
+def test_a_bundle_of_a_node_with_a_claim_is_whole_and_says_nothing_of_whose_it_is() -> None:
+    async def scenario() -> None:
+        async with Testbed(load_hardware("two-nic"), stand_in, WORK_DIR) as testbed:
+            await testbed.driver.start()
+            await testbed.driver.wait_ready(30)
+            await testbed.apply(a_pod_with_a_nic())
+            async with asyncio.timeout(30):
+                await testbed.kubelet.wait_running(testbed.pod_uid(POD))
+            secrets = [POD, CLAIM, testbed.pod_uid(POD), testbed._settings()["node_name"]]
+            open_file, closed_file = WORK_DIR / "open.tgz", WORK_DIR / "closed.tgz"
+            code, _, told = await run_doctor(testbed, "--bundle", str(closed_file))
+            assert code == 0
+            assert "Look at it before you send it." in told
+            code, _, told = await run_doctor(testbed, "--bundle", str(open_file), "--no-redact")
+            assert "NOT REDACTED" in told
+
+            shown, redacted = read_bundle(open_file), read_bundle(closed_file)
+            assert shown.keys() == redacted.keys()
+            assert {
+                "capture.json",
+                "claims.json",
+                "findings.json",
+                "metrics.txt",
+                "readyz.json",
+            } <= shown.keys()
+            for secret in secrets:
+                assert any(secret in text for text in shown.values()), f"{secret} is nowhere to be hidden"
+                assert [file for file, text in redacted.items() if secret in text] == []
+            missing = json.loads(redacted["manifest.json"])["missing"]
+            assert [item["file"] for item in missing] == ["events.json"], (
+                "the driver's role may not list Events"
+            )
+            (claim,) = json.loads(redacted["claims.json"])["claims"]
+            assert claim["pod"]["name"] in redacted["metrics.txt"], (
+                "the same name is the same word everywhere"
+            )
 
     asyncio.run(scenario())
 

@@ -1,233 +1,178 @@
-"""What ``dranet doctor`` looks at: the running driver through its probe port, else the API server itself.
+"""What ``dranet doctor`` looks at: the running driver, the API server, folders, and the node itself.
 
 Some things only a running driver knows, because the kubelet and the runtime show what they can do by what
-they call. The rest is asked here and now: rights, the Node object, folders and sockets.
+they call. The rest is asked here and now. Nothing that cannot be read keeps the rest from being said.
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
-import socket
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
-from dranet.cluster import paths
-from dranet.cluster.access import Denied, fetch_denied
-from dranet.cluster.client import ApiClient
-from dranet.cluster.features import ask_features
-from dranet.driver.doctor.features import API, judge_api
-from dranet.driver.doctor.findings import Finding, Severity, ok, parse_finding
+from dranet.dataclass import dataclass
+from dranet.driver.captured import CapturedFacts
+from dranet.driver.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
+from dranet.driver.doctor.cluster import ask_cluster_in_time, not_asked
+from dranet.driver.doctor.features import PATIENCE
+from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.driver.doctor.places import judge_places
-from dranet.driver.workers import Workers
-from dranet.errors import DranetError, Reason
+from dranet.driver.doctor.registry import run_checks
+from dranet.driver.doctor.running import ask_running_driver, nobody_answers
+from dranet.driver.doctor.security import judge_rights, rights_elsewhere
+from dranet.driver.lifelines import OWN_ADDRESS
+from dranet.driver.policy import load_policy
+from dranet.errors import DranetError
+from dranet.inventory.offer import take_inventory
+from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.host_checks.read import find_root, read_host_facts
+from dranet.kernel.lifelines import LifelineTarget
+from dranet.kernel.sysfs import PseudoFiles
+from dranet.kubelet.config_files import read_device_plugins, read_kubelet_config
+from dranet.model.device import Device
+from dranet.model.facts import NodeFacts
+from dranet.model.host_facts import HostFacts
+from dranet.runtime.config_files import read_runtime_config
 from dranet.settings import Settings
 
-DRIVER, PERMISSIONS, SETTINGS = "driver", "permissions", "settings"
+SETTINGS, VIEW = "settings", "view"
+BLIND = "doctor-blind"
 
-PROBE_SECONDS = 5.0
-"""For the whole answer of a running driver, which has it in memory."""
-CLUSTER_SECONDS = 60.0
-"""For all that the API server is asked, some dozens of questions."""
-MAX_ANSWER_BYTES = 1 << 20
+_VAR_RUN = Path("/var/run")
+_AS_ROOT = "Run it as root, or correct --sysfs-root and --procfs-root."
+_CAPTURED = "Leave --facts out to look at this machine alone."
 
-_ESSENTIAL = ("resourceslices", "resourceclaims", "nodes")
-"""Resources without which no device is published or no claim prepared."""
-
-_NOT_READY = {
-    "driver": "the driver is leaving this node",
-    "runtime": "no NIC can be attached, so no claim with a NIC is prepared",
-    "kubelet": "no pod with a claim of ours starts on this node",
-    "slices": "the scheduler does not see the node's devices as they are",
-}
+Progress = Callable[[str], None]
+"""Told what is looked at next."""
 
 
-def examine(settings: Settings) -> list[Finding]:
-    """Everything that can be found out now, in the order in which it was asked."""
-    running = ask_running_driver(settings.bind_address)
-    named = f"driver {settings.driver_name} on node {settings.node_name}"
-    return [
-        ok(SETTINGS, named),
-        *(running if running is not None else [_nobody_answers(settings.bind_address)]),
-        *asyncio.run(ask_cluster_in_time(settings, ask_for_features=running is None)),
-        *judge_places(settings),
-    ]
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """Everything that was found out, and what it was judged by."""
+
+    findings: tuple[Finding, ...]
+    surroundings: Surroundings
+    driver_answers: bool
 
 
-def ask_running_driver(bind_address: str) -> list[Finding] | None:
-    """What a driver says at its probe port; ``None`` where nobody is."""
-    host, _, port = bind_address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]") or "127.0.0.1", int(port), timeout=PROBE_SECONDS)
-    with closing(connection):
-        try:
-            connection.connect()
-        except OSError:
-            return None
-        try:
-            return parse_running(_fetch_page(connection))
-        except (OSError, ValueError, RecursionError, http.client.HTTPException):
-            return [
-                Finding(
-                    DRIVER,
-                    Severity.WARNING,
-                    f"what answers on {bind_address} is no driver of this version",
-                    "what it knows of the kubelet and the runtime cannot be shown",
-                    "run the doctor of the driver's own image, or correct --bind-address",
-                )
-            ]
+def examine(settings: Settings, root: Path | None = None, progress: Progress = lambda _: None) -> Examination:
+    """Everything that can be found out now, in the order in which it was asked.
 
-
-def _fetch_page(connection: http.client.HTTPConnection) -> bytes:
-    with _ended_after(connection.sock, PROBE_SECONDS):
-        connection.request("GET", "/readyz?verbose=json")
-        return connection.getresponse().read(MAX_ANSWER_BYTES)
-
-
-@contextmanager
-def _ended_after(sock: socket.socket, seconds: float) -> Iterator[None]:
-    """A socket's own timeout begins anew with every byte."""
-
-    def end() -> None:
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def parse_running(page: bytes) -> list[Finding]:
-    """What ``/readyz?verbose=json`` says; a part that is not ready is told once.
-
-    Raises:
-        ValueError: it is not such a page.
+    Args:
+        settings: the driver's.
+        root: the node's own file system; looked for where it is not given.
+        progress: for a person who waits.
     """
-    document = json.loads(page)
-    try:
-        features = [parse_finding(data) for data in document["features"]]
-        parts = [
-            (str(part["name"]), part["ready"] is True, str(part["detail"])) for part in document["parts"]
-        ]
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError("not the page of a driver") from error
-    told = {finding.part for finding in features if finding.severity is Severity.PROBLEM}
-    shown = [_judge_part(name, ready, detail) for name, ready, detail in parts if ready or name not in told]
-    return [*shown, *features]
+    progress("the running driver")
+    running = ask_running_driver(settings)
+    progress("the API server")
+    if is_elsewhere(root) and not settings.kubeconfig:  # the token is that of the debug container
+        answers, cluster = [not_asked("the driver's service account is not at hand here")], ClusterFacts()
+    else:
+        answers, cluster = asyncio.run(ask_cluster_in_time(settings, ask_for_features=running is None))
+    progress("the node")
+    blind: list[Finding] = []
+    surroundings = look_around(settings, cluster, running or [], root, blind)
+    findings = (
+        ok(SETTINGS, f"driver {settings.driver_name} on node {settings.node_name}", SETTINGS),
+        *(running if running is not None else [nobody_answers(settings.bind_address)]),
+        *answers,
+        *judge_places(look_below(settings, root)),
+        *([rights_elsewhere()] if is_elsewhere(root) else judge_rights(settings)),
+        *blind,
+        *run_checks(surroundings),
+    )
+    return Examination(findings, surroundings, running is not None)
 
 
-def _judge_part(name: str, ready: bool, detail: str) -> Finding:
-    if ready:
-        return ok(name, f"ready{f': {detail}' if detail else ''}")
-    return Finding(
-        name, Severity.PROBLEM, detail or "not ready", _NOT_READY.get(name, ""), "see the driver's log"
+def is_elsewhere(root: Path | None) -> bool:
+    """Whether we are beside the node's own file system, as ``kubectl debug node`` is: no driver's place."""
+    return root is not None and root != Path("/")
+
+
+def look_below(settings: Settings, root: Path | None) -> Settings:
+    """The settings with the node's folders where they are seen from here.
+
+    ``/var/run`` is a link to ``/run`` on every node, and would lead out of ``root``.
+    """
+    if root is None or not is_elsewhere(root):
+        return settings
+
+    def below(path: Path) -> Path:
+        if path.is_relative_to(root):
+            return path
+        node_path = Path("/run") / path.relative_to(_VAR_RUN) if path.is_relative_to(_VAR_RUN) else path
+        return root / node_path.relative_to("/")
+
+    return replace(
+        settings,
+        kubelet_root=below(settings.kubelet_root),
+        state_dir=below(settings.state_dir),
+        cdi_dir=below(settings.cdi_dir),
+        nri_socket=below(settings.nri_socket),
     )
 
 
-def _nobody_answers(bind_address: str) -> Finding:
-    return Finding(
-        DRIVER,
-        Severity.WARNING,
-        f"no driver answers on {bind_address}",
-        "what the kubelet and the runtime can do is seen by a running driver alone",
-        "start it and look again; --bind-address says where it answers",
+def look_around(
+    settings: Settings,
+    cluster: ClusterFacts,
+    running: list[Finding],
+    root: Path | None,
+    blind: list[Finding],
+) -> Surroundings:
+    """What the checks judge; a part that cannot be read is left empty, and told in ``blind``."""
+    node, offered = NodeFacts(), tuple[Device, ...]()
+    try:
+        node = _read_node(settings)
+        offered = _find_offered(settings, node)
+    except (DranetError, OSError) as error:
+        why = "What depends on the node's devices is not judged."
+        seen, mend = (error.message, error.hint) if isinstance(error, DranetError) else (str(error), _AS_ROOT)
+        blind.append(Finding(VIEW, Severity.WARNING, seen, why, mend, BLIND))
+    if settings.facts_file:
+        seen = f"the devices are those of {settings.facts_file}, all else is this machine's"
+        why = "Findings about both together may be of neither."
+        blind.append(Finding(VIEW, Severity.NOTE, seen, why, _CAPTURED, BLIND))
+    host, plugins = _read_host(settings, root or find_root(settings.procfs_root), node)
+    return Surroundings(
+        settings=settings,
+        node=node,
+        host=host,
+        offered=offered,
+        cluster=cluster,
+        plugins=plugins,
+        shown=find_shown(running),
     )
 
 
-async def ask_cluster_in_time(settings: Settings, *, ask_for_features: bool) -> list[Finding]:
-    """As :func:`ask_cluster`, but not for longer than :data:`CLUSTER_SECONDS`, name servers included."""
-    asyncio.get_running_loop().set_default_executor(Workers(1))
-    try:
-        async with asyncio.timeout(CLUSTER_SECONDS):
-            return await ask_cluster(settings, ask_for_features=ask_for_features)
-    except TimeoutError:
-        return [
-            Finding(
-                API,
-                Severity.PROBLEM,
-                f"the API server has not answered everything within {CLUSTER_SECONDS:g} s",
-                "devices are published late and claims prepared late, if at all",
-                "is it overloaded, or the way to it or to the name server broken?",
-            )
-        ]
+def find_shown(running: list[Finding]) -> frozenset[str]:
+    """What a running driver is sure of: what works, and how long the runtime waits, be it too short."""
+    sure = (f.id for f in running if f.severity is Severity.OK or (f.id == PATIENCE and f.matters))
+    return frozenset(sure)
 
 
-async def ask_cluster(settings: Settings, *, ask_for_features: bool) -> list[Finding]:
-    """The Node object, the rights of the caller and, where no driver has done so, the optional fields."""
-    try:
-        client = _open_client(settings)
-    except DranetError as error:
-        return [_no_api_server(error)]
-    async with client:
-        try:
-            findings = [await _judge_node(client, settings.node_name)]
-            findings += judge_denied(await fetch_denied(client, settings.driver_name))
-        except DranetError as error:
-            return [_no_api_server(error)]
-        if ask_for_features:
-            findings += await _judge_features(client, settings)
-    return findings
+def _read_node(settings: Settings) -> NodeFacts:
+    if settings.facts_file:
+        return CapturedFacts(str(settings.facts_file)).read()
+    scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
+    own = (LifelineTarget(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses)
+    scanner.set_lifelines(list(own))
+    return scanner.read()
 
 
-def _open_client(settings: Settings) -> ApiClient:
-    if settings.kubeconfig:
-        return ApiClient.from_kubeconfig(settings.kubeconfig)
-    return ApiClient.from_in_cluster()
+def _find_offered(settings: Settings, node: NodeFacts) -> tuple[Device, ...]:
+    decisions = take_inventory(node, {}, load_policy(settings))
+    return tuple(decision.device for decision in decisions if decision.published)
 
 
-async def _judge_node(client: ApiClient, node_name: str) -> Finding:
-    try:
-        await client.get(paths.node(node_name))
-    except DranetError as error:
-        if error.reason is Reason.API_FORBIDDEN:
-            return Finding(API, Severity.NOTE, f"node {node_name} may not be read; see the rights")
-        if error.reason is not Reason.API_NOT_FOUND:
-            raise
-        return Finding(
-            API,
-            Severity.PROBLEM,
-            f"there is no Node called {node_name}",
-            "slices belong to the Node object, and are not published without it",
-            "set --node-name by the downward API (spec.nodeName)",
-        )
-    return ok(API, f"{client.url} answers and knows node {node_name}")
-
-
-def judge_denied(denied: Iterable[Denied]) -> list[Finding]:
-    """One finding for each right that lacks, or one that says that none does."""
-    findings = [
-        Finding(
-            PERMISSIONS,
-            Severity.PROBLEM if refusal.permission.resource in _ESSENTIAL else Severity.WARNING,
-            f"may not {refusal}" + (f" ({refusal.reason})" if refusal.reason else ""),
-            f"it is for this: {refusal.permission.why}",
-            "apply the role of this version (deploy/rbac.yaml), or ask as the driver's service account",
-        )
-        for refusal in denied
-    ]
-    return findings or [ok(PERMISSIONS, "all that the driver's role allows")]
-
-
-async def _judge_features(client: ApiClient, settings: Settings) -> list[Finding]:
-    try:
-        features = await ask_features(client, settings.driver_name, settings.node_name)
-    except DranetError as error:
-        return [
-            Finding(API, Severity.NOTE, f"the optional fields of slices cannot be asked for: {error.message}")
-        ]
-    return judge_api(features, settings)
-
-
-def _no_api_server(error: DranetError) -> Finding:
-    return Finding(
-        API,
-        Severity.PROBLEM,
-        error.message,
-        "devices are not published and claims not prepared",
-        error.hint or "is --kubeconfig right, or is this the driver's pod?",
-    )
+def _read_host(
+    settings: Settings, root: Path | None, node: NodeFacts
+) -> tuple[HostFacts, tuple[DevicePlugin, ...]]:
+    host = read_host_facts(settings.sysfs_root, settings.procfs_root, root, node)
+    files = PseudoFiles(root, []) if root is not None else None
+    kubelet = PseudoFiles(look_below(settings, root).kubelet_root, [])
+    config = read_runtime_config(files) if files is not None else None
+    host = replace(host, runtime=config, kubelet=read_kubelet_config(files, kubelet))
+    plugins = read_device_plugins(kubelet)
+    return host, tuple(DevicePlugin(resource, ids) for resource, ids in plugins)

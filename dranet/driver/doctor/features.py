@@ -21,6 +21,11 @@ from dranet.settings import HealthTaints, PublishGpus, Settings
 
 API, KUBELET, RUNTIME, GPUS = "api", "kubelet", "runtime", "gpus"
 
+API_FIELD, GPU_OFFER = "api-field", "gpu-offer"
+REGISTRATION, DRA_SERVICE, KUBELET_HEALTH = "kubelet-registration", "kubelet-dra-service", "kubelet-health"
+RUNTIME_NRI, PATIENCE, RUNTIME_CDI = "runtime-nri", "runtime-patience", "runtime-cdi"
+"""Ids of findings; the docs know them from ``catalogue.py``."""
+
 DEFAULT_REQUEST_TIMEOUT_SECONDS = 2.0
 """What a runtime waits for a hook when it does not say (``plugin_request_timeout``)."""
 
@@ -90,7 +95,11 @@ class Features:
 def judge_api(features: ApiFeatures | None, settings: Settings) -> list[Finding]:
     """One finding for each optional field of a slice; ``None`` where nobody has asked yet."""
     if features is None:
-        return [Finding(API, Severity.NOTE, "the optional fields of slices have not been asked for yet")]
+        return [
+            Finding(
+                API, Severity.NOTE, "the optional fields of slices have not been asked for yet", id=API_FIELD
+            )
+        ]
     wanted = find_wanted(settings)
     return [_judge_field(feature, features[feature], feature in wanted) for feature in Feature]
 
@@ -108,18 +117,19 @@ def find_wanted(settings: Settings) -> frozenset[Feature]:
 
 def _judge_field(feature: Feature, support: Support, wanted: bool) -> Finding:
     if support is Support.KEPT:
-        return ok(API, f"{feature} kept")
+        return ok(API, f"{feature} kept", API_FIELD)
     if support is Support.UNKNOWN:
-        return Finding(API, Severity.NOTE, f"{feature}: only a real write will tell")
+        return Finding(API, Severity.NOTE, f"{feature}: only a real write will tell", id=API_FIELD)
     seen = f"{feature} {support} (feature gate {feature.gate})"
     if not wanted:
-        return Finding(API, Severity.NOTE, seen)
+        return Finding(API, Severity.NOTE, seen, id=API_FIELD)
     return Finding(
         API,
         Severity.WARNING,
         seen,
         _MATTERS[feature],
         f"turn {feature.gate} on in the API server and the scheduler, or do without: {_SETTINGS[feature]}",
+        API_FIELD,
     )
 
 
@@ -134,7 +144,7 @@ def judge_kubelet(traits: KubeletTraits, *, shares_devices: bool) -> list[Findin
 
 def _judge_registration(traits: KubeletTraits) -> Finding:
     if traits.registered:
-        return ok(KUBELET, f"registered{_since(traits.registered_at)}")
+        return ok(KUBELET, f"registered{_since(traits.registered_at)}", REGISTRATION)
     if traits.registered is False:
         return Finding(
             KUBELET,
@@ -142,6 +152,7 @@ def _judge_registration(traits: KubeletTraits) -> Finding:
             f"refuses to register the driver: {traits.registration_error}",
             "no pod with a claim of ours starts on this node",
             "the text is the kubelet's own; it tries again by itself",
+            REGISTRATION,
         )
     asked = "has asked who we are and not answered yet" if traits.asked_at else "has not found the driver yet"
     return Finding(
@@ -150,36 +161,43 @@ def _judge_registration(traits: KubeletTraits) -> Finding:
         asked,
         "no pod with a claim of ours starts on this node",
         "is --kubelet-root the kubelet's --root-dir, mounted into the pod at the same path?",
+        REGISTRATION,
     )
 
 
 def _judge_dra_service(traits: KubeletTraits, *, shares_devices: bool) -> Finding:
     if not traits.dra_service:
         return Finding(
-            KUBELET, Severity.NOTE, "has not prepared a claim yet, so its DRA version is not known"
+            KUBELET,
+            Severity.NOTE,
+            "has not prepared a claim yet, so its DRA version is not known",
+            id=DRA_SERVICE,
         )
     seen = f"calls {traits.dra_service}"
     if traits.dra_service.startswith("v1."):
-        return ok(KUBELET, seen)
+        return ok(KUBELET, seen, DRA_SERVICE)
     return Finding(
         KUBELET,
         Severity.WARNING if shares_devices else Severity.NOTE,
         f"{seen}, which has no share IDs",
         "the shares of one device look alike to the kubelet",
         "update the kubelet to 1.35 or later, or leave --shared-devices empty" if shares_devices else "",
+        DRA_SERVICE,
     )
 
 
 def _judge_health(traits: KubeletTraits) -> Finding:
     if traits.health_streams:
-        return ok(KUBELET, f"watches device health ({traits.health_service})")
+        return ok(KUBELET, f"watches device health ({traits.health_service})", KUBELET_HEALTH)
     if traits.health_service:
-        return Finding(KUBELET, Severity.NOTE, f"watched device health ({traits.health_service}), not now")
+        seen = f"watched device health ({traits.health_service}), not now"
+        return Finding(KUBELET, Severity.NOTE, seen, id=KUBELET_HEALTH)
     return Finding(
         KUBELET,
         Severity.NOTE,
         "does not watch device health (feature gate ResourceHealthStatus)",
         "pods do not show the health of their devices; taints and metrics do not depend on it",
+        id=KUBELET_HEALTH,
     )
 
 
@@ -193,15 +211,18 @@ def judge_runtime(traits: RuntimeTraits, hook_budget_seconds: float) -> list[Fin
                 "has not connected over NRI yet",
                 "no NIC can be attached, so no claim with a NIC is prepared",
                 "enable NRI in the runtime; is --nri-socket its socket, mounted into the pod?",
+                RUNTIME_NRI,
             )
         ]
     return [
-        ok(RUNTIME, f"{traits.name} {traits.version}".strip()),
+        ok(RUNTIME, f"{traits.name} {traits.version}".strip(), RUNTIME_NRI),
         _judge_patience(traits.request_timeout_seconds, hook_budget_seconds),
-        *([ok(RUNTIME, f"reports pods by {traits.event_form}")] if traits.event_form else []),
-        ok(RUNTIME, "containers get what our CDI devices add")
+        *([ok(RUNTIME, f"reports pods by {traits.event_form}", RUNTIME_NRI)] if traits.event_form else []),
+        ok(RUNTIME, "containers get what our CDI devices add", RUNTIME_CDI)
         if traits.shows_our_mounts
-        else Finding(RUNTIME, Severity.NOTE, "no container has come with a CDI device of ours yet"),
+        else Finding(
+            RUNTIME, Severity.NOTE, "no container has come with a CDI device of ours yet", id=RUNTIME_CDI
+        ),
     ]
 
 
@@ -210,16 +231,17 @@ def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -
         patience = (
             f"does not say how long it waits for a hook (usually {DEFAULT_REQUEST_TIMEOUT_SECONDS:g} s)"
         )
-        return Finding(RUNTIME, Severity.NOTE, patience)
+        return Finding(RUNTIME, Severity.NOTE, patience, id=PATIENCE)
     seen = f"waits {timeout_seconds:g} s for a hook"
     if timeout_seconds >= hook_budget_seconds:
-        return ok(RUNTIME, seen)
+        return ok(RUNTIME, seen, PATIENCE)
     return Finding(
         RUNTIME,
         Severity.WARNING,
         f"{seen}, less than --hook-budget-seconds ({hook_budget_seconds:g} s)",
         "a slow attach is cut short and tried again with the next container",
         f"raise plugin_request_timeout of the runtime above {hook_budget_seconds:g} s",
+        PATIENCE,
     )
 
 
@@ -227,7 +249,7 @@ def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
     """Whose GPUs the node's GPUs are; one line for each vendor that somebody else serves."""
     mode = settings.publish_gpus
     if mode is not PublishGpus.AUTO:
-        return [Finding(GPUS, Severity.NOTE, f"{mode} offered, as publish_gpus says")]
+        return [Finding(GPUS, Severity.NOTE, f"{mode} offered, as publish_gpus says", id=GPU_OFFER)]
     if not served.is_known:
         return [
             Finding(
@@ -236,12 +258,14 @@ def judge_gpus(settings: Settings, served: ServedGpus) -> list[Finding]:
                 "not offered: the API server has not told yet whether somebody else serves them",
                 "claims that ask this driver for a GPU wait",
                 "may the driver list resourceslices and get its node? --publish-gpus=always does not ask",
+                GPU_OFFER,
             )
         ]
     left = [
-        Finding(GPUS, Severity.NOTE, f"{vendor}: left to {who}") for vendor, who in served.by_vendor.items()
+        Finding(GPUS, Severity.NOTE, f"{vendor}: left to {who}", id=GPU_OFFER)
+        for vendor, who in served.by_vendor.items()
     ]
-    return left or [ok(GPUS, "offered: nobody else serves them")]
+    return left or [ok(GPUS, "offered: nobody else serves them", GPU_OFFER)]
 
 
 def _since(moment: float | None) -> str:

@@ -39,6 +39,8 @@ class Finding:
     seen: str
     matters: str = ""
     mend: str = ""
+    id: str = ""
+    """What was looked at, by a name that never changes: ``acs-redirect``; docs/user/doctor.md has all."""
 
     @property
     def line(self) -> str:
@@ -49,8 +51,8 @@ class Finding:
         return asdict(self)
 
 
-def ok(part: str, seen: str) -> Finding:
-    return Finding(part, Severity.OK, seen)
+def ok(part: str, seen: str, id_: str = "") -> Finding:
+    return Finding(part, Severity.OK, seen, id=id_)
 
 
 def find_worst(findings: Iterable[Finding]) -> Severity:
@@ -65,8 +67,8 @@ def parse_finding(data: Mapping[str, Any]) -> Finding:
     Raises:
         ValueError: it is none.
     """
-    texts = [data.get(name, "") for name in ("part", "seen", "matters", "mend")]
+    texts = [data.get(name, "") for name in ("part", "seen", "matters", "mend", "id")]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"no finding: {data!r}")
-    part, seen, matters, mend = texts
-    return Finding(part, Severity(str(data.get("severity"))), seen, matters, mend)
+    part, seen, matters, mend, id_ = texts
+    return Finding(part, Severity(str(data.get("severity"))), seen, matters, mend, id_)

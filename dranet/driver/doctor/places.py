@@ -17,6 +17,9 @@ from dranet.settings import Settings
 from dranet.store.salvage import find_damaged
 
 PLACES = "places"
+_NOT_OURS = "may not be used by this user"
+PLACE = "place"
+"""The id of its findings."""
 
 LEAST_FREE_BYTES = 16 << 20
 """Records and spec files are a few kilobytes each; less than this is a disk that is full."""
@@ -65,6 +68,7 @@ def _judge_damaged_stores(state_dir: Path) -> Iterator[Finding]:
             f"{file}: the disk has damaged the store; a fresh one was made of what could be read",
             "a NIC whose record was lost comes back from its pod as the pod had it",
             "look at the disk and at dranet claims, then remove the file",
+            "store-damaged",
         )
 
 
@@ -74,8 +78,9 @@ def _judge_folder(
     try:
         return _look_at(folder, matters, mend, may_be_made=may_be_made, must_be_writable=must_be_writable)
     except OSError as error:
-        hint = f"{mend}; run the doctor as the driver's user" if error.errno == errno.EACCES else mend
-        return Finding(PLACES, Severity.PROBLEM, f"{folder}: {error.strerror}", matters, hint)
+        if error.errno == errno.EACCES and not is_like_driver():
+            return _hidden(str(folder))
+        return _unfit(f"{folder}: {error.strerror}", matters, mend)
 
 
 def _look_at(folder: Path, matters: str, mend: str, *, may_be_made: bool, must_be_writable: bool) -> Finding:
@@ -85,17 +90,20 @@ def _look_at(folder: Path, matters: str, mend: str, *, may_be_made: bool, must_b
     """
     if not folder.exists():
         nearest = next(parent for parent in folder.parents if parent.exists())
-        if may_be_made and nearest.is_dir() and os.access(nearest, os.W_OK):
-            return Finding(PLACES, Severity.NOTE, f"{folder} does not exist yet; the driver makes it")
-        return Finding(PLACES, Severity.PROBLEM, f"{folder} does not exist", matters, mend)
+        may_make = os.access(nearest, os.W_OK) or not is_like_driver()
+        if may_be_made and nearest.is_dir() and may_make:
+            return Finding(
+                PLACES, Severity.NOTE, f"{folder} does not exist yet; the driver makes it", id=PLACE
+            )
+        return _unfit(f"{folder} does not exist", matters, mend)
     if not folder.is_dir():
-        return Finding(PLACES, Severity.PROBLEM, f"{folder} is not a folder", matters, mend)
-    if must_be_writable and not os.access(folder, os.W_OK):
-        return Finding(PLACES, Severity.PROBLEM, f"{folder} cannot be written", matters, mend)
+        return _unfit(f"{folder} is not a folder", matters, mend)
+    if must_be_writable and is_like_driver() and not os.access(folder, os.W_OK):
+        return _unfit(f"{folder} cannot be written", matters, mend)
     lack = _find_lack_of_room(os.statvfs(folder)) if must_be_writable else ""
     if lack:
-        return Finding(PLACES, Severity.PROBLEM, f"{folder} has {lack}", matters, "make room there")
-    return ok(PLACES, str(folder))
+        return _unfit(f"{folder} has {lack}", matters, "make room there")
+    return ok(PLACES, str(folder), PLACE)
 
 
 def _find_lack_of_room(free: os.statvfs_result) -> str:
@@ -112,9 +120,13 @@ def _judge_nri_socket(path: Path) -> Finding:
         is_socket = stat.S_ISSOCK(path.stat().st_mode)
         trouble = _ask_who_listens(path) if is_socket else "is not a socket"
     except OSError as error:
+        if error.errno == errno.EACCES and not is_like_driver():
+            return _hidden(f"the NRI socket {path}")
         return _no_nri(f"the NRI socket {path}: {error.strerror}", enable)
+    if trouble == _NOT_OURS and not is_like_driver():
+        return _hidden(f"the NRI socket {path}")
     if not trouble:
-        return ok(PLACES, str(path))
+        return ok(PLACES, str(path), PLACE)
     return _no_nri(f"the NRI socket {path} {trouble}", enable)
 
 
@@ -131,11 +143,29 @@ def _ask_who_listens(path: Path) -> str:
             if error.errno == errno.ECONNREFUSED:
                 return "is left over: nobody listens on it"
             if error.errno in (errno.EACCES, errno.EPERM):
-                return "may not be used by this user"
+                return _NOT_OURS
     return ""
 
 
-def _no_nri(seen: str, mend: str) -> Finding:
+def is_like_driver() -> bool:
+    """Whether we are root, as the driver is: what others may not see or write says nothing of the driver."""
+    return os.geteuid() == 0
+
+
+def _hidden(what: str) -> Finding:
     return Finding(
-        PLACES, Severity.PROBLEM, seen, "no NIC can be attached, so no claim with a NIC is prepared", mend
+        PLACES,
+        Severity.NOTE,
+        f"{what} cannot be looked at by this user",
+        "nothing is said of it, neither good nor bad",
+        "run the doctor as root",
+        PLACE,
     )
+
+
+def _no_nri(seen: str, mend: str) -> Finding:
+    return _unfit(seen, "no NIC can be attached, so no claim with a NIC is prepared", mend)
+
+
+def _unfit(seen: str, matters: str, mend: str) -> Finding:
+    return Finding(PLACES, Severity.PROBLEM, seen, matters, mend, PLACE)

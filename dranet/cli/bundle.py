@@ -1,0 +1,222 @@
+"""``dranet doctor --bundle``: all that a bug report needs, in one file, without what tells whose it is.
+
+What cannot be collected is said in the manifest with its cause, and keeps nothing else from being collected.
+Redaction is :mod:`dranet.model.redact_text`; here is what goes in, and what are names in it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from dranet import __version__
+from dranet.cli.bundle_archive import Piece, pack, to_json, write
+from dranet.cli.bundle_names import find_names
+from dranet.cli.claims import build_document
+from dranet.cli.claims_look import look
+from dranet.driver.doctor.cluster import fetch_events
+from dranet.driver.doctor.examine import Examination, Progress
+from dranet.driver.doctor.running import FEATURES_PATH, NobodyThere, fetch_page
+from dranet.errors import DranetError
+from dranet.kernel.boot import read_boot_id
+from dranet.kernel.host_checks.messages import read_kernel_messages
+from dranet.model.capture import Capture, encode_capture
+from dranet.model.facts import NodeFacts
+from dranet.model.redact_text import redact_texts
+from dranet.settings import DECLARATIONS, Settings
+
+MOST_TEXT = 8 << 20
+"""Characters of one file in the bundle."""
+
+_PACKAGES = ("grpcio", "protobuf", "pyudev", "pydantic", "PyYAML", "cel-expr-python")
+_MOST_FILES = 1000
+
+
+def write_bundle(
+    path: Path | None,
+    settings: Settings,
+    found: Examination,
+    printed: tuple[str, Mapping[str, Any]],
+    *,
+    redacts: bool,
+    progress: Progress,
+) -> list[str]:
+    """Collect, redact and write; returns what to tell.
+
+    Args:
+        path: the file, looked at by :func:`check_target`; ``None`` is standard output.
+        settings: the driver's.
+        found: what the doctor found out.
+        printed: the findings as text and as the document for programs.
+        redacts: names and addresses go.
+        progress: for a person who waits.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    pieces = list(_collect(settings, found, printed, progress))
+    node = found.surroundings.node
+    counts: dict[str, int] = {}
+    if redacts:
+        progress("what has to be redacted")
+        names = find_names(settings, found, {piece.file: piece.text for piece in pieces})
+        node, pieces, counts = _redact(pieces, node, names)
+    pieces.append(Piece("capture.json", "facts of the node's devices", _encode_facts(node, redacts)))
+    content = pack(pieces, counts, redacts)
+    if path is None:
+        sys.stdout.buffer.write(content)
+    else:
+        write(path, content)
+    where = f"{path}, readable by you alone" if path is not None else "standard output"
+    return _describe(f"{where}: {len(content) >> 10} KiB", pieces, counts, redacts)
+
+
+# --- what goes in ---------------------------------------------------------------------------------------
+
+
+def _collect(
+    settings: Settings, found: Examination, printed: tuple[str, Mapping[str, Any]], progress: Progress
+) -> Iterator[Piece]:
+    text, document = printed
+    seen = found.surroundings
+    yield Piece("findings.txt", "what the doctor found", f"{text}\n")
+    yield Piece("findings.json", "the same for programs", to_json(document))
+    yield Piece("host.json", "what the doctor's checks judged", to_json(_to_plain(seen.host)))
+    yield Piece("cluster.json", "what the API server says of the node", to_json(_to_plain(seen.cluster)))
+    yield Piece("settings.json", "the settings at work here", to_json(_list_settings(settings)))
+    yield Piece("versions.json", "versions", to_json(_list_versions(found)))
+    for file, about, collect in (
+        ("readyz.json", "the driver's parts, and what it has seen", lambda: _fetch(settings, FEATURES_PATH)),
+        ("metrics.txt", "the driver's metrics", lambda: _fetch(settings, "/metrics")),
+        ("claims.json", "claims that are prepared here (dranet claims)", lambda: _list_claims(settings)),
+        ("state.txt", "files of the state folder", lambda: _list_state(settings.state_dir)),
+        ("events.json", "Events of the driver", lambda: to_json(fetch_events(settings))),
+        ("kernel.txt", "what the kernel said of NICs, RDMA, PCIe and GPUs", _list_kernel_messages),
+    ):
+        progress(about)
+        yield _try(file, about, collect)
+
+
+def _try(file: str, about: str, collect: Callable[[], str]) -> Piece:
+    try:
+        return Piece(file, about, _cut(collect()))
+    except NobodyThere:
+        return Piece(file, about, missing="no driver answers")
+    except DranetError as error:
+        return Piece(file, about, missing=error.message)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return Piece(file, about, missing=str(error) or type(error).__name__)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MOST_TEXT:
+        return text
+    return f"{text[:MOST_TEXT]}\n... cut: {len(text) - MOST_TEXT} characters more\n"
+
+
+def _fetch(settings: Settings, page: str) -> str:
+    status, body = fetch_page(settings, page)
+    if status not in (200, 503):
+        raise ValueError(f"HTTP {status}")
+    return body.decode(errors="replace")
+
+
+def _list_claims(settings: Settings) -> str:
+    node = look(settings.state_dir, read_boot_id(settings.procfs_root))
+    return to_json(build_document(node, node.claims))
+
+
+def _list_state(folder: Path) -> str:
+    """Names, sizes and times; of no file the content."""
+    lines = []
+    for path in sorted(folder.rglob("*"))[:_MOST_FILES]:
+        found = path.lstat()
+        when = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="seconds")
+        lines.append(f"{found.st_mode:o} {found.st_size:>10} {when} {path.relative_to(folder)}")
+    return "\n".join(lines) + "\n"
+
+
+def _list_kernel_messages() -> str:
+    return "\n".join(read_kernel_messages()) + "\n"
+
+
+def _list_settings(settings: Settings) -> dict[str, object]:
+    """There is no secret among them: keys and tokens are named by their files."""
+    return {name: _to_plain(getattr(settings, name)) for name in DECLARATIONS}
+
+
+def _list_versions(found: Examination) -> dict[str, str]:
+    versions = {"dranet": __version__, "python": sys.version.split()[0]}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    seen = found.surroundings
+    return versions | {
+        "kernel": seen.host.kernel.release,
+        "kubelet": seen.cluster.kubelet_version,
+        "apiServer": seen.cluster.server_version,
+        "runtime": seen.cluster.runtime_version,
+    }
+
+
+def _encode_facts(node: NodeFacts, redacts: bool) -> str:
+    source = f"captured by dranet {__version__} for a support bundle"
+    return encode_capture(Capture(node, f"{source}, redacted" if redacts else source))
+
+
+def _to_plain(value: Any) -> Any:
+    """Frozen facts as JSON has them; mapping and paths as text."""
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _to_plain(element) for name, element in value.items()}
+    if isinstance(value, tuple | list | frozenset):
+        return [_to_plain(element) for element in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {f.name: _to_plain(getattr(value, f.name)) for f in fields(value)}
+    return str(value)
+
+
+# --- whose it is ----------------------------------------------------------------------------------------
+
+
+def _redact(
+    pieces: Sequence[Piece], node: NodeFacts, names: Mapping[str, str]
+) -> tuple[NodeFacts, list[Piece], dict[str, int]]:
+    texts = {piece.file: piece.text for piece in pieces} | {
+        f"missing:{piece.file}": piece.missing for piece in pieces
+    }
+    redacted = redact_texts(node, texts, names, secrets.token_bytes(32))
+    changed = [
+        replace(piece, text=redacted.texts[piece.file], missing=redacted.texts[f"missing:{piece.file}"])
+        for piece in pieces
+    ]
+    return redacted.facts, changed, dict(redacted.counts)
+
+
+def _describe(where: str, pieces: Sequence[Piece], counts: Mapping[str, int], redacts: bool) -> list[str]:
+    """What the person who made it should know before it is sent."""
+    missing = [f"{piece.file} ({piece.missing})" for piece in pieces if piece.missing]
+    told = [f"{where} in {len(pieces) - len(missing)} files"]
+    if missing:
+        told.append(f"not collected: {'; '.join(missing)}")
+    if redacts:
+        what = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no name"
+        told.append(f"replaced: {what}, and all IP and hardware addresses, GUIDs and UUIDs")
+        told.append(
+            "PCI addresses, interface names, models and versions stay. Look at it before you send it."
+        )
+    else:
+        told.append(
+            "NOT REDACTED: it names pods, nodes, addresses and hosts. Send it to nobody you would not tell."
+        )
+    return told

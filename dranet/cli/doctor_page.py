@@ -1,0 +1,95 @@
+"""All checks of ``dranet doctor`` as a table, and the shape of its output, from where they are declared."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dranet.cli.doctor import FORMAT
+from dranet.driver.doctor.checks import Entry
+from dranet.driver.doctor.findings import WORST_FIRST
+from dranet.driver.doctor.registry import list_entries
+
+SCHEMA_NAME = "doctor.schema.json"
+
+_HEAD = """# What `dranet doctor` looks at
+
+Generated from `dranet/driver/doctor` by `make docs`; a test fails when it is stale. How to use
+it: [doctor](doctor.md).
+
+An id never changes its meaning. `--ignore ID` leaves one out; `dranet doctor --list` prints them. How bad a
+finding is depends on what the node has, so it is not in the table: the finding says it.
+"""
+
+_PARTS = {
+    "driver": "The driver",
+    "settings": "Settings",
+    "api": "API server",
+    "permissions": "Rights",
+    "places": "Folders and sockets",
+    "rights": "What the process may do on the node",
+    "kernel": "Kernel",
+    "runtime": "Container runtime",
+    "kubelet": "Kubelet",
+    "managers": "Two managers of one NIC",
+    "gpus": "GPUs",
+    "rdma": "RDMA",
+    "gpudirect": "GPUDirect",
+    "pcie": "PCIe",
+    "rails": "Rails",
+    "tuning": "Tuning (with GPUs, RDMA or links of 100 Gbit/s)",
+    "view": "What cannot be seen",
+}
+
+
+def checks_page() -> str:
+    """``docs/user/doctor-checks.md``."""
+    entries = list_entries()
+    parts = sorted({entry.part for entry in entries}, key=_rank)
+    return _HEAD + "".join(
+        _section(_PARTS.get(part, part), [e for e in entries if e.part == part]) for part in parts
+    )
+
+
+def _rank(part: str) -> tuple[int, str]:
+    known = list(_PARTS)
+    return (known.index(part) if part in known else len(known), part)
+
+
+def _section(title: str, entries: list[Entry]) -> str:
+    head = f"\n## {title}\n\n| id | looks at | why it matters | how to mend it |\n|---|---|---|---|\n"
+    rows = (f"| `{e.id}` | {_cell(e.what)} | {_cell(e.matters)} | {_cell(e.mend)} |\n" for e in entries)
+    return head + "".join(rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def doctor_schema() -> str:
+    """``docs/user/doctor.schema.json``."""
+    text = {"type": "string"}
+    count = {"type": "integer"}
+    severity = {"enum": [str(state) for state in WORST_FIRST]}
+    finding = _object(part=text, severity=severity, seen=text, matters=text, mend=text, id=text)
+    counts = _object(**{str(state): count for state in WORST_FIRST})
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What dranet doctor -o json prints",
+        "description": "Fields are added, never taken away, as long as the format stays.",
+        **_object(
+            format={"enum": [FORMAT]},
+            version=text,
+            driver=text,
+            node=text,
+            worst=severity,
+            counts=counts,
+            ignored={"type": "array", "items": text},
+            findings={"type": "array", "items": finding},
+        ),
+    }
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}

@@ -1,0 +1,132 @@
+"""The ids of findings that are not judged from facts of the node: the running driver, API server, folders.
+
+Their words of why and how are made where they are found; these here are for the reader of the docs.
+"""
+
+from __future__ import annotations
+
+from dranet.driver.doctor import security
+from dranet.driver.doctor.checks import Entry
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        "driver-silent",
+        "driver",
+        "whether a driver of this version answers on its port (--bind-address)",
+        "What the kubelet and the runtime can do is seen by a running driver alone.",
+        "Start it and look again; run the doctor of the driver's own image.",
+    ),
+    Entry(
+        "part-not-ready",
+        "driver",
+        "each part of /readyz: driver, runtime, kubelet, slices",
+        "Until it is ready no pod with a claim starts here, or the scheduler does not see the devices.",
+        "The finding names the part and its own words; the driver's log has the rest.",
+    ),
+    Entry(
+        "port-certificate",
+        "port",
+        "whether the certificate that the port shows is the one in its file (--metrics-tls-cert)",
+        "A certificate that was not renewed is refused by who scrapes the port when its time is over.",
+        "Mend the Secret: certificate and key must belong together.",
+    ),
+    Entry(
+        "api-server",
+        "api",
+        "whether the API server answers, in time, and knows the Node",
+        "Devices are not published and claims not prepared without it.",
+        "Is --kubeconfig right, or is this the driver's pod? Is --node-name the Node's name (downward API)?",
+    ),
+    Entry(
+        "api-field",
+        "api",
+        "whether the API server keeps the optional fields of slices (feature gates)",
+        "What a setting asks for does not reach the scheduler.",
+        "Turn the gate on that the finding names, in API server and scheduler, or do without the setting.",
+    ),
+    Entry(
+        "permission-missing",
+        "permissions",
+        "every right of the driver's role, as whoever you are here",
+        "Each right is for one thing, which the finding names.",
+        "Apply the role of this version (deploy/rbac.yaml), or ask as the driver's service account.",
+    ),
+    Entry(
+        "kubelet-registration",
+        "kubelet",
+        "whether the kubelet has registered the driver",
+        "No pod with a claim of ours starts on this node.",
+        "Is --kubelet-root the kubelet's --root-dir, mounted into the pod at the same path?",
+    ),
+    Entry(
+        "kubelet-dra-service",
+        "kubelet",
+        "which version of the DRA service the kubelet calls",
+        "With v1beta1 the shares of one device look alike to the kubelet.",
+        "Update the kubelet to 1.35 or later, or leave --shared-devices empty.",
+    ),
+    Entry(
+        "kubelet-health",
+        "kubelet",
+        "whether the kubelet watches the health of devices",
+        "Pods do not show the health of their devices; taints and metrics do not depend on it.",
+        "The kubelet's feature gate ResourceHealthStatus.",
+    ),
+    Entry(
+        "runtime-nri",
+        "runtime",
+        "whether the runtime has connected over NRI, and who it is",
+        "No NIC can be attached, so no claim with a NIC is prepared.",
+        "Enable NRI in the runtime; is --nri-socket its socket, mounted into the pod?",
+    ),
+    Entry(
+        "runtime-patience",
+        "runtime",
+        "how long the running runtime waits for a hook",
+        "A slow attach is cut short and tried again with the next container.",
+        "Raise plugin_request_timeout of the runtime above hook_budget_seconds.",
+    ),
+    Entry(
+        "runtime-cdi",
+        "runtime",
+        "whether a container has come with a CDI device of ours",
+        "Until one has, it is not proven that CDI is on.",
+        "Nothing to do before the first pod with a claim.",
+    ),
+    Entry(
+        "gpu-offer",
+        "gpus",
+        "whether this driver offers the node's GPUs, or to whom they are left",
+        "Claims that ask the wrong driver for a GPU wait.",
+        "See docs/user/gpus.md; --publish-gpus decides.",
+    ),
+    Entry(
+        "place",
+        "places",
+        "the folders and the socket that the driver shares with kubelet and runtime",
+        "What is missing, read-only or full there stops the driver; the finding says how.",
+        "Mount the node's folder at the same path, or make room.",
+    ),
+    Entry(
+        "store-damaged",
+        "places",
+        "what is left of a store that the disk has damaged",
+        "A NIC whose record was lost comes back from its pod as the pod had it.",
+        "Look at the disk and at dranet claims, then remove the file.",
+    ),
+    Entry(
+        "settings",
+        "settings",
+        "under which name, and on which node",
+        "With another name or node than the driver's all else is about somebody else.",
+        "Give the driver's own settings (--config, flags; DRANET_* is there by kubectl exec).",
+    ),
+    Entry(
+        "doctor-blind",
+        "view",
+        "a part of the node that could not be read at all",
+        "Nothing is said of it, neither good nor bad.",
+        "The finding names what failed; run it as root on the node.",
+    ),
+    *security.ENTRIES,
+)

@@ -1,0 +1,185 @@
+"""What a check is: an id, what it looks at, why that matters and how to mend it, and who judges.
+
+Pure. A judge gets :class:`Surroundings` and yields what it :class:`Told`; the words that are the same for
+each node stand at the check, so that ``docs/user/doctor.md`` says what the command says. Ids never change:
+automation names them (``--ignore``, ``--fail-on``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field
+from functools import cached_property
+
+from dranet.cluster.node_slices import NodeDevice
+from dranet.dataclass import dataclass
+from dranet.driver.doctor.findings import Finding, Severity
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
+from dranet.model.host_facts import HostFacts, PciFacts
+from dranet.settings import Settings
+
+FAST_MBPS = 100_000
+"""From here on a CPU that dozes, or a clock that is low, shows in what a link carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlugin:
+    """An extended resource of the node and the ids of what its device plugin gives out."""
+
+    resource: str
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What the API server tells of this node; empty where it cannot be asked."""
+
+    server_version: str = ""
+    kubelet_version: str = ""
+    runtime_version: str = ""
+    """As the kubelet sees it: ``containerd://2.1.4``."""
+    resources: tuple[str, ...] = ()
+    others: tuple[NodeDevice, ...] = ()
+    """Devices of other DRA drivers on this node."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Everything that a judge may know."""
+
+    settings: Settings = field(default_factory=Settings)
+    node: NodeFacts = field(default_factory=NodeFacts)
+    host: HostFacts = field(default_factory=HostFacts)
+    offered: tuple[Device, ...] = ()
+    """What this driver would offer."""
+    cluster: ClusterFacts = field(default_factory=ClusterFacts)
+    plugins: tuple[DevicePlugin, ...] = ()
+    shown: frozenset[str] = frozenset()
+    """Ids of what the running driver has seen for itself, which counts for more than what a file says."""
+
+    @cached_property
+    def rdma(self) -> tuple[RdmaDevice, ...]:
+        """Adapters; a software device (rxe, siw) has no PCI function."""
+        return tuple(device for device in self.node.rdma_devices if device.pci_address)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.node.gpus
+
+    @cached_property
+    def pci(self) -> dict[str, PciFacts]:
+        return {function.address: function for function in self.host.pci}
+
+    @cached_property
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """By PCI address: the bridges above a function, and itself."""
+        return {function.address: function.path for function in self.node.pci_functions}
+
+    @cached_property
+    def models(self) -> dict[str, str]:
+        """By PCI address: ``15b3:1021``."""
+        return {f.address: f"{f.vendor_id:04x}:{f.device_id:04x}" for f in self.node.pci_functions}
+
+    @cached_property
+    def physical_links(self) -> tuple[Link, ...]:
+        """Links of PCI functions, without virtual functions."""
+        virtual = {f.address for f in self.node.pci_functions if f.physical_function}
+        return tuple(
+            link
+            for link in self.node.links
+            if link.pci_address and not link.kind and link.pci_address not in virtual
+        )
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether tuning is worth a word: GPUs, RDMA, or links of 100 Gbit/s."""
+        speeds = (link.speed_mbps or 0 for link in self.physical_links)
+        return bool(self.rdma or self.gpus) or max(speeds, default=0) >= FAST_MBPS
+
+    @cached_property
+    def offered_links(self) -> frozenset[str]:
+        return frozenset(d.ifname for d in self.offered if d.ifname and d.kind is DeviceKind.NIC)
+
+    @cached_property
+    def offered_addresses(self) -> frozenset[str]:
+        """PCI addresses of what is offered, GPUs left out: whose they are is asked elsewhere."""
+        nics = (device for device in self.offered if device.kind is not DeviceKind.GPU)
+        return frozenset(device.pci_address for device in nics if device.pci_address)
+
+    def process(self, name: str) -> bool | None:
+        """Whether a program runs on the node; ``None``: cannot be seen."""
+        if self.host.processes is None:
+            return None
+        return any(process.name == name for process in self.host.processes)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a judge says of this node; empty words are those of the check."""
+
+    severity: Severity
+    seen: str
+    matters: str = ""
+    mend: str = ""
+
+
+def fine(seen: str) -> Told:
+    return Told(Severity.OK, seen)
+
+
+def note(seen: str, *, matters: str = "", mend: str = "") -> Told:
+    return Told(Severity.NOTE, seen, matters, mend)
+
+
+def warning(seen: str, *, matters: str = "", mend: str = "") -> Told:
+    return Told(Severity.WARNING, seen, matters, mend)
+
+
+def problem(seen: str, *, matters: str = "", mend: str = "") -> Told:
+    return Told(Severity.PROBLEM, seen, matters, mend)
+
+
+Judge = Callable[[Surroundings], Iterator[Told]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What ``docs/user/doctor.md`` says of an id."""
+
+    id: str
+    part: str
+    what: str
+    """What it looks at, as a noun phrase."""
+    matters: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An entry with its judge."""
+
+    entry: Entry
+    judge: Judge
+
+    def run(self, surroundings: Surroundings) -> Iterator[Finding]:
+        """Its findings; why and how are told where there is something to do."""
+        entry = self.entry
+        for told in self.judge(surroundings):
+            is_fine = told.severity is Severity.OK
+            matters = "" if is_fine else told.matters or entry.matters
+            mend = "" if is_fine else told.mend or entry.mend
+            yield Finding(entry.part, told.severity, told.seen, matters, mend, entry.id)
+
+
+def check(id_: str, part: str, what: str, *, matters: str, mend: str) -> Callable[[Judge], Check]:
+    """Declare a check; what it decorates becomes its judge."""
+    return lambda judge: Check(Entry(id_, part, what, matters, mend), judge)
+
+
+def join(items: Iterable[str], most: int = 4) -> str:
+    """``eth0, eth1, eth2 and 5 more``."""
+    names = list(items)
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"

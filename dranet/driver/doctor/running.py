@@ -1,0 +1,187 @@
+"""Asks a running driver at its port: what its parts say, and what it has seen of kubelet and runtime."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from dranet.driver.doctor.findings import Finding, Severity, ok, parse_finding
+from dranet.settings import Settings
+
+DRIVER = "driver"
+SILENT, NOT_READY = "driver-silent", "part-not-ready"
+
+PROBE_SECONDS = 5.0
+"""For the whole answer, which a driver has in memory."""
+MAX_ANSWER_BYTES = 64 << 20
+"""/metrics of a node with 10,000 links has some megabytes."""
+FEATURES_PATH = "/readyz?verbose=json"
+
+_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+_MEANS = {
+    "driver": "the driver is leaving this node",
+    "runtime": "no NIC can be attached, so no claim with a NIC is prepared",
+    "kubelet": "no pod with a claim of ours starts on this node",
+    "slices": "the scheduler does not see the node's devices as they are",
+}
+
+
+class NobodyThere(Exception):
+    """Nobody listens at the port."""
+
+
+def ask_running_driver(settings: Settings) -> list[Finding] | None:
+    """What it says; ``None`` where nobody is."""
+    try:
+        status, page = fetch_page(settings, FEATURES_PATH)
+    except NobodyThere:
+        return None
+    except (OSError, ValueError, http.client.HTTPException):
+        return [_no_driver(settings.bind_address)]
+    if status in (401, 403):
+        return [_not_let_in(settings.bind_address, status)]
+    try:
+        return parse_running(page)
+    except (ValueError, RecursionError):
+        return [_no_driver(settings.bind_address)]
+
+
+def fetch_page(settings: Settings, path: str) -> tuple[int, bytes]:
+    """Status and body of one page of the port.
+
+    Raises:
+        NobodyThere: nobody listens.
+        OSError: no answer in time.
+        ValueError: the port shows a certificate that is not the one of the settings.
+        HTTPException: an answer that is no HTTP.
+    """
+    host, _, port = settings.bind_address.rpartition(":")
+    connection = http.client.HTTPConnection(_reachable(host.strip("[]")), int(port), timeout=PROBE_SECONDS)
+    with closing(connection):
+        try:
+            connection.connect()
+        except OSError as error:
+            raise NobodyThere from error
+        with _ended_after(connection, PROBE_SECONDS):
+            headers = {}
+            if settings.metrics_tls_cert is not None:
+                connection.sock = _speak_tls(connection.sock, settings.metrics_tls_cert)
+                headers = _say_who_we_are()
+            connection.request("GET", path, headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read(MAX_ANSWER_BYTES)
+
+
+def _reachable(host: str) -> str:
+    """Who listens on all addresses is asked on the node's own."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+
+
+def _speak_tls(sock: socket.socket, certificate: Path) -> ssl.SSLSocket:
+    """Pinned: whoever shows the certificate of our own settings is the driver, under whatever name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    spoken = context.wrap_socket(sock)
+    if spoken.getpeercert(binary_form=True) != _read_certificate(certificate):
+        spoken.close()
+        raise ValueError("another certificate than that of metrics_tls_cert")
+    return spoken
+
+
+def _read_certificate(file: Path) -> bytes:
+    """The first one: that of the port itself, those of its authorities follow."""
+    _, begin, rest = file.read_text("ascii").partition("-----BEGIN CERTIFICATE-----")
+    body, end, _ = rest.partition("-----END CERTIFICATE-----")
+    return ssl.PEM_cert_to_DER_cert(begin + body + end)
+
+
+def _say_who_we_are() -> dict[str, str]:
+    """The token of the pod that we are in; sent to nobody but the driver (:func:`_speak_tls`)."""
+    try:
+        return {"Authorization": f"Bearer {_TOKEN.read_text('ascii').strip()}"}
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+@contextmanager
+def _ended_after(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+    """A socket's own timeout begins anew with every byte."""
+
+    def end() -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def parse_running(page: bytes) -> list[Finding]:
+    """What ``/readyz?verbose=json`` says; a part that is not ready is told once.
+
+    Raises:
+        ValueError: it is not such a page.
+    """
+    document = json.loads(page)
+    try:
+        features = [parse_finding(data) for data in document["features"]]
+        parts = [
+            (str(part["name"]), part["ready"] is True, str(part["detail"])) for part in document["parts"]
+        ]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError("not the page of a driver") from error
+    told = {finding.part for finding in features if finding.severity is Severity.PROBLEM}
+    shown = [_judge_part(name, ready, detail) for name, ready, detail in parts if ready or name not in told]
+    return [*shown, *features]
+
+
+def _judge_part(name: str, ready: bool, detail: str) -> Finding:
+    if ready:
+        return ok(name, f"ready{f': {detail}' if detail else ''}", NOT_READY)
+    seen = detail or "not ready"
+    return Finding(name, Severity.PROBLEM, seen, _MEANS.get(name, ""), "see the driver's log", NOT_READY)
+
+
+def nobody_answers(bind_address: str) -> Finding:
+    return Finding(
+        DRIVER,
+        Severity.WARNING,
+        f"no driver answers on {bind_address}",
+        "what the kubelet and the runtime can do is seen by a running driver alone",
+        "start it and look again; --bind-address says where it answers",
+        SILENT,
+    )
+
+
+def _no_driver(bind_address: str) -> Finding:
+    return Finding(
+        DRIVER,
+        Severity.WARNING,
+        f"what answers on {bind_address} is no driver of this version",
+        "what it knows of the kubelet and the runtime cannot be shown",
+        "run the doctor of the driver's own image, or correct --bind-address",
+        SILENT,
+    )
+
+
+def _not_let_in(bind_address: str, status: int) -> Finding:
+    return Finding(
+        DRIVER,
+        Severity.WARNING,
+        f"the driver on {bind_address} does not let us read its page (HTTP {status})",
+        "what it knows of the kubelet and the runtime cannot be shown",
+        "let the driver's service account get the nonresource URL /readyz, or look at the page of the node",
+        SILENT,
+    )

@@ -1,0 +1,171 @@
+"""The container runtime's configuration and limits: NRI, CDI, locked memory.
+
+Files say what was written, not what is at work. What the running driver has seen (``features.py``) counts for
+more: of that nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dranet.driver.doctor.checks import Surroundings, Told, check, fine, join, note, problem, warning
+from dranet.driver.doctor.features import (
+    DEFAULT_REQUEST_TIMEOUT_SECONDS,
+    PATIENCE,
+    RUNTIME_CDI,
+    RUNTIME_NRI,
+)
+
+RUNTIME = "runtime"
+
+_CONTAINERD_NRI = '[plugins."io.containerd.nri.v1.nri"]'
+_CONTAINERD_CRI = '[plugins."io.containerd.cri.v1.runtime"] (containerd 1.7: "io.containerd.grpc.v1.cri")'
+_DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
+_MEMLOCK_BYTES = 1 << 30
+"""Less is too little for a buffer of NCCL; the kernel's own default is 8 MiB."""
+_UNSHARED = 1 / 0.85
+"""A hook uses at most 85 % of what the runtime waits (``driver/hooks.py``)."""
+
+
+@check(
+    "nri-off",
+    RUNTIME,
+    "whether the runtime's configuration has NRI on",
+    matters="The runtime never calls the driver: no NIC can be attached, and no claim with a NIC is "
+    "prepared.",
+    mend=f"containerd: `disable = false` below {_CONTAINERD_NRI}, and nothing of it in disabled_plugins. "
+    f"CRI-O: `enable_nri = true` below [crio.nri]. Then restart the runtime.",
+)
+def nri(seen: Surroundings) -> Iterator[Told]:
+    config = seen.host.runtime
+    if config is None or config.nri is None or RUNTIME_NRI in seen.shown:
+        return
+    yield fine(f"NRI is on in {config.path}") if config.nri else problem(f"NRI is off in {config.path}")
+
+
+@check(
+    "nri-socket-elsewhere",
+    RUNTIME,
+    "where the runtime's configuration puts the NRI socket",
+    matters="The driver waits at a socket where nobody will be.",
+    mend="`--nri-socket` as in the configuration, and the same folder mounted into the pod.",
+)
+def nri_socket(seen: Surroundings) -> Iterator[Told]:
+    config, ours = seen.host.runtime, seen.settings.nri_socket
+    if RUNTIME_NRI in seen.shown:
+        return
+    if config is not None and config.nri_socket and _resolve(config.nri_socket) != _resolve(str(ours)):
+        yield warning(f"{config.nri_socket} in {config.path}, {ours} in the driver's settings")
+
+
+def _resolve(path: str) -> Path:
+    """``/run`` and ``/var/run`` are the same on every node."""
+    return Path(path.replace("/var/run/", "/run/", 1)) if path.startswith("/var/run/") else Path(path)
+
+
+@check(
+    "nri-timeout-short",
+    RUNTIME,
+    "how long the runtime waits for a hook, against the driver's hook_budget_seconds",
+    matters="Who has not answered in time is disconnected, and the pod starts without its NIC; the "
+    "driver stops at 85 % of it, so a slow attach is cut short and tried again.",
+    mend="Raise `plugin_request_timeout` (CRI-O: `nri_plugin_request_timeout`), or lower "
+    "`--hook-budget-seconds`.",
+)
+def nri_timeout(seen: Surroundings) -> Iterator[Told]:
+    config, budget = seen.host.runtime, seen.settings.hook_budget_seconds
+    if config is None or PATIENCE in seen.shown:
+        return
+    waits = config.nri_timeout_seconds or DEFAULT_REQUEST_TIMEOUT_SECONDS
+    if waits < budget * _UNSHARED:
+        yield warning(f"{waits:g} s in {config.path}, hook_budget_seconds is {budget:g} s")
+    else:
+        yield fine(f"waits {waits:g} s for a hook ({config.path})")
+
+
+@check(
+    "cdi-off",
+    RUNTIME,
+    "whether the runtime's configuration has CDI on",
+    matters="Containers get none of what a claim gives them; the ready file is missing, so they do not "
+    "start.",
+    mend=f"containerd: `enable_cdi = true` below {_CONTAINERD_CRI}; then restart it. CRI-O has it always.",
+)
+def cdi(seen: Surroundings) -> Iterator[Told]:
+    config = seen.host.runtime
+    if config is not None and config.cdi is not None and RUNTIME_CDI not in seen.shown:
+        yield fine(f"CDI is on in {config.path}") if config.cdi else problem(f"CDI is off in {config.path}")
+
+
+@check(
+    "cdi-folder-unread",
+    RUNTIME,
+    "whether the runtime reads CDI specs from the driver's folder (--cdi-dir)",
+    matters="The runtime does not find the devices that the driver promises: the container is not created "
+    "(unresolvable CDI devices).",
+    mend="Add the folder to `cdi_spec_dirs` of the runtime, or set `--cdi-dir` to one that is there.",
+)
+def cdi_dirs(seen: Surroundings) -> Iterator[Told]:
+    config = seen.host.runtime
+    if config is None or RUNTIME_CDI in seen.shown:
+        return
+    dirs = config.cdi_dirs if config.cdi_dirs is not None else _DEFAULT_CDI_DIRS
+    if _resolve(str(seen.settings.cdi_dir)) in {_resolve(path) for path in dirs}:
+        yield fine(f"reads {seen.settings.cdi_dir}")
+    else:
+        yield problem(f"reads {join(dirs)}, the driver writes to {seen.settings.cdi_dir}")
+
+
+@check(
+    "memlock-low",
+    RUNTIME,
+    "how much memory containers may lock (RLIMIT_MEMLOCK of the runtime, which they inherit)",
+    matters="RDMA pins its buffers: above the limit ibv_reg_mr fails with ENOMEM (NCCL: `Call to "
+    "ibv_reg_mr failed`). Claims with `rdma.memlock` are not bound by it.",
+    mend="`rdma.memlock: unlimited` in the DeviceClass (the chart's dranet-rdma has it), or for all "
+    "pods a drop-in of the runtime's unit: `[Service]` `LimitMEMLOCK=infinity`, then `systemctl "
+    "daemon-reload` and a restart of it.",
+)
+def memlock(seen: Surroundings) -> Iterator[Told]:
+    if not seen.rdma:
+        return
+    for process in seen.host.processes or ():
+        if not process.memlock:
+            continue
+        is_enough = process.memlock == "unlimited" or int(process.memlock) >= _MEMLOCK_BYTES
+        text = f"containers may lock {_describe_bytes(process.memlock)} ({process.name})"
+        yield fine(text) if is_enough else note(text)
+
+
+def _describe_bytes(text: str) -> str:
+    return "any memory" if text == "unlimited" else f"{int(text) >> 10} KiB of memory"
+
+
+@check(
+    "runtime-old",
+    RUNTIME,
+    "the version of the runtime, as the kubelet sees it",
+    matters="Before containerd 1.7 and CRI-O 1.26 there is no NRI that the driver can use.",
+    mend="Update the runtime; containerd 2 has NRI and CDI on from the start.",
+)
+def version(seen: Surroundings) -> Iterator[Told]:
+    name, _, number = seen.cluster.runtime_version.partition("://")
+    least = {"containerd": (1, 7), "cri-o": (1, 26)}.get(name)
+    if least is None or not number:
+        return
+    found = tuple(int(part) for part in number.lstrip("v").split(".")[:2] if part.isdecimal())
+    if len(found) == 2 and found < least:
+        yield problem(f"{name} {number}")
+    elif RUNTIME_NRI in seen.shown:
+        yield fine(f"{name} {number}")
+    elif name == "containerd" and found < (2, 0):
+        yield note(
+            f"{name} {number}",
+            matters="containerd 1.7 has NRI and CDI off until its configuration says otherwise.",
+        )
+    else:
+        yield fine(f"{name} {number}")
+
+
+CHECKS = (version, nri, nri_socket, nri_timeout, cdi, cdi_dirs, memlock)

@@ -1,0 +1,87 @@
+"""Who else has a word about the node's links: NetworkManager, systemd-networkd, CNI configurations.
+
+NetworkManager says in ``/run/NetworkManager/devices/<ifindex>`` whether it manages a link (there is no file
+for one that it leaves alone from the start), systemd-networkd in ``/run/systemd/netif/links/<ifindex>``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from dranet.kernel.sysfs import PseudoFiles
+from dranet.model.facts import Link
+from dranet.model.host_facts import Manager
+
+_NM = "run/NetworkManager/devices"
+_NETWORKD = "run/systemd/netif/links"
+_CNI = "etc/cni/net.d"
+_CNI_SUFFIXES = (".conf", ".conflist", ".json")
+_CNI_BYTES = 1 << 20
+
+_CNI_KEYS: Mapping[str, tuple[str, ...]] = {
+    "host-device": ("device", "pciBusID"),
+    "sriov": ("deviceID", "master"),
+    "ib-sriov": ("deviceID",),
+    "macvlan": ("master",),
+    "ipvlan": ("master",),
+    "vlan": ("master",),
+}
+"""Plugins that take a link of the node, or put one on top of it -> where they name it."""
+
+_MANAGED = re.compile(r"^managed=(true|1|yes)\s*$", re.MULTILINE)
+_CONNECTION = re.compile(r"^connection-uuid=", re.MULTILINE)
+_STATE = re.compile(r"^ADMIN_STATE=(\w+)\s*$", re.MULTILINE)
+_NETWORK_FILE = re.compile(r"^NETWORK_FILE=(\S+)\s*$", re.MULTILINE)
+
+
+def read_managers(root: PseudoFiles, links: Collection[Link]) -> tuple[Manager, ...]:
+    """``root`` is the node's own file system."""
+    return (*_read_network_manager(root, links), *_read_networkd(root, links), *_read_cni(root))
+
+
+def _read_network_manager(root: PseudoFiles, links: Collection[Link]) -> Iterator[Manager]:
+    for link in links:
+        text = root.whole_text(f"{_NM}/{link.ifindex}")
+        if _MANAGED.search(text):
+            detail = "with a connection of its own" if _CONNECTION.search(text) else "without a connection"
+            yield Manager("NetworkManager", link.ifname, detail)
+
+
+def _read_networkd(root: PseudoFiles, links: Collection[Link]) -> Iterator[Manager]:
+    for link in links:
+        text = root.whole_text(f"{_NETWORKD}/{link.ifindex}")
+        state = _STATE.search(text)
+        if state and state[1] not in ("unmanaged", "pending", "initialized"):
+            file = _NETWORK_FILE.search(text)
+            yield Manager("systemd-networkd", link.ifname, f"by {file[1]}" if file else state[1])
+
+
+def _read_cni(root: PseudoFiles) -> Iterator[Manager]:
+    for name in root.entries(_CNI):
+        if name.endswith(_CNI_SUFFIXES):
+            path = f"{_CNI}/{name}"
+            for plugin, link in parse_cni(root.content(path, _CNI_BYTES)):
+                yield Manager(f"/{path}", link, plugin)
+
+
+def parse_cni(text: bytes) -> list[tuple[str, str]]:
+    """Plugin and the link it names, of a CNI configuration or a list of them."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(document, dict):
+        return []
+    plugins = document.get("plugins")
+    candidates = plugins if isinstance(plugins, list) else [document]
+    return [found for plugin in candidates if isinstance(plugin, dict) for found in _iter_named(plugin)]
+
+
+def _iter_named(plugin: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    kind = plugin.get("type")
+    for key in _CNI_KEYS.get(kind, ()) if isinstance(kind, str) else ():
+        value = plugin.get(key)
+        if isinstance(value, str) and value:
+            yield str(kind), value

@@ -1,0 +1,189 @@
+"""What ``dranet doctor`` reads of a node beside its devices: its tuning, who else manages what.
+
+Unjudged: filled by ``dranet.kernel.host_checks``, judged by ``dranet.driver.doctor``. As in
+``model.facts`` a fact that nobody gives is ``None`` or empty, never a guess. What could not be looked at from
+where we stand is in :attr:`HostFacts.unseen`, so that silence and absence are told apart.
+"""
+
+from __future__ import annotations
+
+from dranet.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Something that could not be looked at from here."""
+
+    what: str
+    """Reads after "not visible from here": ``the runtime's configuration``."""
+    why: str
+    """``no such file``, ``Permission denied``, ``another process namespace``."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """The running kernel."""
+
+    release: str = ""
+    config: tuple[tuple[str, str], ...] | None = None
+    """Of the options that we ask for those that are on, with ``y`` or ``m``; ``None``: not readable."""
+    command_line: str = ""
+    """Of its parameters those that concern us."""
+    modules: tuple[str, ...] = ()
+    """Those of the ones we ask for that are loaded or built in."""
+
+
+@dataclass(frozen=True, slots=True)
+class PciFacts:
+    """One function, or one bridge on the way to it, as its config space and sysfs tell."""
+
+    address: str
+    port: str = ""
+    """``endpoint``, ``root port``, ``upstream port``, ``downstream port``; empty: none, or not readable."""
+    is_readable: bool = False
+    """The whole config space could be read, which takes root."""
+    acs_control: int | None = None
+    """The ACS control register; ``None``: there is none, or it could not be read."""
+    max_read_request: int | None = None
+    """Bytes that one read may ask for."""
+    relaxed_ordering: bool | None = None
+    iommu: str = ""
+    """Kind of the IOMMU domain (``identity``, ``DMA``, ``DMA-FQ``); empty: no IOMMU translates for it."""
+    speed: str = ""
+    """``current_link_speed`` text, as ``32.0 GT/s PCIe``."""
+    width: int = 0
+    max_speed: str = ""
+    max_width: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IdleState:
+    """One state that a CPU may sleep in (``cpuidle``)."""
+
+    name: str
+    latency_us: int
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """Pages of one size that one NUMA node keeps."""
+
+    node: int
+    size_kib: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TuningFacts:
+    """What decides how fast the node answers."""
+
+    governors: tuple[str, ...] = ()
+    """Each once, of all CPUs; empty: the kernel does not scale the clock (a virtual machine, often)."""
+    governor_driver: str = ""
+    """``intel_pstate``, ``amd-pstate-epp``, ``acpi-cpufreq`` ..."""
+    energy_preferences: tuple[str, ...] = ()
+    """``energy_performance_preference``, each once."""
+    idle_states: tuple[IdleState, ...] = ()
+    thp: str = ""
+    """The word that is chosen in ``transparent_hugepage/enabled``: always, madvise or never."""
+    thp_defrag: str = ""
+    huge_pages: tuple[HugePages, ...] = ()
+    numa_balancing: int | None = None
+    swappiness: int | None = None
+    swaps: tuple[str, ...] = ()
+    clock_is_synchronised: bool | None = None
+    """As ``adjtimex(2)`` says; ``None``: it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A program of the node that we ask for by its name."""
+
+    pid: int
+    name: str
+    memlock: str = ""
+    """The soft limit of "Max locked memory" in ``/proc/<pid>/limits``: bytes or ``unlimited``."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStack:
+    """What the vendors' drivers of GPUs show."""
+
+    nvidia_driver: str = ""
+    """``575.57.08``; empty: not loaded."""
+    nvidia_is_open: bool = False
+    """The open kernel modules, which give memory of a GPU as dma-buf."""
+    nvswitches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFacts:
+    """How one Ethernet link with RDMA keeps from losing packets."""
+
+    ifname: str
+    pfc_priorities: int | None = None
+    """Bits of the priorities that PFC pauses (IEEE 802.1Qbb), by DCB netlink; ``None``: not told."""
+    ecn_np: tuple[int, ...] | None = None
+    """Priorities for which the adapter marks (notification point); ``None``: its driver has no such files."""
+    ecn_rp: tuple[int, ...] | None = None
+    """Priorities for which it slows down (reaction point)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """Somebody else who has a word about a link of the node."""
+
+    name: str
+    """``NetworkManager``, ``systemd-networkd``, or the file of a CNI configuration."""
+    link: str
+    """Interface name, or PCI address where that is what it names."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """The configuration of containerd or CRI-O, as far as it concerns us. ``None`` where it does not say."""
+
+    path: str
+    runtime: str
+    """``containerd`` or ``CRI-O``."""
+    nri: bool | None = None
+    nri_socket: str = ""
+    nri_timeout_seconds: float | None = None
+    cdi: bool | None = None
+    cdi_dirs: tuple[str, ...] | None = None
+    version: int = 0
+    """Of the form of containerd's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletConfig:
+    """How the kubelet was set up, from its file or from what it keeps on disk."""
+
+    path: str
+    topology_policy: str = ""
+    topology_scope: str = ""
+    cpu_policy: str = ""
+    memory_policy: str = ""
+    feature_gates: tuple[tuple[str, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """All of it."""
+
+    kernel: KernelFacts = KernelFacts()
+    pci: tuple[PciFacts, ...] = ()
+    tuning: TuningFacts = TuningFacts()
+    processes: tuple[Process, ...] | None = None
+    """Those whose names we know; ``None``: the node's processes are not visible."""
+    gpus: GpuStack = GpuStack()
+    flows: tuple[FlowFacts, ...] = ()
+    managers: tuple[Manager, ...] = ()
+    runtime: RuntimeConfig | None = None
+    kubelet: KubeletConfig | None = None
+    misc_devices: tuple[str, ...] = ()
+    """Of the character devices we ask for (``rdma_cm``), those that are there."""
+    unseen: tuple[Unseen, ...] = ()
+    warnings: tuple[str, ...] = ()
