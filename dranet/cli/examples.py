@@ -13,14 +13,16 @@ from pathlib import Path
 
 from dranet.cli.main import EXIT_FAILED, main
 
-PAGES = ("claim-new.md", "explain.md", "topology.md", "validate.md")
+PAGES = ("claim-new.md", "explain.md", "topology.md", "troubleshooting.md", "validate.md")
 PICTURES = {"topology-dgx-h100.svg": "topology --facts tests/data/dgx-h100/capture.json -o svg"}
 """File below ``docs/user`` -> the command that draws it."""
 _DGX, _AZURE = "--facts tests/data/dgx-h100/capture.json", "--facts tests/data/azure-nd-h100-v5/capture.json"
 MANIFESTS = {
     "dgx-h100/one-gpu-one-nic.yaml": f"claim new {_DGX}",
     "dgx-h100/two-gpus-two-nics.yaml": f"claim new --gpus 2 --nics 2 {_DGX}",
-    "dgx-h100/whole-node.yaml": f"claim new --gpus 8 --nics 8 {_DGX}",
+    "dgx-h100/eight-gpus-eight-nics.yaml": f"claim new --gpus 8 --nics 8 {_DGX}",
+    "dgx-h100/whole-node.yaml": f"claim new --per-node {_DGX}",
+    "dgx-h100/rails.yaml": f"claim new --gpus 8 --nics 8 --rails {_DGX}",
     "azure-nd-h100-v5/one-gpu-one-nic.yaml": f"claim new {_AZURE}",
 }
 """File below ``examples`` -> the command that writes it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +16,7 @@ from dranet.cluster.client import ApiClient
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.plugin import PrepareOutcome
 from dranet.model.claim import ClaimRef
-from dranet.testbed.node.hardware import Function, Hardware
+from dranet.testbed.node.hardware import Hardware, Placed
 
 JsonObject = dict[str, Any]
 
@@ -33,7 +33,7 @@ class VendorDriver:
             name,
             kubelet_root / "plugins" / name / "dra.sock",
             kubelet_root / "plugins_registry" / f"{name}-reg.sock",
-            _GiveNothing(),
+            GiveNothing(),
         )
 
     async def __aenter__(self) -> Self:
@@ -48,7 +48,7 @@ class VendorDriver:
             await self._plugin.stop()
 
 
-class _GiveNothing:
+class GiveNothing:
     """Every claim is prepared, with no devices for the runtime to inject."""
 
     async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, PrepareOutcome]:
@@ -59,14 +59,8 @@ class _GiveNothing:
 
 
 def _build_slice(driver: str, node_name: str, hardware: Hardware) -> JsonObject:
-    gpus = [
-        function
-        for socket in hardware.sockets
-        for root in socket.roots
-        for function in _functions(root.functions)
-        if function.gpu is not None
-    ]
-    devices = [_build_device(number, function) for number, function in enumerate(gpus)]
+    gpus = [placed for placed in hardware.placed() if placed.function.gpu]
+    devices = [_build_device(number, placed) for number, placed in enumerate(gpus)]
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -80,17 +74,13 @@ def _build_slice(driver: str, node_name: str, hardware: Hardware) -> JsonObject:
     }
 
 
-def _functions(functions: Sequence[Function]) -> Iterator[Function]:
-    for function in functions:
-        yield function
-        yield from _functions(function.below)
-
-
-def _build_device(number: int, function: Function) -> JsonObject:
-    assert function.gpu is not None
+def _build_device(number: int, placed: Placed) -> JsonObject:
+    """With the standard attributes that NVIDIA's and AMD's drivers publish."""
+    assert placed.function.gpu is not None
     attributes = {
-        "resource.kubernetes.io/pciBusID": {"string": function.address},
-        "uuid": {"string": function.gpu.uuid},
+        "resource.kubernetes.io/pciBusID": {"string": placed.address},
+        "resource.kubernetes.io/pcieRoot": {"string": placed.root},
+        "uuid": {"string": placed.function.gpu.uuid},
         "type": {"string": "gpu"},
     }
     return {"name": f"gpu-{number}", "attributes": attributes}

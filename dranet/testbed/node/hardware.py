@@ -50,6 +50,8 @@ class Part(_Model):
     rdma_rate: str = ""
     """As ``ports/1/rate`` prints it; of NICs with RDMA."""
     firmware: str = ""
+    total_vfs: Annotated[int, Field(ge=0, le=64)] = 0
+    """``sriov_totalvfs``; 0 for a part without SR-IOV."""
 
 
 class Nic(_Model):
@@ -61,6 +63,13 @@ class Nic(_Model):
     address: IPv4Interface
     rdma: str = ""
     """RDMA device name; empty for a NIC without RDMA."""
+
+
+class Hca(_Model):
+    """An InfiniBand adapter without IPoIB: an RDMA device, and no network interface."""
+
+    rdma: str
+    guid: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 
 
 class Gpu(_Model):
@@ -77,7 +86,10 @@ class Function(_Model):
     part: str
     below: tuple[Function, ...] = ()
     nic: Nic | None = None
+    hca: Hca | None = None
     gpu: Gpu | None = None
+    vf_of: PciAddress | None = None
+    """The physical function of a virtual one."""
 
 
 class Root(_Model):
@@ -160,6 +172,12 @@ class Hardware(_Model):
             if (nic := placed.function.nic)
         )
 
+    def virtual_functions(self) -> dict[str, tuple[str, ...]]:
+        """Addresses of the virtual functions of each physical one, in the order of their indexes."""
+        pairs = [(placed.function.vf_of, placed.address) for placed in self.placed()]
+        parents = dict.fromkeys(parent for parent, _ in pairs if parent)
+        return {parent: tuple(vf for of, vf in pairs if of == parent) for parent in parents}
+
     def _below(
         self, function: Function, socket: Socket, root: str, above: tuple[str, ...]
     ) -> Iterator[Placed]:
@@ -170,7 +188,13 @@ class Hardware(_Model):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        faults = [*self._unknown_names(), *self._duplicates(), *self._misplaced(), *self._off_network()]
+        faults = [
+            *self._unknown_names(),
+            *self._duplicates(),
+            *self._misplaced(),
+            *self._off_network(),
+            *self._strange_parents(),
+        ]
         if faults:
             raise ValueError("; ".join(faults))
         return self
@@ -208,6 +232,14 @@ class Hardware(_Model):
             if function.nic and network and function.nic.address.network != network.gateway.network:
                 yield f"{where}.nic.address: {function.nic.address} is not in {network.gateway.network}"
 
+    def _strange_parents(self) -> Iterator[str]:
+        parents = {f.address: self.parts[f.part] for _, f in self._functions() if f.part in self.parts}
+        for where, function in self._functions():
+            if function.vf_of and not (parent := parents.get(function.vf_of)):
+                yield f"{where}.vf_of: no function {function.vf_of}"
+            elif function.vf_of and parent and not parent.total_vfs:
+                yield f"{where}.vf_of: {function.vf_of} has no total_vfs"
+
 
 def load_hardware(name_or_path: str) -> Hardware:
     """Read a shipped file by name (``dgx-h100``) or any file by path.
@@ -238,6 +270,8 @@ def _unique_values(function: Function) -> Iterator[tuple[str, object]]:
         yield "nic.address", nic.address.ip
         if nic.rdma:
             yield "nic.rdma", nic.rdma
+    if function.hca:
+        yield "nic.rdma", function.hca.rdma
     if function.gpu:
         yield "gpu.minor", function.gpu.minor
         yield "gpu.uuid", function.gpu.uuid

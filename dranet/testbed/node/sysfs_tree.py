@@ -16,11 +16,11 @@ import shutil
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv6Address
 from pathlib import Path
 
-from dranet.testbed.node.hardware import Gpu, Hardware, Nic, Part, Placed, PlacedNic
+from dranet.testbed.node.hardware import Gpu, Hardware, Placed, PlacedNic
 from dranet.testbed.node.interrupts import write_interrupts
+from dranet.testbed.node.rdma_tree import RdmaDevice, find_rdma_devices
 
 _NVIDIA_MAJOR = 195
 _UVERBS_MAJOR, _UVERBS_FIRST_MINOR = 231, 192
@@ -66,8 +66,9 @@ class SysfsTree:
         """Write everything but the interfaces, which come with :meth:`show_links`."""
         for number, placed in enumerate(self._hardware.placed()):
             self._write_function(placed, irq=64 + number)
-        for number, nic in enumerate(n for n in self._hardware.nics() if n.nic.rdma):
-            self._write_rdma(nic, number)
+        self._write_virtual_functions()
+        for number, device in enumerate(find_rdma_devices(self._hardware)):
+            self._write_rdma(device, number)
         self._write_numa_nodes()
         self._write_rdma_cm()
         self._write_procfs()
@@ -114,6 +115,18 @@ class SysfsTree:
         if gpu := placed.function.gpu:
             self._write_drm(home, gpu)
 
+    def _write_virtual_functions(self) -> None:
+        homes = {placed.address: self._home(placed) for placed in self._hardware.placed()}
+        vfs = self._hardware.virtual_functions()
+        for placed in self._hardware.placed():
+            if placed.part.total_vfs:
+                home, made = homes[placed.address], vfs.get(placed.address, ())
+                _write(home / "sriov_totalvfs", str(placed.part.total_vfs))
+                _write(home / "sriov_numvfs", str(len(made)))
+                for index, address in enumerate(made):
+                    _link(home / f"virtfn{index}", homes[address])
+                    _link(homes[address] / "physfn", home)
+
     def _write_drm(self, home: Path, gpu: Gpu) -> None:
         # card0 is the BMC's on a real node
         for name, minor in (
@@ -135,15 +148,15 @@ class SysfsTree:
 
     # RDMA
 
-    def _write_rdma(self, nic: PlacedNic, number: int) -> None:
-        device = self._home(nic.placed)
-        home = device / "infiniband" / nic.nic.rdma
-        for name, text in _rdma_attributes(nic.nic, nic.placed.part).items():
+    def _write_rdma(self, rdma: RdmaDevice, number: int) -> None:
+        device = self._home(rdma.placed)
+        home = device / "infiniband" / rdma.name
+        for name, text in rdma.attributes.items():
             _write(home / name, text)
         (home / "ports/1/gid_attrs/ndevs").mkdir()
         self._enter_class("infiniband", home, device)
         verbs = device / "infiniband_verbs" / f"uverbs{number}"
-        _write(verbs / "ibdev", nic.nic.rdma)
+        _write(verbs / "ibdev", rdma.name)
         _write(verbs / "dev", f"{_UVERBS_MAJOR}:{_UVERBS_FIRST_MINOR + number}")
         _write(verbs / "abi_version", "1")
         self._enter_class("infiniband_verbs", verbs, device)
@@ -234,39 +247,6 @@ def _pci_attributes(placed: Placed, irq: int) -> dict[str, str]:
             f"PCI_SLOT_NAME={placed.address}"
         ),
     }
-
-
-def _rdma_attributes(nic: Nic, part: Part) -> dict[str, str]:
-    guid = _interface_identifier(nic.mac)
-    words = ":".join(guid[i : i + 4] for i in range(0, 16, 4))
-    link_local = IPv6Address(int("fe80000000000000" + guid, 16)).exploded
-    return {
-        "node_type": "1: CA",
-        "node_guid": words,
-        "sys_image_guid": words,
-        "node_desc": f"testbed {nic.rdma}",
-        "fw_ver": part.firmware,
-        "hca_type": "MT4129",
-        "ports/1/state": "4: ACTIVE",
-        "ports/1/phys_state": "5: LinkUp",
-        "ports/1/link_layer": "Ethernet",
-        "ports/1/rate": part.rdma_rate,
-        "ports/1/lid": "0x0",
-        "ports/1/gids/0": link_local,
-        "ports/1/gids/1": link_local,
-        "ports/1/gid_attrs/types/0": "IB/RoCE v1",
-        "ports/1/gid_attrs/types/1": "RoCE v2",
-        "ports/1/counters/port_rcv_data": "0",
-        "ports/1/counters/port_xmit_data": "0",
-        "ports/1/hw_counters/out_of_sequence": "0",
-    }
-
-
-def _interface_identifier(mac: str) -> str:
-    """Modified EUI-64 (RFC 4291, appendix A), 16 hex digits."""
-    octets = bytearray.fromhex(mac.replace(":", ""))
-    octets[0] ^= 2
-    return (octets[:3] + b"\xff\xfe" + octets[3:]).hex()
 
 
 def _nvidia_information(placed: Placed, gpu: Gpu) -> str:
