@@ -51,6 +51,7 @@ class TestbedKubelet:
     ) -> None:
         options = options or KubeletOptions()
         self._api = KubeletApi(client, node_name)
+        self._pod_selector = options.pod_selector
         self._gate = SandboxGate()
         self._plugins = PluginManager(
             root, options, wipe_slices=self._api.wipe_slices, on_change=self._note_plugins
@@ -135,9 +136,10 @@ class TestbedKubelet:
         """Drivers with a connected plugin."""
         return tuple(plugin.info.driver for plugin in self._plugins.plugins if plugin.connected)
 
-    def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None:
-        """From now on pods get devices by number; only the kubelet knows which."""
-        self._counted.offer(resource, ids)
+    def add_device_plugin(self, resource: str, ids: Sequence[str], variable: str = "") -> None:
+        """From now on pods get devices by number; the kubelet knows which, and whom the plugin tells in a
+        ``variable``."""
+        self._counted.offer(resource, ids, variable)
 
     def _read_resources(self) -> list[pb.PodResources]:
         return [worker.resources for worker in self._workers.values() if worker.stage is not PodStage.GONE]
@@ -190,7 +192,9 @@ class TestbedKubelet:
 
     async def _follow_pods(self) -> None:
         selector = f"spec.nodeName={self._api.node_name}"
-        stream = list_and_watch(self._api.client, paths.pods(), field_selector=selector)
+        stream = list_and_watch(
+            self._api.client, paths.pods(), field_selector=selector, label_selector=self._pod_selector
+        )
         async with contextlib.aclosing(stream) as changes:
             async for change in changes:
                 if isinstance(change, Snapshot):

@@ -109,6 +109,8 @@ class KubeletOptions:
     asks_unadvertised_health: bool = False
     """As Kubernetes 1.34 to 1.36: watch although the plugin advertises no health, and ask again even after
     UNIMPLEMENTED."""
+    pod_selector: str = ""
+    """Labels of the pods that it runs; the others of its node are somebody else's to play."""
     dial_seconds: float = 10.0
     get_info_seconds: float = 1.0
     notify_seconds: float = 5.0

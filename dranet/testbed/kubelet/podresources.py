@@ -1,7 +1,8 @@
 """What the kubelet gives by number (device plugins), and its pod resources socket: who has what.
 
 Source of the behaviour: ``pkg/kubelet/cm/devicemanager`` and ``pkg/kubelet/apis/podresources`` of Kubernetes.
-Of a device plugin its ids alone are played: what it would put into containers is what a pod here says itself.
+Of a device plugin its ids are played, and a variable that names them to a container, if it has one; what else
+it would put into containers is what a pod here says itself.
 """
 
 from __future__ import annotations
@@ -31,11 +32,19 @@ class CountedDevices:
 
     def __init__(self) -> None:
         self._offered: dict[str, tuple[str, ...]] = {}
+        self._variables: dict[str, str] = {}
         self._given: dict[str, Given] = {}
 
-    def offer(self, resource: str, ids: Sequence[str]) -> None:
-        """A device plugin has these."""
+    def offer(self, resource: str, ids: Sequence[str], variable: str = "") -> None:
+        """A device plugin has these, and sets ``variable`` to those that a container gets."""
         self._offered[resource] = tuple(ids)
+        self._variables[resource] = variable
+
+    def environment(self, pod_uid: str, container: str) -> tuple[tuple[str, str], ...]:
+        """What the plugins say to one container."""
+        given = self.get(pod_uid).get(container, {})
+        told = ((self._variables[resource], ",".join(ids)) for resource, ids in given.items())
+        return tuple((name, value) for name, value in told if name)
 
     def get(self, pod_uid: str) -> Given:
         """What the pod has."""

@@ -190,9 +190,9 @@ class PodWorker:
             raise _PodEnds
         if container.name in self._containers:
             return
-        spec = ContainerSpec(
-            container.name, pick_cdi_ids(container.claims, self._devices), container.command, container.env
-        )
+        told = self._room.counted.environment(self.pod.uid, container.name)
+        cdi_devices = pick_cdi_ids(container.claims, self._devices)
+        spec = ContainerSpec(container.name, cdi_devices, container.command, (*container.env, *told))
         try:
             running = await self._room.runtime.create_container(sandbox, spec)
         except RuntimeFailure as error:

@@ -7,14 +7,12 @@ true is looked at again until the step's time is over.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from dranet.model.device import Device
 from dranet.model.distance import Distance
 from dranet.testbed.cluster import DRIVER_NAME, JsonObject
-from dranet.testbed.node.iproute import in_namespace, read_json, read_text
 from dranet.testbed.scenario import scenario as actions
 from dranet.testbed.scenario.scenario import Action
 from dranet.testbed.scenario.verdicts import complain_of_verdict, describe_verdict, find_verdict
@@ -26,7 +24,7 @@ from dranet.testbed.scenario.views import (
     is_up,
 )
 from dranet.testbed.scenario.walk import Lines, StepFailed, Walk
-from dranet.testbed.traffic import Endpoint, measure_traffic
+from dranet.testbed.traffic import measure_traffic
 
 _TRAFFIC_SLACK_SECONDS = 10.0
 
@@ -36,7 +34,7 @@ _TRAFFIC_SLACK_SECONDS = 10.0
 
 async def _show_inventory(walk: Walk, _: actions.ShowInventory) -> Lines:
     published = await _fetch_published(walk)
-    return draw_topology(walk.testbed.decisions, published)
+    return draw_topology(walk.cluster.decisions, published)
 
 
 async def _expect_slices(walk: Walk, action: actions.ExpectSlices) -> Lines:
@@ -61,7 +59,7 @@ def _complain_of_slices(action: actions.ExpectSlices, published: Sequence[str]) 
 
 
 async def _fetch_published(walk: Walk) -> list[str]:
-    slices = await walk.testbed.fetch_slices()
+    slices = await walk.cluster.fetch_slices()
     return [device["name"] for slice_ in slices for device in slice_["spec"].get("devices", ())]
 
 
@@ -81,10 +79,10 @@ async def _expect_aligned(walk: Walk, action: actions.ExpectAligned) -> Lines:
 
 async def _fetch_devices(walk: Walk, pod: str) -> list[Device]:
     """The devices that the pod's claims were allocated."""
-    known = {decision.device.name: decision.device for decision in walk.testbed.decisions}
+    known = {decision.device.name: decision.device for decision in walk.cluster.decisions}
     results = [
         result
-        for claim in await walk.testbed.fetch_pod_claims(pod)
+        for claim in await walk.cluster.fetch_pod_claims(pod)
         for result in _allocation_results(claim)
         if result["driver"] == DRIVER_NAME
     ]
@@ -102,14 +100,11 @@ def _allocation_results(claim: JsonObject) -> list[JsonObject]:
 
 
 async def _expect_interfaces(walk: Walk, action: actions.ExpectInterfaces) -> Lines:
-    sandbox = walk.testbed.sandbox(action.pod)
-    if sandbox is None:
-        raise StepFailed(f"pod {action.pod} has no sandbox")
-    links: list[Any] = []
+    links: list[JsonObject] = []
 
     async def look() -> str:
         nonlocal links
-        links = [link for link, _ in await asyncio.to_thread(walk.testbed.node.nics_in, sandbox.netns_path)]
+        links = await walk.cluster.pods.find_nics(action.pod)
         return _complain_of_links(action, links)
 
     await walk.eventually(look)
@@ -136,15 +131,11 @@ def _complain_of_links(action: actions.ExpectInterfaces, links: Sequence[JsonObj
 
 
 async def _expect_in_pod(walk: Walk, action: actions.ExpectInPod) -> Lines:
-    sandbox = walk.testbed.sandbox(action.pod)
-    if sandbox is None:
-        raise StepFailed(f"pod {action.pod} has no sandbox")
-    command = in_namespace(sandbox.netns_path, *action.command)
     printed = ""
 
     async def look() -> str:
         nonlocal printed
-        printed = await asyncio.to_thread(read_text, *command)
+        printed = await walk.cluster.pods.run_inside(action.pod, action.command)
         faults = [f"no {text!r}" for text in action.has if text not in printed]
         faults += [f"{text!r}" for text in action.lacks if text in printed]
         return f"{' '.join(action.command)} in pod {action.pod} has {', '.join(faults)}: {printed}" * bool(
@@ -157,10 +148,7 @@ async def _expect_in_pod(walk: Walk, action: actions.ExpectInPod) -> Lines:
 
 
 async def _expect_container(walk: Walk, action: actions.ExpectContainer) -> Lines:
-    containers = list(walk.testbed.containers(action.pod).values())
-    if not containers:
-        raise StepFailed(f"pod {action.pod} has no running container")
-    container = containers[0]
+    container = await walk.cluster.pods.inspect_container(action.pod)
     absent = [path for path in action.devices if path not in container.devices]
     wrong = [f"{k}={container.env.get(k)!r}" for k, v in action.env.items() if container.env.get(k) != v]
     if absent or wrong:
@@ -173,8 +161,8 @@ async def _expect_container(walk: Walk, action: actions.ExpectContainer) -> Line
 
 async def _traffic(walk: Walk, action: actions.Traffic) -> Lines:
     result = await measure_traffic(
-        await _read_endpoint(walk, action.client),
-        await _read_endpoint(walk, action.server),
+        await walk.cluster.pods.find_endpoint(action.client),
+        await walk.cluster.pods.find_endpoint(action.server),
         seconds=action.seconds,
         round_trips=action.round_trips,
         deadline_seconds=action.seconds + _TRAFFIC_SLACK_SECONDS,
@@ -182,18 +170,6 @@ async def _traffic(walk: Walk, action: actions.Traffic) -> Lines:
     if not result.crossed_the_interfaces:
         raise StepFailed(f"the bytes did not cross the claimed NICs: {'; '.join(describe_traffic(result))}")
     return describe_traffic(result)
-
-
-async def _read_endpoint(walk: Walk, pod: str) -> Endpoint:
-    """The first of our NICs in the pod that has an IPv4 address."""
-    sandbox = walk.testbed.sandbox(pod)
-    netns_path = sandbox.netns_path if sandbox else ""
-    links = await asyncio.to_thread(walk.testbed.node.nics_in, netns_path) if netns_path else []
-    for link, _ in links:
-        for address in link.get("addr_info", ()):
-            if address["family"] == "inet":
-                return Endpoint(netns_path, link["ifname"], address["local"])
-    raise StepFailed(f"pod {pod} has no NIC with an IPv4 address")
 
 
 # What is written down
@@ -204,11 +180,11 @@ async def _expect_claim_condition(walk: Walk, action: actions.ExpectClaimConditi
 
     async def look() -> str:
         nonlocal lines
-        testbed = walk.testbed
+        cluster = walk.cluster
         claims = (
-            await testbed.fetch_pod_claims(action.pod)
+            await cluster.fetch_pod_claims(action.pod)
             if action.pod
-            else [await testbed.fetch_claim(action.claim)]
+            else [await cluster.fetch_claim(action.claim)]
         )
         lines = []
         for claim in claims:
@@ -248,7 +224,7 @@ async def _expect_verdict(walk: Walk, action: actions.ExpectVerdict) -> Lines:
         nonlocal lines
         lines = []
         for pod in action.pods:
-            claims = await walk.testbed.fetch_pod_claims(pod)
+            claims = await walk.cluster.fetch_pod_claims(pod)
             judged = [entry for claim in claims for entry in _verdicts(claim)]
             if not judged:
                 return f"no claim of pod {pod} has a verdict"
@@ -272,7 +248,7 @@ async def _expect_event(walk: Walk, action: actions.ExpectEvent) -> Lines:
 
     async def look() -> str:
         nonlocal found
-        events = await walk.testbed.fetch_events(action.name)
+        events = await walk.cluster.fetch_events(action.name)
         for event in events:
             message = event.get("message", "")
             if event["reason"] == action.reason and all(text in message for text in action.texts):
@@ -293,7 +269,7 @@ async def _expect_node_link(walk: Walk, action: actions.ExpectNodeLink) -> Lines
 
     async def look() -> str:
         nonlocal found
-        links = await asyncio.to_thread(read_json, "ip", "-json", "address")
+        links = await walk.cluster.read_node_links()
         named = [link for link in links if link["ifname"] == action.name]
         if not named:
             return f"the node has no link {action.name}"
@@ -307,7 +283,7 @@ async def _expect_node_link(walk: Walk, action: actions.ExpectNodeLink) -> Lines
 
 async def _expect_host_unchanged(walk: Walk, _: actions.ExpectHostUnchanged) -> Lines:
     async def look() -> str:
-        after = await asyncio.to_thread(walk.testbed.node.snapshot)
+        after = await walk.cluster.read_host_state()
         return "\n".join(walk.host_before.differences(after))
 
     await walk.eventually(look)

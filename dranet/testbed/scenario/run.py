@@ -1,11 +1,10 @@
-"""Walks through a scenario on a testbed of its own, step by step, and tells a narrator.
+"""Walks through a scenario, on a testbed of its own or on what it is given, and tells a narrator.
 
-What each step does is in ``scenario_steps``; here is only the order, the clock and the bookkeeping.
+What each step does is in ``steps``; here is only the order, the clock and the bookkeeping.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -17,6 +16,8 @@ from typing import Protocol
 from dranet.errors import DranetError
 from dranet.testbed.cluster import RuntimeFactory, Testbed
 from dranet.testbed.runtime.contract import RuntimeFailure
+from dranet.testbed.scenario.counterpart import Counterpart
+from dranet.testbed.scenario.on_testbed import OnTestbed
 from dranet.testbed.scenario.scenario import Scenario, load_scenario_hardware
 from dranet.testbed.scenario.steps import perform
 from dranet.testbed.scenario.walk import Lines, Walk
@@ -74,13 +75,18 @@ async def run_scenario(
     Raises:
         InvalidFile: the hardware file.
     """
-    telling = _Telling(narrator)
-    testbed = Testbed(load_scenario_hardware(scenario), make_runtime, work_dir)
+    telling = Telling(narrator)
+    testbed = Testbed(
+        load_scenario_hardware(scenario),
+        make_runtime,
+        work_dir,
+        judges_parameters=not scenario.has_wrong_parameters,
+    )
     log = ""
     async with AsyncExitStack() as stack:
         title = "Boot the testbed: hardware, fabric, API server, scheduler, kubelet, container runtime"
         if await telling.tell(title, lambda: _boot(testbed, stack)):
-            log = await _walk(scenario, testbed, telling)
+            log = await walk_scenario(scenario, OnTestbed(testbed), telling)
             await telling.tell("Take the testbed down", lambda: _close(stack))
     return ScenarioReport(scenario.name, testbed.runtime.name, tuple(telling.reports), log)
 
@@ -91,12 +97,14 @@ async def _boot(testbed: Testbed, stack: AsyncExitStack) -> Lines:
     return (f"{hardware.description}; runtime: {testbed.runtime.name}",)
 
 
-async def _walk(scenario: Scenario, testbed: Testbed, telling: _Telling) -> str:
-    """Every step until one fails; the driver's log then."""
-    walk = Walk(testbed, await asyncio.to_thread(testbed.node.snapshot))
+async def walk_scenario(
+    scenario: Scenario, cluster: Counterpart, telling: Telling, patience: float = 1.0
+) -> str:
+    """Every step until one fails; the end of the driver's log then."""
+    walk = Walk(cluster, await cluster.read_host_state(), patience)
     for step in scenario.steps:
         if not await telling.tell(step.title, partial(perform, walk, step.action)):
-            return testbed.driver.log_tail()
+            return cluster.driver.log_tail()
     return ""
 
 
@@ -105,7 +113,7 @@ async def _close(stack: AsyncExitStack) -> Lines:
     return ()
 
 
-class _Telling:
+class Telling:
     """Times each piece of work and keeps its report."""
 
     def __init__(self, narrator: Narrator) -> None:

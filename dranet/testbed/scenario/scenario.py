@@ -331,6 +331,8 @@ class Scenario(_Model):
     runtimes: tuple[RuntimeName, ...] = RUNTIMES
     """Where it can run; by default everywhere."""
     why_not_everywhere: str = ""
+    has_wrong_parameters: bool = False
+    """What the driver says of them is what it shows: the API server does not judge them."""
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What each action of a scenario does: to the driver's process, to objects and to pods."""
+"""What each action of a scenario does: to the driver, to objects and to pods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from dranet.testbed.cluster import DRIVER_NAME
 from dranet.testbed.scenario import scenario as actions
 from dranet.testbed.scenario.expectations import EXPECTATIONS
 from dranet.testbed.scenario.scenario import Action
@@ -21,64 +20,61 @@ async def perform(walk: Walk, action: Action) -> Lines:
         DranetError: a part of the testbed or the driver failed.
     """
     walk.observation = ""
+    within = action.within * walk.patience
     try:
-        async with asyncio.timeout(action.within):
+        async with asyncio.timeout(within):
             return await _WORK[type(action)](walk, action)
     except TimeoutError as error:
-        raise StepFailed(f"not within {action.within:g} s: {walk.observation or 'no sign of it'}") from error
+        raise StepFailed(f"not within {within:g} s: {walk.observation or 'no sign of it'}") from error
 
 
 # The driver's life
 
 
 async def _start_driver(walk: Walk, action: actions.StartDriver) -> Lines:
-    driver = walk.testbed.driver
+    driver = walk.cluster.driver
     await driver.start(action.settings)
     await walk.eventually(driver.check_ready)
-    return (f"dranet run, pid {driver.pid}: ready",)
+    return (f"{driver.describe()}: ready",)
 
 
 async def _start_vendor_driver(walk: Walk, action: actions.StartVendorDriver) -> Lines:
-    await walk.testbed.add_vendor(action.driver)
-    await walk.testbed.kubelet.wait_driver(action.driver)
+    await walk.cluster.start_vendor_driver(action.driver)
     return (f"{action.driver}: registered, and its slice is there",)
 
 
 async def _add_device_plugin(walk: Walk, action: actions.AddDevicePlugin) -> Lines:
-    walk.testbed.kubelet.add_device_plugin(action.resource, action.ids)
+    walk.cluster.add_device_plugin(action.resource, action.ids)
     return (f"{action.resource}: {len(action.ids)} devices, which the kubelet gives by number",)
 
 
 async def _stop_driver(walk: Walk, action: actions.StopDriver) -> Lines:
     walk.observation = "the driver still runs"
-    ended = await walk.testbed.driver.stop(action.within)
-    if ended.exit_code != action.exit_code:
-        raise StepFailed(f"the driver's exit code is {ended.exit_code}, not {action.exit_code}")
-    return (f"exit code {ended.exit_code}",)
+    exit_code = await walk.cluster.driver.stop(action.within * walk.patience)
+    if exit_code is None:
+        return ("it has ended; nobody saw its exit code",)
+    if exit_code != action.exit_code:
+        raise StepFailed(f"the driver's exit code is {exit_code}, not {action.exit_code}")
+    return (f"exit code {exit_code}",)
 
 
 async def _kill_driver(walk: Walk, _: actions.KillDriver) -> Lines:
-    await walk.testbed.driver.kill()
-    await walk.testbed.kubelet.wait_driver(DRIVER_NAME, registered=False)
+    await walk.cluster.driver.kill()
     return ()
 
 
 async def _roll_driver(walk: Walk, action: actions.RollDriver) -> Lines:
     walk.observation = "the update still goes on"
-    roll = await walk.testbed.roll_driver(action.within)
-    if roll.old.exit_code != 0:
-        raise StepFailed(f"the old driver's exit code is {roll.old.exit_code}")
-    ready, gone = f"{roll.ready_seconds:.1f} s", f"{roll.stop_seconds:.1f} s"
-    return (f"pid {walk.testbed.driver.pid} was ready after {ready}, the old one gone {gone} later",)
+    return (await walk.cluster.driver.roll(action.within * walk.patience),)
 
 
 async def _hold_sandboxes(walk: Walk, _: actions.HoldSandboxes) -> Lines:
-    walk.testbed.kubelet.hold_sandboxes(True)
+    walk.cluster.pods.hold_sandboxes(True)
     return ()
 
 
 async def _release_sandboxes(walk: Walk, _: actions.ReleaseSandboxes) -> Lines:
-    walk.testbed.kubelet.hold_sandboxes(False)
+    walk.cluster.pods.hold_sandboxes(False)
     return ()
 
 
@@ -86,39 +82,26 @@ async def _release_sandboxes(walk: Walk, _: actions.ReleaseSandboxes) -> Lines:
 
 
 async def _apply(walk: Walk, action: actions.Apply) -> Lines:
-    await walk.testbed.apply([manifest.body for manifest in action.objects])
+    await walk.cluster.apply([manifest.body for manifest in action.objects])
     return (", ".join(f"{manifest.kind} {manifest.metadata.name}" for manifest in action.objects),)
 
 
 async def _allocate(walk: Walk, action: actions.Allocate) -> Lines:
-    await walk.testbed.allocate(action.claim, {entry.request: entry.device for entry in action.devices})
+    await walk.cluster.allocate(action.claim, {entry.request: entry.device for entry in action.devices})
     return ()
 
 
 async def _wait_pod_prepared(walk: Walk, action: actions.WaitPodPrepared) -> Lines:
-    kubelet = walk.testbed.kubelet
     for pod in action.pods:
-        await _watching(walk, pod, kubelet.wait_prepared(walk.testbed.pod_uid(pod)))
+        await _watching(walk, pod, walk.cluster.pods.wait_prepared(pod))
     return ()
 
 
 async def _wait_pod_running(walk: Walk, action: actions.WaitPodRunning) -> Lines:
-    testbed = walk.testbed
+    pods = walk.cluster.pods
     for pod in action.pods:
-        await _watching(walk, pod, testbed.kubelet.wait_running(testbed.pod_uid(pod)))
-    return tuple(_describe_start(walk, pod) for pod in action.pods)
-
-
-def _describe_start(walk: Walk, pod: str) -> str:
-    timings = walk.testbed.kubelet.timings(walk.testbed.pod_uid(pod))
-    phases = {
-        "Prepare": timings.prepare_seconds,
-        "sandbox with NRI hook": timings.sandbox_seconds,
-        "containers": timings.containers_seconds,
-    }
-    return f"{pod}: " + ", ".join(
-        f"{name} {seconds * 1000:.0f} ms" for name, seconds in phases.items() if seconds is not None
-    )
+        await _watching(walk, pod, pods.wait_running(pod))
+    return tuple(pods.describe_start(pod) for pod in action.pods)
 
 
 async def _watching(walk: Walk, pod: str, wait: Awaitable[None]) -> None:
@@ -126,11 +109,7 @@ async def _watching(walk: Walk, pod: str, wait: Awaitable[None]) -> None:
     try:
         await wait
     except asyncio.CancelledError:
-        kubelet, uid = walk.testbed.kubelet, walk.testbed.pod_uid(pod)
-        stage = kubelet.stage(uid).name.lower()
-        walk.observation = (
-            f"pod {pod} is {stage}: {kubelet.failure(uid) or 'no failure known to the kubelet'}"
-        )
+        walk.observation = await walk.cluster.pods.explain(pod)
         raise
 
 
@@ -139,8 +118,8 @@ async def _wait_pod_failing(walk: Walk, action: actions.WaitPodFailing) -> Lines
 
     async def look() -> str:
         nonlocal seen
-        pod = await walk.testbed.fetch_pod(action.pod)
-        events = await walk.testbed.fetch_events(action.pod)
+        pod = await walk.cluster.fetch_pod(action.pod)
+        events = await walk.cluster.fetch_events(action.pod)
         seen = " ".join([str(pod.get("status", "")), *(event.get("message", "") for event in events)])
         missing = [text for text in action.texts if text not in seen]
         return (
@@ -150,21 +129,20 @@ async def _wait_pod_failing(walk: Walk, action: actions.WaitPodFailing) -> Lines
         )
 
     await walk.eventually(look)
-    return (walk.testbed.kubelet.failure(walk.testbed.pod_uid(action.pod)),)
+    return (await walk.cluster.pods.explain(action.pod),)
 
 
 async def _delete_pods(walk: Walk, action: actions.DeletePods) -> Lines:
     for pod in action.pods:
-        await walk.testbed.delete_pod(pod)
+        await walk.cluster.delete_pod(pod)
     if action.wait:
         return await _wait_pods_gone(walk, actions.WaitPodsGone(pods=action.pods))
     return ()
 
 
 async def _wait_pods_gone(walk: Walk, action: actions.WaitPodsGone) -> Lines:
-    testbed = walk.testbed
     for pod in action.pods:
-        await _watching(walk, pod, testbed.kubelet.wait_gone(testbed.pod_uid(pod)))
+        await _watching(walk, pod, walk.cluster.pods.wait_gone(pod))
     return ()
 
 

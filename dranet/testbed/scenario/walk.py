@@ -1,4 +1,4 @@
-"""What the steps of one scenario share: the testbed, the host's state before, and a way to wait."""
+"""What the steps of one scenario share: the cluster, the host's state before, and a way to wait."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from dranet.errors import DranetError
-from dranet.testbed.cluster import Testbed
 from dranet.testbed.node.hoststate import HostState
+from dranet.testbed.scenario.counterpart import Counterpart
 
 Lines = tuple[str, ...]
 """What a step has seen, for whoever watches."""
@@ -24,9 +24,11 @@ class StepFailed(DranetError):
 class Walk:
     """What the steps of one scenario share."""
 
-    testbed: Testbed
+    cluster: Counterpart
     host_before: HostState
     """The host's network state before the first step."""
+    patience: float = 1.0
+    """How many times its own limit a step may take: a cluster that pulls images is slower than a testbed."""
     observation: str = ""
     """What the last look at an unfulfilled expectation saw."""
 

@@ -1,0 +1,105 @@
+"""The command line: which lane, which parts, and the exit code.
+
+0: nothing failed. 1: a part failed. 3: this machine cannot run the lane; what is missing is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from dranet.cli.screen import never_fail_to_print
+from dranet.errors import DranetError
+from dranet.testbed.debian.packages import Unavailable
+from dranet.testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
+from dranet.testbed.node.iproute import ProgramsMissing, check_programs
+from dranet.testbed.scenario.scenario import Scenario
+from e2e import basics, binaries, kind, kubeconfig, standin
+from e2e.access import LaneUnavailable
+from e2e.ending import end_in_order, run_in_order
+from e2e.run import Became, Book, OpenLane, choose, note_skipped, sum_up, walk_on
+from e2e.table import Reach
+
+FAILED, CANNOT_RUN_HERE = 1, 3
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
+    parser.add_argument("scenario", nargs="*", help=f"names of scenarios, or {basics.NAME}; by default all")
+    parser.add_argument(
+        "--lane", choices=LANES, help="by default: binaries, kubeconfig or kind, as the environment says"
+    )
+    options = parser.parse_args(arguments)
+    never_fail_to_print()
+    lane = options.lane or _choose_lane()
+    with tempfile.TemporaryDirectory(prefix="dranet-e2e-") as folder:
+        book = Book(Path(folder) / "outcomes")
+        try:
+            code = LANES[lane](options.scenario, book)
+        except (IsolationRefused, ProgramsMissing, LaneUnavailable, Unavailable) as refused:
+            _complain(lane, refused)
+            return CANNOT_RUN_HERE
+        except DranetError as error:
+            _complain(lane, error)
+            code = FAILED
+        outcomes = book.read()
+    sys.stdout.write(sum_up(lane, outcomes) + "\n")
+    return code or FAILED * any(outcome.became is Became.FAILED for outcome in outcomes)
+
+
+def _complain(lane: str, error: Exception) -> None:
+    hint = getattr(error, "hint", "")
+    sys.stderr.write(f"e2e: {lane}: {error}{f' ({hint})' if hint and hint not in str(error) else ''}\n")
+
+
+def _choose_lane() -> str:
+    """A folder of programs before a cluster that is there before one that has to be made."""
+    if os.environ.get("KUBE_BIN_DIR"):
+        return binaries.LANE
+    return kubeconfig.LANE if os.environ.get("KUBECONFIG") else kind.LANE
+
+
+def _walk_in_trees(open_lane: OpenLane, names: Sequence[str], book: Book) -> int:
+    """Each part in a private tree of its own, which the kernel removes whole."""
+    check_programs()
+    scenarios = note_skipped(choose(names), Reach(has_hands=True, has_layout=True), book)
+    parts: list[Scenario | None] = [None] if not names or basics.NAME in names else []
+    for part in [*parts, *scenarios]:
+        code = run_isolated(partial(_walk_part, open_lane, part, book))
+        if code:
+            return code
+    return 0
+
+
+def _walk_part(open_lane: OpenLane, part: Scenario | None, book: Book) -> int:
+    return run_in_order(walk_on(open_lane, WORK_DIR, part, book))
+
+
+def _run_standin(names: Sequence[str], book: Book) -> int:
+    return _walk_in_trees(standin.open_standin, names, book)
+
+
+def _run_binaries(names: Sequence[str], book: Book) -> int:
+    return _walk_in_trees(binaries.prepare(), names, book)
+
+
+def _run_kubeconfig(names: Sequence[str], book: Book) -> int:
+    return run_in_order(kubeconfig.run(names, book))
+
+
+def _run_kind(names: Sequence[str], book: Book) -> int:
+    end_in_order()
+    return kind.run(names, book)
+
+
+LANES = {
+    standin.LANE: _run_standin,
+    kubeconfig.LANE: _run_kubeconfig,
+    kind.LANE: _run_kind,
+    binaries.LANE: _run_binaries,
+}

@@ -1,0 +1,132 @@
+"""Programs out of a folder: which are there, how old they are, how they are started, watched and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from dranet.errors import DranetError
+from e2e.access import E2eFailed, LaneUnavailable
+
+OLDEST = (1, 34)
+KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
+_POLL_SECONDS = 0.1
+_END_SECONDS = 15.0
+_TAIL_LINES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The programs of one folder, and the version that all of them have."""
+
+    paths: Mapping[str, Path]
+    version: str
+
+
+def find_programs(folder: Path) -> Found:
+    """Kubernetes' programs, which must be of one version that the driver supports.
+
+    Raises:
+        LaneUnavailable: some are missing, do not run, differ, or are too old; names them.
+    """
+    paths = {name: folder / name for name in KUBERNETES}
+    missing = [name for name, path in paths.items() if not os.access(path, os.X_OK)]
+    if missing:
+        raise LaneUnavailable(f"KUBE_BIN_DIR={folder} has no {', '.join(missing)}")
+    versions = {name: read_version(path) for name, path in paths.items()}
+    if len(set(versions.values())) > 1:
+        said = ", ".join(f"{name} {version}" for name, version in versions.items())
+        raise LaneUnavailable(f"the programs of {folder} are of different versions: {said}")
+    version = versions["kubelet"]
+    if tuple(map(int, version.split(".")[:2])) < OLDEST:
+        raise LaneUnavailable(f"{folder} has Kubernetes {version}; the driver needs 1.34 or newer")
+    return Found(paths, version)
+
+
+def read_version(program: Path) -> str:
+    """What ``--version`` says: ``Kubernetes v1.36.2``, ``etcd Version: 3.5.16``.
+
+    Raises:
+        LaneUnavailable: it does not run here, or says something else.
+    """
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LaneUnavailable(f"{program} --version: {error}") from error
+    match = re.search(r"\bv?(\d+\.\d+\.\d+)", done.stdout)
+    if match is None:
+        raise LaneUnavailable(f"{program} --version says {done.stdout.strip()!r}")
+    return match[1]
+
+
+class Programs:
+    """Started one after the other, each with a log of its own; ended in reverse, by pid, at the end."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+
+    async def __aenter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for process in reversed(self._running.values()):
+            await _end(process)
+        self._running.clear()
+
+    async def start(self, program: Path, flags: Sequence[str]) -> None:
+        with (self._logs / f"{program.name}.log").open("wb") as log:
+            self._running[program.name] = await asyncio.create_subprocess_exec(
+                program, *flags, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    async def wait(self, name: str, look: Callable[[], Awaitable[str]], seconds: float) -> None:
+        """Until ``look`` has no complaint.
+
+        Raises:
+            E2eFailed: the program ended, or not in time; with the end of its log.
+        """
+        complaint = ""
+        try:
+            async with asyncio.timeout(seconds):
+                while complaint := await _try(look):
+                    if self._running[name].returncode is not None:
+                        raise E2eFailed(f"{name} ended by itself: {self._tail(name)}")
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError as error:
+            text = (
+                f"{name} is not ready after {seconds:g} s: {complaint}; its log ends with: {self._tail(name)}"
+            )
+            raise E2eFailed(text) from error
+
+    def _tail(self, name: str) -> str:
+        lines = (self._logs / f"{name}.log").read_text(errors="replace").splitlines()
+        return " | ".join(lines[-_TAIL_LINES:])
+
+
+async def _try(look: Callable[[], Awaitable[str]]) -> str:
+    try:
+        return await look()
+    except (DranetError, OSError) as error:
+        return str(error)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
