@@ -18,6 +18,8 @@ from dranet.cel.scalars import CelError
 from dranet.errors import Reason
 
 _EXTENSIONS = ("sets", "lists", "two-var-comprehensions", "optional", "bindings")
+_NOT_IN_POLICIES = ("lists", "bindings")
+"""Extensions that selectors have and admission policies have not, or not on every version that we support."""
 _STRINGS = "- {name: strings, version: 2}"
 _NUMBERS = ("int", "uint", "double")
 _ORDERED = ("bool", "string", "bytes", "duration", "timestamp")
@@ -35,6 +37,9 @@ class Variables(Enum):
     """Also ``attributes``, a map of :func:`dranet.cel.opaque.new_attribute` values."""
     VALUE = "claim.namespace and value"
     """``namespace`` alone is a reserved word of CEL. ``value`` may be any JSON."""
+    ADMISSION = "object, oldObject, request, namespaceObject and variables"
+    """Of a ValidatingAdmissionPolicy, each as any JSON; there is no ``device``. Without ``params`` and
+    ``authorizer``."""
 
 
 class _Type(Protocol):
@@ -88,18 +93,20 @@ def _environment(variables: Variables) -> Any:
 
     return cel.NewEnv(
         descriptor_pool=descriptor_pool(),
-        config=cel.NewEnvConfigFromYaml(_configuration()),
+        config=cel.NewEnvConfigFromYaml(_configuration(variables)),
         variables=_declarations(cel, variables),
         functions=list(declare(cel, FUNCTIONS)),
         function_impls={_string_id(_OPAQUE_TEXTS[0]): to_text},
     )
 
 
-def _configuration() -> str:
+def _configuration(variables: Variables) -> str:
     """``stdlib`` without what is declared anew with more overloads; the evaluator has them all anyway."""
     lines = ["stdlib:", "  exclude_functions:"]
     lines += [f'  - name: "{name}"' for name in (*_COMPARISONS, "string")]
-    lines += ["extensions:", *(f"- name: {name}" for name in _EXTENSIONS), _STRINGS, "functions:"]
+    left_out = _NOT_IN_POLICIES if variables is Variables.ADMISSION else ()
+    extensions = (f"- name: {name}" for name in _EXTENSIONS if name not in left_out)
+    lines += ["extensions:", *extensions, _STRINGS, "functions:"]
     for name, word in _COMPARISONS.items():
         pairs = [(a, b) for a in _NUMBERS for b in _NUMBERS] + [(one, one) for one in _ORDERED]
         lines += _overloads(name, ((f"{word}_{a}_{b}", (a, b), "bool") for a, b in pairs))
@@ -123,6 +130,9 @@ def _overloads(name: str, rows: Iterator[tuple[str, tuple[str, ...], str]]) -> I
 
 def _declarations(cel: Any, variables: Variables) -> dict[str, Any]:
     string, by_name = cel.Type.STRING, cel.Type.Map
+    if variables is Variables.ADMISSION:
+        names = ("object", "oldObject", "request", "namespaceObject", "variables")
+        return dict.fromkeys(names, cel.Type.DYN)
     if variables is Variables.VALUE:
         return {"claim.namespace": string, "value": cel.Type.DYN}
     declared = {

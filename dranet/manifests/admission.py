@@ -3,19 +3,29 @@
 RBAC cannot say "only slices of the node that you run on": a token from one node could publish devices for
 every other one, or take theirs away. The policies can, because the API server puts the node of the pod into
 what it knows of a service account's token (Kubernetes 1.30 and later). They speak of the driver's service
-account alone. Pure."""
+account alone; a third one, an option, keeps everybody else from the driver's slices. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dranet.cluster.permissions import DRIVER_NAME, USER_NAME
+from dranet.cluster.permissions import DRIVER_NAME, NAMESPACE, SERVICE_ACCOUNT
+from dranet.dataclass import dataclass
+from dranet.manifests.cel_text import quote, quote_all
 
 JsonObject = dict[str, Any]
 
 SLICES = "dranet-slices"
 CLAIM_STATUS = "dranet-claim-status"
+SLICE_OWNERS = "dranet-slice-owners"
+
+CONTROL_PLANE = (
+    "system:kube-controller-manager",
+    "system:serviceaccount:kube-system:generic-garbage-collector",
+    "system:serviceaccount:kube-system:resource-claim-controller",
+)
+"""Who removes slices of nodes that are gone, and whom a node's own kubelet is told apart by its group."""
 
 _GROUP = "admissionregistration.k8s.io/v1"
 _NODE = {
@@ -29,8 +39,26 @@ _NO_NODE = {
 }
 
 
-def build_policies(driver: str = DRIVER_NAME) -> list[JsonObject]:
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Whom the guards are about; a chart puts names in place of its own marks."""
+
+    name: str = DRIVER_NAME
+    namespace: str = NAMESPACE
+    service_account: str = SERVICE_ACCOUNT
+
+    @property
+    def user_name(self) -> str:
+        """As the API server calls its service account."""
+        return f"system:serviceaccount:{self.namespace}:{self.service_account}"
+
+
+def build_policies(
+    driver: str = DRIVER_NAME, namespace: str = NAMESPACE, service_account: str = SERVICE_ACCOUNT
+) -> list[JsonObject]:
     """Two policies, each with its binding."""
+    owner = Driver(driver, namespace, service_account)
+    is_driver = f"request.userInfo.username == {quote(owner.user_name)}"
     slices = [
         *_object_and_old(),
         _NODE,
@@ -42,6 +70,7 @@ def build_policies(driver: str = DRIVER_NAME) -> list[JsonObject]:
             SLICES,
             resources=["resourceslices"],
             operations=["CREATE", "UPDATE", "DELETE"],
+            conditions=[{"name": "is-the-driver", "expression": is_driver}],
             variables=slices,
             validations=list(_iter_slice_rules(driver)),
         ),
@@ -49,6 +78,7 @@ def build_policies(driver: str = DRIVER_NAME) -> list[JsonObject]:
             CLAIM_STATUS,
             resources=["resourceclaims/status"],
             operations=["UPDATE"],
+            conditions=[{"name": "is-the-driver", "expression": is_driver}],
             variables=[
                 _NODE,
                 {"name": "status", "expression": "object.?status.orValue({})"},
@@ -58,6 +88,35 @@ def build_policies(driver: str = DRIVER_NAME) -> list[JsonObject]:
             ],
             validations=list(_iter_status_rules(driver)),
         ),
+    ]
+
+
+def build_slice_owners(owner: Driver | None = None, admins: Sequence[str] = ()) -> list[JsonObject]:
+    """Nobody but the driver, the node's kubelet, the control plane and ``admins`` writes slices in the
+    driver's name: whoever may write slices could otherwise offer devices that are not there."""
+    owner = owner or Driver()
+    names = [owner.user_name, *CONTROL_PLANE, *admins]
+    of_driver = (
+        f"[object, oldObject].exists(o, o != null && o.?spec.?driver.orValue('') == {quote(owner.name)})"
+    )
+    known = f"request.userInfo.username in {quote_all(names)}"
+    kubelet = "'system:nodes' in request.userInfo.?groups.orValue([]) && request.operation == 'DELETE'"
+    return [
+        *_policy(
+            SLICE_OWNERS,
+            resources=["resourceslices"],
+            operations=["CREATE", "UPDATE", "DELETE"],
+            conditions=[{"name": "of-the-driver", "expression": of_driver}],
+            variables=[],
+            validations=[
+                {
+                    "expression": f"{known} || ({kubelet})",
+                    "message": f"only the driver writes slices of {owner.name}; whoever else must is "
+                    "named in the policy's list",
+                    "reason": "Forbidden",
+                }
+            ],
+        )
     ]
 
 
@@ -113,10 +172,11 @@ def _policy(
     *,
     resources: Sequence[str],
     operations: Sequence[str],
+    conditions: Sequence[JsonObject],
     variables: Sequence[JsonObject],
     validations: Sequence[JsonObject],
 ) -> Iterator[JsonObject]:
-    """A policy for writes of the driver's service account, and the binding that enforces it."""
+    """A policy of ``resource.k8s.io``, and the binding that enforces it."""
     rule = {
         "apiGroups": ["resource.k8s.io"],
         "apiVersions": ["v1", "v1beta1", "v1beta2"],
@@ -130,10 +190,8 @@ def _policy(
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {"resourceRules": [rule]},
-            "matchConditions": [
-                {"name": "is-the-driver", "expression": f"request.userInfo.username == '{USER_NAME}'"}
-            ],
-            "variables": list(variables),
+            "matchConditions": list(conditions),
+            **({"variables": list(variables)} if variables else {}),
             "validations": list(validations),
         },
     }

@@ -52,7 +52,7 @@ SCOPE_UNIVERSE = 0
 SCOPE_LINK = 253
 
 TABLE_MAIN = 254
-_RESERVED_TABLES = (253, TABLE_MAIN, 255)
+RESERVED_TABLES = (253, TABLE_MAIN, 255)
 """default, main and local."""
 
 SUB_INTERFACE_TYPES = ("macvlan", "ipvlan", "vlan")
@@ -111,7 +111,7 @@ class VrfConfig(Part):
     )
 
     def find_conflicts(self) -> Iterator[Conflict]:
-        if self.table in _RESERVED_TABLES:
+        if self.table in RESERVED_TABLES:
             yield ("table",), f"must not be one of the kernel's own (253 to 255), not {self.table}"
 
 

@@ -32,14 +32,14 @@ UNLIMITED = -1
 QUANTITY_PATTERN = r"[0-9]{1,18}(\.[0-9]{1,9})?(k|M|G|T|Ki|Mi|Gi|Ti)?"
 MARK_PATTERN = r"0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10}"
 
-_IFNAME_PATTERN = r"[A-Za-z0-9._-]+"
-_RESERVED_IFNAMES = frozenset({".", "..", "lo", "all", "default"})
+IFNAME_PATTERN = r"[A-Za-z0-9._-]+"
+RESERVED_IFNAMES = frozenset({".", "..", "lo", "all", "default"})
 """Not file names; the pod's loopback; and names of ``/proc/sys/net/ipv4/conf`` that the kernel keeps."""
-_MAC_PATTERN = (
+MAC_PATTERN = (
     r"([0-9A-Fa-f]{2}[:-]){5}([0-9A-Fa-f]{2}|(([0-9A-Fa-f]{2}[:-]){14}[0-9A-Fa-f]{2}))"
     r"|([0-9A-Fa-f]{4}\.){2}([0-9A-Fa-f]{4}|(([0-9A-Fa-f]{4}\.){7}[0-9A-Fa-f]{4}))"
 )
-_CIDR_PATTERN = r"[0-9A-Fa-f.:]+/[0-9]{1,3}"
+CIDR_PATTERN = r"[0-9A-Fa-f.:]+/[0-9]{1,3}"
 _SCALE = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SCALE |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _INT64 = range(-(2**63), 2**63)
@@ -58,9 +58,9 @@ def ifname(value: str) -> str:
     """A name that the kernel gives a link; empty is allowed and means "none said"."""
     if len(value.encode(errors="replace")) > IFNAME_MAX_BYTES:
         raise ValueError(f"must have at most {IFNAME_MAX_BYTES} bytes")
-    if value and not re.fullmatch(_IFNAME_PATTERN, value):
+    if value and not re.fullmatch(IFNAME_PATTERN, value):
         raise ValueError("must consist of ASCII letters, digits, '-', '_' and '.'")
-    if value in _RESERVED_IFNAMES:
+    if value in RESERVED_IFNAMES:
         raise ValueError("is a reserved name")
     return value
 
@@ -79,7 +79,7 @@ def rule_ifname(value: str) -> str:
 
 def link_address(value: str) -> str:
     """A hardware address of Ethernet or InfiniBand, as lower case with colons."""
-    if not re.fullmatch(_MAC_PATTERN, value):
+    if not re.fullmatch(MAC_PATTERN, value):
         raise ValueError("must be a hardware address of 6 or 20 bytes, e.g. 02:00:00:00:00:01")
     return ":".join(re.findall("..", re.sub(r"[:.-]", "", value).lower()))
 
@@ -116,7 +116,7 @@ def network_cidr(value: str) -> str:
 
 def _require_prefix(value: str, example: str) -> None:
     """A prefix length, and as a number: no netmask, no bare address, no zone."""
-    if not re.fullmatch(_CIDR_PATTERN, value):
+    if not re.fullmatch(CIDR_PATTERN, value):
         raise ValueError(f"must be in CIDR form with a prefix length, e.g. {example}")
 
 
@@ -227,10 +227,10 @@ Ifname = Annotated[str, AfterValidator(ifname), _pattern("[A-Za-z0-9._-]{0,15}")
 GivenIfname = Annotated[str, AfterValidator(given_ifname), _pattern("[A-Za-z0-9._-]{1,15}")]
 RuleIfname = Annotated[str, AfterValidator(rule_ifname), _pattern("[A-Za-z0-9._-]{1,15}")]
 Text = Annotated[str, AfterValidator(text)]
-LinkAddress = Annotated[str, AfterValidator(link_address), _pattern(_MAC_PATTERN)]
-Mac = Annotated[str, AfterValidator(mac), _pattern(_MAC_PATTERN)]
-InterfaceCidr = Annotated[str, AfterValidator(interface_cidr), _pattern(_CIDR_PATTERN)]
-NetworkCidr = Annotated[str, AfterValidator(network_cidr), _pattern(_CIDR_PATTERN)]
+LinkAddress = Annotated[str, AfterValidator(link_address), _pattern(MAC_PATTERN)]
+Mac = Annotated[str, AfterValidator(mac), _pattern(MAC_PATTERN)]
+InterfaceCidr = Annotated[str, AfterValidator(interface_cidr), _pattern(CIDR_PATTERN)]
+NetworkCidr = Annotated[str, AfterValidator(network_cidr), _pattern(CIDR_PATTERN)]
 Ip = Annotated[str, AfterValidator(ip)]
 Ipv6Token = Annotated[str, AfterValidator(ipv6_token)]
 UInt32 = Annotated[int, Field(ge=0, le=UINT32_MAX)]

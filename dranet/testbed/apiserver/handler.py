@@ -6,16 +6,16 @@ run goes through all of it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from dranet.testbed.apiserver.admission import Admission, Policies
 from dranet.testbed.apiserver.errors import Refusal, bad_request, invalid, method_not_allowed, no_such_path
 from dranet.testbed.apiserver.granular import check_status_write
 from dranet.testbed.apiserver.http import HttpRequest, HttpResponse
-from dranet.testbed.apiserver.identity import User
+from dranet.testbed.apiserver.identity import Tokens, User
 from dranet.testbed.apiserver.journal import Journal
-from dranet.testbed.apiserver.kinds import RESOURCE_CLAIMS, JsonObject, build_discovery, find_kind
+from dranet.testbed.apiserver.kinds import NAMESPACES, RESOURCE_CLAIMS, JsonObject, build_discovery, find_kind
 from dranet.testbed.apiserver.objects import Target
 from dranet.testbed.apiserver.profiles import Profile
 from dranet.testbed.apiserver.rbac import Attributes, Authorizer
@@ -31,7 +31,8 @@ class Handler:
     """Answers every request but watches, for which it judges the right alone. ``manifests`` are roles,
     bindings and admission policies."""
 
-    def __init__(self, rest: Rest, profile: Profile, manifests: Iterable[JsonObject]) -> None:
+    def __init__(self, rest: Rest, profile: Profile, manifests: Iterable[JsonObject], tokens: Tokens) -> None:
+        self._tokens = tokens
         documents = list(manifests)
         self._rest = rest
         self._profile = profile
@@ -48,21 +49,25 @@ class Handler:
         if path == "/version":
             return HttpResponse(200, self._profile.build_version_document())
         if is_review(path) and request.method == "POST":
-            return HttpResponse(201, answer_review(path, _read_object(request), user, self._authorizer))
+            return HttpResponse(201, self._answer_review(path, request, user))
         if document := build_discovery(path):
             return HttpResponse(200, document)
         target = parse_target(path)
         if target.subresource not in ("", *target.kind.all_subresources):
             raise no_such_path()
         self.authorize(request, target, user)
+        guard = _Guard(self, user, target, _VERBS.get(request.method, ""))
         try:
-            kept = self._dispatch(request, target, user)
+            kept = self._dispatch(request, target, guard)
         except Refusal as refusal:
             if refusal.code == _INVALID and not user.is_admin:
                 self._note_write(request, user, self._find_stored(target))
             raise
         self._note_write(request, user, kept)
-        return HttpResponse(201 if request.method == "POST" else 200, kept)
+        return HttpResponse(201 if request.method == "POST" else 200, kept, _to_headers(guard.warnings))
+
+    def _answer_review(self, path: str, request: HttpRequest, user: User) -> JsonObject:
+        return answer_review(path, _read_object(request), user, self._authorizer, self._tokens)
 
     def _find_stored(self, target: Target) -> JsonObject:
         """What there is of it, the type alone at least."""
@@ -91,11 +96,10 @@ class Handler:
         asked = Attributes(verb, target.kind.group, resource, target.namespace, name)
         self._authorizer.require(user, asked)
 
-    def _dispatch(self, request: HttpRequest, target: Target, user: User) -> JsonObject:
+    def _dispatch(self, request: HttpRequest, target: Target, guard: _Guard) -> JsonObject:
         """Which verb a method means: on an object, or on a collection."""
         rest = self._rest.rehearse() if is_rehearsal(request) else self._rest
-        if not user.is_admin:
-            rest = rest.guarded(_Guard(self, user, target, _VERBS.get(request.method, "")))
+        rest = rest.guarded(guard)
         manager = _read_manager(request)
         if target.subresource == "binding" and request.method == "POST":
             return rest.bind(target, _read_object(request))
@@ -119,11 +123,13 @@ class Handler:
 
     def review(
         self, user: User, target: Target, verb: str, before: JsonObject | None, after: JsonObject | None
-    ) -> None:
-        """What can only be judged with the object at hand: raises :class:`Refusal`."""
+    ) -> list[str]:
+        """What can only be judged with the object at hand: raises :class:`Refusal`, or returns warnings.
+        Admission policies ask administrators, too."""
         kind = target.kind
         granular = self._profile.has("DRAResourceClaimGranularStatusAuthorization")
-        if kind is RESOURCE_CLAIMS and target.subresource == "status" and granular and before and after:
+        is_status = kind is RESOURCE_CLAIMS and target.subresource == "status"
+        if is_status and granular and before and after and not user.is_admin:
             causes = list(check_status_write(self._authorizer, user, verb, before, after))
             if causes:
                 raise invalid(kind, target.name, causes)
@@ -139,8 +145,16 @@ class Handler:
             user_info=user.build_user_info(),
             before=before,
             after=after,
+            namespace_object=self._find_namespace(metadata.get("namespace", "")),
         )
-        self._policies.review(write)
+        return self._policies.review(write)
+
+    def _find_namespace(self, name: str) -> JsonObject | None:
+        if not name or not self._policies.enforced:
+            return None
+        with suppress(Refusal):
+            return self._rest.get(Target(NAMESPACES, "", name))
+        return None
 
 
 class _Guard:
@@ -151,9 +165,17 @@ class _Guard:
         self._user = user
         self._target = target
         self._verb = verb
+        self.warnings: list[str] = []
 
     def check(self, before: JsonObject | None, after: JsonObject | None) -> None:
-        self._handler.review(self._user, self._target, self._verb, before, after)
+        self.warnings += self._handler.review(self._user, self._target, self._verb, before, after)
+
+
+def _to_headers(warnings: Sequence[str]) -> dict[str, str]:
+    """RFC 7234, as ``kubectl`` shows them."""
+    texts = (f"299 - {json.dumps(warning, ensure_ascii=False)}" for warning in dict.fromkeys(warnings))
+    joined = ", ".join(texts).encode("latin-1", "replace").decode("latin-1")
+    return {"Warning": joined} if joined else {}
 
 
 def parse_target(path: str) -> Target:

@@ -117,6 +117,23 @@ DEVICE_TAINT_RULES = Kind(
 )
 POD_GROUPS = Kind("scheduling.k8s.io", "podgroups", "PodGroup", has_status=True, version="v1alpha3")
 
+# Kept as they are, for those who install something; nothing here acts on them.
+DAEMON_SETS = Kind(
+    "apps", "daemonsets", "DaemonSet", has_status=True, counts_generation=True, short_names=("ds",)
+)
+SERVICE_ACCOUNTS = Kind("", "serviceaccounts", "ServiceAccount", short_names=("sa",))
+_RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+_INSTALLED = (
+    DAEMON_SETS,
+    SERVICE_ACCOUNTS,
+    Kind(_RBAC, "clusterroles", "ClusterRole", namespaced=False),
+    Kind(_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    Kind(_ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False),
+    Kind(
+        _ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False
+    ),
+)
+
 KINDS = (
     PODS,
     NODES,
@@ -129,6 +146,7 @@ KINDS = (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
     POD_GROUPS,
+    *_INSTALLED,
 )
 
 _BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
@@ -169,7 +187,9 @@ class Review:
 ACCESS_REVIEW = Review("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview")
 RULES_REVIEW = Review("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview")
 SUBJECT_REVIEW = Review("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview")
-REVIEWS = (ACCESS_REVIEW, RULES_REVIEW, SUBJECT_REVIEW)
+TOKEN_REVIEW = Review("authentication.k8s.io", "tokenreviews", "TokenReview")
+OTHERS_ACCESS_REVIEW = Review("authorization.k8s.io", "subjectaccessreviews", "SubjectAccessReview")
+REVIEWS = (ACCESS_REVIEW, RULES_REVIEW, SUBJECT_REVIEW, TOKEN_REVIEW, OTHERS_ACCESS_REVIEW)
 
 
 def build_discovery(path: str) -> JsonObject | None:

@@ -31,6 +31,11 @@ class Rule:
     groups: tuple[str, ...]
     resources: tuple[str, ...]
     names: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
+    """Paths that are no resources."""
+
+    def allows_url(self, verb: str, path: str) -> bool:
+        return _covers(self.verbs, verb) and _covers(self.urls, path)
 
     def allows(self, asked: Attributes) -> bool:
         return (
@@ -124,9 +129,8 @@ def _iter_roles(documents: Iterable[JsonObject]) -> Iterator[tuple[tuple[str, st
 
 
 def _read_rule(rule: Mapping[str, Any]) -> Rule:
-    names = ("verbs", "apiGroups", "resources", "resourceNames")
-    verbs, groups, resources, only = (tuple(rule.get(name) or ()) for name in names)
-    return Rule(verbs, groups, resources, only)
+    names = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")
+    return Rule(*(tuple(rule.get(name) or ()) for name in names))
 
 
 def _iter_bindings(

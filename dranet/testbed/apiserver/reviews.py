@@ -1,13 +1,21 @@
-"""Questions about oneself: who am I, and what may I do (``authentication.k8s.io``,
-``authorization.k8s.io``)."""
+"""Questions about oneself: who am I, and what may I do; and, for those who may ask it, about others
+(``authentication.k8s.io``, ``authorization.k8s.io``)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dranet.testbed.apiserver.errors import bad_request
-from dranet.testbed.apiserver.identity import User
-from dranet.testbed.apiserver.kinds import ACCESS_REVIEW, REVIEWS, RULES_REVIEW, SUBJECT_REVIEW, JsonObject
+from dranet.testbed.apiserver.errors import Refusal, bad_request
+from dranet.testbed.apiserver.identity import Tokens, User
+from dranet.testbed.apiserver.kinds import (
+    ACCESS_REVIEW,
+    OTHERS_ACCESS_REVIEW,
+    REVIEWS,
+    RULES_REVIEW,
+    SUBJECT_REVIEW,
+    TOKEN_REVIEW,
+    JsonObject,
+)
 from dranet.testbed.apiserver.rbac import Attributes, Authorizer, Rule
 
 _EVERYTHING = Rule(("*",), ("*",), ("*",))
@@ -18,10 +26,17 @@ def is_review(path: str) -> bool:
     return path in _PATHS
 
 
-def answer_review(path: str, body: JsonObject, user: User, authorizer: Authorizer) -> JsonObject:
+def answer_review(
+    path: str, body: JsonObject, user: User, authorizer: Authorizer, tokens: Tokens
+) -> JsonObject:
     """The review with its ``status`` filled in; nothing is stored."""
-    review = _PATHS[path]
-    status = _ANSWERS[review.kind](body.get("spec") or {}, user, authorizer)
+    review, spec = _PATHS[path], body.get("spec") or {}
+    if review in (TOKEN_REVIEW, OTHERS_ACCESS_REVIEW):
+        authorizer.require(user, Attributes("create", review.group, review.plural))
+        about_token = review is TOKEN_REVIEW
+        status = _review_token(spec, tokens) if about_token else _review_others_access(spec, authorizer)
+    else:
+        status = _ANSWERS[review.kind](spec, user, authorizer)
     return {
         "kind": review.kind,
         "apiVersion": f"{review.group}/v1",
@@ -29,6 +44,24 @@ def answer_review(path: str, body: JsonObject, user: User, authorizer: Authorize
         "spec": body.get("spec") or {},
         "status": status,
     }
+
+
+def _review_token(spec: JsonObject, tokens: Tokens) -> JsonObject:
+    try:
+        user = tokens.identify(f"Bearer {spec.get('token', '')}")
+    except Refusal:
+        return {"authenticated": False, "error": "invalid bearer token"}
+    return {"authenticated": True, "user": user.build_user_info()}
+
+
+def _review_others_access(spec: JsonObject, authorizer: Authorizer) -> JsonObject:
+    wanted = spec.get("nonResourceAttributes")
+    if not isinstance(wanted, dict):
+        raise bad_request("spec.nonResourceAttributes: Required value: resources are not played")
+    user = User(spec.get("user", ""), tuple(spec.get("groups") or ()))
+    verb, path = wanted.get("verb", ""), wanted.get("path", "")
+    rules = authorizer.rules_of(user, "")
+    return {"allowed": user.is_admin or any(rule.allows_url(verb, path) for rule in rules)}
 
 
 def _review_access(spec: JsonObject, user: User, authorizer: Authorizer) -> JsonObject:

@@ -86,7 +86,7 @@ class ApiServer:
         self._bookmark_seconds = bookmark_seconds
         self._store = Store()
         self._rest = Rest(self._store, self._profile)
-        self._handler = Handler(self._rest, self._profile, manifests)
+        self._handler = Handler(self._rest, self._profile, manifests, self._tokens)
         self._log = RequestLog()
         self._scripts: list[ScriptedTrouble] = []
         self._watches_flow = asyncio.Event()

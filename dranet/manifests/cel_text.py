@@ -1,0 +1,62 @@
+"""CEL as text: what the generators of admission policies write again and again. Pure.
+
+Expressions are those of a ValidatingAdmissionPolicy on Kubernetes 1.34, which takes the libraries of 1.33 in
+new policies: optionals, strings, sets, two-variable comprehensions, ``ip``, ``cidr`` and ``quantity``. There
+is no ``cel.bind``, no recursion and no ``flatten``, and the order of a map's keys is nobody's; so lists of
+problems are texts, joined at each level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t"}
+_PLAIN_NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
+
+
+def quote(text: str) -> str:
+    """A CEL string."""
+    return "'" + "".join(_ESCAPES.get(character, character) for character in text) + "'"
+
+
+def quote_all(texts: Iterable[str]) -> str:
+    """A CEL list of strings."""
+    return f"[{', '.join(map(quote, texts))}]"
+
+
+def get(owner: str, name: str) -> str:
+    """A field of a map; ``null`` where it is absent."""
+    return f"{owner}[?{quote(name)}].orValue(null)"
+
+
+def is_given(owner: str, name: str) -> str:
+    """``null`` is as absent."""
+    return f"{get(owner, name)} != null"
+
+
+def is_a(kind: str, owner: str, name: str) -> str:
+    """A field is there, and of this type (``map``, ``list``, ``string`` ...)."""
+    return f"type({get(owner, name)}) == {kind}"
+
+
+def join(texts: str) -> str:
+    """A list of texts as one, without the empty ones."""
+    return f"{texts}.filter(t, t != '').join('; ')"
+
+
+def key(name: str) -> str:
+    """A user's own name in a path: plain behind a dot, anything else quoted."""
+    return f"({name}.matches({quote(_PLAIN_NAME)}) ? '.' + {name} : '[\"' + {name} + '\"]')"
+
+
+def show(value: str) -> str:
+    """Any JSON value, as part of a message."""
+    return (
+        f"(type({value}) == string ? '\\'' + {value} + '\\'' : type({value}) == map ? 'an object' : "
+        f"type({value}) == list ? 'a list' : {value} == null ? 'null' : string({value}))"
+    )
+
+
+def chain(cases: Iterable[tuple[str, str]]) -> str:
+    """The text (CEL) of the first condition that holds; empty where none does."""
+    return "(" + "".join(f"{condition} ? {text} : " for condition, text in cases) + "'')"
