@@ -9,13 +9,14 @@ MINUTES ?= 10
 SEEDS   ?= 50
 RUNTIME ?= containerd
 SEED    ?= 0
+ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-runtime test-machine fuzz chaos soak check fmt proto lock docs bench clean
+.PHONY: help setup demo test test-runtime test-machine e2e fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock clean
 
 help: ## list these commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
-	  || grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST)
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
+	  || grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with the command `dranet` in it; PYTHON=... says from which Python (then: make clean first)
 
@@ -39,10 +40,13 @@ test: setup ## run every test that this machine can run; list by name those it c
 	@$(BIN)/python -m pytest -p tests.beside
 
 test-runtime: setup ## run every test that needs a real container runtime, on containerd 1.7 and on 2.x
-	@TEST_ALL_RUNTIMES=1 $(BIN)/python -m pytest -m runtime tests/runtime tests/testbed tests/survival
+	@TEST_ALL_RUNTIMES=1 $(BIN)/python -m pytest -m runtime tests/runtime tests/testbed tests/survival tests/image
 
 test-machine: setup ## boot a stock kernel with NUMA, SR-IOV and RDMA in a virtual machine, run discovery and kernel tests inside
 	@$(BIN)/python -m dranet.testbed.machine
+
+e2e: setup ## the scenarios on a real cluster: KUBECONFIG=..., KUBE_BIN_DIR=... or kind where Docker is; LANE=stand-in anywhere
+	@$(BIN)/python -m e2e $(if $(LANE),--lane $(LANE)) $(SCENARIOS)
 
 fuzz: setup ## search for MINUTES=10 for input that breaks something: half by coverage, half with new random examples
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
@@ -76,11 +80,20 @@ docs: setup ## regenerate the reference pages in docs/user
 
 lock: setup ## lock the dependencies anew, with hashes and without addresses
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  pyproject.toml -o requirements.lock
+	  --extra filter pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --extra testbed --extra pictures --group dev pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group pyproject.toml:fuzz -o requirements-fuzz.lock
+
+rootfs: setup ## build the image's root filesystem and archive without a container engine, into build/image-ARCH (amd64, arm64)
+	@$(BIN)/python -m deploy.image rootfs --output build/image-$(ARCH) --arch $(ARCH) $(if $(IMAGE),--name $(IMAGE))
+
+image: ## build the container image with docker, podman or buildah
+	@deploy/image/with-engine dranet $(ARCH)
+
+image-lock: setup ## lock the Debian packages of the image anew, and say what is newer
+	@$(BIN)/python -m deploy.image lock
 
 bench: setup ## measure scan, Prepare, hook, start and memory; print ratios, write JSON
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q dranet

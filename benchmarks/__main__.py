@@ -12,15 +12,29 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks import pod_start
+from benchmarks import image, pod_start
 from benchmarks.measure import HEADER
+from deploy.image.lock import ImageError
 from dranet.cli.screen import format_table
-from dranet.testbed.containerd.fetch import ContainerdUnavailable
+from dranet.testbed.debian.packages import Unavailable
 from dranet.testbed.isolation import run_isolated
 
-NAMES = ("selectors", "scan", "hook", "rates", "driver", "rolling_update", "pod_start", "moves", "explain")
+NAMES = (
+    "selectors",
+    "scan",
+    "hook",
+    "rates",
+    "driver",
+    "rolling_update",
+    "pod_start",
+    "moves",
+    "explain",
+    "image",
+    "scrape",
+)
 MODEL = "alignment_model"
 """Measures nothing and has files of its own, so it runs only where it is named, alone."""
+_FETCH = {"pod_start": pod_start.fetch, "image": image.fetch}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -46,15 +60,16 @@ def main() -> int:
 
 
 def _choose(names: Sequence[str]) -> Sequence[str]:
-    """Without what this machine has not the means for, which is said."""
-    if "pod_start" not in names:
-        return names
-    try:
-        pod_start.fetch()
-    except ContainerdUnavailable as error:
-        print(f"not measured: pod_start: {error}", file=sys.stderr)
-        return [name for name in names if name != "pod_start"]
-    return names
+    """Without what this machine has not the means for, which is said. The private trees have no network."""
+    missing = set()
+    for name, fetch in _FETCH.items():
+        if name in names:
+            try:
+                fetch()
+            except (Unavailable, ImageError) as error:
+                print(f"not measured: {name}: {error}", file=sys.stderr)
+                missing.add(name)
+    return [name for name in names if name not in missing]
 
 
 def _run_one(name: str, part: Path) -> int:

@@ -56,6 +56,35 @@ class PublishGpus(StrEnum):
     NEVER = "never"
 
 
+class NodePage(StrEnum):
+    """Who sees the page of the node."""
+
+    LOCALHOST = "localhost"
+    """Who comes from the node itself, as `kubectl port-forward` does."""
+    OFF = "off"
+    ALL = "all"
+    """Whoever reaches the port and may read it."""
+
+
+class Authentication(StrEnum):
+    """How callers from the network show who they are."""
+
+    NONE = "none"
+    KUBERNETES = "kubernetes"
+    """By a bearer token that the API server knows, and the right to ask for the path."""
+    CLIENT_CERTIFICATE = "client-certificate"
+
+
+class DeviceMetrics(StrEnum):
+    """What ``/metrics`` tells beside the driver's own."""
+
+    OFF = "off"
+    DEVICES = "devices"
+    """Series by device: as many as the node has hardware, whoever has it."""
+    PODS = "pods"
+    """And series with the names of pods and claims, of those that are on the node now."""
+
+
 class HealthTaints(StrEnum):
     """What the taint of a device that carries nothing does; ``off`` is no taints at all."""
 
@@ -148,27 +177,34 @@ def _boolean(value: object) -> bool:
     return known[text]
 
 
-def _seconds(lowest: float, highest: float = 86400.0) -> Accept:
-    def accept(value: object) -> float:
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Accepts a number of seconds between two bounds."""
+
+    lowest: float
+    highest: float = 86400.0
+
+    def __call__(self, value: object) -> float:
         try:
             seconds = float(value) if isinstance(value, str | int | float) else None
         except ValueError:
             seconds = None
-        if seconds is None or not lowest <= seconds <= highest:
-            raise ValueError(f"must be a number of seconds from {lowest:g} to {highest:g}")
+        if seconds is None or not self.lowest <= seconds <= self.highest:
+            raise ValueError(f"must be a number of seconds from {self.lowest:g} to {self.highest:g}")
         return seconds
 
-    return accept
 
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Accepts the words of an enumeration."""
 
-def _one_of(choices: type[StrEnum]) -> Accept:
-    def accept(value: object) -> StrEnum:
+    choices: type[StrEnum]
+
+    def __call__(self, value: object) -> StrEnum:
         text = "off" if value is False else value  # a bare `off` is false in YAML
-        if not isinstance(text, str) or text not in list(choices):
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return choices(text)
-
-    return accept
+        if not isinstance(text, str) or text not in list(self.choices):
+            raise ValueError(f"must be one of {', '.join(self.choices)}")
+        return self.choices(text)
 
 
 def _setting(default: Any, accept: Accept, description: str) -> Any:
@@ -213,17 +249,53 @@ class Settings:
     )
     hook_budget_seconds: float = _setting(
         1.5,
-        _seconds(0.1, 30),
+        Seconds(0.1, 30),
         "the most that an NRI hook takes, undoing included, before it answers with an error; never more "
         "than 85 % of the runtime's plugin_request_timeout (2 s by default), beyond which the pod starts "
         "without us",
     )
-    bind_address: str = _setting(":9177", _address, "HOST:PORT of /metrics, /healthz and /readyz")
+    bind_address: str = _setting(
+        ":9177", _address, "HOST:PORT of /metrics, /healthz, /readyz and the page of the node"
+    )
+    node_page: NodePage = _setting(
+        NodePage.LOCALHOST,
+        OneOf(NodePage),
+        "who sees the page of the node: localhost (from the node itself, and by kubectl port-forward), off, "
+        "or all who reach the port and may read it",
+    )
+    metrics_tls_cert: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "PEM file with the certificate of the port and those between it and its authority; with it the port "
+        "speaks HTTPS alone. Read again when it changes",
+    )
+    metrics_tls_key: Path | None = _setting(
+        None, _absolute_path_or_none, "PEM file with the key to metrics_tls_cert, not encrypted"
+    )
+    metrics_authentication: Authentication = _setting(
+        Authentication.NONE,
+        OneOf(Authentication),
+        "how callers of the port show who they are, /healthz and the plain /readyz excepted: none, "
+        "kubernetes (bearer token; the API server says whether its user may get the path) or "
+        "client-certificate (signed by metrics_client_ca); both need TLS",
+    )
+    metrics_client_ca: Path | None = _setting(
+        None,
+        _absolute_path_or_none,
+        "PEM file with the authorities whose certificates callers may show, for metrics_authentication "
+        "client-certificate. Read again when it changes",
+    )
+    device_metrics: DeviceMetrics = _setting(
+        DeviceMetrics.PODS,
+        OneOf(DeviceMetrics),
+        "what /metrics tells of devices: off, devices (series by device), or pods (and series with the names "
+        "of the pods and claims that have them now)",
+    )
     ready_file: Path | None = _setting(
         None,
         _absolute_path_or_none,
         "a file in a volume of this pod alone that exists while the driver is ready, for a readiness probe "
-        "(exec: test -e) that an overlapping instance cannot answer; empty is none",
+        "(exec: dranet ready FILE) that an overlapping instance cannot answer; empty is none",
     )
     sysfs_root: Path = _setting(Path("/sys"), _absolute_path, "where sysfs is mounted")
     procfs_root: Path = _setting(Path("/proc"), _absolute_path, "where procfs is mounted")
@@ -287,13 +359,13 @@ class Settings:
     )
     publish_gpus: PublishGpus = _setting(
         PublishGpus.AUTO,
-        _one_of(PublishGpus),
+        OneOf(PublishGpus),
         "publish GPUs as devices of this driver: auto (where no DRA driver and no device plugin of the "
         "vendor serves this node), always or never; in any case NICs say which GPUs are near",
     )
     gpu_return_seconds: float = _setting(
         300.0,
-        _seconds(0),
+        Seconds(0),
         "with publish_gpus auto: GPUs that somebody else served, or may yet serve after a boot, are "
         "offered when nobody has for so long; longer than an update of the vendor's driver takes",
     )
@@ -310,31 +382,31 @@ class Settings:
         "claims prepared from then on",
     )
     rescan_seconds: float = _setting(
-        60.0, _seconds(1), "rescan the node at least this often; changes trigger a scan at once"
+        60.0, Seconds(1), "rescan the node at least this often; changes trigger a scan at once"
     )
     reconcile_seconds: float = _setting(
         180.0,
-        _seconds(1),
+        Seconds(1),
         "compare prepared claims with runtime, kernel and API server at least this often; a start, and a "
         "runtime or kubelet that comes back, lead to it at once",
     )
     health_taints: HealthTaints = _setting(
         HealthTaints.NO_SCHEDULE,
-        _one_of(HealthTaints),
+        OneOf(HealthTaints),
         "effect of the taint on a device whose link or RDMA port is down: off, None (only shown; for trying "
         "out), NoSchedule, or NoExecute, which also ends the pod that has it; lesser faults are only shown",
     )
     health_raise_seconds: float = _setting(
-        10.0, _seconds(0, 3600), "a fault of a device counts when it has lasted for so long"
+        10.0, Seconds(0, 3600), "a fault of a device counts when it has lasted for so long"
     )
     health_training_seconds: float = _setting(
         60.0,
-        _seconds(0, 3600),
+        Seconds(0, 3600),
         "a link that was switched on, or moved into a pod or out of it, may take so long until it works",
     )
     health_clear_seconds: float = _setting(
         60.0,
-        _seconds(1, 3600),
+        Seconds(1, 3600),
         "a fault is cleared when it has been gone for so long; up to sixteen times longer if it comes back",
     )
     health_ignore: tuple[str, ...] = _setting(
@@ -345,13 +417,13 @@ class Settings:
     )
     drain_seconds: float = _setting(
         10.0,
-        _seconds(0),
+        Seconds(0),
         "on SIGTERM wait this long for prepared pods whose sandbox has not run yet, or for a successor; 15 s "
         "later at the latest the process has ended, so the pod's terminationGracePeriodSeconds must be at "
         "least 20 more than this",
     )
-    log_level: LogLevel = _setting(LogLevel.INFO, _one_of(LogLevel), "debug, info, warning or error")
-    log_format: LogFormat = _setting(LogFormat.TEXT, _one_of(LogFormat), "text or json")
+    log_level: LogLevel = _setting(LogLevel.INFO, OneOf(LogLevel), "debug, info, warning or error")
+    log_format: LogFormat = _setting(LogFormat.TEXT, OneOf(LogFormat), "text or json")
 
     @property
     def plugin_dir(self) -> Path:
@@ -433,6 +505,7 @@ def load_settings(
         given[name] = (flag_name(name), value)
     settings = _build(given)
     _check_socket_paths(settings)
+    _check_port(settings)
     return settings
 
 
@@ -511,3 +584,26 @@ def _check_socket_paths(settings: Settings) -> None:
             )
     if problems:
         raise SettingsError("; ".join(problems), hint="use a shorter folder or driver name")
+
+
+def _check_port(settings: Settings) -> None:
+    """What belongs together is given together."""
+    has_tls = settings.metrics_tls_cert is not None
+    if has_tls != (settings.metrics_tls_key is not None):
+        given, other = ("cert", "key") if has_tls else ("key", "cert")
+        raise SettingsError(
+            f"--metrics-tls-{given} without --metrics-tls-{other}",
+            hint="set both, as tls.crt and tls.key of one Secret, or neither",
+        )
+    way = settings.metrics_authentication
+    if way is not Authentication.NONE and not has_tls:
+        raise SettingsError(
+            f"--metrics-authentication {way} without --metrics-tls-cert",
+            hint="set --metrics-tls-cert and --metrics-tls-key: who asks cannot be told without TLS",
+        )
+    if (way is Authentication.CLIENT_CERTIFICATE) != (settings.metrics_client_ca is not None):
+        raise SettingsError(
+            f"--metrics-authentication {way} {'with' if settings.metrics_client_ca else 'without'} "
+            "--metrics-client-ca",
+            hint="client-certificate needs the file, and nothing else reads it",
+        )

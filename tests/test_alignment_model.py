@@ -31,9 +31,9 @@ from benchmarks.alignment_model.page import write_page
 from benchmarks.alignment_model.plot import WIDTH, draw
 from benchmarks.alignment_model.simulate import SEED, SIZES, Node, Policy, estimate, run, sizes_on
 from dranet.allocation.allocator import Unschedulable
-from dranet.cli.picture.text_width import text_width
 from dranet.model.distance import Distance
 from dranet.model.pairing import level
+from dranet.pictures.text_width import text_width
 from dranet.templates.ask import MAX_RESULTS, Ask
 from dranet.templates.choose import choose_claim
 from dranet.templates.fitting import CannotBeHad

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.sax.saxutils import escape
 
-from dranet.cli.picture.text_width import text_width
 from dranet.model.distance import Distance
+from dranet.pictures.text_width import text_width
 
 WIDTH = 520
 _LEFT = 20

@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     if options.claim and not claims:
         raise StoreError(_describe_unknown(options.claim, node))
     if options.output == "json":
-        print_document(json.dumps(_to_document(node, claims), indent=2))
+        print_document(json.dumps(build_document(node, claims), indent=2))
     else:
         never_fail_to_print()
         screen = find_screen()
@@ -241,7 +241,8 @@ _WHERE = {
 # --- for programs ---------------------------------------------------------------------------------------
 
 
-def _to_document(node: Node, claims: Sequence[SeenClaim]) -> dict[str, object]:
+def build_document(node: Node, claims: Sequence[SeenClaim]) -> dict[str, object]:
+    """What `-o json` prints."""
     return {
         "claims": [_describe(seen) for seen in claims],
         "quarantined": [{"claimUID": row.claim_uid, "why": row.why, "at": row.at} for row in node.quarantine],

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 
 from dranet.cli.documents import build_slice_objects, describe_devices, to_json, to_yaml
 from dranet.cli.follow import follow, redrawing, telling
-from dranet.cli.look import Eye, Look, add_look_flags, summarize, warn
+from dranet.cli.look import Eye, Look, add_look_flags, warn
 from dranet.cli.screen import Screen, find_screen, format_table, never_fail_to_print, print_document
 from dranet.cli.topology_text import draw_topology
-from dranet.cli.traits import UNKNOWN, TraitReader, Traits, first_of, nearest_text
 from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
 from dranet.inventory.topology import nearest
 from dranet.model.device import Device, DeviceKind
+from dranet.pictures.look import summarize
+from dranet.pictures.traits import UNKNOWN, TraitReader, Traits, first_of, nearest_text
 from dranet.settings import Settings
 
 

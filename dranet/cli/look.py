@@ -6,21 +6,20 @@ import argparse
 import socket
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from dranet.cli.run import add_settings_flags, read_settings
+from dranet.dataclass import dataclass
 from dranet.driver.captured import CapturedFacts
 from dranet.driver.lifelines import OWN_ADDRESS
 from dranet.driver.policy import load_policy
 from dranet.driver.publish import FactsReader
-from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.lifelines import LifelineTarget
-from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import NodeFacts
+from dranet.model.device import Device
+from dranet.pictures import look as pictures
 from dranet.settings import Settings
 
 SHAPING_SETTINGS = (
@@ -40,12 +39,9 @@ SHAPING_SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen, and what the driver would make of it."""
+class Look(pictures.Look):
+    """What was seen, what the driver would make of it, and by which rules."""
 
-    facts: NodeFacts
-    inventory: tuple[Decision, ...]
-    """In the order in which the driver publishes: what a claim should rather get comes first."""
     policy: Policy
     is_capture: bool = False
 
@@ -53,16 +49,6 @@ class Look:
         """The setting; without it the captured host's name, or this one's."""
         captured = self.facts.host.name if self.is_capture else ""
         return settings.node_name or captured or socket.gethostname()
-
-    @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """In the order in which people look for a device: by PCI address or name, GPUs last."""
-        return tuple(sorted(self.inventory, key=lambda decision: _place(decision.device)))
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """All of them, held back or not."""
-        return tuple(decision.device for decision in self.decisions)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -76,10 +62,6 @@ class Look:
         return tuple(decision.device for decision in self.inventory if decision.published)
 
 
-def _place(device: Device) -> tuple[bool, bool, str, str]:
-    return (device.kind is DeviceKind.GPU, not device.pci_address, device.pci_address, device.name)
-
-
 def add_look_flags(parser: argparse.ArgumentParser, also: tuple[str, ...] = ()) -> None:
     """``--facts``, the settings that shape what a look shows, and ``also`` these."""
     parser.add_argument(
@@ -90,6 +72,7 @@ def add_look_flags(parser: argparse.ArgumentParser, also: tuple[str, ...] = ()) 
     group = parser.add_argument_group(
         "settings", "as for dranet run: what is shown is what it would offer with them"
     )
+    group.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
     add_settings_flags(group, (*SHAPING_SETTINGS, *also))
 
 
@@ -142,22 +125,3 @@ def warn(warnings: Iterable[str], already: frozenset[str] = frozenset()) -> None
     for warning in dict.fromkeys(warnings):
         if warning not in already:
             print(f"warning: {warning}", file=sys.stderr)
-
-
-def summarize(decisions: Iterable[Decision], shows_all: bool) -> str:
-    """``8 NICs, 8 GPUs offered; 3 held back (--all says why)``."""
-    everything = tuple(decisions)
-    offered = [decision.device.kind for decision in everything if decision.published]
-    counts = [_count(offered.count(kind), word) for kind, word in _KIND_WORDS.items() if kind in offered]
-    held_back = len(everything) - len(offered)
-    text = f"{', '.join(counts) or 'nothing'} offered"
-    if not held_back:
-        return text
-    return f"{text}; {held_back} held back" + ("" if shows_all else " (--all says why)")
-
-
-_KIND_WORDS = {DeviceKind.NIC: "NIC", DeviceKind.RDMA: "RDMA-only device", DeviceKind.GPU: "GPU"}
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

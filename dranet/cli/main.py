@@ -6,7 +6,7 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from dranet import __version__
@@ -18,6 +18,7 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 """As a shell reports a program that SIGPIPE ended."""
 
+VERSION_FLAG = "--version"
 _OUTPUT_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 COMMANDS = {
@@ -30,6 +31,8 @@ COMMANDS = {
     "validate": "dranet.cli.validate",
     "capture": "dranet.cli.capture",
     "doctor": "dranet.cli.doctor",
+    "ready": "dranet.cli.ready",
+    "seccomp": "dranet.cli.seccomp",
     "demo": "dranet.cli.demo",
     "testbed": "dranet.cli.testbed",
 }
@@ -43,11 +46,18 @@ def build_parser(first_argument: str) -> argparse.ArgumentParser:
         prog="dranet",
         description="Kubernetes DRA network driver: the pod's NIC beside its GPU, whole or not at all.",
     )
-    parser.add_argument("--version", action="version", version=f"dranet {__version__}")
+    parser.add_argument(VERSION_FLAG, action="version", version=f"dranet {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
-    for name in (first_argument,) if first_argument in COMMANDS else COMMANDS:
+    for name in _choose_commands(first_argument):
         import_module(COMMANDS[name]).add_parser(commands)
     return parser
+
+
+def _choose_commands(first_argument: str) -> Iterable[str]:
+    """Those that the command line can be about: the one that is named, none for the version, or all."""
+    if first_argument == VERSION_FLAG:
+        return ()
+    return (first_argument,) if first_argument in COMMANDS else COMMANDS
 
 
 def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
@@ -74,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DranetError as error:
         print(f"dranet: {error.reason}: {error}", file=sys.stderr)
         return EXIT_FAILED
+    except ModuleNotFoundError as error:
+        return _explain_missing(error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -86,6 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dranet: cannot write the output: {error.strerror}", file=sys.stderr)
         return EXIT_FAILED
     return code
+
+
+def _explain_missing(error: ModuleNotFoundError) -> int:
+    """The image leaves the testbed out; any other module that is missing is our mistake."""
+    if not (error.name or "").startswith("dranet.testbed"):
+        raise error
+    print("dranet: the testbed is not in this image (run it from a checkout: make demo)", file=sys.stderr)
+    return EXIT_FAILED
 
 
 def _drop_output() -> None:

@@ -1,4 +1,5 @@
-"""Writes what is generated in ``docs/user`` and ``deploy`` from what code declares once (``make docs``)."""
+"""Writes what is generated in ``docs/user``, ``charts`` and ``deploy`` from what code declares once
+(``make docs``)."""
 
 from __future__ import annotations
 
@@ -6,11 +7,18 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dranet.cli.alerts_page import alerts_page
 from dranet.cli.attributes_page import attributes_page
+from dranet.cli.chart import build_chart, can_render, render_plain_manifests
+from dranet.cli.doctor_page import SCHEMA_NAME as DOCTOR_SCHEMA_NAME
+from dranet.cli.doctor_page import checks_page, doctor_schema
 from dranet.cli.examples import write_examples
+from dranet.cli.metrics_page import metrics_page
 from dranet.cli.parameters_page import SCHEMA_NAME, parameters_page, parameters_schema
-from dranet.cli.permissions_page import build_manifests, permissions_page
+from dranet.cli.permissions_page import permissions_page
+from dranet.cli.rights_page import rights_page
 from dranet.cli.run import default_text
+from dranet.manifests.values.page import values_page
 from dranet.settings import DECLARATIONS, Declaration
 
 SETTINGS_HEAD = """# Settings of the driver
@@ -46,7 +54,13 @@ def build_pages() -> Mapping[str, str]:
         "attributes.md": attributes_page(),
         "parameters.md": parameters_page(),
         SCHEMA_NAME: parameters_schema(),
+        "metrics.md": metrics_page(),
+        "alerts.md": alerts_page(),
+        "doctor-checks.md": checks_page(),
+        DOCTOR_SCHEMA_NAME: doctor_schema(),
         "permissions.md": permissions_page(),
+        "values.md": values_page(),
+        "rights.md": rights_page(),
     }
 
 
@@ -54,10 +68,21 @@ def main(folder: Path) -> None:
     for name, text in build_pages().items():
         (folder / name).write_text(text)
     write_examples(folder)
-    manifests = folder.parents[1] / "deploy"
-    manifests.mkdir(exist_ok=True)
-    for name, text in build_manifests().items():
-        (manifests / name).write_text(text)
+    repository = folder.parents[1]
+    chart = repository / "charts" / "dranet"
+    for name, text in build_chart(chart).items():
+        (chart / name).parent.mkdir(exist_ok=True)
+        (chart / name).write_text(text)
+    _write_manifests(chart, repository / "deploy")
+
+
+def _write_manifests(chart: Path, folder: Path) -> None:
+    """After the chart, of which they are made."""
+    if not can_render():
+        print("deploy/*.yaml are left as they are: Helm's library is not installed (x86-64 alone)")
+        return
+    for name, text in render_plain_manifests(chart).items():
+        (folder / name).write_text(text)
 
 
 if __name__ == "__main__":

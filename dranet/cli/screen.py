@@ -11,6 +11,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dranet.printable import printable as printable
+
 GAP = "  "
 PROSE = 100
 """The most columns that sentences take, on a screen however wide, in a pipe and in a file."""
@@ -83,16 +85,6 @@ def _stand_in(error: UnicodeError) -> tuple[str, int]:
 
 _STAND_IN = "dranet.stand-in"
 codecs.register_error(_STAND_IN, _stand_in)
-
-
-def printable(text: str) -> str:
-    """``text`` with every character that could move the cursor, or is none, as an escape: ``\\x1b``.
-
-    The kernel lets an interface name hold any byte but white space, ``/`` and ``:``.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def cut(text: str, columns: int | None) -> str:

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from dranet.cli.documents import describe, to_json
-from dranet.cli.look import Eye, Look, add_look_flags, summarize, warn
-from dranet.cli.picture.png import render_png
-from dranet.cli.picture.svg import draw_svg
+from dranet.cli.look import Eye, Look, add_look_flags, warn
 from dranet.cli.screen import Screen, find_screen, never_fail_to_print, print_document
 from dranet.cli.topology_text import (
     choose_for_matrix,
-    choose_hardware,
     draw_matrix,
     draw_topology,
     matrix_words,
-    name_hardware,
 )
-from dranet.cli.traits import TraitReader
 from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
 from dranet.inventory.topology import matrix
+from dranet.pictures.hardware import choose_hardware, name_hardware
+from dranet.pictures.look import summarize
+from dranet.pictures.png import render_png
+from dranet.pictures.svg import draw_svg
+from dranet.pictures.traits import TraitReader
 
 _DOCUMENTS = ("json", "svg")
 

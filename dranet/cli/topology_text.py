@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
-from dranet.cli.look import Look, summarize
-from dranet.cli.screen import GAP, Screen, cut, format_table, printable
-from dranet.cli.traits import UNKNOWN, TraitReader, short_address
+from dranet.cli.screen import GAP, Screen, cut, format_table
 from dranet.inventory.decision import Decision
-from dranet.inventory.topology import DistanceMatrix, TopologyNode, matrix, short_names, topology_tree
+from dranet.inventory.topology import DistanceMatrix, matrix, topology_tree
 from dranet.model.device import Device
 from dranet.model.distance import Distance
 from dranet.model.facts import NodeFacts
+from dranet.pictures.hardware import Branch, cpus_of, leaves, name_hardware, root_branches
+from dranet.pictures.look import Look, summarize
+from dranet.pictures.traits import UNKNOWN, TraitReader
+from dranet.printable import printable
 
 SELF, NOT_KNOWN = "X", "?"
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """A line of the tree: a bridge, or a device (``device`` is its name and ``label`` empty)."""
-
-    label: str
-    device: str = ""
-    children: tuple[Branch, ...] = ()
-
-
-def choose_hardware(look: Look) -> tuple[Decision, ...]:
-    """Devices with a place in the hardware: no links that software made, unless they are offered."""
-    reader = TraitReader(look.facts)
-    return tuple(d for d in look.decisions if d.published or not reader.read(d.device).is_software)
-
-
-def name_hardware(look: Look) -> Mapping[str, str]:
-    """The short names, the same in the tree, the matrix and the picture, whatever is shown."""
-    reader = TraitReader(look.facts)
-    return short_names(device for device in look.devices if not reader.read(device).is_software)
 
 
 def title(facts: NodeFacts) -> str:
@@ -45,11 +25,6 @@ def title(facts: NodeFacts) -> str:
     nodes = f"{count} NUMA node{'' if count == 1 else 's'}" if count else ""
     parts = (facts.host.name or "this node", facts.host.product, nodes)
     return ", ".join(part for part in parts if part)
-
-
-def cpus_of(facts: NodeFacts) -> Mapping[int, str]:
-    """NUMA node -> its processors, ``0-55,112-167``."""
-    return {node.node: node.cpus for node in facts.numa_nodes}
 
 
 def draw_topology(look: Look, shown: Sequence[Decision], screen: Screen) -> list[str]:
@@ -87,37 +62,10 @@ def _numa_branches(facts: NodeFacts, devices: Iterable[Device]) -> tuple[Branch,
     return tuple(
         Branch(
             f"{node.label}{GAP}CPUs {cpus[node.label]}" if cpus.get(node.label) else node.label,
-            children=(*_leaves(node), *chain.from_iterable(map(root_branches, node.children))),
+            children=(*leaves(node), *chain.from_iterable(map(root_branches, node.children))),
         )
         for node in topology_tree(devices)
     )
-
-
-def root_branches(root: TopologyNode) -> tuple[Branch, ...]:
-    """A root complex with what is below it; addresses without the domain that it names."""
-    domain = root.label.removeprefix("pci").partition(":")[0]
-    return _bridge_branches(root, domain, below_switch=False)
-
-
-def _bridge_branches(node: TopologyNode, domain: str, *, below_switch: bool) -> tuple[Branch, ...]:
-    """Bridges in a row are one line, and below a switch the ports on the way to a single function are none:
-    only where paths part says how near devices are.
-    """
-    labels, end = [node.label], node
-    while len(end.children) == 1 and not end.devices:
-        end = end.children[0]
-        labels.append(end.label)
-    if end.devices:
-        labels.pop()  # the function itself
-        if below_switch and not end.children:
-            return _leaves(end)
-    below = (_bridge_branches(child, domain, below_switch=True) for child in end.children)
-    text = " / ".join(short_address(label, domain) for label in labels)
-    return (Branch(text, children=(*_leaves(end), *chain.from_iterable(below))),)
-
-
-def _leaves(node: TopologyNode) -> tuple[Branch, ...]:
-    return tuple(Branch("", device=name) for name in node.devices)
 
 
 def _draw(branches: Sequence[Branch], indent: str | None = None) -> Iterator[tuple[str, Branch]]:

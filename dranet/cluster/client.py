@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from dranet.cluster.connections import Connection, ConnectionPool
 from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR, ClusterAccess, in_cluster_access
@@ -31,6 +32,7 @@ from dranet.cluster.messages import (
     parse_event,
     parse_object,
 )
+from dranet.cluster.paths import name_collection
 from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, ProtocolError, Reason, SettingsError
 
@@ -46,6 +48,29 @@ _TRANSPORT_ERRORS = (OSError, EOFError, ProtocolError)
 _THROTTLED = {429, 503}
 _MAX_TRIES = 5
 """Of one call to a server that asks for patience."""
+
+
+class ApiObserver(Protocol):
+    """Who counts requests (``telemetry.peers.ApiMetrics``)."""
+
+    def answered(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """A try has ended, with the head of an answer; ``code`` 0: without one."""
+
+    def retried(self, cause: str) -> None:
+        """``throttled``, ``unauthorized`` or ``connection``: it is sent again."""
+
+
+class _Unobserved:
+    """Nobody counts."""
+
+    def answered(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        del verb, resource, code, seconds
+
+    def retried(self, cause: str) -> None:
+        del cause
+
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +98,7 @@ class ApiClient:
         self._user_agent = user_agent
         self._timeout_seconds = timeout_seconds
         self._pool = ConnectionPool(access)
+        self.observer: ApiObserver = _Unobserved()
 
     def __repr__(self) -> str:
         return f"ApiClient({self._access.url!r}, {self._pool!r})"
@@ -240,7 +266,7 @@ class ApiClient:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._timeout_seconds
         while True:
-            answer = await self._send(request)
+            answer = await self._send_observed(request)
             status = answer.head.status
             if 200 <= status < 300:
                 return answer
@@ -250,11 +276,22 @@ class ApiClient:
             if status == 401 and not refused:
                 refused = True
                 self._access.token.forget()
+                self.observer.retried("unauthorized")
             elif wait_seconds is not None and clock() + wait_seconds < deadline:
                 tries += 1
+                self.observer.retried("throttled")
                 await asyncio.sleep(wait_seconds)
             else:
                 raise failure_from_answer(request.name, answer.head, body)
+
+    async def _send_observed(self, request: Request) -> _Answer:
+        start, code = time.perf_counter(), 0
+        try:
+            answer = await self._send(request)
+            code = answer.head.status
+            return answer
+        finally:
+            self.observer.answered(*_name(request), code, time.perf_counter() - start)
 
     async def _send(self, request: Request) -> _Answer:
         """Send once; a kept connection that the server had closed meanwhile is replaced."""
@@ -266,6 +303,7 @@ class ApiClient:
         except (OSError, EOFError):
             if not (connection.reused and request.idempotent):
                 raise
+        self.observer.retried("connection")
         with _credentials_must_work(self.url):
             connection = await self._pool.open()
         return await _exchange(connection, encoded)
@@ -286,6 +324,14 @@ class ApiClient:
     def _get_token(self) -> str:
         with _credentials_must_work(self.url):
             return self._access.token.get_token()
+
+
+def _name(request: Request) -> tuple[str, str]:
+    """Verb and resource, in the words of the API server's own metrics."""
+    resource, is_collection = name_collection(request.path)
+    if request.method == "GET":
+        return "watch" if request.watch else "list" if is_collection else "get", resource
+    return _VERBS[request.method], resource
 
 
 @contextlib.contextmanager

@@ -102,3 +102,15 @@ def resource_claim_templates(namespace: str = "") -> str:
 
 def resource_claim_template(namespace: str, name: str) -> str:
     return _item(resource_claim_templates(namespace), name)
+
+
+def name_collection(path: str) -> tuple[str, bool]:
+    """What a path leads to: the plural, with its subresource (``resourceclaims/status``), and whether that is
+    a whole collection. Empty for a path that is none of the API's objects."""
+    _, _, rest = path.partition("/v1/")
+    parts = rest.split("/") if rest else []
+    if len(parts) > 2 and parts[0] == "namespaces":
+        del parts[:2]
+    if not parts:
+        return "", False
+    return "/".join((parts[0], *parts[2:])), len(parts) == 1

@@ -6,7 +6,7 @@ something in the table is called by nobody. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dranet.dataclass import dataclass
@@ -122,10 +122,31 @@ PERMISSIONS = (
 )
 
 
-def build_rules(driver: str = DRIVER_NAME) -> list[JsonObject]:
+AUTHENTICATION_PERMISSIONS = (
+    Permission(
+        "authentication.k8s.io",
+        "tokenreviews",
+        ("create",),
+        "ask whose a bearer token is that somebody shows at the metrics port",
+        "with `metrics_authentication: kubernetes` alone, once a minute for each scraper",
+    ),
+    Permission(
+        "authorization.k8s.io",
+        "subjectaccessreviews",
+        ("create",),
+        "ask whether that user may get `/metrics`, `/node` or `/readyz`",
+        "with `metrics_authentication: kubernetes` alone, once a minute for each scraper",
+    ),
+)
+"""Given only where ``metrics_authentication`` is ``kubernetes``; in no role by default."""
+
+
+def build_rules(
+    driver: str = DRIVER_NAME, permissions: Iterable[Permission] = PERMISSIONS
+) -> list[JsonObject]:
     """The rules of the ClusterRole: what has the same place and names is one rule."""
     rules: dict[tuple[str, str, bool], JsonObject] = {}
-    for permission in PERMISSIONS:
+    for permission in permissions:
         key = (permission.group, permission.resource, permission.only_driver)
         rule = rules.setdefault(
             key, {"apiGroups": [permission.group], "resources": [permission.resource], "verbs": []}

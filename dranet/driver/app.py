@@ -30,6 +30,7 @@ from dranet.driver.workers import Workers
 from dranet.errors import DranetError, KernelError
 from dranet.filelock import FileLock
 from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.node_proc import use_node_proc
 from dranet.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ async def run_driver(settings: Settings, ending: Ending) -> None:
     ending.stop_with(stop.set)
     asyncio.get_running_loop().set_default_executor(Workers(WORKER_THREADS))
     FileLock.pod_uid = settings.pod_uid
+    use_node_proc(settings.procfs_root)
     _name_this_task(MAIN_TASK)
     try:
         # What the operator wrote is judged before anything outside is asked.

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dranet import marks
 from dranet.dataclass import dataclass
@@ -102,6 +102,29 @@ class ForeignClaim(NamedTuple):
         )
 
 
+class AttachObserver(Protocol):
+    """Who counts what the kernel takes (``telemetry.claims.AttachMetrics``); called on any thread."""
+
+    def observe_step(self, step: str, seconds: float) -> None: ...
+
+    def rolled_back(self) -> None: ...
+
+    def given_back(self, seconds: float) -> None: ...
+
+
+class _Unobserved:
+    """Nobody counts."""
+
+    def observe_step(self, step: str, seconds: float) -> None:
+        del step, seconds
+
+    def rolled_back(self) -> None:
+        pass
+
+    def given_back(self, seconds: float) -> None:
+        del seconds
+
+
 class Attachments:
     """The attached devices of this node. One lock: the kernel serialises namespace moves anyway."""
 
@@ -113,8 +136,11 @@ class Attachments:
         on_released: Callable[[ReleaseReport], None] | None = None,
         pod_links: PodLinks | None = None,
         interrupts: InterruptFiles = INTERRUPTS,
+        observer: AttachObserver | None = None,
     ) -> None:
-        """``on_released`` is told of releases that nobody asked for: a sandbox ended without a word."""
+        """``on_released`` is told of releases that nobody asked for: a sandbox ended without a word.
+        ``observer`` hears what the kernel takes."""
+        self._observer = observer or _Unobserved()
         self._store = store
         self.gate = gate
         self._uplink_rules = uplink_rules
@@ -196,10 +222,16 @@ class Attachments:
         try:
             self._commit_place(pod, claims, read_netns_id(netns), deadline)
             links = attach(
-                _plans(claims), netns, self._uplink_rules(), deadline=deadline, interrupts=self._interrupts
+                _plans(claims),
+                netns,
+                self._uplink_rules(),
+                deadline=deadline,
+                interrupts=self._interrupts,
+                observe=self._observer.observe_step,
             )
             marks.reached(marks.Step.ATTACH_VERIFIED)
         except Exception as error:
+            self._observer.rolled_back()
             if all(claim.sandbox_id == pod.id for claim in claims):  # what was in the pod stays there
                 self._namespaces.hold(pod.uid, pod.id, netns)
             else:
@@ -391,6 +423,7 @@ class Attachments:
         return report
 
     def _give_back(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
+        start = time.perf_counter()
         try:
             self.gate.close(claim.claim.uid)
         except StoreError as error:  # it shuts by itself with the sandbox, whose end this is
@@ -407,6 +440,7 @@ class Attachments:
                 reason=Reason.DETACH_FAILED,
             )
         marks.reached(marks.Step.RELEASE_DEVICES_HOME)
+        self._observer.given_back(time.perf_counter() - start)
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
     def close(self) -> None:

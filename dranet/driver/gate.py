@@ -48,6 +48,13 @@ class ReadyGate:
         """Whether the claim was verified in a sandbox that lives."""
         return (self._notes / claim_uid).exists()
 
+    def read_attached_at(self, claim_uid: str) -> float | None:
+        """Since when (unix seconds), as the file's own time tells."""
+        try:
+            return (self._notes / claim_uid).lstat().st_mtime
+        except OSError:
+            return None
+
     def is_open(self, claim_uid: str) -> bool:
         """Whether a container of the claim could start now."""
         return (self._folder / claim_uid).exists()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -74,11 +75,13 @@ class PodHooks:
         windows: StartWindows | None = None,
         workload: WorkloadPack | None = None,
         on_container: ContainerListener = lambda _pod, _container: None,
+        on_late: Callable[[], None] = lambda: None,
     ) -> None:
         """``metadata`` tells containers of their devices; ``None``: nobody does. ``on_waiting`` is told of a
         claim that another pod waits for; it must not block. ``view`` is kept to what the runtime tells.
         ``windows`` let containers start. ``workload`` gives them what is for the programs in them; ``None``:
-        nobody does. ``on_container`` is told of each container of a pod with devices."""
+        nobody does. ``on_container`` is told of each container of a pod with devices, ``on_late`` of each
+        hook that was not done in time."""
         self._store = store
         self._attachments = attachments
         self._announcer = announcer
@@ -89,6 +92,7 @@ class PodHooks:
         self._windows = windows or StartWindows(attachments.gate)
         self._workload = workload
         self._on_container = on_container
+        self._on_late = on_late
         self._wanted_seconds = budget_seconds
         self._budget_seconds = min(budget_seconds, ASSUMED_REQUEST_TIMEOUT_SECONDS * _USABLE_SHARE)
         self._patience_seconds = ASSUMED_REQUEST_TIMEOUT_SECONDS
@@ -265,7 +269,8 @@ class PodHooks:
             return False
         seconds = self._budget_seconds
         release = partial(self._release, pod, timeout_seconds=seconds * _ATTACH_SHARE)
-        reports = run_in_time(release, seconds, f"giving back the devices of {pod.namespace}/{pod.name}")
+        with self._noting_late():
+            reports = run_in_time(release, seconds, f"giving back the devices of {pod.namespace}/{pod.name}")
         for report in reports:
             if report.error is not None:
                 raise report.error
@@ -314,7 +319,8 @@ class PodHooks:
         what = f"{what} for {pod.namespace}/{pod.name}"
         try:
             work_now = partial(work, deadline)
-            return run_in_time(work_now, seconds, what, after_late_end, heard_until=heard_until)
+            with self._noting_late():
+                return run_in_time(work_now, seconds, what, after_late_end, heard_until=heard_until)
         except DranetError as error:
             if error.reason is Reason.STORE_NEWER:
                 return None  # since we looked: the hook of the newer driver does it
@@ -324,6 +330,15 @@ class PodHooks:
                 self._announcer.container_refused(pod, error)
             else:
                 self._announcer.attach_failed(claims, error)
+            raise
+
+    @contextmanager
+    def _noting_late(self) -> Iterator[None]:
+        try:
+            yield
+        except DranetError as error:
+            if error.reason is Reason.HOOK_DEADLINE_EXCEEDED:
+                self._on_late()
             raise
 
     def _keeps_devices(self, pod: PodSandbox, claims: Sequence[PreparedClaim], error: DranetError) -> bool:

@@ -9,25 +9,20 @@ import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from dranet import __version__
 from dranet.cluster.claims import fetch_claim
 from dranet.cluster.client import ApiClient
 from dranet.cluster.events import ObjectRef
 from dranet.cluster.node_slices import NodeDevices
-from dranet.cluster.nodes import fetch_node
 from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results
 from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.driver.alignment.pod_gpus import PodGpus
-from dranet.driver.alignment.verdicts import LEVELS, Verdicts
+from dranet.driver.alignment.verdicts import Verdicts
 from dranet.driver.alignment.watch import AlignmentWatch
 from dranet.driver.attachments import Attachments
 from dranet.driver.container_files import ContainerFiles
-from dranet.driver.doctor.features import Features
 from dranet.driver.gate import ReadyGate
 from dranet.driver.gpus.containers import GpuContainers
-from dranet.driver.gpus.inquiry import GpuInquiry
-from dranet.driver.gpus.memory import OwnGpus
-from dranet.driver.gpus.servers import GpuServers
+from dranet.driver.happenings import Happenings
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.monitor import HealthMonitor, build_rules
 from dranet.driver.health.signs import SignSource
@@ -39,11 +34,12 @@ from dranet.driver.leases import Leases
 from dranet.driver.lifelines import Lifelines
 from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.metadata.files import MetadataFiles
+from dranet.driver.parts_gpus import build_gpu_inquiry, build_gpus
+from dranet.driver.parts_port import build_port
 from dranet.driver.policy import PolicySource
 from dranet.driver.prepare import Preparer
 from dranet.driver.probes.readiness import Readiness
 from dranet.driver.probes.ready_file import ReadyFile
-from dranet.driver.probes.server import ProbeServer
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
 from dranet.driver.reconcile.actions import ActionLog
 from dranet.driver.reconcile.files import FileReconciler
@@ -60,7 +56,7 @@ from dranet.driver.succession import Succession
 from dranet.driver.workload.files import WorkloadFiles
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.kernel.attachment.uplink import UplinkRules
-from dranet.kernel.boot import read_boot_id, read_uptime
+from dranet.kernel.boot import read_boot_id
 from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.podlinks import PodLinks
@@ -88,6 +84,7 @@ class Parts:
         self.policy = policy
         self.boot_id = read_boot_id(settings.procfs_root)
         self.metrics = Metrics()
+        client.observer = self.metrics.api
         self.store = ClaimStore(settings.state_dir / "claims.db")
         self.gate = ReadyGate(settings.state_dir)
         self.windows = StartWindows(self.gate)
@@ -97,10 +94,12 @@ class Parts:
             lambda: self.inventory.view, self.store.get_by_pod, self.node_devices, settings.driver_name
         )
         self.verdicts = self._build_verdicts()
-        self.gpu_inquiry = self._build_gpu_inquiry()
-        self.gpus = self._build_gpus(is_live=reader.is_live)
+        self.gpu_inquiry = build_gpu_inquiry(self)
+        self.gpus = build_gpus(self, is_live=reader.is_live)
         self.lifelines = self._build_lifelines()
+        self.happenings = Happenings()
         self.reporter = self._build_reporter()
+        self.reporter.on_event = self.happenings.add_event
         self.announcer = Announcer(
             settings.driver_name,
             settings.node_name,
@@ -108,6 +107,7 @@ class Parts:
             self.metrics,
             self.store.get_by_pod,
         )
+        self.announcer.on_normal = self.happenings.add_normal
         self.alignment = self._build_alignment()
         self.announcer.on_attached = self.alignment.look
         self.node_devices.listeners.append(self.alignment.slices_changed)
@@ -119,6 +119,7 @@ class Parts:
             self.announcer.released,
             self.pod_links,
             InterruptFiles(settings.sysfs_root, settings.procfs_root),
+            observer=self.metrics.attach,
         )
         self.leases = Leases(self.store, self.attachments, self.announcer, self.metrics)
         self.inventory = Inventory(reader, policy.get, self.store, self.metrics, self.gpus.judge)
@@ -129,6 +130,7 @@ class Parts:
         self.workload = self._build_workload()
         self.publisher = self._build_publisher()
         self.actions = ActionLog(self.metrics)
+        self.actions.on_action = self.happenings.add
         self.files = self._build_files()
         self.snapshots = SnapshotQueue()
         self.runtime_view = RuntimeView()
@@ -157,16 +159,9 @@ class Parts:
         self._loop = asyncio.get_running_loop()
         self.store.on_foreign_change = self._note_foreign_change
         self.store.on_trouble = self.announcer.store_trouble
+        self.store.on_write = self.metrics.store.write_seconds.observe
         self.ready_file = ReadyFile(settings.ready_file, self.readiness.read) if settings.ready_file else None
-        self.probes = ProbeServer(
-            settings.bind_address,
-            self.metrics,
-            self.readiness.read,
-            may_wait=lambda: bool(self.handover.others),
-            read_features=Features(settings, self.publisher, self.kubelet, self.nri, self.gpus).read,
-            read_fault=lambda: self.nri.fault,
-        )
-        self._set_up_gauges()
+        self.probes = build_port(self, is_live=reader.is_live)
 
     def _build_reporter(self) -> Reporter:
         driver, node = self.settings.driver_name, self.settings.node_name
@@ -221,32 +216,10 @@ class Parts:
         if self.settings.publish_gpus is PublishGpus.AUTO:
             await self.gpu_inquiry.look()
 
-    def _build_gpu_inquiry(self) -> GpuInquiry:
-        return GpuInquiry(
-            partial(fetch_node, self.client, self.settings.node_name),
-            PodResources(self.settings.pod_resources_socket).read_givers,
-            lambda: self.gpus,
-        )
-
-    def _build_gpus(self, *, is_live: bool) -> GpuServers:
-        own = OwnGpus(self.settings.state_dir / "gpus.json")
-        return GpuServers(
-            self.settings.publish_gpus,
-            self.node_devices,
-            self.metrics.inventory,
-            is_answering=lambda: self.publisher.is_listed,
-            on_news=self._look_again,
-            on_gpus=lambda: self._call_soon(self.node_devices.want),
-            ask=self.gpu_inquiry.ask,
-            read_uptime=partial(read_uptime, self.settings.procfs_root),
-            own=own if is_live else None,  # the GPUs of a capture are not this node's
-            return_seconds=self.settings.gpu_return_seconds,
-        )
-
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
         self.publish.look_again()
 
-    def _call_soon(self, call: Callable[[], None]) -> None:
+    def call_soon(self, call: Callable[[], None]) -> None:
         """On the event loop, from any thread; too late at the end."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
@@ -301,7 +274,7 @@ class Parts:
             self.settings.driver_name,
             self.settings.node_name,
             listeners=PublishListeners(
-                failed=lambda reason: self.metrics.api_errors.labels(reason).inc(),
+                failed=lambda reason: self.metrics.api.errors.labels(reason).inc(),
                 wrote=lambda verb: self.metrics.slices.writes.labels(verb).inc(),
                 missing=self.metrics.slices.show_missing,
             ),
@@ -337,6 +310,7 @@ class Parts:
             self.actions,
             self.preparer.finish,
             self.settings.reconcile_seconds,
+            on_look=self.metrics.reconcile.looked,
         )
 
     def _build_nri(self) -> NriPlugin:
@@ -352,13 +326,15 @@ class Parts:
             self.windows,
             self.workload,
             on_container=self.alignment.container_seen,
+            on_late=self.metrics.attach.late_hooks.inc,
         )
         return NriPlugin(
             self.settings.nri_socket,
             self.settings.driver_name,
             self.settings.nri_index,
             hooks,
-            observe=self.metrics.observe_nri,
+            observe=self.metrics.runtime.observe,
+            on_ready=self.metrics.runtime.begun,
             is_our_mount=lambda source: self.gate.find_claim_by_source(source) is not None,
             on_death=partial(os.kill, os.getpid(), signal.SIGTERM),  # a successor has the thread again
         )
@@ -370,7 +346,7 @@ class Parts:
             sysfs_root=self.settings.sysfs_root,
             procfs_root=self.settings.procfs_root,
             vendor_device=self.gpu_containers.find_vendor_device,
-            on_gpus_free=self._look_again,
+            on_gpus_free=self.look_again,
             ask_about_gpus=self._ask_about_gpus,
             fetch=lambda ref: fetch_claim_for_node(self.client, ref, self.settings.node_name),
             inventory=self.inventory,
@@ -411,6 +387,8 @@ class Parts:
 
     def _note_state(self, state: InstanceState) -> None:
         """Ports are the node's: the one with the duties answers probes for all."""
+        node = f"node {self.settings.node_name}"
+        self.happenings.add("Normal", "Instance", node, f"this instance of the driver is {state}")
         if state is InstanceState.ON_DUTY:
             self.probes.want_port()
         elif state is not InstanceState.WAITING:
@@ -438,17 +416,3 @@ class Parts:
         self.reconcile.ask("another instance is gone")
         self.kubelet.health_changed()
         asyncio.get_running_loop().call_later(HEALTH_ECHO_SECONDS, self.kubelet.health_changed)
-
-    def _set_up_gauges(self) -> None:
-        """Gauges that are read when they are scraped."""
-        self.metrics.build_info.labels(__version__).set(1)
-        self.metrics.prepared_claims.set_function(lambda: len(self.store.get_all()))
-        self.metrics.store.writable.set_function(lambda: self.store.is_writable)
-        self.metrics.store.unwritten.set_function(lambda: len(self.store.unwritten))
-        self.metrics.store.quarantined.set_function(lambda: self.store.quarantine_size)
-        self.metrics.inventory.attributes_file_ok.set_function(lambda: not self.policy.problem)
-        for level in LEVELS:
-            gauge = self.metrics.alignment.devices.labels(level)
-            gauge.set_function(partial(self.verdicts.count_level, level))
-        self.metrics.alignment.worse_now.set_function(self.verdicts.count_worse)
-        self.metrics.last_published.set_function(lambda: self.publisher.last_published)

@@ -12,10 +12,11 @@ first, finds its record, and answers the same.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import DhcpLease, PreparedClaim, PreparedDevice
 from dranet.runtime.cdi import CdiSpecs
 from dranet.store.claim_store import ClaimStore
-from dranet.telemetry import Metrics
+from dranet.telemetry import Metrics, PreparePhase
 
 if TYPE_CHECKING:
     from dranet.driver.planner import DecodedClaim, Offers, Planner
@@ -103,6 +104,7 @@ class Preparer:
         self._runtime_ready = runtime_ready
         self._announcer = announcer
         self._metrics = metrics
+        self._shown = metrics.prepare
 
     async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, PrepareOutcome]:
         """One outcome for each claim, by UID."""
@@ -119,20 +121,29 @@ class Preparer:
         return {ref.uid: error for ref, error in zip(refs, errors, strict=True)}
 
     async def _prepare_one(self, ref: ClaimRef) -> PrepareOutcome:
+        with self._shown.claim(self._shown.prepare_seconds) as call:
+            outcome = await self._try_to_prepare(ref)
+            if not outcome.error:
+                call.succeeded()
+        return outcome
+
+    async def _try_to_prepare(self, ref: ClaimRef) -> PrepareOutcome:
         claim: Claim | None = None
         try:
             self._store.check_version()
-            async with self._work.hold(Work.CLAIM, [ref.uid]):
+            async with self._hold(Work.CLAIM, [ref.uid]):
                 record = self._store.get(ref.uid)
                 if record is None or record.boot_id != self._boot_id:
-                    claim = await self._fetch(ref)
+                    with self._shown.phase(PreparePhase.FETCH):
+                        claim = await self._fetch(ref)
                     marks.reached(marks.Step.PREPARE_CLAIM_FETCHED)
                     record = await self._prepare_anew(claim)
                     self._announcer.prepared(record)
                     context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
                     context |= _gpus_by(record)
                     log.info("prepared", extra={"context": context})
-                await asyncio.to_thread(self._files.write, record)
+                with self._shown.phase(PreparePhase.FILES):
+                    await asyncio.to_thread(self._files.write, record)
         except DranetError as error:
             log.warning(
                 "prepare failed: %s", error, extra={"context": {"claim": ref, "reason": error.reason}}
@@ -144,14 +155,23 @@ class Preparer:
             return PrepareOutcome(error=_describe_bug(error))
         return PrepareOutcome(devices=tuple(_answer(device) for device in record.devices))
 
+    @contextlib.asynccontextmanager
+    async def _hold(self, work: Work, names: Iterable[str]) -> AsyncIterator[None]:
+        """With nobody else at work on them; the wait is told."""
+        async with contextlib.AsyncExitStack() as stack:
+            with self._shown.phase(PreparePhase.WAIT):
+                await stack.enter_async_context(self._work.hold(work, names))
+            yield
+
     async def _prepare_anew(self, claim: Claim) -> PreparedClaim:
-        async with self._work.hold(Work.DEVICE, self._devices_of(claim)):
+        async with self._hold(Work.DEVICE, self._devices_of(claim)):
             if any(map(may_be_gpu, self._devices_of(claim))):
                 await self._ask_about_gpus()
-            decoded = await asyncio.to_thread(self._decode, claim)
+            with self._shown.phase(PreparePhase.DECODE):
+                decoded = await asyncio.to_thread(self._decode, claim)
             if decoded.dhcp:
                 self._check_runtime()
-            leases = await self._leases.acquire(decoded.dhcp)
+            leases = await self._take_leases(decoded)
             try:
                 record = await _in_thread(partial(self._plan_and_commit, claim, decoded, leases))
             except Exception:
@@ -160,6 +180,12 @@ class Preparer:
         if leases:
             self._leases.committed()
         return record
+
+    async def _take_leases(self, decoded: DecodedClaim) -> Mapping[str, DhcpLease]:
+        if not decoded.dhcp:
+            return {}
+        with self._shown.phase(PreparePhase.LEASE):
+            return await self._leases.acquire(decoded.dhcp)
 
     def _devices_of(self, claim: Claim) -> Iterator[str]:
         return (result.device for result in claim.results if result.driver == self._driver_name)
@@ -251,6 +277,13 @@ class Preparer:
             return self._plan_and_commit(claim, decoded, leases, is_cancelled)
 
     async def _unprepare_one(self, ref: ClaimRef) -> str:
+        with self._shown.claim(self._shown.unprepare_seconds) as call:
+            error = await self._try_to_unprepare(ref)
+            if not error:
+                call.succeeded()
+        return error
+
+    async def _try_to_unprepare(self, ref: ClaimRef) -> str:
         try:
             self._store.check_version()
             async with self._work.hold(Work.CLAIM, [ref.uid]):
@@ -315,13 +348,15 @@ class Preparer:
         """Blocking: reads links and writes the store, so it runs in a worker thread."""
         with self._attachments.locked():
             _check_goes_on(is_cancelled)
-            record = self._planner.plan(decoded, leases)
-            if self._metadata is not None:
-                record = self._metadata.plan(claim, record)
+            with self._shown.phase(PreparePhase.PLAN):
+                record = self._planner.plan(decoded, leases)
+                if self._metadata is not None:
+                    record = self._metadata.plan(claim, record)
             if record.plans:
                 self._check_runtime()
             marks.reached(marks.Step.PREPARE_STATE_READ)
-            self._store.put(record)
+            with self._shown.phase(PreparePhase.STORE):
+                self._store.put(record)
             marks.reached(marks.Step.PREPARE_RECORD_COMMITTED)
         return record
 

@@ -33,7 +33,7 @@ from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.taint import Taint
 from dranet.store.claim_store import ClaimStore
-from dranet.telemetry import Metrics, ScanKind
+from dranet.telemetry import Metrics, ScanKind, ScanPhase
 
 log = logging.getLogger(__name__)
 
@@ -155,17 +155,24 @@ class Inventory:
             start = time.perf_counter()
             held_before = self._held()  # one that is released during the scan is in no facts and not held
             facts = self._reader.read(changes | self._find_returned(held_before))
+            read = time.perf_counter()
             policy = self._policy()
             held = {**held_before, **self._held()}
             served = self._judge_gpus(facts.gpus)
             decisions = take_inventory(facts, held, policy, served)
             self._out_of_sight = held
             self.view = View.of(facts, decisions, policy, served)
-            self._metrics.inventory.scan_seconds.observe(time.perf_counter() - start)
+            self._note_duration(start, read, time.perf_counter())
             self._metrics.inventory.scans.labels(
                 ScanKind.FULL if changes.everything else ScanKind.PARTIAL
             ).inc()
             self._report(facts, decisions)
+
+    def _note_duration(self, start: float, read: float, end: float) -> None:
+        shown = self._metrics.inventory
+        shown.scan_seconds.observe(end - start)
+        shown.phase_seconds.labels(ScanPhase.READ).observe(read - start)
+        shown.phase_seconds.labels(ScanPhase.JUDGE).observe(end - read)
 
     def get_offered(self, name: str) -> Device:
         """The device of that name, if it is on offer. Unless it is, with its link on the node, the node is
@@ -350,8 +357,8 @@ class PublishLoop:
             await self._health.scanned(is_full=changes.everything)
         self._pages, self._served = plan.pages, view.served
         self.publish()
-        self._metrics.published_devices.labels("total").set(len(devices))
-        self._metrics.published_devices.labels("rdma").set(sum(1 for d in devices if d.rdma_device))
+        self._metrics.slices.published.labels("total").set(len(devices))
+        self._metrics.slices.published.labels("rdma").set(sum(1 for d in devices if d.rdma_device))
         self._on_scan()
         return True
 

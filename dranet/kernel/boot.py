@@ -19,7 +19,10 @@ def read_boot_id(procfs_root: Path) -> str:
         boot_id = path.read_text().strip()
     except OSError as error:
         raise KernelError(
-            f"{path}: {error.strerror}", errno=error.errno or 0, operation="read boot id"
+            f"{path}: {error.strerror}",
+            errno=error.errno or 0,
+            operation="read boot id",
+            hint=f"mount the node's /proc at {procfs_root}, read-only, or set --procfs-root to where it is",
         ) from error
     if not boot_id:
         raise KernelError(f"{path}: empty", operation="read boot id")

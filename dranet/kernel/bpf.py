@@ -65,7 +65,7 @@ def call_bpf(command: int, attributes: bytes, operation: str) -> tuple[int, byte
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
     result = _libc.syscall(_SYSCALL_NUMBER, command, buffer, len(attributes))
     if result < 0:
-        raise kernel_error(ctypes.get_errno(), "", operation)
+        raise kernel_error(ctypes.get_errno(), "", operation, needs="SYS_ADMIN", call="bpf")
     return int(result), buffer.raw
 
 

@@ -117,7 +117,9 @@ def _explain(irq: int, cpu_list: str, error: OSError) -> KernelError:
         refusal.hint = "leave cpuLocality.irq out for this device: the kernel spreads its interrupts"
         refusal.reason = Reason.MISSING_FEATURE
     elif error.errno in (errno.EROFS, errno.EACCES):
-        refusal.hint = "the driver's container needs to write /proc/irq: is it privileged?"
+        refusal.hint = (
+            "mount the node's /proc/irq into the driver's container, writable, at irq below --procfs-root"
+        )
     elif error.errno == errno.ENOSPC:
         refusal.message += ": the CPU has no interrupt vector left"
         refusal.hint = "leave cpuLocality.irq out, or give the device fewer queues (ethtool.channels)"

@@ -17,6 +17,7 @@ from typing import Self
 
 from dranet.dataclass import dataclass
 from dranet.errors import KernelError
+from dranet.kernel.rights import explain_refusal
 
 # linux/netlink.h
 NETLINK_ROUTE = 0
@@ -191,12 +192,19 @@ def _extended_text(payload: bytes, offset: int) -> str:
     return text.rstrip(b"\0").decode(errors="replace")
 
 
-def kernel_error(number: int, text: str, operation: str, link: str = "") -> KernelError:
-    """Name a refusal: what was tried, on which link, the errno and the kernel's own text if it gave one."""
+def kernel_error(
+    number: int, text: str, operation: str, link: str = "", *, needs: str = "NET_ADMIN", call: str = ""
+) -> KernelError:
+    """Name a refusal: what was tried, on which link, the errno and the kernel's own text if it gave one; and
+    what the driver lacks, where it may not do it: the capability ``needs``, or the system call itself."""
     what = f"{operation} {link}".strip()
     name = errno_numbers.errorcode.get(number, str(number))
     return KernelError(
-        f"{what}: {text or os.strerror(number)} ({name})", errno=number, operation=operation, link=link
+        f"{what}: {text or os.strerror(number)} ({name})",
+        errno=number,
+        operation=operation,
+        link=link,
+        hint=explain_refusal(number, needs, call),
     )
 
 
@@ -366,7 +374,7 @@ def open_raw_socket(protocol: int) -> socket.socket:
     try:
         return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     except OSError as error:
-        raise kernel_error(error.errno or 0, "", f"open netlink socket {protocol}") from error
+        raise kernel_error(error.errno or 0, "", f"open netlink socket {protocol}", call="socket") from error
 
 
 def _frame(request: Request, flags: int, sequence: int) -> bytes:

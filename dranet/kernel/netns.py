@@ -22,6 +22,8 @@ from typing import Self, TypeVar
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.netlink import NETLINK_ROUTE, NetlinkSocket, open_raw_socket
+from dranet.kernel.node_proc import find_path_of_process
+from dranet.kernel.rights import explain_refusal
 
 CLONE_NEWNET = 0x40000000
 """``linux/sched.h``."""
@@ -31,6 +33,9 @@ NS_GET_NSTYPE = 0xB703
 _libc = ctypes.CDLL(None, use_errno=True)
 
 T = TypeVar("T")
+
+_NO_MOUNT = "mount this folder of the node into the driver's container at the same path"
+_NO_PROPAGATION = "if its pod runs, mount its folder with mountPropagation: HostToContainer"
 
 
 class NetworkNamespace:
@@ -57,21 +62,24 @@ class NetworkNamespace:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open by path: ``/run/netns/NAME``, ``/proc/PID/ns/net``.
+        """Open by path: ``/run/netns/NAME``, ``/proc/PID/ns/net`` (of the node's processes).
 
         Raises:
             KernelError: the path is gone or no longer a network namespace (``NetworkNamespaceGone``); with
                 any other reason the namespace may well live.
         """
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(find_path_of_process(str(path)), os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
-            raise _gone(f"{path}: {error.strerror}", error.errno or 0) from error
+            has_folder = Path(path).parent.exists() or str(path).startswith("/proc/")
+            hint = "" if has_folder else _NO_MOUNT
+            raise _gone(f"{path}: {error.strerror}", error.errno or 0, hint) from error
         except OSError as error:
             raise KernelError(
                 f"network namespace {path}: {error.strerror}",
                 errno=error.errno or 0,
                 operation="open network namespace",
+                hint=explain_refusal(error.errno or 0, "SYS_PTRACE"),
             ) from error
         return cls(fd, str(path))
 
@@ -110,6 +118,14 @@ class NetworkNamespace:
 
     def __repr__(self) -> str:
         return f"NetworkNamespace({self.path!r}, inode={self.identity[1]})"
+
+    def enter_for_good(self) -> None:
+        """Take the calling thread inside. It must be a fresh one that ends with what it does there.
+
+        Raises:
+            KernelError: the namespace could not be entered.
+        """
+        _enter(self._fd)
 
     def run(self, function: Callable[[], T]) -> T:
         """Call ``function`` in a fresh thread inside the namespace and return what it returns.
@@ -232,6 +248,7 @@ def _enter(fd: int) -> None:
             f"enter network namespace: {os.strerror(number)}",
             errno=number,
             operation="enter network namespace",
+            hint=explain_refusal(number, "SYS_ADMIN", "setns"),
         )
 
 
@@ -239,15 +256,16 @@ def _check_is_network_namespace(fd: int, path: str) -> None:
     try:
         kind = fcntl.ioctl(fd, NS_GET_NSTYPE)
     except OSError as error:
-        raise _gone(f"{path or fd}: not a namespace any more", error.errno or 0) from error
+        raise _gone(f"{path or fd}: not a namespace any more", error.errno or 0, _NO_PROPAGATION) from error
     if kind != CLONE_NEWNET:
         raise _gone(f"{path or fd}: a namespace, but not a network namespace", errno_numbers.EINVAL)
 
 
-def _gone(message: str, number: int) -> KernelError:
+def _gone(message: str, number: int, hint: str = "") -> KernelError:
     return KernelError(
         f"network namespace {message}",
         errno=number,
         operation="open network namespace",
         reason=Reason.NETNS_GONE,
+        hint=hint,
     )

@@ -1,7 +1,8 @@
 """A network namespace whose path is gone, found by who still lives in it or has it mounted elsewhere.
 
 A namespace ends with its last process, mount and descriptor. A process of the pod that hangs in a driver, or
-one that a runtime did not end, keeps it, with the NICs in it, after its path is gone.
+one that a runtime did not end, keeps it, with the NICs in it, after its path is gone. A container sees the
+processes of the node where their ``/proc`` is mounted into it, and their namespaces with ``CAP_SYS_PTRACE``.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from pathlib import Path
 from dranet.errors import KernelError
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import open_netns
+from dranet.kernel.node_proc import find_node_proc
 
 log = logging.getLogger(__name__)
 
 _NAMED = Path("/run/netns")
 """Where ``ip netns`` and the runtimes mount them."""
-_PROCESSES = Path("/proc")
-"""Those of our own process namespace: all of the node with ``hostPID``, else those of our container."""
 
 
 @contextmanager
@@ -58,7 +58,8 @@ def _iter_paths(near: str) -> Iterator[Path]:
     folders = {_NAMED, Path(near).parent} if near else {_NAMED}
     for folder in folders:
         yield from _list(folder)
-    yield from (process / "ns/net" for process in _list(_PROCESSES) if process.name.isdigit())
+    processes = Path(find_node_proc("self")).parent
+    yield from (process / "ns/net" for process in _list(processes) if process.name.isdigit())
 
 
 def _list(folder: Path) -> list[Path]:

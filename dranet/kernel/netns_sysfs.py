@@ -19,6 +19,7 @@ from pathlib import Path
 
 from dranet.errors import KernelError
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.rights import explain_refusal
 
 _FSOPEN, _FSCONFIG, _FSMOUNT, _FSPICK = 430, 431, 432, 433
 """The same on every architecture since these numbers are given out together."""
@@ -85,6 +86,9 @@ def _call(number: int, *arguments: bytes | int | None) -> int:
     if result < 0:
         error = ctypes.get_errno()
         raise KernelError(
-            f"mount sysfs in a pod's namespace: {os.strerror(error)}", errno=error, operation="mount sysfs"
+            f"mount sysfs in a pod's namespace: {os.strerror(error)}",
+            errno=error,
+            operation="mount sysfs",
+            hint=explain_refusal(error, "SYS_ADMIN", "fsopen, fsconfig, fsmount and fspick"),
         )
     return result

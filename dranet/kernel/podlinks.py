@@ -96,6 +96,17 @@ class PodLinks:
         followed = self._followed.get(pod_uid)
         return tuple(followed.links.values()) if followed else ()
 
+    def open_namespaces(self) -> dict[str, NetworkNamespace]:
+        """Handles of the pods' namespaces, by the pods' UIDs; the caller closes them. One that cannot be had
+        is left out."""
+        opened: dict[str, NetworkNamespace] = {}
+        for uid, followed in self._followed.items():
+            try:
+                opened[uid] = NetworkNamespace.from_fd(followed.netns.fileno())
+            except (KernelError, OSError, ValueError) as error:  # no descriptor left, say
+                log.debug("namespace of pod %s: %s", uid, error)
+        return opened
+
     def ask_again(self) -> None:
         """Ask for the links of all pods, for the sake of their counters."""
         for followed in self._followed.values():

@@ -1,8 +1,9 @@
 """Network sysctls: the files below ``/proc/sys/net``.
 
 They are those of the network namespace of the thread that opens them
-(``Documentation/networking/ip-sysctl.rst``), so a caller enters the namespace first. A file is opened by path
-and read at once: Prepare reads a hundred for each link.
+(``Documentation/networking/ip-sysctl.rst``), so a caller enters the namespace first. Where ``/proc`` lies is
+of no account for that (:mod:`~dranet.kernel.node_proc`). A file is opened by path and read at once: Prepare
+reads a hundred for each link.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from functools import cache
 
 from dranet.errors import KernelError
 from dranet.kernel.netlink import kernel_error
+from dranet.kernel.node_proc import find_node_proc
 
-SYSCTL_ROOT = "/proc/sys/net"
+SYSCTLS = "sys/net"
+"""Below ``/proc``."""
 LINK_FOLDERS = ("ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh")
 """Each has a folder for each link."""
 
@@ -94,7 +97,7 @@ def link_sysctl_path(ifname: str, key: str) -> str:
 
 def _read_folder(folder: str, ifname: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    place = os.open(f"{SYSCTL_ROOT}/{folder}/{ifname}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    place = os.open(f"{find_node_proc(SYSCTLS)}/{folder}/{ifname}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in _list_settable(folder):
             value = _read_if_told(name, place)
@@ -112,7 +115,7 @@ def _list_settable(folder: str) -> tuple[str, ...]:
     Raises:
         OSError: the kernel has no such folder (and is asked again the next time).
     """
-    with os.scandir(f"{SYSCTL_ROOT}/{folder}/lo") as entries:
+    with os.scandir(f"{find_node_proc(SYSCTLS)}/{folder}/lo") as entries:
         return tuple(
             entry.name
             for entry in entries
@@ -144,14 +147,18 @@ def _locate(path: str) -> str:
     parts = path.split("/")
     if any(part in {"", ".", ".."} or "\0" in part for part in parts):
         raise KernelError(
-            f"sysctl {path!r} is not a path below {SYSCTL_ROOT}", errno=errno.EINVAL, operation="set-sysctl"
+            f"sysctl {path!r} is not a path below /proc/sys/net", errno=errno.EINVAL, operation="set-sysctl"
         )
-    return f"{SYSCTL_ROOT}/{path}"
+    return f"{find_node_proc(SYSCTLS)}/{path}"
 
 
 def _refusal(operation: str, path: str, error: OSError, detail: str = "") -> KernelError:
     refusal = kernel_error(error.errno or 0, "", f"{operation} {path}{detail}")
     refusal.operation = operation
     if error.errno == errno.EROFS:
-        refusal.hint = "/proc/sys is mounted read-only; the driver's container must be privileged"
+        root = find_node_proc(SYSCTLS)
+        refusal.hint = (
+            f"{root} is read-only for the driver: mount the node's /proc/sys/net into its container, "
+            "writable, at sys/net below --procfs-root"
+        )
     return refusal

@@ -110,6 +110,10 @@ class PseudoFiles:
             self.warn(path, f"cut: more than {_WHOLE_BYTES} bytes")
         return content[:_WHOLE_BYTES].decode(errors="replace")
 
+    def content(self, path: str, most: int = _WHOLE_BYTES) -> bytes:
+        """The first ``most`` bytes of a file that is no text, or longer than 256 KiB."""
+        return self._read(path, lambda fd: _read_up_to(fd, most))[:most]
+
     def _read(self, path: str, read: Callable[[int], bytes]) -> bytes:
         """What ``read`` makes of the open file; nothing where there is no such fact."""
         try:
@@ -245,9 +249,13 @@ def _read_once(fd: int) -> bytes:
 
 def _read_whole(fd: int) -> bytes:
     """procfs gives a file in many pieces. One byte more than the bound says that it goes on."""
+    return _read_up_to(fd, _WHOLE_BYTES + 1)
+
+
+def _read_up_to(fd: int, most: int) -> bytes:
     content = b""
-    while len(content) <= _WHOLE_BYTES:
-        piece = os.read(fd, _WHOLE_BYTES + 1 - len(content))
+    while len(content) < most:
+        piece = os.read(fd, most - len(content))
         if not piece:
             break
         content += piece

@@ -16,6 +16,7 @@ import stat
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +57,8 @@ class NriPlugin:
         is_our_mount: tells the mounts that our CDI devices bring, for :attr:`traits`.
         wait: how to wait between attempts.
         on_death: called by the thread, should it ever end unasked (see :attr:`fault`).
+        on_ready: told on the thread, each time that the runtime begins to call our hooks, for how many
+            seconds it did not.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class NriPlugin:
         is_our_mount: IsOurMount | None = None,
         wait: Wait = threading.Event.wait,
         on_death: Callable[[], None] = lambda: None,
+        on_ready: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._socket_path = socket_path
         self._identity = PluginIdentity(name, index)
@@ -77,6 +81,8 @@ class NriPlugin:
         self._is_our_mount: IsOurMount = _is_of_others if is_our_mount is None else is_our_mount
         self._wait = wait
         self._on_death = on_death
+        self._on_ready = on_ready
+        self._away_since = time.monotonic()
         self._stopping = threading.Event()
         self._ready = threading.Event()
         self._lock = threading.Lock()
@@ -177,14 +183,20 @@ class NriPlugin:
         except ConnectionLost as error:
             return _Ending(str(error))
         try:
-            session = PluginSession(mux, self._hooks, self._observe, self._ready.set, self._is_our_mount)
+            session = PluginSession(mux, self._hooks, self._observe, self._note_ready, self._is_our_mount)
             self._session = session
             reason = self._serve(session)
             self._last_traits = self.traits
             return _Ending(reason, introduced=session.introduced, was_ready=self.is_ready)
         finally:
+            if self._ready.is_set():
+                self._away_since = time.monotonic()
             self._ready.clear()
             self._disconnect(mux)
+
+    def _note_ready(self) -> None:
+        self._ready.set()
+        self._on_ready(time.monotonic() - self._away_since)
 
     def _serve(self, session: PluginSession) -> str:
         """Until the connection ends; returns why. Not even a hook that asks the thread to end ends it."""

@@ -82,7 +82,7 @@ class RuntimeHooks(Protocol):
 
 
 class Observer(Protocol):
-    """Hears of each hook that was run (``dranet.telemetry.Metrics.observe_nri``)."""
+    """Hears of each hook that was run (``dranet.telemetry.peers.RuntimeMetrics``)."""
 
     def __call__(self, method: str, outcome: str, seconds: float) -> None:
         """``method`` is the hook's NRI name, whichever way it was called; ``outcome`` an ``Outcome``."""

@@ -72,11 +72,22 @@ class ClaimStore:
         self.on_trouble: Callable[[Reason, str], None] | None = None
         """Called, on any thread, once for each thing that people should know: the disk began to refuse, the
         file was damaged, records were set aside. Must be quick."""
+        self.on_write: Callable[[float], None] | None = None
+        """Told of each transaction that the disk took, in seconds, on its thread. Must be quick."""
 
     @property
     def folder(self) -> Path:
         """Where the file lies; who shares the one shares the other."""
         return self._path.parent
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file and its write-ahead log, as they are on the disk."""
+        size = 0
+        for path in (self._path, self._path.with_name(f"{self._path.name}-wal")):
+            with suppress(OSError):  # the log comes and goes
+                size += path.stat().st_size
+        return size
 
     @property
     def _db(self) -> sqlite3.Connection | None:
@@ -284,6 +295,7 @@ class ClaimStore:
         deadline: float | None,
     ) -> None:
         """Write ``wanted`` (``None``: delete) and everything that is pending, in one transaction."""
+        start = time.perf_counter()
         with self._writing(deadline) as writing:
             before, pending = writing.before, self._mirror.pending
             if any(uid not in before and record is not None for uid, record in wanted.items()):
@@ -297,6 +309,8 @@ class ClaimStore:
             writing.write(gone, {**late, **texts}, is_empty=not after)
             writing.commit(after, {**late, **texts}, pending)
         self._note_success(len(left))
+        if self.on_write is not None:
+            self.on_write(time.perf_counter() - start)
 
     @contextmanager
     def _writing(self, deadline: float | None) -> Iterator[Writing]:

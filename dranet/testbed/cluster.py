@@ -15,16 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from dranet.cluster import paths, permissions
-from dranet.cluster.admission_policy import build_policies
 from dranet.cluster.client import ApiClient
 from dranet.errors import DranetError
 from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.scan import read_node_facts
-from dranet.testbed.apiserver.identity import service_account
+from dranet.manifests.admission import Driver, build_policies, build_slice_owners
+from dranet.manifests.parameters_policy import build_parameters_policy
+from dranet.testbed.apiserver.identity import ADMIN, service_account
 from dranet.testbed.apiserver.server import ApiServer
 from dranet.testbed.driver_process import DriverExit, DriverProcess
 from dranet.testbed.isolation import require_isolation
@@ -46,14 +47,27 @@ USER_AGENT = "testbed"
 """Of all parts of the cluster but the driver."""
 
 
-def build_api_server(driver_token: str, driver: str = DRIVER_NAME) -> ApiServer:
+def build_api_server(
+    driver_token: str,
+    driver: str = DRIVER_NAME,
+    *,
+    answers_about_others: bool = False,
+    judges_parameters: bool = False,
+) -> ApiServer:
     """An API server that lets ``driver`` do what ``deploy/rbac.yaml`` and ``deploy/admission-policy.yaml``
     let its service account do, with a token that is bound to a pod on this node. Everybody else is an
-    administrator."""
+    administrator. ``answers_about_others``: also what ``metrics_authentication`` needs.
+    ``judges_parameters``: wrong parameters are refused when a claim is made, and nobody else writes slices in
+    the driver's name."""
     user = service_account(
         permissions.NAMESPACE, permissions.SERVICE_ACCOUNT, node=NODE_NAME, pod="dranet-testbed"
     )
     manifests = [*permissions.build_rbac(driver), *build_policies(driver)]
+    if judges_parameters:
+        manifests += [*build_slice_owners(Driver(driver), (ADMIN.name,)), *build_parameters_policy(driver)]
+    if answers_about_others:
+        role = next(manifest for manifest in manifests if manifest["kind"] == "ClusterRole")
+        role["rules"] += permissions.build_rules(driver, permissions.AUTHENTICATION_PERMISSIONS)
     return ApiServer(users={driver_token: user}, manifests=manifests)
 
 
@@ -116,10 +130,19 @@ RuntimeFactory = Callable[[Places, Node], PodRuntime]
 """Makes the runtime of a testbed; it is started and stopped by the testbed."""
 
 
+@runtime_checkable
+class RunsDrivers(Protocol):
+    """A runtime in which the driver itself is to run, as a container beside the pods that it serves."""
+
+    def make_driver(self, settings: Mapping[str, str], log_file: Path) -> DriverProcess: ...
+
+
 class Testbed:
     """One cluster; ``async with`` boots it and takes it down.
 
     ``driver_settings`` go over those that the testbed needs (names as in ``dranet.settings.Settings``).
+    ``judges_parameters``: its API server has the admission policies for claims, as a cluster has that was
+    installed with the chart; without it wrong claims get as far as the driver.
     """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
@@ -130,7 +153,10 @@ class Testbed:
         make_runtime: RuntimeFactory,
         work_dir: Path,
         driver_settings: Mapping[str, str] | None = None,
+        *,
+        judges_parameters: bool = False,
     ) -> None:
+        self._judges_parameters = judges_parameters
         self.places = Places(work_dir)
         self.hardware = hardware
         self.node = Node(hardware, work_dir)
@@ -162,7 +188,14 @@ class Testbed:
 
     async def _start_control_plane(self, stack: AsyncExitStack) -> None:
         token, driver = secrets.token_urlsafe(), self._settings()["driver_name"]
-        server = self.server = await stack.enter_async_context(build_api_server(token, driver))
+        server = self.server = await stack.enter_async_context(
+            build_api_server(
+                token,
+                driver,
+                answers_about_others=self._driver_settings.get("metrics_authentication") == "kubernetes",
+                judges_parameters=self._judges_parameters,
+            )
+        )
         server.write_kubeconfig(self.places.kubeconfig)
         server.write_kubeconfig(self.places.driver_kubeconfig, token=token)
         self.api = await self._open_client(stack)
@@ -215,7 +248,8 @@ class Testbed:
         return Roll(ended, ready - begin, time.monotonic() - ready)
 
     def _add_driver(self, settings: Mapping[str, str], log_file: Path) -> DriverProcess:
-        driver = DriverProcess({**self._settings(), **settings}, log_file)
+        make = self.runtime.make_driver if isinstance(self.runtime, RunsDrivers) else DriverProcess
+        driver = make({**self._settings(), **settings}, log_file)
         self._drivers.append(driver)
         return driver
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,9 +47,14 @@ class DriverProcess:
         self._settings = dict(settings)
         self._command = tuple(command)
         self._probe_address = settings["bind_address"]
+        self._tls = _trust_anybody() if "metrics_tls_cert" in settings else None
         self._pod_uid = ""
         self._process: asyncio.subprocess.Process | None = None
         self.log_file = log_file
+
+    @property
+    def _was_started(self) -> bool:
+        return self._process is not None
 
     @property
     def is_running(self) -> bool:
@@ -74,10 +80,14 @@ class DriverProcess:
             raise DriverFailed("the driver runs already")
         all_settings = {**self._settings, **(settings or {})}
         self._pod_uid = all_settings.get("pod_uid", "")
+        flags = [part for name, value in all_settings.items() for part in (flag_name(name), value)]
+        await self._launch(command or self._command, flags)
+
+    async def _launch(self, command: Sequence[str], flags: Sequence[str]) -> None:
         with self.log_file.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(command or self._command),
-                *(part for name, value in all_settings.items() for part in (flag_name(name), value)),
+                *command,
+                *flags,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -90,11 +100,11 @@ class DriverProcess:
         Raises:
             DriverFailed: the driver ended.
         """
-        if self._process is None or not self.is_running:
+        if not self.is_running:
             raise DriverFailed(
-                "the driver ended by itself" if self._process else "the driver was not started"
+                "the driver ended by itself" if self._was_started else "the driver was not started"
             )
-        ready, answer = await _fetch_readiness(self._probe_address)
+        ready, answer = await _fetch_readiness(self._probe_address, self._tls)
         if not ready:
             return f"the driver is not ready: {answer}"
         if self._pod_uid and f"pod {self._pod_uid} is on-duty" not in answer:
@@ -153,11 +163,18 @@ class DriverProcess:
         return DriverExit(code, self.log_file.read_text(errors="replace"))
 
 
-async def _fetch_readiness(address: str) -> tuple[bool, str]:
+def _trust_anybody() -> ssl.SSLContext:
+    """As the kubelet's probes do."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def _fetch_readiness(address: str, tls: ssl.SSLContext | None) -> tuple[bool, str]:
     """Whether ``/readyz`` answers 200, and what it says."""
     host, _, port = address.rpartition(":")
     try:
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
     except OSError as error:
         return False, f"no answer on {address}: {error.strerror or error}"
     try:

@@ -21,10 +21,9 @@ import pytest
 import yaml
 
 from dranet.cli.follow import Event, compare
-from dranet.cli.look import Eye, summarize
+from dranet.cli.look import Eye
 from dranet.cli.main import main
 from dranet.cli.screen import Screen, cut, find_screen, format_table, printable
-from dranet.cli.traits import Traits, first_of, model_text, rate_text, speed_text, vendor_text
 from dranet.driver.captured import read_capture
 from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
@@ -32,6 +31,8 @@ from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import NodeFacts
+from dranet.pictures.look import summarize
+from dranet.pictures.traits import Traits, first_of, model_text, rate_text, speed_text, vendor_text
 from dranet.testbed.apiserver.kinds import find_kind
 from dranet.testbed.apiserver.validation import validate
 from tests.cli.small_node import SMALL, nic, pci
@@ -199,6 +200,14 @@ def test_the_names_in_a_slice_follow_the_settings(dranet: Dranet, small: str) ->
 def test_the_settings_that_shape_the_inventory_are_flags(dranet: Dranet, small: str) -> None:
     done = dranet("devices", "--facts", small, "--publish-gpus", "never", "-o", "json")
     assert "gpu" not in {row["kind"] for row in json.loads(done.stdout)}
+
+
+def test_the_settings_file_of_the_driver_says_the_same(dranet: Dranet, small: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(
+        'filter: "false"\nbind_address: ":9178"\n'
+    )  # the driver's whole file: also what shapes nothing
+    assert "nothing offered" in dranet("devices", "--facts", small, "--config", str(file)).stdout
 
 
 def test_a_file_in_a_flag_is_looked_for_where_the_user_is(

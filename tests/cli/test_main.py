@@ -35,6 +35,16 @@ def test_the_version_is_printed() -> None:
     assert dranet("--version").stdout == f"dranet {__version__}\n"
 
 
+def test_for_the_version_no_command_is_loaded() -> None:
+    """People and scripts ask for it often, and all commands take a third of a second."""
+    code = (
+        "import sys; from dranet.cli.main import build_parser; build_parser('--version'); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "dranet.cli.main" in done.stdout.split()
+    assert not {"dranet.cli.run", "dranet.cli.doctor", "dranet.settings"} & set(done.stdout.split())
+
+
 def test_no_command_is_an_error_that_names_them() -> None:
     done = dranet()
     assert done.returncode == 2

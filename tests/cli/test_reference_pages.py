@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dranet.cli.attributes_page import attributes_page
-from dranet.cli.permissions_page import build_manifests
 from dranet.cli.reference import build_pages
 from dranet.errors import Reason
 from dranet.model.attributes import CATALOGUE
@@ -18,11 +17,6 @@ FOLDER = Path(__file__).parents[2] / "docs" / "user"
 @pytest.mark.parametrize("name", sorted(build_pages()))
 def test_the_page_is_not_stale(name: str) -> None:
     assert (FOLDER / name).read_text() == build_pages()[name], "run `make docs`"
-
-
-@pytest.mark.parametrize("name", sorted(build_manifests()))
-def test_the_manifest_is_not_stale(name: str) -> None:
-    assert (FOLDER.parents[1] / "deploy" / name).read_text() == build_manifests()[name], "run `make docs`"
 
 
 def test_the_page_of_attributes_shows_stability_and_place() -> None:

@@ -302,7 +302,7 @@ def test_scenarios_have_only_the_errors_that_they_show(file: Path, validate: Val
 def test_examples_have_no_errors(validate: Validate) -> None:
     for file in sorted((ROOT / "examples").rglob("*.yaml")):
         bodies = list(objects_in(list(yaml.safe_load_all(file.read_text()))))
-        assert errors_in(bodies, validate) == {}, file.name
+        assert not bodies or errors_in(bodies, validate) == {}, file.name
 
 
 @pytest.mark.parametrize(
@@ -337,6 +337,8 @@ def test_what_dranet_claim_new_writes_has_no_warnings(
 
 def test_manifests_in_the_documentation_have_no_errors(validate: Validate) -> None:
     for page in PAGES:
+        if page.name == "admission.md":
+            continue  # whose claims are there to be refused
         for block in re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
             try:
                 bodies = list(objects_in(list(yaml.safe_load_all(block))))

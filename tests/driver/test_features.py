@@ -293,4 +293,4 @@ async def test_the_page_for_programs_has_parts_and_findings() -> None:
     assert status == 503
     assert document["parts"] == [{"name": "kubelet", "ready": False, "detail": "not yet"}]
     assert [parse_finding(data) for data in document["features"]] == FEATURES.read()
-    assert ok("kubelet", "calls v1.DRAPlugin") in FEATURES.read()
+    assert ok("kubelet", "calls v1.DRAPlugin", "kubelet-dra-service") in FEATURES.read()

@@ -15,28 +15,26 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from dranet.driver.instances import handover
 from dranet.driver.instances.handover import Handover, InstanceState
 from dranet.driver.instances.roster import Instances
 from dranet.errors import SettingsError
-from dranet.telemetry import HandoverMetrics
+from dranet.telemetry import HandoverMetrics, Recorder
 
 SECONDS = 30.0
 
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from prometheus_client import CollectorRegistry
 from dranet.driver.instances.handover import Handover
 from dranet.driver.instances.roster import Instances
-from dranet.telemetry import HandoverMetrics
+from dranet.telemetry import HandoverMetrics, Recorder
 
 async def main(state_dir, uid):
     handover = Handover(
         state_dir, Instances(state_dir / "instances", uid, lambda _: ()),
-        HandoverMetrics(CollectorRegistry()), is_fit=lambda: True,
+        HandoverMetrics(Recorder()), is_fit=lambda: True,
         on_state=lambda state: print(state, flush=True), on_company=lambda: None, on_gone=lambda: None,
     )
     handover.join()
@@ -55,11 +53,12 @@ class Instance:
         self.fit = fit
         self.states: list[InstanceState] = []
         self.gone = 0
-        self.registry = CollectorRegistry()
+        recorder = Recorder()
+        self.registry = recorder.registry
         self.handover = Handover(
             state_dir,
             Instances(state_dir / "instances", uid, lambda _: ()),
-            HandoverMetrics(self.registry),
+            HandoverMetrics(recorder),
             is_fit=lambda: self.fit,
             on_state=self.states.append,
             on_company=lambda: None,

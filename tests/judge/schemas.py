@@ -64,6 +64,11 @@ def find_schema_faults(body: JsonObject) -> list[str]:
     return [fault for found in faults for fault in found]
 
 
+def find_definition_faults(definition: str, body: JsonObject) -> list[str]:
+    """What each version has against an object, or a part of one, that a person or a chart wrote."""
+    return [fault for minor in MINORS for fault in _complain(definition, body, minor)]
+
+
 def _take_apart(kind: str, body: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
     """An object without the entries of its list of devices, and an object for each of them: most objects of a
     run have entries in common, and each is judged once."""

@@ -53,7 +53,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         env=dict(os.environ, PYTHONPATH=str(REPOSITORY)),
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=110,
     )
     if done.returncode == 3:
         pytest.skip(done.stdout.strip())

@@ -260,7 +260,15 @@ async def test_refusals_reach_the_official_client_as_status_objects(
 async def test_discovery_lists_what_is_served(judge: Any) -> None:
     apis = await asyncio.to_thread(official.client.ApisApi(judge).get_api_versions)
     groups = [group.name for group in apis.groups]
-    assert groups == ["resource.k8s.io", "scheduling.k8s.io", "authorization.k8s.io", "authentication.k8s.io"]
+    assert groups == [
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+        "apps",
+        "rbac.authorization.k8s.io",
+        "admissionregistration.k8s.io",
+        "authorization.k8s.io",
+        "authentication.k8s.io",
+    ]
     resources = await asyncio.to_thread(official.client.ResourceV1Api(judge).get_api_resources)
     names = {resource.name for resource in resources.resources}
     assert {"resourceslices", "resourceclaims", "resourceclaims/status", "deviceclasses"} <= names

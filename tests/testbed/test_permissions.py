@@ -12,7 +12,6 @@ import yaml
 from kubernetes_validate.utils import validate
 
 from dranet.cluster import paths
-from dranet.cluster.admission_policy import build_policies
 from dranet.cluster.claims import apply_device_statuses
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import FixedToken, access_from_url
@@ -21,6 +20,7 @@ from dranet.cluster.permissions import DRIVER_NAME, NAMESPACE, PERMISSIONS, SERV
 from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results
 from dranet.cluster.slices import SlicePublisher
 from dranet.errors import ClusterError, Reason
+from dranet.manifests.admission import build_policies
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.status import Condition, ConditionType, DeviceStatus

@@ -125,7 +125,7 @@ class TestDemo:
 
     def test_the_readme_shows_what_it_prints(self, demo: tuple[str, float]) -> None:
         readme = (REPOSITORY / "README.md").read_text()
-        shown = readme.partition("<!-- demo output begins -->\n```\n")[2]
+        shown = readme.partition("<!-- demo output begins -->\n```text\n")[2]
         lines = shown.partition("\n```\n<!-- demo output ends -->")[0].splitlines()
         assert len(lines) > 20
         assert_prints(lines, demo[0])

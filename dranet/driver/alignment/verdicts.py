@@ -77,6 +77,10 @@ class Verdicts:
         self._latest[pod_uid] = found
         return found
 
+    def get_latest(self, pod_uid: str) -> PodVerdicts:
+        """As judged last."""
+        return self._latest.get(pod_uid, {})
+
     def is_outdated(self, pod_uid: str, now: PodVerdicts) -> bool:
         """Whether the statuses say, or may say, something else. What is still to be written does not."""
         told = self._told.get(pod_uid)
@@ -138,6 +142,10 @@ class Verdicts:
         self._told = {uid: known for uid, known in self._told.items() if uid in pod_uids}
         self._left = {uid for uid in self._left if self._records.get(uid) is not None}
         self._own = {uid for uid in self._own if self._records.get(uid) is not None}
+
+    def get_known(self, pod_uid: str) -> PodVerdicts:
+        """As they were when they were last judged."""
+        return self._latest.get(pod_uid, {})
 
     def count_level(self, level: str) -> int:
         """How many devices are in pods now at this level of :data:`LEVELS`."""

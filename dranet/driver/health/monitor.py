@@ -24,7 +24,7 @@ from dranet.errors import SettingsError
 from dranet.kubelet.health import DeviceHealthFact
 from dranet.model.claim import PodRef
 from dranet.model.device import DeviceKind
-from dranet.model.health import FaultKind
+from dranet.model.health import FaultKind, PcieLink
 from dranet.model.health_damping import Damping
 from dranet.model.health_taints import build_taints
 from dranet.model.health_tracker import PATIENCE, DeviceMemory, DeviceTracker, Patience, Verdict
@@ -137,9 +137,26 @@ class HealthMonitor:
         return self._facts if self._is_on_duty() else ()
 
     @property
+    def facts(self) -> Sequence[DeviceHealthFact]:
+        """The same, whoever is on duty."""
+        return self._facts
+
+    @property
     def unhealthy(self) -> frozenset[str]:
         """Devices that do not work."""
         return frozenset(fact.device for fact in self._facts if fact.healthy is False)
+
+    def get_faults(self) -> Mapping[str, Sequence[str]]:
+        """What is wrong with each device that is watched, by its name."""
+        return {name: tuple(tracker.verdict.faults) for name, tracker in self._trackers.items()}
+
+    def get_judgements(self) -> Mapping[str, bool | None]:
+        """Whether each published device works, by its name; ``None`` where nobody knows."""
+        return {fact.device: fact.healthy for fact in self._facts}
+
+    def get_pcie_links(self) -> Mapping[str, PcieLink]:
+        """By device, as of the last full scan."""
+        return self._source.get_pcie_links()
 
     def recall(self) -> None:
         """Take over what an earlier process of this boot knew; before the first look. Blocking."""

@@ -23,7 +23,7 @@ from dranet.kernel.rdma_ports import read_ports_here
 from dranet.model.claim import PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, PciFunction, RdmaPort
-from dranet.model.health import Signs, Vitals
+from dranet.model.health import PcieLink, Signs, Vitals
 from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore
 
@@ -68,6 +68,14 @@ def find_holders(records: Iterable[PreparedClaim]) -> dict[str, Holder]:
     return holders
 
 
+def find_moved_link(device: Device, pod_ifname: str, links: Sequence[SeenLink]) -> SeenLink | None:
+    """Of the links of a pod the one that was moved into it: by its PCI function, which a pod cannot change;
+    where the kernel does not tell that, by its name."""
+    mine = [seen for seen in links if device.pci_address and seen.link.pci_address == device.pci_address]
+    named = [seen for seen in mine or links if seen.link.ifname == pod_ifname]
+    return next(iter((*named, *mine)), None)
+
+
 @dataclass(slots=True)
 class _Reading:
     """The last vitals of one device, and who had it then: with another owner they mean nothing."""
@@ -89,6 +97,7 @@ class SignSource:
         self._pod_links = pod_links
         self._sysfs_root = sysfs_root
         self._readings: dict[str, _Reading] = {}
+        self._pcie_links: Mapping[str, PcieLink] = {}
         self._functions: Mapping[str, PciFunction] = {}
         self._view: View | None = None
 
@@ -128,15 +137,10 @@ class SignSource:
         )
 
     def _find_link(self, device: Device, holder: Holder, view: View) -> SeenLink | None:
-        """By its PCI function, which a pod cannot change; where the kernel does not tell that, by its
-        name."""
         if not holder.mover:
             link = view.links.get(device.ifname)
             return SeenLink(link) if link is not None else None
-        links = self._pod_links.get_links(holder.mover)
-        mine = [seen for seen in links if device.pci_address and seen.link.pci_address == device.pci_address]
-        named = [seen for seen in mine or links if seen.link.ifname == holder.pod_ifname]
-        return next(iter((*named, *mine)), None)
+        return find_moved_link(device, holder.pod_ifname, self._pod_links.get_links(holder.mover))
 
     def _vitals(self, name: str, holder: Holder) -> Vitals:
         """What was read while others had the device is forgotten for good: counters go on with it, and what
@@ -146,6 +150,10 @@ class SignSource:
             del self._readings[name]
             return Vitals()
         return reading.vitals if reading is not None else Vitals()
+
+    def get_pcie_links(self) -> Mapping[str, PcieLink]:
+        """By device, as of the last full scan, whoever has it."""
+        return self._pcie_links
 
     async def read_all(self) -> None:
         """Read the vitals of every offered device, and have the links of pods told again."""
@@ -162,6 +170,7 @@ class SignSource:
         self._readings = {
             name: _Reading(holders.get(name, NOBODY).mover, found) for name, found in vitals.items()
         }
+        self._pcie_links = {name: found.pcie for name, found in vitals.items() if found.pcie is not None}
         self._pod_links.ask_again()
         if view.facts.rdma_netns_exclusive:
             await self.read_ports({d.name for d in devices if holders.get(d.name, NOBODY).mover})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import StrEnum
 
 from dranet.model.plan import PreparedClaim
@@ -65,13 +66,19 @@ _WORDS = {
 }
 
 
+def ignore(_kind: str, _word: str, _about: str, _told: str) -> None:
+    """Nobody listens."""
+
+
 class ActionLog:
     """Counts and logs."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._counter = metrics.reconcile_actions
+        self._counter = metrics.reconcile.actions
         self._failures: dict[str, str] = {}
         """By claim UID, as said last: what fails again in the same way is counted, and not said again."""
+        self.on_action: Callable[[str, str, str, str], None] = ignore
+        """Told each action: kind of Event, word, about whom, and a sentence."""
 
     def note(self, action: Action, why: Why, record: PreparedClaim) -> None:
         """Something was done for a claim."""
@@ -79,6 +86,7 @@ class ActionLog:
         self._counter.labels(action, why).inc()
         context = {"claim": record.claim, "pod": record.pod}
         log.info("%s: %s", action, _WORDS[why], extra={"context": context})
+        self.on_action("Normal", f"Reconciled: {action}", f"claim {record.claim}", _WORDS[why])
 
     def note_files(self, kind: str, claim_uid: str) -> None:
         """Files of a claim that is not prepared were removed."""
@@ -94,6 +102,8 @@ class ActionLog:
         if is_news:
             context = {"claim": record.claim, "pod": record.pod}
             log.warning("%s: %s: %s", Action.FAILED, _WORDS[why], error, extra={"context": context})
+            about = f"claim {record.claim}"
+            self.on_action("Warning", f"Reconciled: {Action.FAILED}", about, f"{_WORDS[why]}: {error}")
         return is_news
 
     def keep_only(self, claim_uids: set[str]) -> None:

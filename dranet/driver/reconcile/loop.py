@@ -48,9 +48,10 @@ class ReconcileLoop:
         actions: ActionLog,
         finish: Callable[[PreparedClaim], Awaitable[bool]],
         seconds: float,
+        on_look: Callable[[bool, float], None] = lambda _has_failed, _seconds: None,
     ) -> None:
         """``finish`` writes the missing files of a claim again, and says whether it did; ``seconds`` are
-        between two regular looks."""
+        between two regular looks. ``on_look`` is told of each, whether it has failed and how long it took."""
         self._store = store
         self._view = view
         self._snapshots = snapshots
@@ -60,6 +61,7 @@ class ReconcileLoop:
         self._actions = actions
         self._finish = finish
         self._seconds = seconds
+        self._on_look = on_look
         self._loop = asyncio.get_running_loop()
         self._asked = asyncio.Event()
         self._working = asyncio.Lock()
@@ -95,15 +97,17 @@ class ReconcileLoop:
                 async with asyncio.timeout(self._seconds * chance.uniform(1 - _JITTER, 1 + _JITTER)):
                     await self._asked.wait()
             self._asked.clear()
+            begin, has_failed = self._loop.time(), True
             try:
                 await self.look()
-                self._complaint = ""
+                self._complaint, has_failed = "", False
             except DranetError as error:
                 if str(error) != self._complaint:
                     log.warning("reconcile: %s; tried again in %g s at the latest", error, self._seconds)
                 self._complaint = str(error)
             except Exception:  # pods can do without us for a while, but not without the driver
                 log.exception("bug in reconcile")
+            self._on_look(has_failed, self._loop.time() - begin)
 
     async def look(self) -> None:
         """One regular look at everything. What fails keeps nothing else from being looked at.

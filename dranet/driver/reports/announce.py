@@ -46,6 +46,10 @@ def do_nothing(_: str) -> None:
     """Nobody listens."""
 
 
+def ignore(_word: str, _about: ObjectRef, _told: str) -> None:
+    """Nobody listens."""
+
+
 class Announcer:
     """Tells users, through the claim's status and Events, what became of their devices."""
 
@@ -66,6 +70,8 @@ class Announcer:
         self._lock = threading.Lock()
         self.on_attached: Callable[[str], None] = do_nothing
         """Called with the UID of a pod that has its devices, on any thread."""
+        self.on_normal: Callable[[str, ObjectRef, str], None] = ignore
+        """Told what makes no Event because all is well: a word, about whom, and a sentence."""
         self._links: dict[str, Sequence[AttachedLink]] = {}
         """By claim in a pod: as attached, to say it again together with what is known since."""
         self._lost: dict[str, dict[int, DranetError]] = {}
@@ -75,6 +81,8 @@ class Announcer:
 
     def prepared(self, record: PreparedClaim) -> None:
         """The plan is committed; the pod's sandbox may run."""
+        told = f"claim {record.claim}: {_name_devices(record.devices)}"
+        self.on_normal("Prepared", _pod_object(record.pod), told)
         self._forget_links([record.claim])
         self._reporter.set_statuses(
             record.claim, [report_prepared(self._driver_name, device) for device in record.devices]
@@ -95,6 +103,8 @@ class Announcer:
             with self._lock:
                 self._left_to_others.pop(record.claim.uid, None)
             self._tell_attached(record, links)
+            told = f"claim {record.claim}: {_name_devices(record.devices)}"
+            self.on_normal("Attached", _pod_object(record.pod), told)
         self._note_attached(records)
 
     def found_attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
@@ -232,6 +242,7 @@ class Announcer:
         complaints = [*lost, *report.problems]
         if report.devices:
             self._tell_released(report, complaints)
+            self.on_normal("Released", _claim_object(report.claim), _name_devices(report.devices))
         if complaints:
             self._metrics.not_restored.inc(len(complaints))
             note = f"after claim {report.claim}: {'; '.join(complaints)}"
@@ -278,6 +289,10 @@ def _complaints_of(
     """Those that name this device, and those that name none of the claim."""
     others = tuple(f"{other.device.name}:" for other in devices if other.device.name != device.device.name)
     return [complaint for complaint in complaints if not complaint.startswith(others)]
+
+
+def _name_devices(devices: Sequence[PreparedDevice]) -> str:
+    return ", ".join(device.device.name for device in devices)
 
 
 def _claim_object(ref: ClaimRef) -> ObjectRef:

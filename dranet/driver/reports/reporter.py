@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -64,7 +64,22 @@ class _Waiting:
     in_hand: bool = False
     refused: bool = False
     """A permission is missing."""
+    since: float = 0.0
+    """When there was something to write, by the loop's clock."""
     backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits to be written."""
+
+    waiting: int
+    age_seconds: float
+    """Of the oldest; 0 while nothing waits."""
+
+
+def do_nothing(_: EventNote) -> None:
+    """Nobody listens."""
 
 
 class Reporter:
@@ -86,6 +101,8 @@ class Reporter:
         self._refused_namespaces: set[str] = set()
         self._news = asyncio.Event()
         """Set, and replaced, whenever there is something to look at."""
+        self.on_event: Callable[[EventNote], None] = do_nothing
+        """Told of each Event, on whichever thread; must be quick."""
 
     def set_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
         """Make these the claim's device statuses (all of ours at once)."""
@@ -98,6 +115,7 @@ class Reporter:
 
     def add_event(self, event: EventNote) -> None:
         """Record an Event."""
+        self.on_event(event)
         self._loop.call_soon_threadsafe(self._enqueue_event, event, datetime.now(UTC))
 
     async def run(self) -> None:
@@ -122,6 +140,15 @@ class Reporter:
             await self._wait_news(deadline)
         return True
 
+    def get_backlog(self, kind: str) -> Backlog:
+        """Of ``status`` or ``event``. For the event loop."""
+        if kind == "status":
+            now = self._loop.time()
+            return _measure([now - waiting.since for waiting in self._waiting.values()])
+        wall = datetime.now(UTC)
+        firsts = [event.first for event in self._events.values() if event.first is not None]
+        return _measure([(wall - first).total_seconds() for first in firsts])
+
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
@@ -137,7 +164,7 @@ class Reporter:
     # --- claim status -----------------------------------------------------------------------------------
 
     def _enqueue_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
-        waiting = self._waiting.setdefault(claim.uid, _Waiting(claim, statuses))
+        waiting = self._waiting.setdefault(claim.uid, _Waiting(claim, statuses, since=self._loop.time()))
         waiting.statuses = statuses
         self._waiting.move_to_end(claim.uid)
         if len(self._waiting) > MAX_WAITING_CLAIMS:
@@ -185,7 +212,7 @@ class Reporter:
 
     def _note_failure(self, waiting: _Waiting, error: DranetError) -> bool:
         """Whether that was the last try."""
-        self._metrics.api_errors.labels(error.reason).inc()
+        self._metrics.api.errors.labels(error.reason).inc()
         if error.reason is Reason.API_FORBIDDEN:
             self._note_refusal(waiting, error)
         elif not error.retryable:
@@ -247,7 +274,7 @@ class Reporter:
         try:
             await self._writer.write_event(event)
         except DranetError as error:
-            self._metrics.api_errors.labels(error.reason).inc()
+            self._metrics.api.errors.labels(error.reason).inc()
             if not self._events_fail:
                 self._events_fail = True
                 log.warning("Events cannot be written (said once until it works again): %s", error)
@@ -269,6 +296,10 @@ class Reporter:
         newest = self._events.pop(sense, event)
         if newest.count > event.count:
             self._events[sense] = replace(newest, count=newest.count - event.count, first=event.last)
+
+
+def _measure(ages: Sequence[float]) -> Backlog:
+    return Backlog(len(ages), max(0.0, max(ages, default=0.0)))
 
 
 def _sense(event: EventNote) -> EventNote:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
+from time import perf_counter
 from typing import TypeVar
 
 from dranet import marks
@@ -82,6 +83,13 @@ _KEPT_REASONS = (Reason.MISSING_FEATURE, Reason.DHCP_LEASE_EXPIRED)
 
 T = TypeVar("T")
 
+StepObserver = Callable[[str, float], None]
+"""Told the step of :data:`~dranet.model.plan.Step` and its seconds; must be quick."""
+
+
+def _tell_nobody(_step: str, _seconds: float) -> None:
+    """Nobody wants to know."""
+
 
 def attach(
     plans: Sequence[AttachPlan],
@@ -90,6 +98,7 @@ def attach(
     *,
     deadline: float | None = None,
     interrupts: InterruptFiles = INTERRUPTS,
+    observe: StepObserver = _tell_nobody,
 ) -> tuple[AttachedLink, ...]:
     """Attach every planned device, in order, from the calling thread's namespace; safe to repeat.
 
@@ -99,7 +108,8 @@ def attach(
     from the pod.
 
     ``deadline`` is on the clock of ``time.monotonic()``; it is looked at before each device and between its
-    steps. What the kernel is busy with then is not cut off, and the undo comes after it.
+    steps. What the kernel is busy with then is not cut off, and the undo comes after it. ``observe`` hears of
+    each step that was taken, by the name of the first of those that went out together, and for how long.
 
     Raises:
         DeviceError: a link is gone or another device than the one prepared (``DeviceNotFound``), enslaved
@@ -115,7 +125,7 @@ def attach(
         pod = stack.enter_context(open_pod_side(netns))
         undo = UndoStack()
         guard = UplinkGuard(home.rtnl, rules)
-        attachment = _Attachment(home, pod, guard, undo, _Deadline(deadline), interrupts)
+        attachment = _Attachment(home, pod, guard, undo, _Deadline(deadline), interrupts, observe)
         try:
             return attachment.attach_all(plans)
         except DranetError as error:
@@ -150,6 +160,7 @@ class _Attachment:
     undo: UndoStack
     deadline: _Deadline
     interrupts: InterruptFiles
+    observe: StepObserver
 
     def attach_all(self, plans: Sequence[AttachPlan]) -> tuple[AttachedLink, ...]:
         attached = [(plan, self._attach(plan)) for plan in plans]
@@ -181,10 +192,12 @@ class _Attachment:
     def _apply(self, plan: AttachPlan, first: Step, apply: Callable[[], T]) -> T:
         """Take the next step, or several, if there is time; a refusal gets the device's name."""
         self.deadline.check(plan, first.step)
+        start = perf_counter()
         try:
             applied = apply()
         except KernelError as refusal:
             raise _failure(plan, refusal) from refusal
+        self.observe(first.step, perf_counter() - start)
         marks.reached(marks.Step.ATTACH_STEPS_APPLIED)
         return applied
 

@@ -77,7 +77,7 @@ _MERGED_SIZES = frozenset({41, 58, 63, 64})
 _USUAL_MERGED_BYTES = 65536
 _IFLA_AF_SPEC, _IFLA_INET6_ADDR_GEN_MODE, _IN6_ADDR_GEN_MODE_NONE = 26, 8, 1
 
-_BUCKET_HANDLE = 0xD2A00000
+BUCKET_HANDLE = 0xD2A00000
 """``d2a0:`` tells our root qdisc from everybody else's; the kernel itself counts from ``8001:``."""
 
 _PRIORITY = 1
@@ -139,7 +139,7 @@ def _limit(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str, step: LimitRate) 
     wishes: list[_Wish] = []
     if step.egress_bits_per_second is not None:
         bucket = choose_bucket(step.egress_bits_per_second, step.egress_burst_bytes, sizes)
-        wishes.append(_Wish(set_bucket_request(ifindex, _BUCKET_HANDLE, bucket, pod_ifname)))
+        wishes.append(_Wish(set_bucket_request(ifindex, BUCKET_HANDLE, bucket, pod_ifname)))
     if step.ingress_bits_per_second is not None:
         bucket = choose_bucket(step.ingress_bits_per_second, step.ingress_burst_bytes, sizes)
         ifb = _make_ifb(rtnl, pod_ifname)
@@ -159,7 +159,7 @@ def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
         pod.rtnl,
         [
             _Wish(delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE),
-            _Wish(delete_qdisc_request(ifindex, _BUCKET_HANDLE, TC_H_ROOT, pod_ifname), _NOT_THERE),
+            _Wish(delete_qdisc_request(ifindex, BUCKET_HANDLE, TC_H_ROOT, pod_ifname), _NOT_THERE),
         ],
     )
     if ifbs or not isinstance(redirection, KernelError):
@@ -263,7 +263,7 @@ def _iter_ingress_wishes(ifindex: int, pod_ifname: str, ifb: int, bucket: TokenB
         nested(socket.AF_INET6, attribute_u8(_IFLA_INET6_ADDR_GEN_MODE, _IN6_ADDR_GEN_MODE_NONE)),
     )
     yield _Wish(set_link_request(ifb, no_address, operation="take addresses from", link=name), _NO_IPV6)
-    yield _Wish(set_bucket_request(ifb, _BUCKET_HANDLE, bucket, name))
+    yield _Wish(set_bucket_request(ifb, BUCKET_HANDLE, bucket, name))
     yield _Wish(set_link_request(ifb, alias, operation="set up", link=name, flags=IFF_UP, change=IFF_UP))
     yield _Wish(add_hooks_request(ifindex, pod_ifname), _IS_THERE)
     yield _Wish(delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE)

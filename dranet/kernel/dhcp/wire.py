@@ -153,7 +153,8 @@ class Wire:
         return frame.parse(data, has_checksum=not _is_checksum_pending(ancillary))
 
     def _refused(self, error: OSError) -> KernelError:
-        return kernel_error(error.errno or 0, "", "speak DHCP on", self._link.ifname)
+        what, link = "speak DHCP on", self._link.ifname
+        return kernel_error(error.errno or 0, "", what, link, needs="NET_RAW", call="socket")
 
 
 def _is_checksum_pending(ancillary: list[tuple[int, int, bytes]]) -> bool:

@@ -18,7 +18,7 @@ from dranet.testbed.machine.fetch import Cause, MachineUnavailable
 
 REPOSITORY = Path(dranet.__file__).parent.parent
 
-_PARTS = ("dranet", "tests", "pyproject.toml")
+_PARTS = ("dranet", "tests", "deploy", "examples", "pyproject.toml")
 
 _COLLECT_TIMEOUT_SECONDS = 120.0
 

@@ -42,6 +42,7 @@ TESTS = (
     "tests/kernel/test_kernel_rdmanl.py::test_the_mode_agrees_with_the_rdma_tool",
     "tests/kernel/test_kernel_scan.py::test_lower_links_and_foreign_namespaces_are_told_apart",
     "tests/kernel/test_parameter_effects.py::test_a_stock_kernel_has_what_the_parameter_says",
+    "tests/examples/test_run.py::test_the_example_with_an_ipvlan",
 )
 """pytest's arguments: the machine's own tests, and kernel tests worth repeating on a stock kernel."""
 
