@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dranet.cli.main import COMMANDS, parse_arguments
-from dranet.cluster.admission_policy import build_policies
-from dranet.cluster.permissions import NAMESPACE, build_rbac
+from dranet.cli.metrics_page import list_declared
 from dranet.model.condition_table import CONDITIONS
 from dranet.model.event_reason import EventReason
 from dranet.model.status import ConditionType
-from dranet.telemetry import Metrics
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = sorted(
@@ -86,12 +83,11 @@ def test_the_check_sees_the_commands() -> None:
 def test_every_metric_of_the_driver_is_described_and_no_other() -> None:
     page = (REPOSITORY / "docs/user/metrics.md").read_text()
     described = re.findall(r"^\| `(dranet_\w+)` \|", page, re.MULTILINE)
-    exported = re.findall(r"^# TYPE (dranet_\w+) ", Metrics().render().decode(), re.MULTILINE)
-    assert sorted(described) == sorted(name for name in exported if not name.endswith("_created"))
+    assert sorted(described) == sorted(declared.name for declared in list_declared())
 
 
 def test_metrics_that_other_pages_name_exist() -> None:
-    exported = set(re.findall(r"^# TYPE (dranet_\w+) ", Metrics().render().decode(), re.MULTILINE))
+    exported = {declared.name for declared in list_declared()}
     for page in PAGES:
         named = re.findall(
             r"\b(dranet_[a-z_]+_(?:total|seconds|devices|faults|state))\b", (REPOSITORY / page).read_text()
@@ -109,17 +105,3 @@ def test_every_reason_of_a_verdict_is_explained_where_verdicts_are() -> None:
     reasons = {row.reason for row in CONDITIONS if row.type is ConditionType.ALIGNED}
     explained = set(re.findall(r"`(\w+)`", page)) | set(re.findall(r"\((\w+)\)", page))
     assert reasons - explained == set()
-
-
-def test_the_documented_way_to_another_name_and_namespace_changes_all_that_it_must() -> None:
-    page = (REPOSITORY / "deploy/README.md").read_text()
-    (name, namespace) = re.findall(
-        r"sed 's/dra\\.net/([\w.]+)/g; s/dranet-system/(\w+)/g' deploy/rbac.yaml", page
-    )[0]
-    files = ("deploy/rbac.yaml", "deploy/admission-policy.yaml")
-    text = "".join((REPOSITORY / file).read_text() for file in files)
-    changed = re.sub(NAMESPACE, namespace, re.sub(r"dra\.net", name, text))
-    built = [*build_rbac(name), *build_policies(name)]
-    assert list(yaml.safe_load_all(changed)) == yaml.safe_load(
-        yaml.safe_dump(built).replace(NAMESPACE, namespace)
-    )

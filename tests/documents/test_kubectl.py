@@ -1,0 +1,105 @@
+"""What pages have people type to ``kubectl``, read by itself; the quickstart's against the stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dranet.testbed.apiserver.server import ApiServer
+from tests.documents.blocks import REPOSITORY, Block, list_blocks, list_pages
+from tests.documents.commands import Command, iter_commands
+from tests.documents.kinds import Kind, classify, read_documents
+from tests.documents.kubectl import complain, find_kubectl
+
+CODE = re.compile(r"^\s*```.*?^\s*```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> Path:
+    return find_kubectl()
+
+
+def in_blocks() -> Iterator[Command]:
+    for block in list_blocks():
+        if block.language == "" and classify(block) in (Kind.COMMANDS, Kind.NOT_RUN):
+            yield from iter_commands(block.text)
+
+
+def in_sentences() -> Iterator[Command]:
+    for page in list_pages():
+        for found in re.findall(r"`(kubectl [^`]*)`", CODE.sub("", page.read_text())):
+            yield tuple(shlex.split(" ".join(found.split())))
+
+
+def list_commands() -> list[Command]:
+    """Each once, without those that are only named (``kubectl apply``)."""
+    every = dict.fromkeys([*in_blocks(), *in_sentences()])
+    return [one for one in every if one[0] == "kubectl" and len(one) > 2 and "..." not in one]
+
+
+def test_kubectl_knows_every_flag_that_the_pages_give_it(kubectl: Path) -> None:
+    commands = list_commands()
+    assert len(commands) > 60
+    assert [said for command in commands for said in complain(kubectl, command)] == []
+
+
+Run = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+async def run(kubectl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
+    """``kubectl`` with these words, on a stand-in with everything that ``deploy/`` installs."""
+    chart = pytest.importorskip("tests.chart.cluster")
+    chart.extend_server(monkeypatch)
+
+    async def run(*words: str) -> str:
+        command = (str(kubectl), "--kubeconfig", str(tmp_path / "config"), *words)
+        done = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=REPOSITORY
+        )
+        said = (await done.communicate())[0].decode()
+        assert done.returncode == 0, said
+        return said
+
+    async with ApiServer() as server:
+        server.write_kubeconfig(tmp_path / "config")
+        await run("apply", "-k", "deploy")
+        yield run
+
+
+async def test_the_quickstart_is_applied_and_deleted(run: Run) -> None:
+    said = await run("apply", "-f", "docs/user/quickstart/pod.yaml")
+    assert "pod/first-nic created" in said
+    assert "fast-nic" in await run("get", "resourceclaimtemplates")
+    assert "dranet-rdma" in await run("get", "deviceclasses")
+    await run("delete", "--wait=false", "-f", "docs/user/quickstart/pod.yaml")
+    assert "No resources found" in await run("get", "resourceclaimtemplates")
+
+
+async def test_manifests_of_the_pages_are_accepted_beside_the_admission_policies(
+    run: Run, tmp_path: Path
+) -> None:
+    await run("label", "namespace", "default", "resource.kubernetes.io/admin-access=true")
+    applied = 0
+    for block in list_blocks():
+        if classify(block) is Kind.MANIFEST and read_groups(block) <= SERVED and block.page not in REFUSED:
+            file = tmp_path / "block.yaml"
+            file.write_text(block.text)
+            await run("apply", "-f", str(file))
+            await run("delete", "--wait=false", "-f", str(file))  # others have objects of the same names
+            applied += 1
+    assert applied >= 6
+
+
+SERVED = {"v1", "resource.k8s.io/v1"}
+REFUSED = {"docs/user/admission.md"}
+"""Its claims are there to be refused, which a test of its own sees to."""
+
+
+def read_groups(block: Block) -> set[str]:
+    return {document["apiVersion"] for document in read_documents(block)}
