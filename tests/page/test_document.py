@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -27,8 +26,8 @@ from dranet.driver.publish import View
 from dranet.printable import printable
 from tests.page import contents
 
-LONGEST_STALL_SECONDS = 0.25
-"""What a busy machine may add to the 20 ms that are measured on a quiet one."""
+SOME_BEATS = 5
+"""While a page of a tenth of a second is written; an event loop that wrote it itself would have none."""
 
 
 class Reader(HTMLParser):
@@ -155,13 +154,13 @@ async def test_a_large_node_is_shown_without_holding_up_the_event_loop(tmp_path:
     """1,000 links, 300 claims. The page is small enough for a phone, and the kernel's work goes on."""
     source = PageSource(Known(contents.large()), ReadyGate(tmp_path))  # type: ignore[arg-type]
     await source.read()  # what it needs is loaded now
-    stalls, done = [0.0], asyncio.Event()
+    beats, done = 0, asyncio.Event()
 
     async def beat() -> None:
+        nonlocal beats
         while not done.is_set():
-            begin = time.perf_counter()
+            beats += 1
             await asyncio.sleep(0.001)
-            stalls.append(time.perf_counter() - begin)
 
     beating = asyncio.create_task(beat())
     response = await source.read()
@@ -169,7 +168,7 @@ async def test_a_large_node_is_shown_without_holding_up_the_event_loop(tmp_path:
     await beating
     assert response.status == "200 OK"
     assert len(response.body) < 300_000
-    assert max(stalls) < LONGEST_STALL_SECONDS
+    assert beats > SOME_BEATS
 
 
 async def test_a_claim_is_attached_since_its_devices_were_verified(tmp_path: Path) -> None:
