@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dranet.manifests.chart_policies import POLICIES, ChartPolicy
 from dranet.manifests.device_classes import CLASSES, DeviceClass
+from dranet.manifests.values.kubernetes import NETWORK_PEERS
 from dranet.manifests.values.value import (
     BOOLEAN,
     FREE_OBJECT,
@@ -289,15 +290,7 @@ MONITORING = (
             Value(
                 "metricsFrom",
                 "Who may reach the metrics port, as `from` in a NetworkPolicy. Empty: everybody.",
-                list_of(
-                    closed(
-                        {
-                            "podSelector": FREE_OBJECT,
-                            "namespaceSelector": FREE_OBJECT,
-                            "ipBlock": FREE_OBJECT,
-                        }
-                    )
-                ),
+                NETWORK_PEERS,
                 [],
                 example="- namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}",
             ),

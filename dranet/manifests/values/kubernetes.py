@@ -36,3 +36,30 @@ RESOURCES: Schema = closed(
         "limits": {**map_of(_QUANTITY), "description": "What the container may not exceed."},
     }
 )
+
+_SELECTOR: Schema = closed(
+    {
+        "matchLabels": map_of(TEXT),
+        "matchExpressions": list_of(
+            closed(
+                {
+                    "key": TEXT,
+                    "operator": one_of("In", "NotIn", "Exists", "DoesNotExist"),
+                    "values": list_of(TEXT),
+                },
+                required=("key", "operator"),
+            )
+        ),
+    }
+)
+
+NETWORK_PEERS: Schema = list_of(
+    closed(
+        {
+            "podSelector": _SELECTOR,
+            "namespaceSelector": _SELECTOR,
+            "ipBlock": closed({"cidr": TEXT, "except": list_of(TEXT)}, required=("cidr",)),
+        }
+    )
+)
+"""``from`` of a NetworkPolicy."""
