@@ -7,8 +7,8 @@ import json
 import urllib.request
 from pathlib import Path
 
+from dranet.testbed.debian.program import find_program
 from e2e.binaries_config import ETCD_URL
-from e2e.debian_program import find_program
 
 PACKAGE = "etcd-server"
 _SUITES = ("trixie",)

@@ -15,9 +15,9 @@ import pytest
 
 from dranet.cluster.client import ApiClient
 from dranet.testbed.debian.packages import Unavailable
+from dranet.testbed.debian.program import find_program
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
-from e2e.debian_program import find_program
 from e2e.installation import NAME, SYSTEM_NAMESPACE, read_manifests
 from e2e.objects import collection
 from e2e.standin import open_standin
