@@ -11,6 +11,7 @@ from typing import Any
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
+from dranet.cluster.credential_program import run_credential_program
 from dranet.cluster.lists import fetch_snapshot
 from dranet.errors import ClusterError, Reason, SettingsError
 
@@ -47,7 +48,9 @@ def _make_client(options: argparse.Namespace) -> ApiClient:
     if file is None:
         return _make_client_in_pod()
     try:
-        return ApiClient.from_kubeconfig(file, context=options.context, user_agent="dranet-cli")
+        return ApiClient.from_kubeconfig(
+            file, context=options.context, user_agent="dranet-cli", run_program=run_credential_program
+        )
     except SettingsError as error:
         hint = "; ".join(filter(None, (error.hint, _WITHOUT_A_CLUSTER)))
         raise SettingsError(error.message, hint=hint) from error

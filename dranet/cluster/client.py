@@ -12,6 +12,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from hmac import compare_digest
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -19,7 +20,7 @@ from dranet.cluster.connections import Connection, ConnectionPool
 from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR, ClusterAccess, in_cluster_access
 from dranet.cluster.failures import failure_from_answer, failure_from_exception, parse_retry_after
 from dranet.cluster.http import ResponseHead, iter_body, read_body
-from dranet.cluster.kubeconfig import read_kubeconfig
+from dranet.cluster.kubeconfig import RunProgram, read_kubeconfig
 from dranet.cluster.messages import (
     APPLY_PATCH,
     MERGE_PATCH,
@@ -117,19 +118,36 @@ class ApiClient:
         return cls(access)
 
     @classmethod
-    def from_kubeconfig(cls, path: Path | str, *, context: str = "", user_agent: str = USER_AGENT) -> Self:
+    def from_kubeconfig(
+        cls,
+        path: Path | str,
+        *,
+        context: str = "",
+        user_agent: str = USER_AGENT,
+        run_program: RunProgram | None = None,
+    ) -> Self:
         """With a kubeconfig file, by default its current context.
 
+        ``run_program`` asks a credential program (``exec``), which only a person's command does.
+
         Raises:
-            SettingsError: the file is unusable or asks for what a daemon does not do (``exec``).
+            SettingsError: the file is unusable, or has a credential program and nobody to run it.
         """
-        access = read_kubeconfig(Path(path), context)
+        access = read_kubeconfig(Path(path), context, run_program=run_program)
         access.check()
         return cls(access, user_agent=user_agent)
 
     @property
     def url(self) -> str:
         return self._access.url
+
+    def is_own_token(self, token: str) -> bool:
+        """Whether it is the very token that we show the server."""
+        try:
+            own = self._access.token.get_token()
+        except SettingsError:
+            return False
+        return bool(own) and compare_digest(own.encode(), token.encode())
 
     async def __aenter__(self) -> Self:
         return self

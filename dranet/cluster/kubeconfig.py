@@ -1,7 +1,7 @@
-"""Read the part of a kubeconfig file that a daemon can honour, and refuse the rest by name.
+"""Read the part of a kubeconfig file that can be honoured, and refuse the rest by name.
 
-Format: ``client-go`` ``tools/clientcmd/api/v1``. Running a credential program (``exec``) or a cloud's
-login flow (``auth-provider``) is not the work of a node daemon: both are refused with the mend.
+Format: ``client-go`` ``tools/clientcmd/api/v1``. Running a credential program (``exec``) is not the work of
+a node daemon, which refuses it with the mend; a person's command says how such a program is run.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dranet.cluster.credentials import (
     ClusterAccess,
@@ -24,11 +25,15 @@ from dranet.cluster.credentials import (
 )
 from dranet.errors import SettingsError
 
+if TYPE_CHECKING:
+    from dranet.cluster.credential_program import Credentials, ProgramCall
+
 _Entry = Mapping[str, Any]
 
+RunProgram = Callable[["ProgramCall"], "Credentials"]
+
 _REFUSED_USER_KEYS = {
-    "exec": "it runs a credential program",
-    "auth-provider": "it runs a cloud's login flow",
+    "auth-provider": "it was removed from Kubernetes for credential programs (exec)",
     "username": "basic authentication was removed from Kubernetes",
     "as": "it impersonates another user",
 }
@@ -39,10 +44,13 @@ _MEND = (
 )
 
 
-def read_kubeconfig(path: Path, context_name: str = "") -> ClusterAccess:
+def read_kubeconfig(
+    path: Path, context_name: str = "", *, run_program: RunProgram | None = None
+) -> ClusterAccess:
     """The access that ``context_name`` (default: ``current-context``) describes.
 
-    Relative file names in it are relative to its folder, as kubectl has it.
+    Relative file names in it are relative to its folder, as kubectl has it. Without ``run_program`` a user
+    with a credential program is refused; with it, what the program answers once is the access.
 
     Raises:
         SettingsError: the file is unreadable or incomplete, or asks for what is refused here.
@@ -56,7 +64,9 @@ def read_kubeconfig(path: Path, context_name: str = "") -> ClusterAccess:
     cluster_name, user_name = _text(context, "cluster", where), _text(context, "user", where)
     cluster = _named(document, "clusters", "cluster", cluster_name, path)
     user = _named(document, "users", "user", user_name, path) if user_name else {}
-    return _Reader(path, cluster_name, cluster, user_name, user).build_access()
+    reader = _Reader(path, cluster_name, cluster, user_name, user)
+    access = reader.build_access()
+    return access if not reader.has_program else reader.ask_program(access, run_program)
 
 
 class _Reader:
@@ -73,6 +83,29 @@ class _Reader:
         self._refuse_unsupported()
         server = _text(self._cluster, "server", self._in_cluster)
         return access_from_url(server, tls=self._build_tls(), token=self._build_token())
+
+    @property
+    def has_program(self) -> bool:
+        """A token that stands in the file comes first, as in client-go."""
+        return bool(self._user.get("exec")) and not (self._user.get("token") or self._user.get("tokenFile"))
+
+    def ask_program(self, access: ClusterAccess, run_program: RunProgram | None) -> ClusterAccess:
+        if run_program is None:
+            raise SettingsError(
+                f"{self._in_user}: exec is not supported by a node daemon, it runs a credential program",
+                hint=_MEND,
+            )
+        from dranet.cluster.credential_program import ProgramCall
+
+        entry = self._user["exec"]
+        if not isinstance(entry, dict):
+            raise SettingsError(f"{self._in_user}: exec must be a mapping, not {type(entry).__name__}")
+        tls = access.tls or Tls()
+        answer = run_program(ProgramCall(entry, self._cluster, self._folder, access.url, tls, self._in_user))
+        if answer.certificate and access.tls is not None:
+            pair = (Pem(text=answer.certificate), Pem(text=answer.key))
+            tls = replace(tls, client_certificate=pair[0], client_key=pair[1])
+        return replace(access, tls=access.tls and tls, token=FixedToken(answer.token))
 
     def _refuse_unsupported(self) -> None:
         for key, why in _REFUSED_USER_KEYS.items():

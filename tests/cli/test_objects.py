@@ -23,6 +23,7 @@ from dranet.errors import ClusterError, Reason, SettingsError
 from dranet.settings import load_settings
 from dranet.testbed.apiserver.identity import User
 from dranet.testbed.apiserver.server import ApiServer
+from tests.cluster.credential_programs import have_it_asked
 
 DATA = Path(__file__).parents[1] / "data"
 CLASS = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "nic"}, "spec": {}}
@@ -233,26 +234,35 @@ def test_a_right_that_is_missing_is_named(tmp_path: Path) -> None:
     assert "list resourceslices in resource.k8s.io" in str(refused)
 
 
-def test_a_kubeconfig_that_runs_a_program_is_refused_with_a_way_around(tmp_path: Path) -> None:
-    kubeconfig = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-        "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}],
-        "users": [{"name": "u", "user": {"exec": {"command": "login"}}}],
+def test_who_a_credential_program_says_we_are_is_who_asks(tmp_path: Path) -> None:
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "nobody"},
     }
-    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
-    options = argparse.Namespace(kubeconfig=str(tmp_path / "kubeconfig"), context="")
-    with pytest.raises(SettingsError, match="kubectl get"):
-        fetch_live(options)
+    login = tmp_path / "login"
+    login.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    login.chmod(0o755)
+    refused = asyncio.run(_ask_live(tmp_path, "", program="./login"))
+    assert isinstance(refused, ClusterError)
+    assert refused.reason is Reason.API_FORBIDDEN
 
 
-async def _ask_live(folder: Path, token: str) -> ClusterObjects | ClusterError:
+def test_a_credential_program_that_is_missing_is_told_with_a_way_around(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"login cannot be run: No such file") as caught:
+        asyncio.run(_ask_live(tmp_path, "", program="./login"))
+    assert "kubectl get" in caught.value.hint
+
+
+async def _ask_live(folder: Path, token: str, *, program: str = "") -> ClusterObjects | ClusterError:
     async with ApiServer(users={"nobody": User("nobody")}) as server:
         async with ApiClient(access_from_url(server.url)) as admin:
             await admin.create(paths.NAMESPACES, {"metadata": {"name": "team-a"}})
             await admin.create(paths.DEVICE_CLASSES, CLASS)
             await admin.create(paths.resource_claims("team-a"), CLAIM)
         server.write_kubeconfig(folder / "kubeconfig", token=token)
+        if program:
+            have_it_asked(folder / "kubeconfig", {"command": program})
         options = argparse.Namespace(kubeconfig=str(folder / "kubeconfig"), context="")
         try:
             return await asyncio.to_thread(fetch_live, options)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +47,22 @@ async def node(client: ApiClient) -> JsonObject:
     """The Node object of ``node-a``."""
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}
     return await client.create(paths.NODES, body)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two self-signed certificates for 127.0.0.1: ``a`` and ``b``."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl program to make certificates with")
+    folder = tmp_path_factory.mktemp("certificates")
+    for name in ("a", "b"):
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+                *("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:api.test"),
+                *("-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+    return folder

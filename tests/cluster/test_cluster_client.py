@@ -561,25 +561,6 @@ async def test_a_token_file_that_vanished_is_an_outage_and_not_the_end(tmp_path:
     assert (caught.value.reason, caught.value.retryable) == (Reason.API_UNAVAILABLE, True)
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two self-signed certificates for 127.0.0.1: ``a`` and ``b``."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl program to make certificates with")
-    folder = tmp_path_factory.mktemp("certificates")
-    for name in ("a", "b"):
-        subprocess.run(
-            [
-                *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-                *("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:api.test"),
-                *("-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"),
-            ],
-            check=True,
-            capture_output=True,
-        )
-    return folder
-
-
 @pytest.fixture
 async def tls_server(certificates: Path) -> AsyncIterator[ApiServer]:
     async with ApiServer(certificate=certificates / "a.crt", key=certificates / "a.key") as running:

@@ -149,7 +149,9 @@ def test_certificate_files_are_relative_and_data_wins_over_them(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("key", ["exec", "auth-provider"])
-def test_a_credential_program_is_refused_with_the_users_name_and_the_mend(tmp_path: Path, key: str) -> None:
+def test_a_daemon_refuses_a_credential_program_with_the_users_name_and_the_mend(
+    tmp_path: Path, key: str
+) -> None:
     with pytest.raises(SettingsError, match="user 'u1'") as caught:
         read_kubeconfig(write(tmp_path, {key: {"command": "aws"}}))
     assert key in caught.value.message
