@@ -22,8 +22,9 @@ on: [monitoring.md](monitoring.md).
 
 One node, one NIC or one pod never wakes anybody. If it does in your house (a job of all nodes stands still
 with one NIC), route `DranetPodNicDown` to the pager by its name. None of them fires on a node that works,
-while an update rolls through, at a start, or on a node that was drained. In the commands `NODE`, `NAMESPACE`
-and `POD` stand for what the notification has filled in.
+while an update rolls through, at a start, or on a node that was drained. A NIC that is switched on and has no
+cable is a fault: switch it off on the node, or name the fault in `health_ignore`. In the commands `NODE`,
+`NAMESPACE` and `POD` stand for what the notification has filled in.
 """
 
 FOOT = """

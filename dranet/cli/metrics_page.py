@@ -39,6 +39,9 @@ port, and the names of pods and claims are in it.
 
 ## What to ask
 
+With [several clusters](monitoring.md#several-clusters-in-one-prometheus) in one Prometheus add `cluster` to
+each `by` and `on`.
+
 What each pod sends by its claimed links, and by RDMA, which the links of most cards do not count:
 
 ```promql
@@ -114,8 +117,10 @@ driver's memory.
 ## What a scrape costs
 
 Nothing is read between two scrapes. Blocking reads have a thread of their own; the answer comes within two
-seconds even where the kernel hangs, without what could not be read (`dranet_scrape_unread_pods`). What was
-read answers others for one second, so a pair of Prometheus servers costs little more than one. A scrape of
+seconds even where the kernel hangs, without what could not be read (`dranet_scrape_unread_pods`). A pod, or
+an RDMA device, for which the kernel does not answer is left out from then on until it does
+(`dranet_scrape_stuck_reads`, and the log names it), and costs no series but its own. What was read answers
+others for one second, so a pair of Prometheus servers costs little more than one. A scrape of
 100 claims with eight NICs each, 23,300 samples and 2 MB, takes some 30 ms of processor time, a third of it
 in the kernel (`python -m benchmarks scrape`).
 
@@ -140,7 +145,8 @@ INTRODUCTIONS: Mapping[Group, str] = {
     "did with the device, so they do not begin at 0: ask for `rate()` or `increase()`, which begin with the "
     "first scrape of the pod. Except for shared devices the same bytes are in `dranet_device_*` and "
     "`dranet_rdma_*`, so do not add these to those. A device that was just attached may be left out by one "
-    "scrape.\n\n",
+    "scrape, and a pod that has ended before its second scrape has no rate: what it sent is in the series of "
+    "the device.\n\n",
 }
 
 

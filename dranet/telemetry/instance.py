@@ -67,6 +67,12 @@ class ScrapeMetrics:
             "pods whose links could not be read in time, or at all; their series are absent meanwhile",
             Group.DRIVER,
         )
+        self.stuck_reads = r.gauge(
+            "dranet_scrape_stuck_reads",
+            "places (a pod, an RDMA device, the node itself) that are left out because the kernel has not "
+            "answered for them; the log names each",
+            Group.DRIVER,
+        )
         self.loop_lag = r.gauge(
             "dranet_event_loop_lag_seconds",
             "how long the driver's event loop took to hear of an event, measured when it is scraped",
@@ -78,3 +84,18 @@ class ScrapeMetrics:
             "stays in use; 1 also without TLS",
             Group.DRIVER,
         )
+        setting = {"setting": "`metrics_tls_cert`"}
+        self._not_before, self._not_after = (
+            r.gauge(
+                f"dranet_certificate_{bound}_timestamp_seconds",
+                f"{words} the certificate in use is good (unix seconds); absent without TLS",
+                Group.DRIVER,
+                setting,
+            )
+            for bound, words in (("not_before", "from when on"), ("not_after", "until when"))
+        )
+
+    def show_validity(self, not_before: float, not_after: float) -> None:
+        """Of the port's certificate."""
+        self._not_before.labels("metrics_tls_cert").set(not_before)
+        self._not_after.labels("metrics_tls_cert").set(not_after)

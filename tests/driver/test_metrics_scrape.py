@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dranet.driver.metrics.reading import CounterReader, Readings
-from dranet.driver.metrics.scrape import Scraper
+from dranet.driver.metrics.reading import CounterReader, Place, Readings
+from dranet.driver.metrics.scrape import MOST_STUCK, Scraper
 from dranet.driver.metrics.snapshot import Snapshot
 from dranet.errors import KernelError
+from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.podlinks import PodLinks
 from dranet.kernel.traffic import Traffic, read_traffic
 from dranet.settings import DeviceMetrics
@@ -39,9 +41,9 @@ class CountingReader(CounterReader):
         self.may_end = threading.Event()
         self.may_end.set()
 
-    def read(self, snapshot: Snapshot, into: Readings) -> None:
+    def read(self, snapshot: Snapshot, into: Readings, avoid: Collection[Place] = ()) -> None:
         self.readings += 1
-        super().read(snapshot, into)
+        super().read(snapshot, into, avoid)
         assert self.may_end.wait(PATIENCE)
 
 
@@ -140,12 +142,115 @@ async def test_a_namespace_that_hangs_costs_its_own_series_alone_and_an_answer_c
     assert read_values(text, "dranet_device_mtu_bytes") == [9000, 1500]
     assert read_values(text, "dranet_pod_network_transmit_bytes_total") == []
     threads = [thread for thread in threading.enumerate() if thread.name == "scrape"]
-    assert read_values(await scrapes.render(), "dranet_pod_device_info") == [1]
-    assert [thread for thread in threading.enumerate() if thread.name == "scrape"] == threads, "no second one"
     go_on.set()
     await until(lambda: not threads[0].is_alive(), "the thread ends")
     monkeypatch.undo()
     assert len(read_values(await scrapes.render(), "dranet_pod_network_transmit_bytes_total")) == 1
+
+
+class Hanging:
+    """The kernel does not answer in one pod's namespace, or on the node, until it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, netns: NetworkNamespace | None) -> None:
+        self.go_on = threading.Event()
+        self._netns = netns
+        monkeypatch.setattr(READ_TRAFFIC, self._read)
+
+    def _read(self) -> dict[int, Traffic]:
+        with NetworkNamespace.current() as here:
+            hangs = here == self._netns
+        if hangs:
+            assert self.go_on.wait(PATIENCE)
+        return read_traffic()
+
+
+@pytest.fixture
+def crowded(make_namespace: Callable[..., Namespace]) -> tuple[Node, Sequence[NetworkNamespace]]:
+    """A node with three pods in real namespaces."""
+    node, opened = Node([nic(number) for number in range(3)]), []
+    for number in range(3):
+        pod = make_namespace()
+        pod.ip("link", "add", "net0", "type", "veth", "peer", "name", "peer0")
+        ifindex = pod.read("link", "show", "dev", "net0")[0]["ifindex"]
+        record = node.add_pod(f"worker-{number}", [nic(number)], ifindex=ifindex)
+        node.namespaces[record.pod.uid] = pod.netns
+        opened.append(pod.netns)
+    return node, opened
+
+
+def pods_read(text: bytes) -> set[str]:
+    families = text_string_to_metric_families(text.decode())
+    wanted = "dranet_pod_network_transmit_bytes_total"
+    return {s.labels["pod"] for family in families for s in family.samples if s.name == wanted}
+
+
+@pytest.mark.parametrize("hanging", [0, 1, 2])
+async def test_a_pod_that_hangs_for_good_silences_no_other_one_and_is_told_of(
+    hanging: int,
+    crowded: tuple[Node, Sequence[NetworkNamespace]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node, opened = crowded
+    kernel = Hanging(monkeypatch, opened[hanging])
+    scrapes = scraper(node, keep_seconds=0, read_seconds=1.0)
+    everybody = {f"worker-{number}" for number in range(3)}
+    before = list_descriptors()
+    try:
+        await scrapes.render()
+        for _ in range(3):
+            text = await scrapes.render()
+            assert pods_read(text) == everybody - {f"worker-{hanging}"}
+            assert read_values(text, "dranet_scrape_unread_pods") == [1]
+            assert read_values(text, "dranet_scrape_stuck_reads") == [1]
+        assert sum(thread.name == "scrape" for thread in threading.enumerate()) == 1
+        assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
+            f"counters of pod uid-worker-{hanging} were not read in 1 s: left out until the kernel answers"
+        ]
+        assert len(list_descriptors() - before) <= 2, "namespaces that nobody will read are let go"
+    finally:
+        kernel.go_on.set()
+    await until(lambda: all(thread.name != "scrape" for thread in threading.enumerate()), "the thread ends")
+    text = await scrapes.render()
+    assert pods_read(text) == everybody
+    assert read_values(text, "dranet_scrape_stuck_reads") == [0]
+    assert list_descriptors() == before
+
+
+async def test_where_the_node_hangs_pods_are_read_all_the_same(
+    crowded: tuple[Node, Sequence[NetworkNamespace]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with NetworkNamespace.current() as home:
+        kernel = Hanging(monkeypatch, home)
+        scrapes = scraper(crowded[0], keep_seconds=0, read_seconds=1.0)
+        try:
+            await scrapes.render()
+            text = await scrapes.render()
+        finally:
+            kernel.go_on.set()
+    assert len(pods_read(text)) == 3
+    assert read_values(text, "dranet_scrape_unread_pods") == [0]
+    assert read_values(text, "dranet_scrape_stuck_reads") == [1]
+    await until(lambda: all(thread.name != "scrape" for thread in threading.enumerate()), "the thread ends")
+
+
+async def test_where_all_hangs_there_are_few_threads_and_answers_come_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(READ_TRAFFIC, lambda: go_on.wait(PATIENCE) and {})
+    for number in range(2 * MOST_STUCK):
+        record = node.add_pod(f"other-{number}", [])
+        node.namespaces[record.pod.uid] = node.namespaces["uid-worker"]
+        node.seen[record.pod.uid] = node.seen["uid-worker"]
+        node.records[-1] = replace(record, devices=node.records[0].devices)
+    scrapes = scraper(node, keep_seconds=0, read_seconds=0.2)
+    for _ in range(MOST_STUCK + 3):
+        text = await scrapes.render()
+    assert read_values(text, "dranet_scrape_stuck_reads") == [MOST_STUCK]
+    assert sum(thread.name == "scrape" for thread in threading.enumerate()) == MOST_STUCK
+    go_on.set()
+    await until(lambda: all(thread.name != "scrape" for thread in threading.enumerate()), "they end")
 
 
 async def test_the_event_loop_is_free_while_the_kernel_is_busy(node: Node) -> None:
@@ -196,8 +301,8 @@ async def test_a_bug_in_the_reading_leaves_the_drivers_own_series(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(CounterReader):
-        def read(self, snapshot: Snapshot, into: Readings) -> None:
-            raise ZeroDivisionError(f"{snapshot} {into}")
+        def read(self, snapshot: Snapshot, into: Readings, avoid: Collection[Place] = ()) -> None:
+            raise ZeroDivisionError(f"{snapshot} {into} {avoid}")
 
     scrapes = scraper(node, Broken(Path("/nowhere")), keep_seconds=0)
     text = await scrapes.render()

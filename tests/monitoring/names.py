@@ -9,8 +9,9 @@ from dranet.cli.metrics_page import list_declared
 from dranet.manifests.monitoring.recordings import RECORDINGS
 from dranet.telemetry.declared import Kind
 
-TARGET = frozenset({"job", "instance", "node"})
-"""Labels of the target that each series gets: the PodMonitor sees to ``node``."""
+TARGET = frozenset({"job", "instance", "node", "cluster"})
+"""Labels of the target that each series gets: the PodMonitor sees to ``node``, and who brings several
+clusters together to ``cluster``."""
 
 _OTHERS: Mapping[str, frozenset[str]] = {
     "up": frozenset(),

@@ -1,4 +1,4 @@
-"""The dashboard's expressions as Grafana sends them, with all nodes, namespaces and pods chosen."""
+"""The dashboard's expressions as Grafana sends them, with all of everything chosen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dranet.manifests.monitoring.panels import ROWS
 
 
 def fill_in(expr: str, window: str = "5m") -> str:
-    return re.sub(r"\$(node|namespace|pod)\b", ".*", expr.replace("$__rate_interval", window))
+    return re.sub(r"\$(cluster|job|node|namespace|pod)\b", ".*", expr.replace("$__rate_interval", window))
 
 
 def list_queries(window: str = "5m") -> list[str]:

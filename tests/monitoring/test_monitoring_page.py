@@ -43,3 +43,13 @@ def test_the_scrape_config_sees_to_what_the_pod_monitor_sees_to() -> None:
         name: by_hand[name] for name in ("__address__", "node")
     }
     assert "pod" not in by_hand
+
+
+def test_commands_of_alerts_are_for_the_release_that_is_installed() -> None:
+    values = {"monitoring": {"rules": {"enabled": True}}, "settings": {"driver_name": "nics.example.com"}}
+    rules = yaml.safe_dump(find(render(values, namespace="kube-system"), "PrometheusRule"), width=10_000)
+    assert "dranet-system" not in rules
+    assert "kubectl -n kube-system get pods -o wide -l dra.net/pool" in rules
+    assert set(re.findall(r"reportingComponent=([\w.]+)", rules)) == {"nics.example.com"}
+    for where in (set_ := find(render(values), "DaemonSet"), set_["spec"]["template"]):
+        assert "dra.net/pool" in where["metadata"]["labels"]

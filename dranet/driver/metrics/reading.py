@@ -1,15 +1,18 @@
 """What the kernel counts, read for one scrape by one thread that ends with it.
 
 The thread reads the node first, then enters one pod's namespace after another: nothing is open, and nothing
-waits, between two scrapes. It writes down each part as soon as it has it, so that who waits no longer for a
-namespace that hangs has the rest. What cannot be read is absent, and never 0.
+waits, between two scrapes. It writes down each part as soon as it has it, and where it is, so that who waits
+no longer for a place that hangs has the rest, and can leave that place out the next time. What cannot be read
+is absent, and never 0.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -26,6 +29,7 @@ from dranet.kernel.pause_counters import Pauses, get_pauses_request, parse_pause
 from dranet.kernel.port_counters import PortReading, read_port_counters
 from dranet.kernel.rtnl import decode, get_link_request
 from dranet.kernel.traffic import Traffic, read_traffic
+from dranet.model.facts import Link
 from dranet.model.health import CARRIER_LOSSES
 
 log = logging.getLogger(__name__)
@@ -34,7 +38,19 @@ HOST = ""
 """Instead of a pod's UID: the node itself."""
 
 Place = str
-"""UID of a pod, or :data:`HOST`."""
+"""Where a reading may hang: UID of a pod, :data:`HOST`, or an RDMA device (:func:`ports_of`)."""
+
+
+def ports_of(rdma_device: str) -> Place:
+    return f"rdma/{rdma_device}"
+
+
+def describe(place: Place) -> str:
+    """For the log."""
+    if place == HOST:
+        return "the node"
+    kind, _, name = place.rpartition("/")
+    return f"RDMA device {name}" if kind else f"pod {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +69,34 @@ class Readings:
     """By device."""
     limit_drops: dict[Place, Mapping[int, int]] = field(default_factory=dict)
     """Packets dropped by rate limits, by where, and ifindex."""
+    begun: list[Place] = field(default_factory=list)
+    """In this order; the last one is being read."""
     done_pods: set[str] = field(default_factory=set)
     seconds: list[float] = field(default_factory=list)
     """How long it took, when it is done."""
+    is_left: threading.Event = field(default_factory=threading.Event)
+    """Nobody waits any more: what was begun is the last."""
 
 
 SpeedKey = tuple[str, int, int]
 """UID of the pod, ifindex, carriers lost: a link that is to run at another speed loses its carrier first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """To one pod."""
+
+    uid: str
+    netns: NetworkNamespace
+    devices: Sequence[NodeDevice]
+    """Those that were moved into it."""
+    is_limited: bool
+    is_rdma_exclusive: bool
+
+    @property
+    def has_rdma(self) -> bool:
+        """Of its own, which nobody else sees."""
+        return self.is_rdma_exclusive and any(device.device.rdma_device for device in self.devices)
 
 
 class CounterReader:
@@ -69,47 +106,70 @@ class CounterReader:
         self._sysfs_root = sysfs_root
         self._speeds: dict[SpeedKey, int | None] = {}
 
-    def read(self, snapshot: Snapshot, into: Readings) -> None:
+    def read(self, snapshot: Snapshot, into: Readings, avoid: Collection[Place] = ()) -> None:
         """Blocking. The calling thread ends up in some pod's namespace: it must end, too."""
         start = time.perf_counter()
+        devices: defaultdict[Place, list[NodeDevice]] = defaultdict(list)
+        for device in snapshot.devices:
+            devices[device.pod_uid or HOST].append(device)
+        if HOST not in avoid:
+            self._read_node(devices[HOST], into)
+        self._read_ports_of_node(snapshot, into, avoid)
+        limited = {found.record.pod.uid for found in snapshot.in_pods if found.limited}
+        fresh: dict[SpeedKey, int | None] = {}
+        for uid, netns in snapshot.hand_out():
+            if uid not in avoid:
+                is_limited, is_exclusive = uid in limited, snapshot.is_rdma_exclusive
+                self._read_pod(_Visit(uid, netns, devices[uid], is_limited, is_exclusive), fresh, into)
+        if not into.is_left.is_set():
+            self._speeds = fresh
+            into.seconds.append(time.perf_counter() - start)
+
+    def _read_node(self, devices: Sequence[NodeDevice], into: Readings) -> None:
+        into.begun.append(HOST)
         try:
-            self._read_place(HOST, snapshot, into)
-            self._read_carriers(snapshot, into)
+            self._read_place(HOST, devices, into)
+            self._read_carriers(devices, into)
         except KernelError as error:
             log.debug("counters of the node: %s", error)
-        for device in snapshot.devices:
-            if device.device.rdma_device and not (device.pod_uid and snapshot.is_rdma_exclusive):
-                self._read_ports(self._sysfs_root, device, into)
-        fresh: dict[SpeedKey, int | None] = {}
-        limited = {found.record.pod.uid for found in snapshot.in_pods if found.limited}
-        for uid, netns in snapshot.namespaces.items():
-            try:
-                netns.enter_for_good()
-                self._read_place(uid, snapshot, into)
-                self._read_speeds(uid, snapshot, fresh, into)
-                self._read_pod_ports(uid, netns, snapshot, into)
-                if uid in limited:
-                    into.limit_drops[uid] = read_limit_drops()
-                into.done_pods.add(uid)
-            except (KernelError, OSError) as error:
-                log.debug("counters of pod %s: %s", uid, error)
-        self._speeds = fresh
-        into.seconds.append(time.perf_counter() - start)
 
-    def _read_place(self, place: Place, snapshot: Snapshot, into: Readings) -> None:
+    def _read_ports_of_node(self, snapshot: Snapshot, into: Readings, avoid: Collection[Place]) -> None:
+        """Some are asked of firmware, which may take its time."""
+        for device in snapshot.devices:
+            if into.is_left.is_set():
+                return
+            is_here = device.device.rdma_device and not (device.pod_uid and snapshot.is_rdma_exclusive)
+            place = ports_of(device.device.rdma_device)
+            if is_here and place not in avoid:
+                into.begun.append(place)
+                self._read_ports(self._sysfs_root, device, into)
+
+    def _read_pod(self, visit: _Visit, fresh: dict[SpeedKey, int | None], into: Readings) -> None:
+        into.begun.append(visit.uid)
+        try:
+            visit.netns.enter_for_good()
+            self._read_place(visit.uid, visit.devices, into)
+            self._read_speeds(visit, fresh, into)
+            if visit.has_rdma:
+                self._read_pod_ports(visit, into)
+            if visit.is_limited:
+                into.limit_drops[visit.uid] = read_limit_drops()
+            into.done_pods.add(visit.uid)
+        except (KernelError, OSError) as error:
+            log.debug("counters of pod %s: %s", visit.uid, error)
+
+    def _read_place(self, place: Place, devices: Sequence[NodeDevice], into: Readings) -> None:
         into.traffic[place] = read_traffic()
-        asked = [device for device in snapshot.devices if device.pod_uid == place and _may_pause(device)]
+        asked = [(device.device.name, link.ifname) for device in devices if (link := _may_pause(device))]
         if asked:
             with NetlinkSocket.open() as rtnl:
-                outcomes = rtnl.batch(
-                    [get_pauses_request(d.link.ifname) for d in asked if d.link is not None]
-                )
-            for device, outcome in zip(asked, outcomes, strict=True):
+                outcomes = rtnl.batch([get_pauses_request(ifname) for _, ifname in asked])
+            for (name, _), outcome in zip(asked, outcomes, strict=True):
                 if outcome and not isinstance(outcome, KernelError):
-                    into.pauses[device.device.name] = decode(parse_pauses, outcome[0].payload)
+                    into.pauses[name] = decode(parse_pauses, outcome[0].payload)
 
-    def _read_carriers(self, snapshot: Snapshot, into: Readings) -> None:
-        indexes = [d.link.ifindex for d in snapshot.devices if d.link is not None and not d.pod_uid]
+    def _read_carriers(self, devices: Sequence[NodeDevice], into: Readings) -> None:
+        indexes = [device.link.ifindex for device in devices if device.link is not None]
         if not indexes:
             return
         with NetlinkSocket.open() as rtnl:
@@ -120,13 +180,11 @@ class CounterReader:
                 if losses is not None:
                     into.carrier_losses[ifindex] = losses
 
-    def _read_speeds(
-        self, uid: str, snapshot: Snapshot, fresh: dict[SpeedKey, int | None], into: Readings
-    ) -> None:
+    def _read_speeds(self, visit: _Visit, fresh: dict[SpeedKey, int | None], into: Readings) -> None:
         here = {
-            device.device.name: (uid, device.link.ifindex, device.carrier_losses or 0)
-            for device in snapshot.devices
-            if device.pod_uid == uid and device.link is not None and device.link.carrier
+            device.device.name: (visit.uid, device.link.ifindex, device.carrier_losses or 0)
+            for device in visit.devices
+            if device.link is not None and device.link.carrier
         }
         unknown = {key[1] for key in here.values() if key not in self._speeds}
         found = read_link_settings(unknown, []) if unknown else {}
@@ -137,12 +195,11 @@ class CounterReader:
             if mbps is not None:
                 into.speeds[name] = mbps
 
-    def _read_pod_ports(self, uid: str, netns: NetworkNamespace, snapshot: Snapshot, into: Readings) -> None:
+    def _read_pod_ports(self, visit: _Visit, into: Readings) -> None:
         """RDMA devices that are visible in their namespace alone."""
-        mine = [d for d in snapshot.devices if d.pod_uid == uid and d.device.rdma_device]
-        if mine and snapshot.is_rdma_exclusive:
-            with open_sysfs(netns) as root:
-                for device in mine:
+        with open_sysfs(visit.netns) as root:
+            for device in visit.devices:
+                if device.device.rdma_device:
                     self._read_ports(root, device, into)
 
     def _read_ports(self, root: Path, device: NodeDevice, into: Readings) -> None:
@@ -151,7 +208,7 @@ class CounterReader:
             into.ports[device.device.name] = ports
 
 
-def _may_pause(device: NodeDevice) -> bool:
+def _may_pause(device: NodeDevice) -> Link | None:
     """Flow control is of physical ports."""
     is_function = bool(device.device.pci_address) and not device.device.physical_function
-    return is_function and device.link is not None
+    return device.link if is_function else None

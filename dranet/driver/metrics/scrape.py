@@ -2,7 +2,9 @@
 
 Nothing is read between two scrapes. Blocking reads have a thread of their own, so that neither the event loop
 nor a hook waits for them, and an answer comes in time even where the kernel hangs: without what could not be
-read. Two who ask at once, as pairs of Prometheus do, get the same.
+read. A thread that hangs is left behind, and its place (a pod, an RDMA device) is left out for as long as
+that lasts, so that it costs no series but its own. Two who ask at once, as pairs of Prometheus do, get the
+same.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from functools import partial
 
 from dranet import malloc
-from dranet.driver.metrics.reading import CounterReader, Readings
+from dranet.driver.metrics.reading import CounterReader, Place, Readings, describe
 from dranet.driver.metrics.snapshot import Snapshot
 from dranet.driver.metrics.writing import write_devices, write_pods
 from dranet.settings import DeviceMetrics
@@ -30,7 +32,10 @@ KEEP_SECONDS = 1.0
 READ_SECONDS = 2.0
 """How long a scrape waits for the kernel. Prometheus waits 10 s by default."""
 
-NOTHING = Snapshot((), (), {}, frozenset())
+MOST_STUCK = 4
+"""Threads that hang at a time. With more it is the kernel, and no place in it."""
+
+NOTHING = Snapshot((), (), frozenset(), {})
 
 
 class Scraper:
@@ -53,7 +58,8 @@ class Scraper:
         self._keep_seconds = keep_seconds
         self._read_seconds = read_seconds
         self._work: asyncio.Task[bytes] | None = None
-        self._job: _Job | None = None
+        self._stuck: list[tuple[_Job, Readings]] = []
+        """Threads that were left behind, and where they are."""
 
     async def render(self) -> bytes:
         """The whole answer, in the text form."""
@@ -86,36 +92,45 @@ class Scraper:
                 snapshot = self._take_snapshot()
             text = await self._read_in_thread(snapshot, readings)
         except TimeoutError:
-            log.warning("counters of devices were not read in %g s; the rest is shown", self._read_seconds)
             text = self._write(snapshot, readings)
         except Exception:
             log.exception("bug in the metrics of devices")
             text = b""
-        shown, wanted = self._metrics.scrape, snapshot.missing_pods | snapshot.namespaces.keys()
-        shown.unread_pods.set(len(wanted - readings.done_pods))
+        shown = self._metrics.scrape
+        shown.unread_pods.set(len(snapshot.wanted_pods - readings.done_pods))
+        shown.stuck_reads.set(len(self._stuck))
         shown.read_seconds.set(readings.seconds[0] if readings.seconds else self._read_seconds)
         return text
 
     async def _read_in_thread(self, snapshot: Snapshot, readings: Readings) -> bytes:
-        """Raises TimeoutError: the thread, or that of an earlier scrape, is still at it."""
-        if self._job is not None and self._job.is_alive:
-            snapshot.close()
-            raise TimeoutError
-        self._job = job = _Job(partial(self._read_and_write, snapshot, readings))
-        try:
+        """Raises TimeoutError: the kernel is still at it, or at as much as we let it be."""
+        self._stuck = [(job, where) for job, where in self._stuck if job.is_alive]
+        avoid = {where.begun[-1] for _, where in self._stuck if where.begun}
+        with closing(snapshot):  # what the thread has not taken yet when nobody waits for it any more
+            if len(self._stuck) >= MOST_STUCK:
+                raise TimeoutError
+            job = _Job(partial(self._read_and_write, snapshot, readings, avoid))
             job.start()
-        except RuntimeError:  # there is no thread to be had
-            snapshot.close()
-            raise
-        text = await job.wait(self._read_seconds)
+            try:
+                text = await job.wait(self._read_seconds)
+            except TimeoutError:
+                self._leave(job, readings)
+                raise
         self._metrics.scrape.loop_lag.set(job.lag_seconds)
         return text
 
-    def _read_and_write(self, snapshot: Snapshot, readings: Readings) -> bytes:
+    def _leave(self, job: _Job, readings: Readings) -> None:
+        """Nobody waits for it any more; it ends where it is."""
+        readings.is_left.set()
+        self._stuck.append((job, readings))
+        place = describe(readings.begun[-1]) if readings.begun else "devices"
+        told = "counters of %s were not read in %g s: left out until the kernel answers"
+        log.warning(told, place, self._read_seconds)
+
+    def _read_and_write(self, snapshot: Snapshot, readings: Readings, avoid: Collection[Place]) -> bytes:
         """Blocking, in a thread that ends."""
-        with closing(snapshot):
-            self._reader.read(snapshot, readings)
-        return self._write(snapshot, readings)
+        self._reader.read(snapshot, readings, avoid)
+        return b"" if readings.is_left.is_set() else self._write(snapshot, readings)
 
     def _write(self, snapshot: Snapshot, readings: Readings) -> bytes:
         out = Exposition()

@@ -67,20 +67,31 @@ class NodeDevice:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All of it. Whoever has it closes the namespaces."""
+    """All of it. Whoever has it closes it."""
 
     devices: Sequence[NodeDevice]
     in_pods: Sequence[PodDevice]
-    namespaces: Mapping[str, NetworkNamespace]
-    """By pod UID; those of pods with links in ``devices`` or ``in_pods``."""
-    missing_pods: frozenset[str]
-    """UIDs of those of which no namespace can be had."""
+    wanted_pods: frozenset[str]
+    """UIDs of those with links or RDMA devices in ``devices`` or ``in_pods``."""
+    namespaces: dict[str, NetworkNamespace]
+    """Theirs, as far as they can be had, until they are handed out."""
     is_rdma_exclusive: bool = False
     """RDMA devices in pods are seen from their namespace alone."""
 
+    def hand_out(self) -> Iterator[tuple[str, NetworkNamespace]]:
+        """One namespace after another, each to one caller alone, on any thread; closed behind it."""
+        while True:
+            try:
+                uid, netns = self.namespaces.popitem()
+            except KeyError:
+                return
+            with netns:
+                yield uid, netns
+
     def close(self) -> None:
-        for netns in self.namespaces.values():
-            netns.close()
+        """Let go of what was not handed out; on any thread."""
+        for _ in self.hand_out():
+            pass
 
 
 class Records(Protocol):
@@ -139,16 +150,10 @@ def take_snapshot(
         if found.seen is not None or found.prepared.device.rdma_device
     }
     namespaces = _open_wanted(links, wanted)
-    return Snapshot(
-        devices,
-        in_pods,
-        namespaces,
-        frozenset(wanted - namespaces.keys()),
-        view.facts.rdma_netns_exclusive,
-    )
+    return Snapshot(devices, in_pods, frozenset(wanted), namespaces, view.facts.rdma_netns_exclusive)
 
 
-def _open_wanted(links: SeenLinks, wanted: Collection[str]) -> Mapping[str, NetworkNamespace]:
+def _open_wanted(links: SeenLinks, wanted: Collection[str]) -> dict[str, NetworkNamespace]:
     opened = links.open_namespaces() if wanted else {}
     for uid in opened.keys() - wanted:
         opened[uid].close()

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from dranet.driver.doctor.findings import Finding, Severity, ok
+from dranet.driver.probes.validity import Validity, read_validity
 from dranet.errors import SettingsError
 from dranet.settings import Authentication, Settings
 
@@ -36,6 +39,7 @@ class TlsFiles:
             SettingsError: a file cannot be used; names it.
         """
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self._validity: Validity | None = None
         self._stamp = self._read_stamp()
         self._context = self._load()
         self._problem = ""
@@ -44,6 +48,11 @@ class TlsFiles:
     def problem(self) -> str:
         """Why the files as they are now cannot be used; empty where they are in use."""
         return self._problem
+
+    @property
+    def validity(self) -> Validity | None:
+        """Of the certificate in use; ``None`` where that cannot be told."""
+        return self._validity
 
     def get_context(self) -> ssl.SSLContext:
         """For the next connection. Looks at the files, which costs microseconds."""
@@ -58,6 +67,8 @@ class TlsFiles:
 
     def read_findings(self) -> list[Finding]:
         self.get_context()
+        if not self._problem and self._validity is not None and self._validity.is_old(time.time()):
+            return [_tell_old(self._validity)]
         if not self._problem:
             return [ok(PORT, "speaks TLS with the certificate that is in its file", CERTIFICATE)]
         return [
@@ -97,11 +108,24 @@ class TlsFiles:
         if self._client_ca is not None:
             context.verify_mode = ssl.CERT_OPTIONAL  # the kubelet shows none
             _load_authorities(context, self._client_ca)
+        self._validity = read_validity(self._certificate)
         return context
 
     def _read_stamp(self) -> Stamp:
         files = (self._certificate, self._key, self._client_ca)
         return tuple(_stamp(file) for file in files if file is not None)
+
+
+def _tell_old(validity: Validity) -> Finding:
+    end = datetime.fromtimestamp(validity.not_after, UTC)
+    return Finding(
+        PORT,
+        Severity.WARNING,
+        f"the certificate in its file is good until {end:%F %T} UTC",
+        "then who scrapes the port is refused",
+        "see why the Secret behind --metrics-tls-cert was not renewed; a new one needs no restart",
+        CERTIFICATE,
+    )
 
 
 def open_tls(settings: Settings) -> TlsFiles | None:

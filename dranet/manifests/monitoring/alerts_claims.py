@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dranet.manifests.monitoring import commands as c
-from dranet.manifests.monitoring.recordings import BY_USER, NODE, NOT_OURS, OBJECTIVE
+from dranet.manifests.monitoring.recordings import BY_USER, CLUSTER, NODE, NOT_OURS, OBJECTIVE
 from dranet.manifests.monitoring.rule import Alert, Severity
 
 _BURN = round(14.4 * (1 - OBJECTIVE), 3)
 """At this rate two days use up what the objective allows for a month."""
 
 _HOOKS = "dranet_driver_nri_plugin_requests_latency_seconds"
+_RUN = f'sum by ({NODE}) (increase({_HOOKS}_count{{status!="noop"}}[30m]))'
+_SLOW = f'({_RUN} - sum by ({NODE}) (increase({_HOOKS}_bucket{{status!="noop",le="1.0"}}[30m])))'
 _BY_USER = "|".join(BY_USER)
 _FAILED = "kubectl get events -A --field-selector reason=ClaimPrepareFailed"
 
@@ -19,41 +21,53 @@ def _errors(matcher: str, window: str) -> str:
     return f"sum by ({NODE}, phase, reason) (increase({series}[{window}]))"
 
 
+def _renewals(outcomes: str) -> str:
+    """Within an hour."""
+    return f'sum by ({NODE}) (increase(dranet_dhcp_renewals_total{{outcome=~"{outcomes}"}}[1h]))'
+
+
+def _again(selector: str) -> str:
+    """In three of the last six spans of ten minutes: one event counts as often as there are claims."""
+    found = f"sum by ({NODE}, reason) (increase(dranet_reconcile_actions_total{{{selector}}}[10m]))"
+    return f"count_over_time(({found} > 0)[1h:10m]) >= 3"
+
+
 CLAIM_ALERTS = (
     Alert(
         "DranetManyNodesFailToPrepare",
         Severity.CRITICAL,
         "10m",
-        "(count(node:dranet_prepare_failures:ratio_rate5m > 0.5) >= 3) > 0.1 * count(dranet_build_info)",
+        f"(count by ({CLUSTER}) (node:dranet_prepare_failures:ratio_rate5m > 0.5) >= 3) "
+        f"> 0.1 * count by ({CLUSTER}) (dranet_build_info)",
         "Claims cannot be prepared on {{ $value }} nodes",
         "On more than a tenth of the nodes, and on three at least, most attempts to prepare a claim fail, "
         "and not by a mistake in the claim. New pods with NICs wait; pods that run are not affected.",
         _FAILED,
-        "One reason everywhere: it names who acts. All began with an update of the driver: "
-        "`kubectl -n dranet-system rollout undo daemonset/dranet`.",
+        f"One reason everywhere: it names who acts. All began with an update of the driver: `{c.UNDO}`.",
         ("troubleshooting.md#reasons", "updates.md"),
     ),
     Alert(
         "DranetClaimsFail",
         Severity.WARNING,
-        "5m",
-        _errors(f'!~"{NOT_OURS}"', "15m") + " > 2",
-        "{{ $labels.reason }} on {{ $labels.node }}: pods wait ({{ $labels.phase }})",
+        "15m",
+        _errors(f'!~"{NOT_OURS}"', "10m") + " > 2",
+        "Claims on {{ $labels.node }} fail in {{ $labels.phase }}: {{ $labels.reason }}",
         "The driver cannot do what a claim asks for, and tries again. It is not the claim's mistake: the "
-        "node, its devices or something around them has to be mended.",
-        _FAILED,
-        "The reason says who acts.",
+        "node, its devices or something around them has to be mended. In `prepare`, `attach` and `container` "
+        "pods wait to start; in `release` and `unprepare` they stay in Terminating.",
+        c.EVENTS,
+        "Each Event has the reason and the kernel's or the server's words; the page says who acts.",
         ("troubleshooting.md#reasons", "troubleshooting.md#a-pod-stays-in-containercreating"),
     ),
     Alert(
         "DranetClaimsRefused",
         Severity.INFO,
         "30m",
-        _errors(f'=~"{_BY_USER}"', "30m") + " > 5",
+        _errors(f'=~"{_BY_USER}"', "20m") + " > 5",
         "Claims on {{ $labels.node }} are refused: {{ $labels.reason }}",
         "Somebody's pod does not start, because its claim asks for what cannot be. The owner of the claim "
         "has to mend it; Events on the pod and the claim say how.",
-        _FAILED,
+        c.EVENTS,
         "Tell the owner. `dranet validate` finds most of it before anything is applied.",
         ("troubleshooting.md#a-pod-stays-in-containercreating", "validate.md"),
     ),
@@ -99,11 +113,10 @@ CLAIM_ALERTS = (
         "DranetHooksSlow",
         Severity.WARNING,
         "15m",
-        f'1 - sum by ({NODE}) (rate({_HOOKS}_bucket{{status!="noop",le="1.0"}}[30m])) '
-        f'/ (sum by ({NODE}) (rate({_HOOKS}_count{{status!="noop"}}[30m])) > 0) > 0.05',
+        f"{_SLOW} / ({_RUN} > 0) > 0.05 and {_SLOW} > 2",
         "Hooks on {{ $labels.node }} come near their deadline",
-        "One in twenty takes more than a second, of 1.5 that it may take. Those that take longer fail, and "
-        "their pods start late.",
+        "One in twenty, and three at least, took more than a second, of 1.5 that each may take. Those that "
+        "take longer fail, and their pods start late.",
         c.LOGS,
         "`dranet_attach_step_seconds` says which step. As for DranetHooksMissDeadline.",
         ("troubleshooting.md#reasons",),
@@ -147,7 +160,7 @@ CLAIM_ALERTS = (
         "DranetReconcileFails",
         Severity.WARNING,
         "",
-        f'sum by ({NODE}, reason) (increase(dranet_reconcile_actions_total{{action="failed"}}[1h])) > 3',
+        _again('action="failed"'),
         "dranet on {{ $labels.node }} cannot put right what it finds ({{ $labels.reason }})",
         "Something on the node is not as it should be, and the driver has tried several times.",
         c.LOGS,
@@ -158,8 +171,7 @@ CLAIM_ALERTS = (
         "DranetWorkedAgainst",
         Severity.WARNING,
         "",
-        f"sum by ({NODE}, reason) (increase("
-        'dranet_reconcile_actions_total{reason=~"device-missing|came-back|files-missing"}[1h])) > 3',
+        _again('reason=~"device-missing|came-back|files-missing"'),
         "Something on {{ $labels.node }} undoes what dranet does ({{ $labels.reason }})",
         "NICs are taken out of running pods, or files of the driver are removed, again and again. It puts "
         "them back each time.",
@@ -183,8 +195,8 @@ CLAIM_ALERTS = (
     Alert(
         "DranetDhcpRenewalsFail",
         Severity.WARNING,
-        "",
-        'increase(dranet_dhcp_renewals_total{outcome="failed"}[1h]) > 5',
+        "30m",
+        f"{_renewals('failed')} > 5 and {_renewals('failed')} > {_renewals('renewed|rebound')}",
         "DHCP leases on {{ $labels.node }} are not renewed",
         "Pods have their addresses still. Each is lost when its lease ends.",
         c.CLAIMS,

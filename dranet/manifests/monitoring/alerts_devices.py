@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dranet.manifests.monitoring import commands as c
-from dranet.manifests.monitoring.recordings import NODE
+from dranet.manifests.monitoring.recordings import CLUSTER, DEVICE, NODE, RDMA_BAD, rate_of_ports
 from dranet.manifests.monitoring.rule import Alert, Severity
 
 _DEAD = 'dranet_device_fault{fault=~"link-down|rdma-port-down"}'
+_CAME = (
+    f"({_DEAD} == 1) unless on ({DEVICE}) ({_DEAD} offset 6h == 1) "
+    f"and on ({CLUSTER}, instance) (dranet_build_info offset 6h)"
+)
+"""Lately, on a node that was there before: ports without a cable are on many nodes, and on new ones."""
 _WORN = 'dranet_device_fault{fault=~"link-flapping|link-errors|pcie-degraded"}'
 _WORSE = "dranet_pod_device_worse_than_possible"
 
@@ -15,10 +20,12 @@ DEVICE_ALERTS = (
         "DranetLinksDownOnManyNodes",
         Severity.CRITICAL,
         "5m",
-        f"(count(count by ({NODE}) ({_DEAD} == 1)) >= 3) > 0.1 * count(dranet_build_info)",
+        f"(count by ({CLUSTER}) (count by ({NODE}) ({_CAME})) >= 3) "
+        f"> 0.1 * count by ({CLUSTER}) (dranet_build_info)",
         "NICs carry nothing on {{ $value }} nodes",
-        "On more than a tenth of the nodes, and on three at least, a NIC has no carrier or its RDMA port is "
-        "down. So many at once is a switch, a subnet manager or a setting of the fabric.",
+        "On more than a tenth of the nodes, and on three at least, a NIC has lost its carrier, or its RDMA "
+        "port went down, within six hours. So many at once is a switch, a subnet manager or a setting of the "
+        "fabric.",
         "kubectl get events -A --field-selector reason=NetworkDeviceUnhealthy",
         "See what the NICs have in common: rail, rack, switch.",
         ("health.md#what-to-do",),
@@ -27,8 +34,7 @@ DEVICE_ALERTS = (
         "DranetPodNicDown",
         Severity.WARNING,
         "2m",
-        f"dranet_pod_device_info * on (instance, device) group_left () "
-        f"(max by (instance, device) ({_DEAD}) == 1)",
+        f"dranet_pod_device_info * on ({DEVICE}) group_left () (max by ({DEVICE}) ({_DEAD}) == 1)",
         "The NIC {{ $labels.device }} of {{ $labels.namespace }}/{{ $labels.pod }} carries nothing",
         "The link has no carrier, or the RDMA port is down. The pod runs and what it does with that NIC "
         "stands still, and with it all other pods of the same job.",
@@ -41,9 +47,10 @@ DEVICE_ALERTS = (
         "DranetNicDown",
         Severity.WARNING,
         "30m",
-        f"({_DEAD} == 1) unless on (instance, device) dranet_pod_device_info",
+        f"({_DEAD} == 1) unless on ({DEVICE}) dranet_pod_device_info",
         "The NIC {{ $labels.device }} of {{ $labels.node }} carries nothing ({{ $labels.fault }})",
-        "No pod has it, and no new claim gets it (`health_taints`).",
+        "No pod has it, and no new claim gets it (`health_taints`). With `device_metrics: devices` it says "
+        "nothing of pods.",
         c.DEVICES,
         "Plug, replace, or set the interface down on the node: what is switched off has no fault. What your "
         "nodes always show goes into `health_ignore`.",
@@ -65,7 +72,8 @@ DEVICE_ALERTS = (
         "DranetRdmaRetransmits",
         Severity.WARNING,
         "15m",
-        "node_device:dranet_rdma_retransmits:ratio_rate5m > 0.001",
+        f"node_device:dranet_rdma_retransmits:ratio_rate5m > 0.001 "
+        f"and {rate_of_ports('dranet_rdma_retransmits')} > 1",
         "RDMA of {{ $labels.device }} on {{ $labels.node }} retransmits {{ $value | humanizePercentage }}",
         "The fabric loses packets: collectives wait for the slowest. Flow control or congestion control is "
         "not set alike everywhere, or a link has errors.",
@@ -78,7 +86,7 @@ DEVICE_ALERTS = (
         "DranetRdmaErrors",
         Severity.WARNING,
         "15m",
-        "node_device:dranet_rdma_errors:ratio_rate5m > 0.001",
+        f"node_device:dranet_rdma_errors:ratio_rate5m > 0.001 and {RDMA_BAD} > 1",
         "RDMA of {{ $labels.device }} on {{ $labels.node }} gets {{ $value | humanizePercentage }} bad "
         "packets",
         "They have an error, or are discarded at the port.",
@@ -102,8 +110,8 @@ DEVICE_ALERTS = (
         "DranetPodMisaligned",
         Severity.INFO,
         "10m",
-        f"({_WORSE} == 1) or (dranet_alignment_devices_worse_than_possible > 0 unless on (instance) "
-        f"{_WORSE})",
+        f"({_WORSE} == 1) or (dranet_alignment_devices_worse_than_possible > 0 "
+        f"unless on ({CLUSTER}, instance) {_WORSE})",
         "A pod on {{ $labels.node }} has a NIC farther from its GPU than it had to be "
         "({{ $labels.namespace }}/{{ $labels.pod }})",
         "The node had a nearer one. The pod runs, and sends and receives more slowly than it could. Pod and "

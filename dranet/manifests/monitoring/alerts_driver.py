@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from dranet.manifests.monitoring import commands as c
-from dranet.manifests.monitoring.recordings import JOB
+from dranet.manifests.monitoring.recordings import CLUSTER, JOB
 from dranet.manifests.monitoring.rule import Alert, Severity
 
 MEMORY_BYTES = 256 * 2**20
 """The idle driver has some 60 MB, a busy one a few more."""
 
+_NOT_BEFORE, _NOT_AFTER = (
+    f"dranet_certificate_{bound}_timestamp_seconds" for bound in ("not_before", "not_after")
+)
+
 DRIVER_ALERTS = (
     Alert(
         "DranetAbsent",
-        Severity.CRITICAL,
+        Severity.WARNING,
         "15m",
         f"absent(up{{{JOB}}})",
         "Prometheus finds no dranet driver on any node",
         "No driver is scraped: it is not installed, no pod of it runs, or Prometheus does not find the pods. "
-        "Pods that run keep their NICs; if no driver runs, new ones wait.",
+        "Pods that run keep their NICs; if no driver runs, new ones wait. Where there is no node to have one "
+        "(a pool that was scaled to nothing) all is well.",
         c.PODS,
-        "No pods: `kubectl -n dranet-system describe daemonset` says why. Pods that run: the PodMonitor "
+        f"No pods: `{c.DAEMONSETS}` says why. Pods that run: the PodMonitor "
         "lacks the labels that your Prometheus selects by, or the port is closed to it.",
         ("monitoring.md", "install.md"),
     ),
@@ -27,13 +32,13 @@ DRIVER_ALERTS = (
         "DranetManyNodesDown",
         Severity.CRITICAL,
         "10m",
-        f"(count(up{{{JOB}}} == 0) >= 3) > 0.1 * count(up{{{JOB}}})",
+        f"(count by ({CLUSTER}) (up{{{JOB}}} == 0) >= 3) > 0.1 * count by ({CLUSTER}) (up{{{JOB}}})",
         "The dranet driver does not answer on {{ $value }} nodes",
         "On more than a tenth of the nodes, and on three at least, no driver answers. New pods with NICs "
         "wait there; pods that run keep theirs. So many at once is an update, a setting or a certificate.",
         c.PODS,
         "Pods that crash: their last words (`kubectl logs --previous`). All began with an update: "
-        "`kubectl -n dranet-system rollout undo daemonset/dranet`. Pods that are ready: TLS, authentication "
+        f"`{c.UNDO}`. Pods that are ready: TLS, authentication "
         "or a NetworkPolicy keeps Prometheus out.",
         ("updates.md",),
     ),
@@ -151,11 +156,13 @@ DRIVER_ALERTS = (
         "DranetScrapeIncomplete",
         Severity.INFO,
         "15m",
-        "dranet_scrape_unread_pods > 0",
-        "dranet on {{ $labels.node }} cannot read the counters of {{ $value }} pods",
-        "Their series are missing; the pods are not affected. The kernel is slow, or hangs in a driver.",
-        c.CLAIMS,
-        "`dmesg` on the node: a network driver that resets or hangs.",
+        "dranet_scrape_unread_pods > 0 or dranet_scrape_stuck_reads > 0",
+        "dranet on {{ $labels.node }} cannot read all counters",
+        "Those of some pods or devices are missing; all others go on. The kernel is slow, or hangs in a "
+        "network driver, which pods may feel as well.",
+        c.LOGS,
+        "The log names the pod, the RDMA device or the node. `dmesg` on the node: a network driver that "
+        "resets or hangs. A thread that hangs goes with the kernel's answer, or with a reboot.",
         ("metrics.md#what-a-scrape-costs",),
     ),
     Alert(
@@ -168,6 +175,21 @@ DRIVER_ALERTS = (
         "until its time is over; then Prometheus is refused.",
         c.DOCTOR,
         "The finding `port` names the file and the mistake; mend the Secret.",
+        ("node-page.md#tls",),
+    ),
+    Alert(
+        "DranetCertificateEnds",
+        Severity.WARNING,
+        "30m",
+        f"{_NOT_AFTER} - time() < clamp_max(0.1 * ({_NOT_AFTER} - {_NOT_BEFORE}), {7 * 86_400})",
+        "The certificate of dranet on {{ $labels.node }} ends in {{ $value | humanizeDuration }}",
+        "The one that the metrics port shows has less than a tenth of its time left, and less than a week, "
+        "and was not renewed. When it has ended, Prometheus is refused and sees no driver any more. Pods are "
+        "not affected.",
+        c.DOCTOR,
+        "The finding `port` says until when. Renew the Secret behind `metrics_tls_cert`, and see to what "
+        "should have done so (cert-manager: `kubectl describe certificate`). The driver takes the new one by "
+        "itself.",
         ("node-page.md#tls",),
     ),
     Alert(

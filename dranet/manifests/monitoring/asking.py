@@ -1,11 +1,16 @@
-"""How panels ask: of the nodes, namespaces and pods that are chosen, over the window that fits the screen."""
+"""How panels ask: of the clusters, nodes, namespaces and pods that are chosen, over the window that fits the
+screen."""
 
 from __future__ import annotations
 
 from dranet.manifests.monitoring.panel import Kind, Panel, Query
 
-N = 'node=~"$node"'
-P = 'node=~"$node",namespace=~"$namespace",pod=~"$pod"'
+C = 'cluster=~"$cluster"'
+"""Matches all where no series has that label."""
+N = f'{C},node=~"$node"'
+P = f'{N},namespace=~"$namespace",pod=~"$pod"'
+SCRAPED = f'job=~"$job",{N}'
+"""Of what Prometheus itself and its client library add: under whatever name the driver is scraped."""
 RATE = "[$__rate_interval]"
 DEVICE = "{{node}} {{device}}"
 POD = "{{namespace}}/{{pod}}"
@@ -29,6 +34,6 @@ def number(
     return Panel(title, about, (Query(expr),), Kind.NUMBER, unit, 4, limits)
 
 
-def lines(title: str, about: str, unit: str, *queries: Query, width: int = 8) -> Panel:
+def lines(title: str, about: str, unit: str, *queries: Query, width: int = 8, empty: str = "") -> Panel:
     """What goes up and down."""
-    return Panel(title, about, queries, Kind.LINES, unit, width)
+    return Panel(title, about, queries, Kind.LINES, unit, width, empty=empty)

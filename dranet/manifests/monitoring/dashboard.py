@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from dranet.manifests.monitoring.asking import C, N
 from dranet.manifests.monitoring.panel import COLUMNS, DATASOURCE, Panel, build_panel
 from dranet.manifests.monitoring.panels import ROWS
 
@@ -14,11 +15,16 @@ _SCHEMA_VERSION = 39
 """Of Grafana 10.4; later ones migrate it by themselves."""
 
 VARIABLES: dict[str, str] = {
-    "node": "label_values(dranet_build_info, node)",
-    "namespace": 'label_values(dranet_pod_device_info{node=~"$node"}, namespace)',
-    "pod": 'label_values(dranet_pod_device_info{node=~"$node",namespace=~"$namespace"}, pod)',
+    "cluster": "label_values(dranet_build_info, cluster)",
+    "job": f"label_values(dranet_build_info{{{C}}}, job)",
+    "node": f"label_values(dranet_build_info{{{C}}}, node)",
+    "namespace": f"label_values(dranet_pod_device_info{{{N}}}, namespace)",
+    "pod": f'label_values(dranet_pod_device_info{{{N},namespace=~"$namespace"}}, pod)',
 }
 """Name -> where Grafana gets its values from."""
+
+LISTED = frozenset({"job"})
+"""Of these All is what is listed, and not whatever there is: other programs are scraped, too."""
 
 
 def build_dashboard() -> JsonObject:
@@ -57,7 +63,7 @@ def _choose(name: str, query: str) -> JsonObject:
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        "allValue": ".*",
+        **({} if name in LISTED else {"allValue": ".*"}),
         "current": {"text": ["All"], "value": ["$__all"]},
     }
 

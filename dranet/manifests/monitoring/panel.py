@@ -44,6 +44,8 @@ class Panel:
     limits: tuple[float, float] | None = None
     page: bool = False
     """Its rows lead to the page of their node."""
+    empty: str = ""
+    """What it says where there is nothing to show, and that is as it should be."""
 
     @property
     def height(self) -> int:
@@ -97,6 +99,7 @@ def _build_field(panel: Panel) -> JsonObject:
     return {
         "unit": panel.unit,
         "min": 0,
+        **({"noValue": panel.empty} if panel.empty else {}),
         "color": {"mode": "palette-classic" if panel.kind is Kind.LINES else "thresholds"},
         "thresholds": {"mode": "absolute", "steps": steps},
         **(lines if panel.kind is Kind.LINES else {}),

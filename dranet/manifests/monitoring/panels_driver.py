@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dranet.manifests.monitoring.asking import N, lines, quantile, rate_of
+from dranet.manifests.monitoring.asking import SCRAPED, N, lines, quantile, rate_of
 from dranet.manifests.monitoring.panel import Kind, Panel, Query
-from dranet.manifests.monitoring.recordings import JOB
 
 _HOOKS = "dranet_driver_nri_plugin_requests_latency_seconds"
 
@@ -42,6 +41,7 @@ LATENCY = (
             f"sum by (phase, reason) (increase(dranet_claim_errors_total{{{N}}}[5m])) > 0",
             "{{phase}} {{reason}}",
         ),
+        empty="Nothing",
     ),
     lines(
         "Put right by reconcile",
@@ -51,6 +51,7 @@ LATENCY = (
             f"sum by (action, reason) (increase(dranet_reconcile_actions_total{{{N}}}[5m])) > 0",
             "{{action}} {{reason}}",
         ),
+        empty="Nothing",
     ),
 )
 
@@ -59,13 +60,13 @@ DRIVER = (
         "Memory",
         "An idle driver has some 60 MB.",
         "bytes",
-        Query(f"process_resident_memory_bytes{{{JOB},{N}}}", "{{node}}"),
+        Query(f"process_resident_memory_bytes{{{SCRAPED}}}", "{{node}}"),
     ),
     lines(
         "Processor",
         "Seconds a second.",
         "percentunit",
-        Query(rate_of("process_cpu_seconds_total", f"{JOB},{N}"), "{{node}}"),
+        Query(rate_of("process_cpu_seconds_total", SCRAPED), "{{node}}"),
     ),
     lines(
         "Event loop",

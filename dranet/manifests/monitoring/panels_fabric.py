@@ -15,7 +15,7 @@ def _port(title: str, about: str, *metrics: tuple[str, str], unit: str = "cps") 
         )
         for metric, word in metrics
     )
-    return lines(title, about, unit, *queries)
+    return lines(title, about, unit, *queries, empty="None")
 
 
 FABRIC = (
@@ -32,6 +32,7 @@ FABRIC = (
         (Query(f"dranet_device_fault{{{N}}} == 1"),),
         Kind.TABLE,
         page=True,
+        empty="No device",
     ),
     lines(
         "Carriers lost",
@@ -48,6 +49,7 @@ FABRIC = (
             f"/ (sum by (node, device) ({rate_of('dranet_rdma_transmit_packets_total')}) > 0)",
             DEVICE,
         ),
+        empty="No RDMA traffic that is counted",
     ),
     _port(
         "RDMA errors",
@@ -83,6 +85,7 @@ FABRIC = (
             f"sum by (node, device, priority) ({rate_of('dranet_device_transmit_pause_frames_total')}) > 0",
             f"{DEVICE} {{{{priority}}}} sent",
         ),
+        empty="None, or no flow control that the driver tells of",
     ),
     Panel(
         "PCIe below what card and slot can",
@@ -90,5 +93,6 @@ FABRIC = (
         (Query(f"(dranet_device_pcie_max_lanes{{{N}}} - dranet_device_pcie_lanes{{{N}}}) > 0"),),
         Kind.TABLE,
         page=True,
+        empty="No device",
     ),
 )

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dranet.manifests.monitoring.asking import DEVICE, POD, N, P, lines, number, rate_of
+from dranet.manifests.monitoring.asking import DEVICE, POD, SCRAPED, C, N, P, lines, number, rate_of
 from dranet.manifests.monitoring.panel import Kind, Panel, Query
-from dranet.manifests.monitoring.recordings import JOB, NOT_OURS
-
-_FAILED = f'{{phase="prepare",{N},reason!~"{NOT_OURS}"}}'
-_TRIED = f"dranet_claim_prepare_seconds_count{{{N}}}"
+from dranet.manifests.monitoring.recordings import CLUSTER, failure_share
+from dranet.manifests.monitoring.recordings import DEVICE as SAME_DEVICE
 
 HEALTH = (
-    number("Drivers that answer", "Nodes whose driver Prometheus reaches.", f"count(up{{{JOB},{N}}} == 1)"),
+    number(
+        "Drivers that answer",
+        "Nodes whose driver Prometheus reaches.",
+        f"count(up{{{SCRAPED}}} == 1) or vector(0)",
+    ),
     number(
         "Drivers that do not",
         "Pods that run keep their NICs; new ones wait. docs/user/alerts.md#dranetdown",
-        f"count(up{{{JOB},{N}}} == 0) or vector(0)",
+        f"count(up{{{SCRAPED}}} == 0) or vector(0)",
         limits=(1, 3),
     ),
     number(
         "Nodes not ready",
         "A part of the driver cannot work there; /readyz says which and why.",
-        f"count(min by (node, instance) (dranet_ready{{{N}}}) == 0) or vector(0)",
+        f"count(min by ({CLUSTER}, node, instance) (dranet_ready{{{N}}}) == 0) or vector(0)",
         limits=(1, 3),
     ),
     number(
@@ -33,18 +35,18 @@ HEALTH = (
     number(
         "Prepares that failed",
         "Within an hour, mistakes in claims not counted. The objective is less than 1 %.",
-        f"(sum(rate(dranet_claim_errors_total{_FAILED}[1h])) or 0 * sum(rate({_TRIED}[1h]))) "
-        f"/ (sum(rate({_TRIED}[1h])) > 0) or vector(0)",
+        f"{failure_share('', '1h', f',{N}')} or vector(0)",
         "percentunit",
         (0.01, 0.144),
     ),
     Panel(
         "Alerts",
         "What fires now; docs/user/alerts.md says what to do. Empty without the chart's rules.",
-        (Query('ALERTS{alertname=~"Dranet.*",alertstate="firing"}'),),
+        (Query(f'ALERTS{{alertname=~"Dranet.*",alertstate="firing",{C}}}'),),
         Kind.TABLE,
         width=12,
         page=True,
+        empty="None fires, or the rules are not loaded",
     ),
     Panel(
         "Parts that are not ready",
@@ -53,6 +55,7 @@ HEALTH = (
         Kind.TABLE,
         width=12,
         page=True,
+        empty="All are ready",
     ),
 )
 
@@ -72,6 +75,7 @@ ALIGNMENT = (
             f'/ (sum(dranet_alignment_devices{{{N},level!~"none|unknown"}}) > 0)',
             "share",
         ),
+        empty="No pod has a NIC beside a GPU",
     ),
     Panel(
         "Pods whose NIC is farther than it had to be",
@@ -79,6 +83,7 @@ ALIGNMENT = (
         (Query(f"dranet_pod_device_worse_than_possible{{{P}}} == 1"),),
         Kind.TABLE,
         page=True,
+        empty="No pod",
     ),
 )
 
@@ -90,6 +95,7 @@ TRAFFIC = (
             "Bps",
             Query(f"sum by (namespace, pod) ({rate_of(f'dranet_pod_{source}_{way}_bytes_total', P)})", POD),
             width=6,
+            empty="No pod has such a device, or device_metrics is not pods",
         )
         for word, way in (("Sent", "transmit"), ("Received", "receive"))
         for source, of in (("network", "by links"), ("rdma", "by RDMA"))
@@ -100,10 +106,11 @@ TRAFFIC = (
             "Where nodes are alike one name is one rail: a line below the others is a rail that lags.",
             "Bps",
             Query(
-                f"sum by ({label}) ({rate_of(metric)} * on (instance, device) group_left ({label}) "
-                f'max by (instance, device, {label}) (dranet_device_info{{{N},{label}!=""}}))',
+                f"sum by ({label}) ({rate_of(metric)} * on ({SAME_DEVICE}) group_left ({label}) "
+                f'max by ({SAME_DEVICE}, {label}) (dranet_device_info{{{N},{label}!=""}}))',
                 f"{{{{{label}}}}}",
             ),
+            empty=f"No {what} counts here",
         )
         for what, label, metric in (
             ("link", "interface", "dranet_device_transmit_bytes_total"),
@@ -140,6 +147,7 @@ TRAFFIC = (
             f"{POD} limited",
         ),
         width=12,
+        empty="None",
     ),
     Panel(
         "Who has what",
@@ -148,5 +156,6 @@ TRAFFIC = (
         Kind.TABLE,
         width=12,
         page=True,
+        empty="No pod has one, or device_metrics is not pods",
     ),
 )

@@ -1,7 +1,9 @@
 """Recording rules: what the dashboard and the alerts ask again and again.
 
-Every sum keeps ``node`` and ``instance``; those over all nodes begin with ``cluster:``. Traffic of RDMA
-stands beside that of links, because most cards do not count it there, and some do.
+Every sum keeps ``node`` and ``instance``; those over all nodes begin with ``cluster:``. All keep the label
+``cluster``, which series have where one Prometheus (or what stands behind several) has those of several
+clusters: nodes of two may have the same name and address. Traffic of RDMA stands beside that of links,
+because most cards do not count it there, and some do.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from dranet.manifests.monitoring.rule import Recording
 JOB = 'job="dranet"'
 """As the PodMonitor names what it scrapes, whatever the release's name is."""
 
-NODE = "node, instance"
+CLUSTER = "cluster"
+"""Absent with one cluster; then this groups by nothing, and joins on nothing."""
+
+NODE = f"{CLUSTER}, node, instance"
+
+DEVICE = f"{CLUSTER}, instance, device"
+"""By which series of one device are joined."""
 
 WINDOWS = ("5m", "1h", "1d")
 """Of the share of claims that could not be prepared."""
@@ -56,12 +64,12 @@ def _rates() -> list[Recording]:
             rules += [
                 Recording(
                     pods,
-                    f"sum by (namespace, pod, {NODE}) (rate({source}_total[5m]))",
+                    f"sum by ({NODE}, namespace, pod) (rate({source}_total[5m]))",
                     f"bytes a second that each pod has {word} {of}",
                 ),
                 Recording(
                     f"namespace:{source}:rate5m",
-                    f"sum by (namespace) ({pods})",
+                    f"sum by ({CLUSTER}, namespace) ({pods})",
                     f"the same of each namespace, {of}",
                 ),
             ]
@@ -76,17 +84,23 @@ def _rates() -> list[Recording]:
     return rules
 
 
+def rate_of_ports(metric: str) -> str:
+    """What RDMA ports count in a second, by device."""
+    return f"sum by ({NODE}, device) (rate({metric}_total[5m]))"
+
+
+def _either(one: str, other: str) -> str:
+    """The sum of two, of which a card may count one alone."""
+    return f"({one} or 0 * {other}) + ({other} or 0 * {one})"
+
+
 def _ratio(name: str, wrong: str, all_: str, about: str) -> Recording:
-    """Of two counters of RDMA ports; without traffic there is no ratio."""
-    by = f"sum by ({NODE}, device)"
-    top = " + ".join(f"{by} (rate({one}_total[5m]))" for one in wrong.split())
-    return Recording(
-        f"node_device:{name}:ratio_rate5m", f"({top}) / ({by} (rate({all_}_total[5m])) > 0)", about
-    )
+    """Of counters of RDMA ports; without traffic there is no ratio."""
+    return Recording(f"node_device:{name}:ratio_rate5m", f"({wrong}) / ({rate_of_ports(all_)} > 0)", about)
 
 
 def _quantiles(level: str, metric: str, about: str, selector: str = "", extra: str = "") -> list[Recording]:
-    by = f"{NODE}, le{extra}" if level.startswith("node") else f"le{extra}"
+    by = f"{NODE if level.startswith('node') else CLUSTER}, le{extra}"
     return [
         Recording(
             f"{level}:{metric}:p{quantile}_rate5m",
@@ -97,29 +111,38 @@ def _quantiles(level: str, metric: str, about: str, selector: str = "", extra: s
     ]
 
 
-def _failures(level: str, by: str, window: str) -> Recording:
-    """0 where nothing failed; nothing where nothing was tried."""
+def failure_share(by: str, window: str, labels: str = "") -> str:
+    """Of the Prepares that are no mistake of others: 0 where none failed, nothing where none was tried."""
     grouped = f"sum by ({by})" if by else "sum"
-    tried = f"{grouped} (rate(dranet_claim_prepare_seconds_count[{window}]))"
-    failed = f'rate(dranet_claim_errors_total{{phase="prepare",reason!~"{NOT_OURS}"}}[{window}])'
+    ours = f'phase="prepare",reason!~"{NOT_OURS}"{labels}'
+    worked = f'{grouped} (rate(dranet_claim_prepare_seconds_count{{status="success"{labels}}}[{window}]))'
+    failed = f"({grouped} (rate(dranet_claim_errors_total{{{ours}}}[{window}])) or 0 * {worked})"
+    return f"{failed} / (({worked} + {failed}) > 0)"
+
+
+def _failures(level: str, by: str, window: str) -> Recording:
     return Recording(
         f"{level}:dranet_prepare_failures:ratio_rate{window}",
-        f"({grouped} ({failed}) or 0 * {tried}) / ({tried} > 0)",
-        f"share of Prepares that failed by the driver, its node or its surroundings, within {window}",
+        failure_share(by, window),
+        f"share of Prepares that failed by the driver, its node or its surroundings, within {window}; "
+        "mistakes in claims, and what nobody has to mend, count for neither side",
     )
 
+
+RDMA_BAD = _either(rate_of_ports("dranet_rdma_receive_errors"), rate_of_ports("dranet_rdma_receive_discards"))
+"""Packets a second that came with an error, or were discarded."""
 
 RECORDINGS: tuple[Recording, ...] = (
     *_rates(),
     _ratio(
         "dranet_rdma_retransmits",
-        "dranet_rdma_retransmits",
+        rate_of_ports("dranet_rdma_retransmits"),
         "dranet_rdma_transmit_packets",
         "retransmissions by packets sent",
     ),
     _ratio(
         "dranet_rdma_errors",
-        "dranet_rdma_receive_errors dranet_rdma_receive_discards",
+        RDMA_BAD,
         "dranet_rdma_receive_packets",
         "packets with an error, or discarded, by packets received",
     ),
@@ -131,8 +154,8 @@ RECORDINGS: tuple[Recording, ...] = (
     ),
     Recording(
         "cluster:dranet_alignment_misaligned:ratio",
-        "sum (dranet_alignment_devices_worse_than_possible) "
-        '/ (sum (dranet_alignment_devices{level!~"none|unknown"}) > 0)',
+        f"sum by ({CLUSTER}) (dranet_alignment_devices_worse_than_possible) "
+        f'/ (sum by ({CLUSTER}) (dranet_alignment_devices{{level!~"none|unknown"}}) > 0)',
         "the same of all nodes",
     ),
     *_quantiles("node", "dranet_claim_prepare_seconds", "how long Prepare of a claim took"),
@@ -152,7 +175,7 @@ RECORDINGS: tuple[Recording, ...] = (
         ", step",
     ),
     _failures("node", NODE, "5m"),
-    *(_failures("cluster", "", window) for window in WINDOWS),
+    *(_failures("cluster", CLUSTER, window) for window in WINDOWS),
     Recording(
         "node:dranet_api_failures:ratio_rate5m",
         f"(sum by ({NODE}) (rate(dranet_api_requests_total{{code=~'5..|429|none'}}[5m])) "
