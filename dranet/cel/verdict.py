@@ -117,10 +117,9 @@ class Verdict:
         kind = value.type().name()
         if kind == "ERROR":
             raise self._failure(_read_error(value), tail)
-        result = value.plain_value()
-        if not isinstance(result, bool):
+        if kind != "BOOL":  # asked for a null, the engine hands it over uncounted
             raise CelError(f"{noun} must be a bool, not {kind.lower()}{tail}")
-        return result
+        return bool(value.plain_value())
 
     def _failure(self, error: str, tail: str) -> CelError:
         missing = re.search(r'Key not found in map : "(.*)"', error)

@@ -37,7 +37,7 @@ ValidatingAdmissionPolicies that speak of the driver's service account alone ([a
 * **Slices**: created, changed and deleted only when `spec.nodeName` is the node in the driver's token,
   `spec.driver` is this driver, and the pool is named after the node. A pool is what consumers take the
   newest generation of, so a pool in another node's name would make that node's devices disappear.
-* **Claim status**: only entries of this driver; allocation and `reservedFor` stay as they are.
+* **Claim status**: only entries of this driver and this node; allocation and `reservedFor` stay as they are.
 
 They need tokens that name the node (Kubernetes 1.30 and later, on by default) and a pod's own token: with a
 kubeconfig from elsewhere there is no node in it, and every write is refused.

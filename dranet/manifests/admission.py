@@ -23,9 +23,10 @@ SLICE_OWNERS = "dranet-slice-owners"
 CONTROL_PLANE = (
     "system:kube-controller-manager",
     "system:serviceaccount:kube-system:generic-garbage-collector",
-    "system:serviceaccount:kube-system:resource-claim-controller",
+    "system:serviceaccount:kube-system:storage-version-migrator-controller",
 )
-"""Who removes slices of nodes that are gone, and whom a node's own kubelet is told apart by its group."""
+"""Who removes slices of nodes that are gone, and who writes each object anew in another version. With
+controllers that have no accounts of their own it is the first one; kubelets are known by their group."""
 
 _GROUP = "admissionregistration.k8s.io/v1"
 _NODE = {
@@ -111,8 +112,8 @@ def build_slice_owners(owner: Driver | None = None, admins: Sequence[str] = ()) 
             validations=[
                 {
                     "expression": f"{known} || ({kubelet})",
-                    "message": f"only the driver writes slices of {owner.name}; whoever else must is "
-                    "named in the policy's list",
+                    "message": f"only the driver writes slices of {owner.name}, and users that the chart "
+                    "names in admissionPolicies.sliceOwners.admins",
                     "reason": "Forbidden",
                 }
             ],
@@ -139,13 +140,18 @@ def _iter_slice_rules(driver: str) -> Iterator[JsonObject]:
         "reason": "Forbidden",
     }
     yield {
-        "expression": "variables.pool == variables.node || variables.pool.startsWith(variables.node + '/')",
+        "expression": _is_of_node("variables.pool"),
         "message": "the driver may write only pools named after the node that it runs on",
         "reason": "Forbidden",
     }
 
 
+def _is_of_node(pool: str) -> str:
+    return f"({pool} == variables.node || {pool}.startsWith(variables.node + '/'))"
+
+
 def _iter_status_rules(driver: str) -> Iterator[JsonObject]:
+    """Before 1.36 the server itself does not ask whose entries they are, nor of which node."""
     yield _NO_NODE
     unchanged = " && ".join(
         f"variables.status.?{name}.orValue(null) == variables.before.?{name}.orValue(null)"
@@ -156,13 +162,13 @@ def _iter_status_rules(driver: str) -> Iterator[JsonObject]:
         "message": "the driver may not change who has a claim",
         "reason": "Forbidden",
     }
-    mine = f"entry.driver == '{driver}'"
+    mine = f"(entry.driver == '{driver}' && {_is_of_node('entry.pool')})"
     yield {
         "expression": (
             f"variables.entries.all(entry, {mine} || entry in variables.entriesBefore) && "
             f"variables.entriesBefore.all(entry, {mine} || entry in variables.entries)"
         ),
-        "message": f"the driver may write only the device entries of {driver}",
+        "message": f"the driver may write only the device entries of {driver} on the node that it runs on",
         "reason": "Forbidden",
     }
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t"}
 _PLAIN_NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
+_SHOWN_MAX = 80
+"""Both as in the code's own paths (``model.network_part``)."""
 
 
 def quote(text: str) -> str:
@@ -45,8 +47,9 @@ def join(texts: str) -> str:
 
 
 def key(name: str) -> str:
-    """A user's own name in a path: plain behind a dot, anything else quoted."""
-    return f"({name}.matches({quote(_PLAIN_NAME)}) ? '.' + {name} : '[\"' + {name} + '\"]')"
+    """A user's own name in a path: plain behind a dot, anything else quoted, and cut where it is long."""
+    cut = f"({name}.size() > {_SHOWN_MAX} ? {name}.substring(0, {_SHOWN_MAX}) + '...' : {name})"
+    return f"({name}.matches({quote(_PLAIN_NAME)}) ? '.' + {name} : '[\"' + {cut} + '\"]')"
 
 
 def show(value: str) -> str:

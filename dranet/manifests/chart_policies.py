@@ -10,7 +10,7 @@ from dranet.dataclass import dataclass
 from dranet.manifests import admission, tenant_policy
 from dranet.manifests.admission import Driver
 from dranet.manifests.parameters_policy import build_parameters_policy
-from dranet.manifests.tenant_policy import POWERFUL, build_tenant_policy
+from dranet.manifests.tenant_policy import build_tenant_policy
 
 JsonObject = dict[str, Any]
 
@@ -29,6 +29,8 @@ class ListOption:
     about: str
     default: tuple[str, ...] = ()
     pattern: str = _NAMES
+    choices: tuple[str, ...] = ()
+    """Where there are any, nothing else is taken: a name with a mistake in it would guard nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,8 @@ POLICIES = (
                 "fields",
                 f"Which parameters: paths, and {tenant_policy.DEFAULT_ROUTE}. Why each: "
                 "docs/user/admission.md.",
-                tuple(one.path for one in POWERFUL),
-                r"^[A-Za-z0-9.]+$",
+                tenant_policy.POWERFUL_PATHS,
+                choices=tenant_policy.PATHS,
             ),
         ),
     ),

@@ -8,15 +8,27 @@ from dranet.manifests.cel_text import get, is_a, is_given, quote
 from dranet.manifests.parameter_conflict import Conflict, equals, has_entries, is_true, is_v6, text_of
 from dranet.manifests.parameter_route_conflicts import iter_entry_conflicts, iter_route_conflicts
 from dranet.model.network import IPV6_MTU_MIN, RESERVED_TABLES, SUB_INTERFACE_TYPES
+from dranet.model.network_locality import CpuLocalityConfig
+
+_O = "o.it"
+_IS_INTERFACE = is_a("map", _O, "interface")
+_LISTS_ADDRESSES = is_a("list", _O, "addresses")
+_HAS_V6_ADDRESS = f"{_LISTS_ADDRESSES} && {_O}.addresses.exists(a, type(a) == string && a.contains(':'))"
+"""Of an interface."""
 
 
 def iter_conflicts() -> Iterator[Conflict]:
     """Every conflict that is sure."""
     yield from _of_envelope()
-    yield from _of_interface()
+    yield from _of_interface_type()
+    yield from _of_addresses()
+    yield from _of_interface_parts()
     yield from iter_route_conflicts()
     yield from iter_entry_conflicts()
-    yield from _of_whole()
+    yield from _of_vrf()
+    yield from _of_ipv6()
+    yield from _of_locality()
+    yield _of_profile()
 
 
 def _of_envelope() -> Iterator[Conflict]:
@@ -43,59 +55,73 @@ def _of_envelope() -> Iterator[Conflict]:
         )
 
 
-def _of_interface() -> Iterator[Conflict]:
-    def conflict(word: str, condition: str, path: str, text: str, *fields: str) -> Conflict:
-        paths = tuple(f"interface.{name}" for name in fields)
-        return Conflict(word, "interface", condition, path, text, ("interface",), paths)
+def _in_interface(word: str, condition: str, path: str, text: str, *fields: str) -> Conflict:
+    paths = tuple(f"interface.{name}" for name in fields)
+    return Conflict(word, "interface", condition, path, text, ("interface",), paths)
 
-    o = "o.it"
+
+def _in_whole(word: str, condition: str, path: str, text: str, *fields: str) -> Conflict:
+    """Settled by whatever is said of the outermost of the fields."""
+    settled = dict.fromkeys(name.partition(".")[0].partition("[")[0] for name in fields)
+    return Conflict(word, "configs", condition, path, text, tuple(settled), fields)
+
+
+def _of_interface_type() -> Iterator[Conflict]:
     for kind in SUB_INTERFACE_TYPES:
-        other = f"{is_a('map', o, kind)} && {is_given(o, 'type')} && {o}.type != {quote(kind)}"
-        yield conflict(
-            f"{kind}OfOther", other, quote(f".{kind}"), quote(f"must come with type: {kind}"), kind, "type"
-        )
-    parents = "must be absent with type: ipvlan, whose links have the address of their parent"
-    has_address = f"{equals(o, 'type', quote('ipvlan'))} && {text_of(o, 'hardwareAddr')} != ''"
-    yield conflict(
-        "addressOfIpvlan", has_address, quote(".hardwareAddr"), quote(parents), "type", "hardwareAddr"
+        other = f"{is_a('map', _O, kind)} && {is_given(_O, 'type')} && {_O}.type != {quote(kind)}"
+        text = quote(f"must come with type: {kind}")
+        yield _in_interface(f"{kind}OfOther", other, quote(f".{kind}"), text, kind, "type")
+    is_ipvlan, is_vlan = (equals(_O, "type", quote(kind)) for kind in ("ipvlan", "vlan"))
+    yield _in_interface(
+        "addressOfIpvlan",
+        f"{is_ipvlan} && {text_of(_O, 'hardwareAddr')} != ''",
+        quote(".hardwareAddr"),
+        quote("must be absent with type: ipvlan, whose links have the address of their parent"),
+        "type",
+        "hardwareAddr",
     )
-    dhcp = is_true(o, "dhcp")
-    early = "': the lease is taken before the link exists'"
-    yield conflict(
+    yield _in_interface(
         "dhcpOfType",
-        f"{dhcp} && ({equals(o, 'type', quote('ipvlan'))} || {equals(o, 'type', quote('vlan'))})",
+        f"{is_true(_O, 'dhcp')} && ({is_ipvlan} || {is_vlan})",
         quote(".dhcp"),
-        f"'must not be true with type: ' + {o}.type + {early}",
+        f"'must not be true with type: ' + {_O}.type + ': the lease is taken before the link exists'",
         "dhcp",
         "type",
     )
-    has_addresses = has_entries(o, "addresses")
-    text = quote("must not be true with addresses")
-    yield conflict(
-        "dhcpAndAddresses", f"{dhcp} && {has_addresses}", quote(".dhcp"), text, "dhcp", "addresses"
+
+
+def _of_addresses() -> Iterator[Conflict]:
+    yield _in_interface(
+        "dhcpAndAddresses",
+        f"{is_true(_O, 'dhcp')} && {has_entries(_O, 'addresses')}",
+        quote(".dhcp"),
+        quote("must not be true with addresses"),
+        "dhcp",
+        "addresses",
     )
-    v6 = f"{has_addresses} && {o}.addresses.exists(a, type(a) == string && a.contains(':'))"
-    yield conflict(
+    yield _in_interface(
         "mtuOfIpv6",
-        f"{is_a('int', o, 'mtu')} && {o}.mtu < {IPV6_MTU_MIN} && {v6}",
+        f"{is_a('int', _O, 'mtu')} && {_O}.mtu < {IPV6_MTU_MIN} && {_HAS_V6_ADDRESS}",
         quote(".mtu"),
-        f"'must be at least {IPV6_MTU_MIN} with an IPv6 address, not ' + string({o}.mtu)",
+        f"'must be at least {IPV6_MTU_MIN} with an IPv6 address, not ' + string({_O}.mtu)",
         "mtu",
         "addresses",
     )
-    off = f"{is_a('map', o, 'ipv6')} && {equals(f'{o}.ipv6', 'enabled', 'false')}"
-    yield conflict(
+    yield _in_interface(
         "addressWithoutIpv6",
-        f"{off} && {v6}",
+        f"{_is_without_ipv6(_O)} && {_HAS_V6_ADDRESS}",
         quote(".ipv6.enabled"),
         quote("must not be false with an IPv6 address"),
         "ipv6.enabled",
         "addresses",
     )
+
+
+def _of_interface_parts() -> Iterator[Conflict]:
     yield Conflict(
         "tokenIgnored",
         "interfaceIpv6",
-        f"{text_of(o, 'token')} != '' && {equals(o, 'acceptRA', '0')}",
+        f"{text_of(_O, 'token')} != '' && {equals(_O, 'acceptRA', '0')}",
         quote(".token"),
         quote("must come without acceptRA: 0, for it is about advertised prefixes"),
         ("interface",),
@@ -105,76 +131,75 @@ def _of_interface() -> Iterator[Conflict]:
     yield Conflict(
         "reservedTable",
         "interfaceVrf",
-        f"{is_a('int', o, 'table')} && {o}.table >= {low} && {o}.table <= {high}",
+        f"{is_a('int', _O, 'table')} && {_O}.table >= {low} && {_O}.table <= {high}",
         quote(".table"),
-        f'"must not be one of the kernel\'s own ({low} to {high}), not " + string({o}.table)',
+        f'"must not be one of the kernel\'s own ({low} to {high}), not " + string({_O}.table)',
         ("interface",),
         ("interface.vrf.table",),
     )
 
 
-def _of_whole() -> Iterator[Conflict]:
-    def conflict(
-        word: str, condition: str, path: str, text: str, settled: tuple[str, ...], *fields: str
-    ) -> Conflict:
-        return Conflict(word, "configs", condition, path, text, settled, fields)
-
-    o = "o.it"
-    interface = f"{is_a('map', o, 'interface')}"
-    vrf = f"{interface} && {is_a('map', f'{o}.interface', 'vrf')}"
-    yield conflict(
+def _of_vrf() -> Iterator[Conflict]:
+    has_vrf = f"{_IS_INTERFACE} && {is_a('map', f'{_O}.interface', 'vrf')}"
+    yield _in_whole(
         "rulesAndVrf",
-        f"{vrf} && {has_entries(o, 'rules')}",
+        f"{has_vrf} && {has_entries(_O, 'rules')}",
         quote(".rules"),
         quote("must be empty with interface.vrf, which brings its own rule"),
-        ("interface", "rules"),
         "rules",
         "interface.vrf",
     )
-    table = f"{o}.interface.vrf.table"
+    table = f"{_O}.interface.vrf.table"
     other = f"type(r) == map && {is_a('int', 'r', 'table')} && r.table != 0 && r.table != {table}"
-    places = f"{o}.routes.transformList(i, r, {other}, '.routes[' + string(i) + '].table')"
-    own = "must be absent with interface.vrf, which has one of its own"
-    has_table = is_a("int", f"{o}.interface.vrf", "table")
-    yield conflict(
+    places = f"{_O}.routes.transformList(i, r, {other}, '.routes[' + string(i) + '].table')"
+    both = f"{is_a('int', f'{_O}.interface.vrf', 'table')} && {is_a('list', _O, 'routes')}"
+    yield _in_whole(
         "routeTableAndVrf",
-        f"{vrf} && {has_table} && {has_entries(o, 'routes')} && {places}.size() > 0",
+        f"{has_vrf} && {both} && {places}.size() > 0",
         f"{places}[0]",
-        quote(own),
-        ("interface", "routes"),
+        quote("must be absent with interface.vrf, which has one of its own"),
         "routes[].table",
         "interface.vrf.table",
     )
-    is_off = equals(f"{o}.interface.ipv6", "enabled", "false")
-    off = f"{interface} && {is_a('map', f'{o}.interface', 'ipv6')} && {is_off}"
+
+
+def _of_ipv6() -> Iterator[Conflict]:
     for name in ("routes", "neighbors"):
-        v6 = f"{o}.{name}.exists(e, type(e) == map && {is_v6('e', 'destination')})"
-        yield conflict(
+        v6 = f"{_O}.{name}.exists(e, type(e) == map && {is_v6('e', 'destination')})"
+        yield _in_whole(
             f"{name}WithoutIpv6",
-            f"{off} && {has_entries(o, name)} && {v6}",
+            f"{_IS_INTERFACE} && {_is_without_ipv6(f'{_O}.interface')} && {is_a('list', _O, name)} && {v6}",
             quote(".interface.ipv6.enabled"),
             quote("must not be false with an IPv6 route or neighbour"),
-            ("interface", name),
             "interface.ipv6.enabled",
             f"{name}[].destination",
         )
-    shared = f"{interface} && {is_given(f'{o}.interface', 'type')} && {o}.interface.type != 'passthrough'"
-    for name in ("irq", "xps", "rps"):
-        yield conflict(
+
+
+def _is_without_ipv6(interface: str) -> str:
+    return f"{is_a('map', interface, 'ipv6')} && {equals(f'{interface}.ipv6', 'enabled', 'false')}"
+
+
+def _of_locality() -> Iterator[Conflict]:
+    """The CPUs of a device that stays on the node are not the pod's to choose."""
+    has_type = is_a("string", f"{_O}.interface", "type")
+    is_shared = f"{_IS_INTERFACE} && {has_type} && {_O}.interface.type != 'passthrough'"
+    for name in CpuLocalityConfig.model_fields:
+        yield _in_whole(
             f"{name}OfOther",
-            f"{shared} && {is_a('string', f'{o}.interface', 'type')} && {is_a('map', o, 'cpuLocality')} && "
-            f"{is_true(f'{o}.cpuLocality', name)}",
+            f"{is_shared} && {is_a('map', _O, 'cpuLocality')} && {is_true(f'{_O}.cpuLocality', name)}",
             quote(f".cpuLocality.{name}"),
-            f"'must not be true with type: ' + {o}.interface.type + \", whose device is not the pod's\"",
-            ("interface", "cpuLocality"),
+            f"'must not be true with type: ' + {_O}.interface.type + \", whose device is not the pod's\"",
             f"cpuLocality.{name}",
             "interface.type",
         )
-    yield conflict(
+
+
+def _of_profile() -> Conflict:
+    return _in_whole(
         "profileWithoutProvider",
-        f"{text_of(o, 'profile')} != ''",
+        f"{text_of(_O, 'profile')} != ''",
         quote(".profile"),
         quote("must not be set: no profile provider is configured"),
-        ("profile",),
         "profile",
     )

@@ -18,6 +18,8 @@ from dranet.manifests.parameters_policy import (
     build_match_conditions,
     iter_config_variables,
 )
+from dranet.model.network import NetworkConfig
+from dranet.model.network_part import walk_fields
 
 JsonObject = dict[str, Any]
 
@@ -55,11 +57,17 @@ POWERFUL = (
     Powerful(DEFAULT_ROUTE, "all traffic of the pod goes around the pod network and its NetworkPolicies"),
     Powerful("neighbors", "the pod says itself which machine an address belongs to"),
     Powerful("sysctls", "the pod's network stack behaves otherwise than the administrator knows it"),
+    Powerful(
+        "ethtool.privateFlags", "switches of the NIC's own driver, some of which reach its other functions"
+    ),
     Powerful("cpuLocality.irq", "interrupts of the node move to other CPUs"),
+    Powerful("cpuLocality.rps", "CPUs that other pods may have for themselves work off what comes in"),
     Powerful("rdma.managementDevices", "the pod can manage the InfiniBand subnet"),
 )
 """What the policy is about unless it is told otherwise."""
 POWERFUL_PATHS = tuple(one.path for one in POWERFUL)
+PATHS = (DEFAULT_ROUTE, *sorted(path for path, _ in walk_fields(NetworkConfig)))
+"""What may be named instead."""
 
 
 def build_tenant_policy(

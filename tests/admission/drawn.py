@@ -13,7 +13,7 @@ from dranet.model.network_policy import Envelope
 
 Json = dict[str, Any]
 
-_ADDRESSES = (
+ADDRESSES = (
     "10.0.0.1",
     "10.0.0.5/24",
     "10.1.0.0/16",
@@ -38,7 +38,7 @@ _ADDRESSES = (
     "1::2::3",
     "10.0.0.0/33",
 )
-_TEXTS = (
+TEXTS = (
     "",
     "a",
     "net1",
@@ -71,7 +71,7 @@ _TEXTS = (
     "routes",
     "true",
 )
-_NUMBERS = (
+NUMBERS = (
     -1,
     0,
     1,
@@ -95,9 +95,9 @@ _NUMBERS = (
     1.5,
 )
 HOSTILE = st.one_of(
-    st.sampled_from(_ADDRESSES),
-    st.sampled_from(_TEXTS),
-    st.sampled_from(_NUMBERS),
+    st.sampled_from(ADDRESSES),
+    st.sampled_from(TEXTS),
+    st.sampled_from(NUMBERS),
     st.booleans(),
     st.none(),
     st.just({}),

@@ -110,10 +110,6 @@ def test_a_later_config_for_the_same_requests_may_mend_a_conflict() -> None:
     assert complaints(claim([config(clash, ["a/fast"]), config(mend, ["a/slow", "b"])])) == []
 
 
-def test_a_conflict_in_a_class_is_left_to_prepare() -> None:
-    assert complaints(device_class([config({"interface": {"dhcp": True, "type": "vlan"}})])) == []
-
-
 def test_a_message_is_cut_before_kubernetes_drops_it() -> None:
     wrong = {"sysctls": {f"net.ipv4.tcp_{'ä' * 60}{number}": "" for number in range(60)}}
     (told,) = complaints(claim([config(wrong)]))[:1]

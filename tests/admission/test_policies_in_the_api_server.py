@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,6 +17,7 @@ pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 
 from dranet.manifests.parameters_policy import LEFT_TO_PREPARE, build_parameters_policy
 from dranet.manifests.tenant_policy import LABEL, POWERFUL, build_tenant_policy
+from dranet.testbed.apiserver.admission import Evaluation
 from dranet.testbed.apiserver.server import ApiServer
 from tests.admission.judging import complaints
 
@@ -99,6 +101,16 @@ async def test_an_expression_that_fails_refuses_unless_it_is_to_be_ignored() -> 
         policy["spec"]["validations"] = [{"expression": "object.spec.nothing.there == 1"}]
         policies = [policy, binding]
         assert (await ask(policies, "POST", CLAIMS, a_claim({})))[0] == status
+
+
+def test_a_null_that_the_engine_hands_over_is_counted() -> None:
+    """Before, each took one away from ``None``, until Python ended with a fatal error."""
+    evaluation = Evaluation({}, {"object": {"a": None, "b": [None, {"c": None}]}, "oldObject": None})
+    before = sys.getrefcount(None)
+    for _ in range(500):
+        assert evaluation.evaluate("object") == {"a": None, "b": [None, {"c": None}]}
+        assert evaluation.evaluate("oldObject") is None
+    assert abs(sys.getrefcount(None) - before) < 500
 
 
 async def test_a_label_on_the_namespace_is_what_the_tenant_policy_asks_for() -> None:

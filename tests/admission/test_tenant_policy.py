@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 
-from dranet.manifests.tenant_policy import DEFAULT_ROUTE, LABEL, POWERFUL, build_tenant_policy
+from dranet.manifests.tenant_policy import (
+    DEFAULT_ROUTE,
+    LABEL,
+    PATHS,
+    POWERFUL_PATHS,
+    build_tenant_policy,
+)
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import walk_fields
 from dranet.testbed.apiserver.admission import judge
 from tests.admission.judging import Json, claim, config, template, write
 from tests.admission.policy_cases import NEIGHBOUR, ROUTE, VRF
 
+PAGE = Path(__file__).parents[2] / "docs/user/admission.md"
 EXAMPLES: dict[str, Json] = {
     "interface.disableEbpfPrograms": {"interface": {"disableEbpfPrograms": True}},
     "interface.hardwareAddr": {"interface": {"hardwareAddr": "02:00:00:00:00:01"}},
@@ -23,7 +34,9 @@ EXAMPLES: dict[str, Json] = {
     DEFAULT_ROUTE: {"routes": [{**ROUTE, "destination": "0.0.0.0/0"}]},
     "neighbors": {"neighbors": [NEIGHBOUR]},
     "sysctls": {"sysctls": {"net.ipv4.tcp_ecn": 1}},
+    "ethtool.privateFlags": {"ethtool": {"privateFlags": {"vf-true-promisc-support": False}}},
     "cpuLocality.irq": {"cpuLocality": {"irq": True}},
+    "cpuLocality.rps": {"cpuLocality": {"rps": True}},
     "rdma.managementDevices": {"rdma": {"managementDevices": True}},
 }
 HARMLESS: Json = {
@@ -38,7 +51,8 @@ HARMLESS: Json = {
     "rules": [],
     "sysctls": {},
     "rdma": {"memlock": "unlimited"},
-    "cpuLocality": {"irq": False, "xps": True},
+    "cpuLocality": {"irq": False, "rps": None, "xps": True},
+    "ethtool": {"features": {"tso": True}, "privateFlags": {}},
 }
 
 
@@ -54,9 +68,32 @@ def complaint(parameters: Json, where: Json | None = None, **options: object) ->
 
 
 def test_every_powerful_parameter_is_a_field_that_there_is() -> None:
-    known = {path for path, _ in walk_fields(NetworkConfig)} | {DEFAULT_ROUTE}
-    assert {one.path for one in POWERFUL} <= known
-    assert {one.path for one in POWERFUL} == set(EXAMPLES)
+    assert set(POWERFUL_PATHS) <= set(PATHS)
+    assert set(POWERFUL_PATHS) == set(EXAMPLES)
+
+
+def test_every_parameter_is_judged_on_the_page() -> None:
+    """Either a tenant may not set it, or the page says why one may."""
+    section = (
+        PAGE.read_text().partition("All other parameters are left to tenants:")[2].partition("\nWhat the")[0]
+    )
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    left = re.findall(r"`([^`]+)`", "".join(rows))
+    assert set(left) <= set(PATHS)
+    assert not set(left) & set(POWERFUL_PATHS)
+    fields = [path for path, found in walk_fields(NetworkConfig) if found.part is None or found.is_list]
+    judged = (*left, *POWERFUL_PATHS)
+    assert [path for path in fields if not any(f"{path}.".startswith(f"{one}.") for one in judged)] == []
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path != DEFAULT_ROUTE])
+def test_every_name_that_may_be_chosen_is_found_in_a_claim(path: str) -> None:
+    parameters: Any = "something"
+    for step in reversed(path.split(".")):
+        parameters = {step: parameters}
+    assert complaint(parameters, fields=[path]).startswith(
+        f"spec.devices.config[0].opaque.parameters.{path}: "
+    )
 
 
 @pytest.mark.parametrize("path", EXAMPLES)
@@ -67,7 +104,7 @@ def test_each_is_refused_in_a_namespace_that_is_not_trusted(path: str) -> None:
         f"spec.devices.config[0].opaque.parameters.{where}: is for namespaces with the label"
     )
     assert LABEL in said
-    others = tuple(one.path for one in POWERFUL if one.path != path)
+    others = tuple(one for one in POWERFUL_PATHS if one != path)
     assert complaint(EXAMPLES[path], fields=others) == ""
 
 

@@ -3,7 +3,7 @@ monitoring."""
 
 from __future__ import annotations
 
-from dranet.manifests.chart_policies import POLICIES, ChartPolicy
+from dranet.manifests.chart_policies import POLICIES, ChartPolicy, ListOption
 from dranet.manifests.device_classes import CLASSES, DeviceClass
 from dranet.manifests.values.kubernetes import NETWORK_PEERS
 from dranet.manifests.values.value import (
@@ -73,11 +73,12 @@ _ACTIONS: Schema = {
 }
 
 
+def _item_of(option: ListOption) -> Schema:
+    return one_of(*option.choices) if option.choices else {"type": "string", "pattern": option.pattern}
+
+
 def _policy_value(policy: ChartPolicy) -> Value:
-    lists = (
-        Value(one.name, one.about, list_of({"type": "string", "pattern": one.pattern}), list(one.default))
-        for one in policy.lists
-    )
+    lists = (Value(one.name, one.about, list_of(_item_of(one)), list(one.default)) for one in policy.lists)
     return Value(
         policy.key,
         policy.about,

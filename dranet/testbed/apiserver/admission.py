@@ -10,13 +10,14 @@ no policy is enforced, and :attr:`Policies.enforced` says so."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from dranet.cel.engine import Program, Variables, bind, compile_program
+from dranet.cel.engine import Program, Value, Variables, bind, compile_program
 from dranet.testbed.apiserver.errors import Refusal
 from dranet.testbed.apiserver.kinds import JsonObject
 
@@ -98,7 +99,7 @@ class Evaluation:
             raise Failed(str(error)) from error
         if result.type().name() == "ERROR":
             raise Failed(str(result.value()))
-        return result.plain_value()
+        return _read(result)
 
     def get_variable(self, name: str) -> Any:
         if name not in self._variables:
@@ -107,6 +108,24 @@ class Evaluation:
                 raise Failed(f"no such variable: {name}")
             self._variables[name] = self.evaluate(declared[name])
         return self._variables[name]
+
+
+def _read(result: Value) -> Any:
+    """The engine does not count a ``None`` that it hands over as one that is held; Python ends with a fatal
+    error once more of them were let go of than there are."""
+    found = result.plain_value()
+    for _ in range(_count_nulls(found)):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(None))
+    return found
+
+
+def _count_nulls(value: Any) -> int:
+    match value:
+        case dict():
+            return sum(map(_count_nulls, value.values()))
+        case list():
+            return sum(map(_count_nulls, value))
+    return int(value is None)
 
 
 _NOTHING = dict.fromkeys(("object", "oldObject", "request", "namespaceObject"))
