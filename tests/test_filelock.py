@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import StoreError
-from dranet.filelock import FileLock, NamedLocks
+from dranet.filelock import FileLock, NamedLocks, is_lock_held
 
 SECONDS = 30.0
 
@@ -30,6 +30,18 @@ lock = FileLock(Path(sys.argv[1]))
 assert lock.try_acquire(shared="shared" in sys.argv)
 print("held", flush=True)
 sys.stdin.readline()
+"""
+
+COME_AND_GO = """
+import sys
+from pathlib import Path
+from dranet.filelock import FileLock
+print("held", flush=True)
+for _ in range(2000):
+    lock = FileLock(Path(sys.argv[1]))
+    lock.try_acquire()
+    lock.path.unlink()
+    lock.close()
 """
 
 HOLD_FILE_WITHOUT_SPACE = f"""
@@ -149,6 +161,25 @@ def test_shared_locks_share_and_keep_off_one_alone(path: Path) -> None:
         mine = FileLock(path)
         assert not mine.try_acquire()
         assert mine.try_acquire(shared=True)
+
+
+def test_looking_whether_a_lock_is_held_makes_no_file(path: Path) -> None:
+    assert not is_lock_held(path)
+    assert not path.exists()
+    with another_process(HOLD_FILE, str(path)):
+        assert is_lock_held(path)
+    assert not is_lock_held(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreError, match="lock file"):
+        is_lock_held(path)
+
+
+def test_who_looks_while_a_lock_file_goes_away_leaves_none_behind(path: Path) -> None:
+    with another_process(COME_AND_GO, str(path)) as coming:
+        while coming.poll() is None:
+            is_lock_held(path)
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_released_lock_is_free_and_its_file_stays(path: Path) -> None:

@@ -370,6 +370,7 @@ class Parts:
             self.preparer,
             health=self.health,
             shared=bool(self.settings.pod_uid),
+            trait=f"the state folder {self.settings.state_dir}",
             on_registration=self._note_registration,
         )
 
@@ -377,7 +378,9 @@ class Parts:
         settings = self.settings
         return Handover(
             settings.state_dir,
-            Instances(settings.state_dir / FOLDER, settings.pod_uid, settings.sockets_of),
+            Instances(
+                settings.state_dir / FOLDER, settings.pod_uid, settings.sockets_of, settings.driver_name
+            ),
             self.metrics.handover,
             is_fit=lambda: bool(self.kubelet.registered) and self.nri.is_ready,
             on_state=self._note_state,

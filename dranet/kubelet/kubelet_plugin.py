@@ -40,13 +40,15 @@ class KubeletPlugin:
         on_registration: StatusCallback | None = None,
         answer_seconds: float = ANSWER_SECONDS,
         shared: bool = False,
+        trait: str = "",
     ) -> None:
-        """``shared``: other instances of the driver may be on the node, with sockets of their own."""
+        """``shared``: other instances of the driver may be on the node, with sockets of their own and the
+        same ``trait``, see :class:`OwnerLock`."""
         self._peer = KubeletPeer()
         self._serving_since = time.monotonic()
         self._plugin_dir = dra_socket.parent
         self._paths = (dra_socket, registration_socket)
-        self._lock = OwnerLock(self._plugin_dir / f"{driver_name}.lock", shared=shared)
+        self._lock = OwnerLock(self._plugin_dir / f"{driver_name}.lock", shared=shared, trait=trait)
         self._health = HealthService(health, peer=self._peer) if health is not None else None
         self._dra = DraPluginServer(
             dra_socket, handler, self._health, peer=self._peer, answer_seconds=answer_seconds

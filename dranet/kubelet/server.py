@@ -189,5 +189,5 @@ def _cannot_listen(path: Path, cause: Exception | None = None) -> SettingsError:
         return SettingsError(
             f"cannot listen on {path}: folder {path.parent} does not exist", hint="check --kubelet-root"
         )
-    why = str(cause) if cause is not None else "is its folder writable?"
+    why = str(cause) if cause is not None else "is its folder writable? gRPC wrote the kernel's answer before"
     return SettingsError(f"cannot listen on {path}: {why}")

@@ -12,6 +12,7 @@ import contextlib
 import os
 import socket
 import stat
+import time
 from pathlib import Path
 
 from dranet import files
@@ -48,15 +49,18 @@ def check_socket_path(path: Path) -> None:
 
 
 class OwnerLock:
-    """Who may be a driver of one name on this node: one that is alone, or several that know of each other.
+    """Who may be the driver of a folder: one that is alone, or several that know of each other.
 
     Held for the life of the process, and dropped by the kernel however that ends. ``shared`` instances have
-    sockets of their own and share all else; one that is not shared keeps every other away.
+    sockets of their own and share all else; one that is not shared keeps every other away. Where they have a
+    ``trait``, such as "the name dra.net", one with another is kept away as well: they are no instances of one
+    driver, and would neither know of each other's claims nor hand anything over.
     """
 
-    def __init__(self, path: Path, *, shared: bool = False) -> None:
+    def __init__(self, path: Path, *, shared: bool = False, trait: str = "") -> None:
         self.path = path
         self._shared = shared
+        self._trait = trait
         self._lock = FileLock(path)
 
     def acquire(self) -> None:
@@ -65,14 +69,32 @@ class OwnerLock:
         Raises:
             SettingsError: another process keeps us away, or the file cannot be opened.
         """
+        if self._lock.held:
+            return
         try:
-            taken = self._lock.try_acquire(shared=self._shared)
-            if taken and self._shared:
-                os.truncate(self.path, 0)  # whoever was alone before is gone
+            taken = self._share() if self._shared else self._lock.try_acquire()
+            theirs = files.read_file(self.path, _TRAIT_BYTES).decode(errors="replace") if taken else ""
         except (StoreError, OSError) as error:
             raise SettingsError(f"cannot use lock file {self.path}: {error}") from error
         if not taken:
             raise self._refusal()
+        if self._shared and self._trait and theirs not in ("", self._trait):
+            self._lock.close()
+            raise SettingsError(
+                f"a driver with {theirs} holds {self.path}, and this one has {self._trait}", hint=_NOT_ALIKE
+            )
+
+    def _share(self) -> bool:
+        """Whoever finds nobody here says what those that come later must have, too. The others wait for the
+        moment that this takes; a disk that refuses costs them the look, no more."""
+        with contextlib.closing(FileLock(self.path)) as alone:
+            if alone.try_acquire():
+                try:
+                    os.truncate(self.path, 0)  # whoever was here before is gone
+                    self.path.write_text(self._trait)
+                except OSError:
+                    self._trait = ""
+        return self._lock.acquire(time.monotonic() + _SHARE_SECONDS, shared=True)
 
     def _refusal(self) -> SettingsError:
         pid = self._lock.read_holder()
@@ -87,12 +109,18 @@ class OwnerLock:
         self._lock.close()
 
 
+_SHARE_SECONDS = 0.5
+_TRAIT_BYTES = 4096
 _WAIT_FOR_THE_LONE_ONE = (
     "it was started without pod_uid and so is alone on the node: wait until it has ended, and update to this "
     "version without surge"
 )
 _ONE_OR_WITH_UID = (
     "run one instance of a driver name per node or give each its pod_uid, or wait until the other has ended"
+)
+_NOT_ALIKE = (
+    "two installations: give each a driver_name and a state_dir of its own; one, where this was changed: set "
+    "it back, because the NICs of claims in use are given back by their records alone"
 )
 
 

@@ -19,16 +19,15 @@ from typing import Any
 from dranet.manifests import security
 from dranet.pb import cri_pb2 as pb
 from dranet.testbed.cluster import Places, RuntimeFactory
-from dranet.testbed.containerd import node as containerd_node
 from dranet.testbed.containerd.fetch import Toolchain
 from dranet.testbed.containerd.runtime import ContainerdRuntime
 from dranet.testbed.driver_pod_node import (
-    SYSCTLS,
     Programs,
     build_view,
     list_machine_mounts,
     list_stand_ins,
     make_volumes,
+    show_to_driver,
 )
 from dranet.testbed.driver_pod_source import CONTAINER, PodSpec, build_pod_spec, read_pod_spec
 from dranet.testbed.driver_pod_spec import (
@@ -38,7 +37,6 @@ from dranet.testbed.driver_pod_spec import (
     list_folders_to_make,
 )
 from dranet.testbed.driver_process import COMMAND, DriverExit, DriverFailed, DriverProcess
-from dranet.testbed.node.iproute import NETNS_FOLDER
 from dranet.testbed.node.node import Node
 from dranet.testbed.runtime.contract import ExecResult, PodRuntime, RuntimeFailure
 
@@ -72,12 +70,8 @@ class DriverRuntime(ContainerdRuntime):
     async def start(self) -> None:
         await super().start()
         if self.programs.archive is not None:
-            await self._import_archive(self.programs.archive)
-        containerd_node.share_mount(NETNS_FOLDER)
-        # containerd looks for its mount by the text, and may find the machine's own, under the tree's /run
-        containerd_node.bind(NETNS_FOLDER, self.netns_twin)
-        # As in a real /proc: there without the mount of its own, too, but read-only like the rest of it.
-        containerd_node.bind(Path("/proc", SYSCTLS), self.node.procfs_root / SYSCTLS, read_only=True)
+            await self.import_archive(self.programs.archive)
+        show_to_driver(self.node, self.netns_twin)
 
     @property
     def netns_twin(self) -> Path:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -202,6 +204,50 @@ def test_who_shares_the_lock_is_not_told_to_be_the_lone_one_before(kubelet_root:
     with pytest.raises(SettingsError, match=r"another driver holds"):  # no process id: it would be a dead one
         OwnerLock(path).acquire()
     shared.release()
+
+
+def test_who_shares_the_lock_must_be_like_those_that_have_it(kubelet_root: Path) -> None:
+    path = kubelet_root / "dra.net.lock"
+    first, second = (OwnerLock(path, shared=True, trait="the name dra.net") for _ in range(2))
+    stranger = OwnerLock(path, shared=True, trait="the name nic.example.com")
+    first.acquire()
+    second.acquire()
+    for _ in range(2):  # a refused one leaves no word of its own
+        with pytest.raises(SettingsError) as refused:
+            stranger.acquire()
+    assert f"a driver with the name dra.net holds {path}, and this one has the name nic" in str(refused.value)
+    assert "give each a driver_name and a state_dir" in refused.value.hint
+    first.release()
+    with pytest.raises(SettingsError, match=r"the name dra\.net"):
+        stranger.acquire()
+    second.release()
+    stranger.acquire()
+    with pytest.raises(SettingsError, match=r"a driver with the name nic\.example\.com"):
+        first.acquire()
+    stranger.release()
+
+
+def test_a_disk_that_refuses_keeps_nobody_away(kubelet_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NICs come back also where nothing can be written; what a dead one has left there counts for nothing."""
+    path = kubelet_root / "dra.net.lock"
+    path.write_text("the name of-a-dead-one")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "truncate", refuse)
+    owner = OwnerLock(path, shared=True, trait="the name dra.net")
+    owner.acquire()
+    owner.release()
+
+
+def test_many_that_share_the_lock_can_start_at_once(kubelet_root: Path) -> None:
+    path = kubelet_root / "dra.net.lock"
+    owners = [OwnerLock(path, shared=True, trait="the name dra.net") for _ in range(16)]
+    with ThreadPoolExecutor(len(owners)) as pool:
+        list(pool.map(OwnerLock.acquire, owners))
+    for owner in owners:
+        owner.release()
 
 
 def test_a_socket_that_nobody_listens_on_is_removed_and_a_live_one_is_not(kubelet_root: Path) -> None:

@@ -229,6 +229,40 @@ async def _assert_refused(driver: DriverProcess) -> None:
     assert "pod_uid" in log_of(driver).splitlines()[-1]
 
 
+def test_a_newcomer_with_another_state_folder_is_refused_and_the_old_one_goes_on() -> None:
+    async def story() -> None:
+        async with Testbed(load_hardware("two-nic"), stand_in, WORK_DIR) as testbed:
+            old, new = testbed.add_instance(), testbed.add_instance()
+            elsewhere = testbed.places.work_dir / "elsewhere"
+            await old.start()
+            await old.wait_ready(READY_SECONDS)
+            await new.start({"state_dir": str(elsewhere)})
+            async with asyncio.timeout(READY_SECONDS):
+                await _until(lambda: not new.is_running)
+            assert new.exit_code == 2
+            assert f"this one has the state folder {elsewhere}" in log_of(new)
+            assert old.is_running
+            assert testbed.kubelet.registered_drivers == (DRIVER_NAME,)
+
+    play(story)
+
+
+def test_a_driver_of_another_name_is_refused_the_state_folder_of_the_first() -> None:
+    async def story() -> None:
+        async with Testbed(load_hardware("two-nic"), stand_in, WORK_DIR) as testbed:
+            first, second = testbed.add_instance(), testbed.add_instance()
+            await first.start()
+            await first.wait_ready(READY_SECONDS)
+            await second.start({"driver_name": "nic.example.com", "bind_address": "127.0.0.1:9178"})
+            async with asyncio.timeout(READY_SECONDS):
+                await _until(lambda: not second.is_running)
+            assert second.exit_code == 2
+            assert "nic.example.com" in log_of(second).splitlines()[-1]
+            assert first.is_running
+
+    play(story)
+
+
 def test_a_newcomer_refuses_a_port_that_is_no_other_instances() -> None:
     async def story() -> None:
         async with Testbed(load_hardware("two-nic"), stand_in, WORK_DIR) as testbed:

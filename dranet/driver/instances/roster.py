@@ -15,13 +15,15 @@ from pathlib import Path
 
 from dranet import files, marks
 from dranet.errors import DranetError, SettingsError, StoreError
-from dranet.filelock import FileLock
-from dranet.kubelet.sockets import remove_dead_socket
+from dranet.filelock import FileLock, is_lock_held
+from dranet.kubelet.sockets import OwnerLock, remove_dead_socket
 
 log = logging.getLogger(__name__)
 
 FOLDER = "instances"
 """In the state folder."""
+_OWNER = "driver.lock"
+"""Beside that folder: whose the state folder is."""
 _LOCK = ".lock"
 _REQUEST = ".wants-duties"
 _GOODBYE = ".is-leaving"
@@ -32,19 +34,27 @@ _JOIN_SECONDS = 2.0
 
 
 class Instances:
-    """The living instances, by pod UID; ``sockets_of`` names the sockets that one of them would have."""
+    """The living instances, by pod UID; ``sockets_of`` names the sockets that one of them would have. All
+    are of the driver ``driver_name``."""
 
-    def __init__(self, folder: Path, pod_uid: str, sockets_of: Callable[[str], Iterable[Path]]) -> None:
+    def __init__(
+        self, folder: Path, pod_uid: str, sockets_of: Callable[[str], Iterable[Path]], driver_name: str = ""
+    ) -> None:
         self.folder = folder
         self._own = pod_uid or _ALONE
         self._sockets_of = sockets_of
         self._lock = FileLock(self._path(self._own))
+        self._owner = OwnerLock(
+            folder.parent / _OWNER,
+            shared=bool(pod_uid),
+            trait=f"the name {driver_name}" if driver_name else "",
+        )
 
     def join(self) -> None:
         """Be one of them, and tidy up behind those that are dead. Blocks for a moment.
 
         Raises:
-            SettingsError: a process with our pod UID lives.
+            SettingsError: a process with our pod UID lives, or a driver of another name has the state folder.
             StoreError: the folder cannot be used.
         """
         try:
@@ -55,6 +65,7 @@ class Instances:
                 f"cannot use folder {self.folder}: {error.strerror}",
                 hint=files.hint_for(error, "check --state-dir"),
             ) from error
+        self._owner.acquire()
         if not self._lock.acquire(time.monotonic() + _JOIN_SECONDS):
             raise SettingsError(
                 f"another driver{self._describe_holder()} has the same pod UID, {self._own}",
@@ -86,6 +97,7 @@ class Instances:
                 self._own
             )  # afterwards: who looks between the two must not take us for staying
         self._lock.close()
+        self._owner.release()
 
     def find_others(self) -> frozenset[str]:
         """Those that live beside us."""
@@ -139,12 +151,11 @@ class Instances:
 
     def _lives(self, name: str) -> bool:
         """A lock that cannot be asked for counts as held."""
-        with contextlib.closing(FileLock(self._path(name))) as lock:
-            try:
-                return self._path(name).exists() and not lock.try_acquire(shared=True)
-            except DranetError as error:
-                log.debug("cannot tell whether instance %s lives: %s", name, error)
-                return True
+        try:
+            return is_lock_held(self._path(name))
+        except DranetError as error:
+            log.debug("cannot tell whether instance %s lives: %s", name, error)
+            return True
 
     def _remove_dead(self) -> None:
         """With the lock of a dead one in our hands nobody else can start under its name meanwhile. Of a lone
