@@ -62,6 +62,8 @@ class Access:
     layout: Node | None = None
     """The hardware that the lane has put on the node; without it the node has what it has."""
     log_file: Path | None = None
-    """Where the driver's log is, if the lane keeps one."""
+    """Where the driver's log is, if the lane keeps one: a file, or a kubelet's folder of pods' logs."""
+    may_replace: bool = False
+    """Somebody has said that a driver which is installed there may be replaced, and go at the end."""
     patience: float = 1.0
     """How many times the scenarios' time limits a step may take here."""

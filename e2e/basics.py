@@ -19,7 +19,7 @@ from dranet.testbed.scenario.run import Telling
 from dranet.testbed.scenario.walk import Lines
 from e2e.access import E2eFailed
 from e2e.live_cluster import LiveCluster
-from e2e.objects import NAMESPACE
+from e2e.objects import NAMESPACE, on_node
 
 NAME = "basics"
 INTERFACE = "e2e0"
@@ -44,7 +44,7 @@ class Basics:
     async def walk(self, telling: Telling) -> bool:
         """Whether every step was as expected; the first failure ends it."""
         steps: list[tuple[str, Callable[[], Awaitable[Lines]]]] = [
-            ("Install the manifests, and wait for the driver on every node", self._install),
+            ("Install the manifests, and wait for the driver on the node", self._install),
             ("What it publishes for the node", self._expect_slices),
             ("A pod that claims one NIC, whichever is free", partial(self._run_pod, _POD)),
             ("The claim says that it is ready, and what it is called inside", self._expect_ready),
@@ -183,7 +183,7 @@ def _build_pod(name: str, node: str) -> JsonObject:
         "kind": "Pod",
         "metadata": {"name": name},
         "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": node},
+            "affinity": on_node(node),
             "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "one-nic"}],
             "containers": [container],
         },

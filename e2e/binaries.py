@@ -2,13 +2,12 @@
 
 Everything runs in the private tree of ``dranet.testbed.isolation``: its own network, mounts and processes,
 which the kernel removes whole. The scenario's hardware is made there, so that every scenario can be walked
-that a real kubelet allows. ``/var/lib`` is covered by an empty file system, so that kubelet and driver keep
-their files at the places of the manifests without touching the machine's.
+that a real kubelet allows; what the node is made of, and what of the machine is covered, is in
+``binaries_node``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import shutil
@@ -28,13 +27,11 @@ from dranet.testbed.cluster import NODE_NAME
 from dranet.testbed.containerd import node as containerd_node
 from dranet.testbed.containerd.fetch import Toolchain, default_cache_dir, fetch_toolchain
 from dranet.testbed.containerd.image import BUSYBOX_IMAGE
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.isolation import require_isolation
 from dranet.testbed.node.hardware import Hardware
-from dranet.testbed.node.iproute import run_ip
-from dranet.testbed.node.node import Node
 from e2e import binaries_config as config
-from e2e.access import Access, E2eFailed, LaneUnavailable
+from e2e import image
+from e2e.access import Access, LaneUnavailable
+from e2e.binaries_node import LaneNode, boot_node, check_uncovered
 from e2e.etcd import check_health, find_etcd
 from e2e.hands import ProcHands
 from e2e.live_driver import is_ready
@@ -42,12 +39,9 @@ from e2e.programs import Found, Programs, find_programs
 from e2e.run import OpenLane
 
 LANE = "binaries"
-IMAGE = "localhost/dranet-e2e/dranet:e2e"
 _BOOT_SECONDS = 60.0
 _NODE_SECONDS = 90.0
 _PATIENCE = 4.0
-_VAR_LIB = Path("/var/lib")
-_NRI_SOCKET, _CDI_DIR = Path("/var/run/nri/nri.sock"), Path("/var/run/cdi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +63,9 @@ def prepare() -> OpenLane:
         Unavailable: no etcd or no containerd can be had.
     """
     containerd_node.check_root()
-    folder = Path(os.environ.get("KUBE_BIN_DIR", ""))
+    if not (given := os.environ.get("KUBE_BIN_DIR", "")):
+        raise LaneUnavailable("KUBE_BIN_DIR names no folder", hint="KUBE_BIN_DIR=FOLDER make e2e")
+    folder = Path(given).resolve()
     kubernetes = find_programs(folder)
     if shutil.which("openssl") is None:
         raise LaneUnavailable("no openssl on PATH, which makes the certificate and the key of the accounts")
@@ -80,6 +76,7 @@ def prepare() -> OpenLane:
         image=_find_image(),
         logs=Path(os.environ.get("E2E_LOGS", ".cache/e2e")).resolve(),
     )
+    check_uncovered([folder, kit.etcd, kit.toolchain.folder, kit.image])
     sys.stdout.write(
         f"e2e: {LANE}: Kubernetes {kubernetes.version}, containerd {kit.toolchain.version}; "
         f"logs in {kit.logs}\n"
@@ -94,85 +91,40 @@ def _find_image() -> Path:
             raise LaneUnavailable(
                 f"E2E_IMAGE={given} is no file; this lane takes an archive of `make rootfs`"
             )
-        return Path(given)
-    from deploy.image.base import host_architecture
-    from deploy.image.build import build_image
-
-    output = Path(".cache/e2e-image").resolve()
-    return build_image(host_architecture(), output, name=IMAGE).archive
+        return Path(given).resolve()
+    return image.build_archive(Path(".cache/e2e-image").resolve())
 
 
 @asynccontextmanager
 async def _open(kit: _Kit, hardware: Hardware, work_dir: Path) -> AsyncIterator[Access]:
     """Boot the cluster; inside a private tree only."""
-    require_isolation()
-    containerd_node.mount_tmpfs(_VAR_LIB)
     async with AsyncExitStack() as stack:
-        node = Node(hardware, work_dir)
-        await asyncio.to_thread(stack.enter_context, node)
-        _add_addresses()
-        runtime = await _start_runtime(stack, kit, work_dir)
-        plan = config.Plan(work_dir / "kubernetes", NODE_NAME, runtime.layout.socket, runtime.layout.cgroup)
+        node = await boot_node(stack, kit.toolchain, kit.image, hardware, work_dir, kit.logs)
+        layout = node.runtime.layout
+        plan = config.Plan(work_dir / "kubernetes", NODE_NAME, layout.socket, layout.cgroup)
         write_files(plan)
-        programs = await stack.enter_async_context(Programs(kit.logs))
+        programs = await stack.enter_async_context(Programs(node.logs))
         await _start_control_plane(programs, kit, plan)
         await _start_kubelet(programs, kit, plan)
-        yield build_access(plan, node, kit.logs)
+        yield build_access(plan, node)
 
 
-def build_access(plan: config.Plan, node: Node, logs: Path) -> Access:
-    """Where the manifests have the host's ``/proc`` and ``/sys``, the node's made-up ones are mounted."""
-    procfs = node.procfs_root
+def build_access(plan: config.Plan, node: LaneNode) -> Access:
+    """Where the manifests have the host's hardware, the node's made-up one is mounted."""
     return Access(
         lane=LANE,
         kubeconfig=plan.kubeconfig("admin"),
         node_name=plan.node,
-        image=IMAGE,
+        image=image.NAME,
         pod_image=BUSYBOX_IMAGE,
-        settings={"sysfs_root": str(node.sysfs_root)},
-        host_paths={
-            "/proc": str(procfs),
-            "/proc/irq": str(procfs / "irq"),
-            "/etc/cdi": str(plan.folder / "etc-cdi"),
-        },
-        mounts=(str(node.sysfs_root),),
+        settings={"sysfs_root": str(node.hardware.sysfs_root)},
+        host_paths={**node.host_paths, "/etc/cdi": str(plan.folder / "etc-cdi")},
+        mounts=(str(node.hardware.sysfs_root),),
         hands=ProcHands(),
-        layout=node,
-        log_file=logs / "kubelet.log",
+        layout=node.hardware,
+        log_file=node.pod_logs,
         patience=_PATIENCE,
     )
-
-
-def _add_addresses() -> None:
-    """The API server's and the node's, on ``lo``: nobody's uplink, and no NIC of the scenario's."""
-    run_ip("link", "set", "lo", "up")
-    for address in (config.SERVICE_ADDRESS, config.NODE_ADDRESS):
-        run_ip("address", "add", f"{address}/32", "dev", "lo")
-
-
-async def _start_runtime(stack: AsyncExitStack, kit: _Kit, work_dir: Path) -> ContainerdRuntime:
-    folder = work_dir / "containerd"
-    folder.mkdir(parents=True)
-    runtime = ContainerdRuntime(kit.toolchain, folder, _NRI_SOCKET, _CDI_DIR)
-    await runtime.start()
-    stack.push_async_callback(runtime.stop)
-    ctr = [
-        str(kit.toolchain.bin_dir / "ctr"),
-        "--address",
-        str(runtime.layout.socket),
-        "--namespace",
-        "k8s.io",
-    ]
-    await asyncio.to_thread(_import_image, [*ctr, "images", "import", str(kit.image)])
-    return runtime
-
-
-def _import_image(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise E2eFailed(f"ctr images import: {done.stderr.strip()}")
-    if IMAGE not in done.stdout:
-        raise E2eFailed(f"the archive has no {IMAGE}", hint=f"make rootfs IMAGE={IMAGE}")
 
 
 def write_files(plan: config.Plan) -> None:

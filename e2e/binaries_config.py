@@ -128,7 +128,8 @@ def kubelet_flags(plan: Plan) -> list[str]:
 
 
 def build_kubelet_config(plan: Plan) -> dict[str, Any]:
-    """No cgroups of its own, no eviction, no swap rule: the node is a process tree on somebody's machine."""
+    """No rule about swap, eviction or version 1 of cgroups: the node is a tree on somebody's machine.
+    Pods have cgroups of their own, since by these the suite finds what is inside."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -138,10 +139,12 @@ def build_kubelet_config(plan: Plan) -> dict[str, Any]:
         "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
         "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
-        "cgroupsPerQOS": False,
         "cgroupRoot": f"/{plan.cgroup}",
         "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
         "failSwapOn": False,
+        "resolvConf": "",  # what the machine's own points at is often below /run, which the tree covers
+        "volumePluginDir": str(plan.folder / "volume-plugins"),
         "localStorageCapacityIsolation": False,
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,

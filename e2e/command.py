@@ -1,12 +1,14 @@
 """The command line: which lane, which parts, and the exit code.
 
-0: nothing failed. 1: a part failed. 3: this machine cannot run the lane; what is missing is named.
+0: something was run, and nothing failed. 1: a part failed. 3: this machine cannot run the lane, or nothing
+of what was asked for can be run on it; what is missing is named.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,8 +23,8 @@ from dranet.testbed.node.iproute import ProgramsMissing, check_programs
 from dranet.testbed.scenario.scenario import Scenario
 from e2e import basics, binaries, kind, kubeconfig, standin
 from e2e.access import LaneUnavailable
-from e2e.ending import end_in_order, run_in_order
-from e2e.run import Became, Book, OpenLane, choose, note_skipped, sum_up, walk_on
+from e2e.ending import BY_SIGNAL, end_in_order, run_in_order
+from e2e.run import Became, Book, OpenLane, Outcome, choose, note_skipped, sum_up, walk_on
 from e2e.table import Reach
 
 FAILED, CANNOT_RUN_HERE = 1, 3
@@ -47,9 +49,19 @@ def main(arguments: Sequence[str]) -> int:
         except DranetError as error:
             _complain(lane, error)
             code = FAILED
+        except KeyboardInterrupt:
+            code = BY_SIGNAL + signal.SIGINT
         outcomes = book.read()
     sys.stdout.write(sum_up(lane, outcomes) + "\n")
-    return code or FAILED * any(outcome.became is Became.FAILED for outcome in outcomes)
+    return code or judge(outcomes)
+
+
+def judge(outcomes: Sequence[Outcome]) -> int:
+    """The exit code of a suite that came to its end."""
+    became = {outcome.became for outcome in outcomes}
+    if Became.FAILED in became:
+        return FAILED
+    return 0 if Became.PASSED in became else CANNOT_RUN_HERE
 
 
 def _complain(lane: str, error: Exception) -> None:
@@ -71,8 +83,11 @@ def _walk_in_trees(open_lane: OpenLane, names: Sequence[str], book: Book) -> int
     parts: list[Scenario | None] = [None] if not names or basics.NAME in names else []
     for part in [*parts, *scenarios]:
         code = run_isolated(partial(_walk_part, open_lane, part, book))
-        if code:
+        if code >= BY_SIGNAL:
             return code
+        if code:  # our own mistake; what it said of it stands above
+            name = part.name if part else basics.NAME
+            book.note(Outcome(name, Became.FAILED, f"the suite itself ended with exit code {code}"))
     return 0
 
 

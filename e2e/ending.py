@@ -8,7 +8,8 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-_BY_SIGNAL = 128
+BY_SIGNAL = 128
+"""An exit code above it says which signal it was."""
 _NUMBERS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -19,7 +20,7 @@ def end_in_order() -> None:
 
 
 def _exit(number: int, _: object) -> None:
-    sys.exit(_BY_SIGNAL + number)
+    sys.exit(BY_SIGNAL + number)
 
 
 def run_in_order(work: Coroutine[Any, Any, None]) -> int:
@@ -44,4 +45,4 @@ def run_in_order(work: Coroutine[Any, Any, None]) -> int:
     except asyncio.CancelledError:
         if not received:
             raise
-    return _BY_SIGNAL + received[0] if received else 0
+    return BY_SIGNAL + received[0] if received else 0

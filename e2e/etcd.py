@@ -7,12 +7,11 @@ import json
 import urllib.request
 from pathlib import Path
 
-from dranet.testbed.debian.program import find_program
+from dranet.testbed.debian.program import Program
 from e2e.binaries_config import ETCD_URL
 
-PACKAGE = "etcd-server"
-_SUITES = ("trixie",)
-"""Of Debian, before the machine's own release: Kubernetes wants an etcd of 3.5 or newer."""
+_ETCD = Program("etcd", (("etcd-server", "trixie"), ("etcd-server", "")))
+"""Kubernetes wants one of 3.5 or newer."""
 
 
 def find_etcd(folder: Path) -> Path:
@@ -22,7 +21,7 @@ def find_etcd(folder: Path) -> Path:
         PackagesUnavailable: there is none, and none can be had.
     """
     own = folder / "etcd"
-    return own if own.exists() else find_program("etcd", PACKAGE, _SUITES)
+    return own if own.exists() else _ETCD.fetch()
 
 
 async def check_health() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from dranet.testbed.containerd.image import PAUSE_COMMAND
 from dranet.testbed.node.iproute import read_text
 from dranet.testbed.runtime.contract import RunningContainer
 from e2e.access import E2eFailed
@@ -18,7 +19,8 @@ _FIND = "grep -lsE '{}' /proc/[0-9]*/cgroup | cut -d/ -f3"
 _DEVICES = "find /proc/{0}/root/dev \\( -type c -o -type b \\) -exec stat -c '%n %t %T' {{}} +"
 _ENVIRONMENT = "tr '\\0' '\\n' < /proc/{0}/environ"
 _COMMAND = "tr '\\0' ' ' < /proc/{0}/cmdline"
-_PAUSE = "pause"
+_PAUSES = ("/pause", " ".join(PAUSE_COMMAND))
+"""What a pod's sandbox runs: the image of most clusters, and the testbed's."""
 
 
 class ProcHands:
@@ -37,7 +39,7 @@ class ProcHands:
 
     async def inspect_container(self, pod_uid: str) -> RunningContainer | None:
         for pid, command in (await self._find_commands(pod_uid)).items():
-            if _PAUSE not in command:
+            if command not in _PAUSES:
                 devices = await self._shell(_DEVICES.format(pid))
                 environment = await self._shell(_ENVIRONMENT.format(pid))
                 pairs = (line.partition("=") for line in environment.splitlines() if "=" in line)
@@ -51,7 +53,7 @@ class ProcHands:
 
     async def kill_driver(self, pod_uid: str) -> None:
         commands = await self._find_commands(pod_uid)
-        pids = [pid for pid, command in commands.items() if "dranet" in command and _PAUSE not in command]
+        pids = [pid for pid, command in commands.items() if "dranet" in command]
         if not pids:
             raise E2eFailed(
                 f"pod {pod_uid} has no driver process on the node; it has {list(commands.values())}"

@@ -1,7 +1,7 @@
 """The plain manifests of ``deploy/`` with an image and settings of the suite's: what it installs.
 
-Pure but for reading the files. The DaemonSet is what users get; only the image, the settings and, where a
-lane has made the hardware up, the places of ``/proc`` and ``/sys`` are others.
+Pure but for reading the files. The DaemonSet is what users get; only the image, the settings, the one node
+that it is for and, where a lane has made the hardware up, the places of ``/proc`` and ``/sys`` are others.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from e2e.access import Access
-from e2e.objects import MARK, JsonObject
+from e2e.objects import MARK, JsonObject, on_node
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
-FILES = ("rbac.yaml", "admission-policy.yaml", "deviceclasses.yaml", "daemonset.yaml")
+FILES = ("00-namespace.yaml", "rbac.yaml", "admission-policy.yaml", "deviceclasses.yaml", "daemonset.yaml")
 SYSTEM_NAMESPACE = "dranet-system"
 NAME = "dranet"
 POD_LABELS = "app.kubernetes.io/name=dranet,app.kubernetes.io/component=driver"
@@ -65,6 +65,7 @@ def _fit_daemon_set(item: JsonObject, access: Access, settings: str) -> None:
     checksum = hashlib.sha256(settings.encode()).hexdigest()
     template["metadata"].setdefault("annotations", {})[_CHECKSUM] = checksum
     spec = template["spec"]
+    spec["affinity"] = on_node(access.node_name)
     driver = spec["containers"][0]
     for container in (*spec.get("initContainers", ()), driver):
         container["image"] = access.image

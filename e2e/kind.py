@@ -1,7 +1,8 @@
 """The lane that makes a cluster of its own with kind, where there is Docker, and deletes it at the end.
 
 The node is a container, whose kernel is this machine's: it gets a NIC for the suite from ``docker exec``, a
-dummy link, which is enough for everything that the basics show. ``KEEP=1`` leaves the cluster.
+dummy link, which is enough for everything that the basics show. ``KEEP=1`` leaves the cluster. One that is
+there already is somebody's, perhaps an earlier run's, and stays.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from e2e import image
 from e2e.access import LaneUnavailable
 from e2e.ending import run_in_order
 from e2e.hands import ProcHands
@@ -27,7 +29,6 @@ from e2e.run import Book
 LANE = "kind"
 CLUSTER = "dranet-e2e"
 NODE = f"{CLUSTER}-control-plane"
-IMAGE = "localhost/dranet-e2e/dranet:e2e"
 NIC = "e2enic0"
 _PROGRAMS = ("docker", "kind")
 _CREATE_SECONDS = 600
@@ -52,12 +53,15 @@ def run(names: Sequence[str], book: Book) -> int:
         LaneUnavailable: no kind, no Docker, or they refuse.
     """
     check_programs()
-    with tempfile.TemporaryDirectory(prefix="dranet-kind-") as folder, _cluster(Path(folder)) as kubeconfig:
-        _load_image(Path(folder))
-        _exec("ip", "link", "add", NIC, "type", "dummy")
-        _exec("ip", "link", "set", NIC, "up")
-        hands = ProcHands(("docker", "exec", NODE))
-        return run_in_order(run_on(kubeconfig, IMAGE, LANE, names, book, hands))
+    check_no_cluster()
+    with tempfile.TemporaryDirectory(prefix="dranet-kind-") as folder:
+        name, load = _find_image(Path(folder))
+        with _cluster(Path(folder)) as kubeconfig:
+            _call("kind", "load", *load, "--name", CLUSTER)
+            _exec("ip", "link", "add", NIC, "type", "dummy")
+            _exec("ip", "link", "set", NIC, "up")
+            hands = ProcHands(("docker", "exec", NODE))
+            return run_in_order(run_on(kubeconfig, name, LANE, names, book, hands))
 
 
 def check_programs() -> None:
@@ -75,17 +79,30 @@ def check_programs() -> None:
     _call("docker", "version", "--format", "{{.Server.Version}}")
 
 
+def check_no_cluster() -> None:
+    """Of our name, which would be deleted at the end.
+
+    Raises:
+        LaneUnavailable: there is one.
+    """
+    if CLUSTER in _call("kind", "get", "clusters").split():
+        raise LaneUnavailable(
+            f"a kind cluster {CLUSTER} is there already, of an earlier run or of one that goes on",
+            hint=f"kind delete cluster --name {CLUSTER}",
+        )
+
+
 @contextmanager
 def _cluster(folder: Path) -> Iterator[Path]:
     """A cluster of its own and its kubeconfig; the caller's own kubeconfig is not written."""
     config, kubeconfig = folder / "kind.yaml", folder / "kubeconfig"
     config.write_text(yaml.safe_dump(build_config(), sort_keys=False))
-    image = os.environ.get("KIND_NODE_IMAGE", "")
+    node_image = os.environ.get("KIND_NODE_IMAGE", "")
     try:
         _call(
             *("kind", "create", "cluster", "--config", str(config), "--kubeconfig", str(kubeconfig)),
             *("--wait", "180s"),
-            *(("--image", image) if image else ()),
+            *(("--image", node_image) if node_image else ()),
         )
         yield kubeconfig
     finally:
@@ -95,18 +112,12 @@ def _cluster(folder: Path) -> Iterator[Path]:
             subprocess.run(["kind", "delete", "cluster", "--name", CLUSTER], check=False)
 
 
-def _load_image(folder: Path) -> None:
-    """The driver's image into the node, built here unless ``E2E_IMAGE`` names one that Docker has."""
-    image = os.environ.get("E2E_IMAGE", "")
-    if image:
-        _call("docker", "tag", image, IMAGE)
-        _call("kind", "load", "docker-image", IMAGE, "--name", CLUSTER)
-        return
-    from deploy.image.base import host_architecture
-    from deploy.image.build import build_image
-
-    built = build_image(host_architecture(), folder / "image", name=IMAGE)
-    _call("kind", "load", "image-archive", str(built.archive), "--name", CLUSTER)
+def _find_image(folder: Path) -> tuple[str, Sequence[str]]:
+    """The driver's image, and how kind takes it: built unless ``E2E_IMAGE`` names one that Docker has."""
+    if given := os.environ.get("E2E_IMAGE", ""):
+        _call("docker", "image", "inspect", "--format", "{{.Id}}", given)
+        return given, ("docker-image", given)
+    return image.NAME, ("image-archive", str(image.build_archive(folder / "image")))
 
 
 def _exec(*command: str) -> None:
@@ -119,7 +130,10 @@ def _call(*command: str) -> str:
     Raises:
         LaneUnavailable: it failed; with its last words.
     """
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_CREATE_SECONDS, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_CREATE_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise LaneUnavailable(f"{' '.join(command[:3])}: no end after {error.timeout:g} s") from error
     if done.returncode:
         words = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise LaneUnavailable(f"{' '.join(command[:3])}: {words[-1] if words else f'exit {done.returncode}'}")

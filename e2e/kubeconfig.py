@@ -1,7 +1,7 @@
 """The lane of a cluster that is there: everything through its API server, on the hardware that it has.
 
 What asks for a layout of hardware, or for hands on the node, is skipped by name. A cluster that has the
-driver already is not touched unless somebody says so.
+driver already is not touched unless somebody says so. What will be done to it is said before it is done.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from e2e import basics
 from e2e.access import Access, Hands, LaneUnavailable
+from e2e.installation import SYSTEM_NAMESPACE
 from e2e.live_cluster import find_installed
 from e2e.live_driver import is_ready
-from e2e.objects import JsonObject
+from e2e.objects import NAMESPACE, JsonObject
 from e2e.run import Book, choose, note_skipped, walk
 from e2e.table import Reach
 
@@ -50,9 +51,9 @@ async def run_on(
 ) -> None:
     """The parts that can be run on a cluster as it is."""
     async with ApiClient.from_kubeconfig(kubeconfig, user_agent="dranet-e2e") as api:
-        version = await check_version(api)
+        server, version = api.url, await check_version(api)
         node = await find_node(api, os.environ.get("E2E_NODE", ""))
-        await ask_before_installing(api)
+        may_replace = await ask_before_installing(api)
     access = Access(
         lane=lane,
         kubeconfig=kubeconfig,
@@ -60,12 +61,21 @@ async def run_on(
         image=image,
         pod_image=os.environ.get("E2E_POD_IMAGE", "busybox"),
         hands=hands,
+        may_replace=may_replace,
         patience=_PATIENCE,
     )
-    sys.stdout.write(f"e2e: {lane}: Kubernetes {version}, node {node}, image {image}\n")
     note_skipped(choose(names), Reach(has_hands=hands is not None, has_layout=False), book)
     if not names or basics.NAME in names:
+        sys.stdout.write(f"e2e: {lane}: {server}, Kubernetes {version}, image {image}\n{_foretell(node)}\n")
         await walk(access, None, book)
+
+
+def _foretell(node: str) -> str:
+    return (
+        f"     makes namespaces {NAMESPACE} and {SYSTEM_NAMESPACE}, and the cluster-wide objects of deploy;\n"
+        f"     runs the driver on node {node} alone, and takes a NIC there for about a minute;\n"
+        "     takes everything away at the end"
+    )
 
 
 async def check_version(api: ApiClient) -> str:
@@ -104,15 +114,17 @@ def _takes_pods(node: JsonObject) -> bool:
     return is_ready(node) and not spec.get("unschedulable") and not tainted
 
 
-async def ask_before_installing(api: ApiClient) -> None:
-    """Somebody's driver is not replaced in passing.
+async def ask_before_installing(api: ApiClient) -> bool:
+    """Somebody's driver is not replaced in passing. Whether one may be.
 
     Raises:
         LaneUnavailable: there is one, and nobody says that it may go.
     """
+    if os.environ.get(_YES) == "1":
+        return True
     found = await find_installed(api)
-    if not found or os.environ.get(_YES) == "1":
-        return
+    if not found:
+        return False
     question = f"{found} is there already. Install over it, and take it away at the end? [y/N] "
     if not sys.stdin.isatty() or (await asyncio.to_thread(input, question)).strip().lower() not in (
         "y",
@@ -122,3 +134,4 @@ async def ask_before_installing(api: ApiClient) -> None:
             f"{found} is there already; e2e would install over it and take it away at the end",
             hint=f"use another cluster, or say {_YES}=1",
         )
+    return True

@@ -23,9 +23,10 @@ from dranet.testbed.node.hoststate import HostState
 from dranet.testbed.scenario.counterpart import JsonObject
 from e2e.access import Access, E2eFailed
 from e2e.installation import SYSTEM_NAMESPACE
-from e2e.live_driver import MANAGER, LiveDriver, suppress_not_found
+from e2e.live_driver import MANAGER, LiveDriver
 from e2e.live_pods import LivePods
 from e2e.objects import MARK, NAMESPACE, collection, fit, is_namespaced, path_of
+from e2e.ownership import check_ours, is_ours, suppress_not_found
 
 _CLEANING_SECONDS = 90.0
 _POLL_SECONDS = 0.1
@@ -54,12 +55,13 @@ class LiveCluster:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        within = _CLEANING_SECONDS * self.access.patience
         try:
-            async with asyncio.timeout(_CLEANING_SECONDS):
+            async with asyncio.timeout(within):
                 await self._clean_up()
         except TimeoutError as error:
             raise E2eFailed(
-                f"not everything was taken away within {_CLEANING_SECONDS:g} s",
+                f"not everything was taken away within {within:g} s",
                 hint=f"look at the namespaces {NAMESPACE} and {SYSTEM_NAMESPACE}",
             ) from error
         finally:
@@ -130,18 +132,13 @@ class LiveCluster:
         return await asyncio.to_thread(self.access.layout.snapshot)
 
     async def _make(self, item: JsonObject) -> JsonObject:
-        """Apply it, and remember it; what is somebody else's outside the namespace is left alone."""
+        """Apply it, and remember it before: an answer that nobody waits for any more leaves it there. What is
+        somebody else's outside the namespace is left alone."""
         path = path_of(item)
         if not is_namespaced(item):
-            with suppress_not_found():
-                there = await self.api.get(path)
-                if MARK not in (there["metadata"].get("labels") or {}):
-                    raise E2eFailed(
-                        f"{item['kind']} {item['metadata']['name']} is there, and not the suite's"
-                    )
-        answer = await self.api.apply(path, item, field_manager=MANAGER)
+            await check_ours(self.api, item)
         self._made[path] = item
-        return answer
+        return await self.api.apply(path, item, field_manager=MANAGER)
 
     async def _clean_up(self) -> None:
         """Pods and claims while the driver is there to give back, then the driver, then the namespace."""
@@ -161,12 +158,14 @@ class LiveCluster:
         """So that the next scenario does not find a namespace that is on its way out."""
         for name in (NAMESPACE, SYSTEM_NAMESPACE):
             with suppress(ClusterError):
-                while await self.api.get(path_of(_namespace(name))):
+                while is_ours(await self.api.get(path_of(_namespace(name)))):
                     await asyncio.sleep(_POLL_SECONDS)
 
 
 def _namespace(name: str) -> JsonObject:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {MARK: "true"}}}
+    """Its pods ask for no rights, and say nothing of those that they could do without."""
+    labels = {MARK: "true", "pod-security.kubernetes.io/enforce": "baseline"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
 async def find_installed(api: ApiClient) -> str:
@@ -175,7 +174,7 @@ async def find_installed(api: ApiClient) -> str:
     names = [
         f"DaemonSet {item['metadata']['namespace']}/{item['metadata']['name']}"
         for item in found.get("items", ())
-        if MARK not in (item["metadata"].get("labels") or {})
+        if not is_ours(item)
     ]
     if not names:
         slices = await api.list(_SLICES, field_selector=f"spec.driver={DRIVER_NAME}")

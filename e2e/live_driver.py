@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 from dranet.cluster.client import ApiClient
-from dranet.errors import ClusterError, Reason
 from e2e.access import Access, E2eFailed
 from e2e.installation import NAME, POD_LABELS, SYSTEM_NAMESPACE, build_installation
 from e2e.objects import JsonObject, collection, path_of
+from e2e.ownership import check_ours, suppress_not_found
 
 MANAGER = "dranet-e2e"
 _POLL_SECONDS = 0.1
@@ -51,10 +51,13 @@ class LiveDriver:
             with_classes=self._with_classes,
             with_parameters_policy=self.judges_parameters,
         )
+        installed = {path_of(item) for item in self._installed}
+        new = [item for item in items if path_of(item) not in installed]
+        for item in new:
+            await check_ours(self._api, item, may_replace=self._access.may_replace)
+        self._installed += new
         for item in items:
             await self._api.apply(path_of(item), item, field_manager=MANAGER)
-            if path_of(item) not in map(path_of, self._installed):
-                self._installed.append(item)
 
     async def check_ready(self) -> str:
         found = await self._api.get(_DAEMON_SET)
@@ -111,9 +114,8 @@ class LiveDriver:
         return f"a new pod was ready after {ready - begin:.1f} s, the old ones gone after {took:.1f} s"
 
     def log_tail(self) -> str:
-        if self._access.log_file is None or not self._access.log_file.exists():
-            return ""
-        lines = self._access.log_file.read_text(errors="replace").splitlines()
+        file = find_log(self._access.log_file)
+        lines = file.read_text(errors="replace").splitlines() if file else []
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
     async def remove(self) -> None:
@@ -147,14 +149,12 @@ class LiveDriver:
         return bool(pod["spec"].get("nodeName") == self._access.node_name)
 
 
-class suppress_not_found(suppress):  # noqa: N801 -- reads as the one of contextlib
-    """What is gone already need not be deleted."""
-
-    def __init__(self) -> None:
-        super().__init__(ClusterError)
-
-    def __exit__(self, kind: object, error: object, trace: object) -> bool:
-        return isinstance(error, ClusterError) and error.reason is Reason.API_NOT_FOUND
+def find_log(place: Path | None) -> Path | None:
+    """The file, or the newest of the driver's below a kubelet's folder of pods' logs."""
+    if place is None or not place.is_dir():
+        return place if place and place.exists() else None
+    found = place.glob(f"{SYSTEM_NAMESPACE}_*/{NAME}/*.log")
+    return max(found, key=lambda file: file.stat().st_mtime, default=None)
 
 
 def status_wanted(daemon_set: JsonObject) -> int:

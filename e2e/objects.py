@@ -55,6 +55,13 @@ def is_namespaced(item: JsonObject) -> bool:
     return _PLURALS[item["apiVersion"], item["kind"]][1]
 
 
+def on_node(name: str) -> JsonObject:
+    """A pod's ``affinity`` to one node, by its name: the label with the host's name may be another."""
+    here = {"key": "metadata.name", "operator": "In", "values": [name]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
 def fit(item: JsonObject, image: str) -> JsonObject:
     """A scenario's object for a real cluster: in the suite's namespace, or marked; containers of ``image``,
     which is not pulled where it is there, and which end at once when they are told to."""

@@ -78,7 +78,6 @@ async def open_standin(hardware: Hardware, work_dir: Path) -> AsyncIterator[Acce
             node_name=NODE_NAME,
             image="dranet",
             pod_image="busybox",
-            settings=_build_settings(places, node),
             hands=hands,
             layout=node,
             log_file=places.driver_log,
@@ -101,7 +100,11 @@ async def _start_parts(stack: AsyncExitStack, places: Places, node: Node) -> _Ha
     )
     daemon_sets = await stack.enter_async_context(
         StandInDaemonSets(
-            await open_client(), NODE_NAME, places.work_dir / "pods", places.driver_log, _BIND_ADDRESS
+            await open_client(),
+            NODE_NAME,
+            places.work_dir / "pods",
+            places.driver_log,
+            _build_settings(places, node),
         )
     )
     return _Hands(kubelet, daemon_sets)
@@ -110,6 +113,7 @@ async def _start_parts(stack: AsyncExitStack, places: Places, node: Node) -> _Ha
 def _build_settings(places: Places, node: Node) -> dict[str, str]:
     """Where things are, which on a real node are at the places of the manifests."""
     return {
+        "bind_address": _BIND_ADDRESS,
         "kubeconfig": str(places.driver_kubeconfig),
         "sysfs_root": str(node.sysfs_root),
         "procfs_root": str(node.procfs_root),

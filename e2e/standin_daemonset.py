@@ -50,15 +50,17 @@ class _Instance:
 
 
 class StandInDaemonSets:
-    """One per cluster; ``async with`` runs it. ``bind_address`` is the one of the settings, where every
-    instance answers."""
+    """One per cluster; ``async with`` runs it. ``of_node`` are settings: where things are which a real node
+    has at the places of the manifests."""
 
-    def __init__(self, client: ApiClient, node: str, folder: Path, log_file: Path, bind_address: str) -> None:
+    def __init__(
+        self, client: ApiClient, node: str, folder: Path, log_file: Path, of_node: Mapping[str, str]
+    ) -> None:
         self._client = client
         self._node = node
         self._folder = folder
         self._log_file = log_file
-        self._bind_address = bind_address
+        self._of_node = of_node
         self.instances: dict[str, _Instance] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -139,8 +141,8 @@ class StandInDaemonSets:
         config = await self._client.get(paths.config_map(namespace, name))
         (folder / _SETTINGS).write_text(config["data"][_SETTINGS])
         settings = {
+            **self._of_node,
             **dict(self._read_environment(pod, uid)),
-            "bind_address": self._bind_address,
             "ready_file": str(folder / "ready"),  # of an emptyDir, which each pod has for itself
         }
         command = (*COMMAND, "--config", str(folder / _SETTINGS))

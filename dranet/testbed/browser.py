@@ -7,12 +7,11 @@ version of a cache that may be deleted at any time. Who drives the browser is so
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,17 +19,16 @@ from pathlib import Path
 from dranet.testbed.debian.packages import (
     PrivateApt,
     Release,
+    Report,
     Shortage,
     ToolFailed,
     Unavailable,
+    keep,
     make_cache,
     read_release,
     run_tool,
     unpack,
 )
-
-Report = Callable[[str], None]
-"""Takes one line of progress."""
 
 SHELL, COMMON, FONTS = "chromium-headless-shell", "chromium-common", "fonts-dejavu-core"
 
@@ -109,9 +107,7 @@ def _fetch(cache_dir: Path, report: Report) -> HeadlessBrowser:
         version = _read_version(HeadlessBrowser(stage, ""))
         (stage / "manifest.json").write_text(json.dumps({"version": version}))
         final = cache_dir / f"{release.suite}-{version}-{release.architecture}"
-        # Somebody else may have won the race; theirs is as good.
-        with contextlib.suppress(OSError):
-            stage.rename(final)
+        keep(stage, final)
     report(f"Chromium {version} is ready in {final}")
     return HeadlessBrowser(final, version)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dranet.pb import cri_pb2 as pb
 from dranet.testbed.cluster import NODE_NAME, Places
+from dranet.testbed.containerd import node as containerd_node
 from dranet.testbed.containerd.image import BUSYBOX_IMAGE
 from dranet.testbed.driver_pod_spec import NodeView
 from dranet.testbed.driver_process import COMMAND
@@ -56,6 +57,16 @@ class Programs:
         if not self.image:
             yield "PYTHONDONTWRITEBYTECODE", "1"
             yield "PYTHONPATH", str(_REPOSITORY)
+
+
+def show_to_driver(node: Node, netns_twin: Path) -> None:
+    """What a node has by itself, and a private tree has not: the namespaces of pods, as they come and go, at
+    ``netns_twin``; the kernel's own sysctls beside the hardware that is made up."""
+    containerd_node.share_mount(NETNS_FOLDER)
+    # containerd looks for its mount by the text, and may find the machine's own, under the tree's /run
+    containerd_node.bind(NETNS_FOLDER, netns_twin)
+    # As in a real /proc: there without the mount of its own, too, but read-only like the rest of it.
+    containerd_node.bind(Path("/proc", SYSCTLS), node.procfs_root / SYSCTLS, read_only=True)
 
 
 def list_machine_mounts(programs: Programs, places: Places, node: Node) -> list[pb.Mount]:

@@ -21,6 +21,7 @@ from dranet.testbed.apiserver.server import ApiServer
 from tests.chart.cluster import extend_server, list_objects
 from tests.chart.rendering import CHART, NAMESPACE, REPOSITORY, JsonObject, helm, identity, render
 from tests.chart.value_sets import GKE, MONITORED, POOLS, TLS, VALUE_SETS
+from tests.documents.kubectl import find_kubectl
 
 OURS: JsonObject = {"namespace": {"create": True}}
 
@@ -38,26 +39,32 @@ class Release:
     """What ``helm`` does, with releases kept in memory (the stand-in reads no protobuf, as which Helm writes
     its Secrets)."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, name: str = "dranet", namespace: str = NAMESPACE) -> None:
         helm.disable_logging()
-        self._config = helm.Config(kubeconfig_path=kubeconfig, namespace=NAMESPACE, storage_driver="memory")
+        self._config = helm.Config(kubeconfig_path=kubeconfig, namespace=namespace, storage_driver="memory")
+        self._name = name
 
     async def install(self, values: JsonObject, create_namespace: bool = False) -> None:
         install = partial(self._config.install, create_namespace=create_namespace)
-        await self._run(install, CHART, "dranet", OURS | values)
+        await self._run(install, CHART, self._name, OURS | values)
 
     async def upgrade(self, values: JsonObject) -> None:
-        await self._run(self._config.upgrade, CHART, "dranet", OURS | values)
+        await self._run(self._config.upgrade, CHART, self._name, OURS | values)
 
     async def rollback(self) -> None:
-        await self._run(self._config.rollback, "dranet")
+        await self._run(self._config.rollback, self._name)
 
     async def uninstall(self) -> None:
-        await self._run(self._config.uninstall, "dranet")
+        await self._run(self._config.uninstall, self._name)
 
     @staticmethod
     async def _run(call: Callable[..., Any], *arguments: Any) -> None:
         await asyncio.to_thread(call, *arguments, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> Path:
+    return find_kubectl()
 
 
 @pytest.fixture
@@ -121,6 +128,11 @@ async def test_an_upgrade_and_the_way_back(server: ApiServer, release: Release, 
             {"pools": [POOLS["pools"][0] | {"settings": {"state_dir": "/x"}}, POOLS["pools"][1]]},
             "this release runs with /var/lib/dranet (ConfigMap dranet-gpu), and a driver with /x knows",
         ),
+        (
+            {"pools": [{"name": "gpu"}]},
+            {"pools": [{"name": "all"}], "settings": {"driver_name": "a.b"}},
+            "settings.driver_name: this release runs with dra.net (ConfigMap dranet-gpu)",
+        ),
     ],
 )  # fmt: skip
 async def test_an_upgrade_that_would_forget_the_claims_in_use_is_refused(
@@ -132,6 +144,28 @@ async def test_an_upgrade_that_would_forget_the_claims_in_use_is_refused(
     assert says in str(caught.value)
     assert "End the pods with claims, `helm uninstall`, then install" in str(caught.value)
     await release.upgrade(before | {"podLabels": {"team": "net"}})
+
+
+async def test_a_place_written_in_another_way_is_no_change(release: Release) -> None:
+    await release.install({})
+    await release.upgrade(
+        {"settings": {"state_dir": "/var/lib/dranet/", "kubelet_root": "/var/lib//kubelet"}}
+    )
+
+
+@pytest.mark.parametrize(("name", "namespace"), [("nics", NAMESPACE), ("nics", "nics"), ("dranet", "nics")])
+async def test_a_second_release_of_one_driver_name_is_refused_and_told_of_the_first(
+    release: Release, tmp_path: Path, name: str, namespace: str
+) -> None:
+    await release.install({})
+    second = Release(tmp_path / "config", name, namespace)
+    with pytest.raises(helm.HelmError) as caught:
+        await second.install({})
+    assert f"release dranet in namespace {NAMESPACE} serves dra.net already" in str(caught.value)
+    await release.upgrade({"podLabels": {"team": "net"}})  # is nobody else's to itself
+    if name != "dranet":
+        other = {"settings": {"driver_name": "nic.example.com"}, "namespace": {"create": False}}
+        await second.install(other, create_namespace=True)
 
 
 async def test_the_namespace_may_be_a_part_of_the_release(server: ApiServer, release: Release) -> None:
@@ -175,10 +209,21 @@ async def test_kubectl_can_apply_the_plain_manifests(server: ApiServer, tmp_path
     assert fresh(await list_objects(server)) == names_of({})
 
 
-async def test_what_the_page_has_people_type_works(server: ApiServer, tmp_path: Path) -> None:
+async def test_files_in_the_order_of_their_names_make_all_of_it(
+    server: ApiServer, kubectl: Path, tmp_path: Path
+) -> None:
+    """As `kubectl apply -f deploy` takes them. Each is applied before kubectl ends with what it thinks of the
+    kustomization; what comes before its namespace would be left out, without a word."""
+    server.write_kubeconfig(tmp_path / "config")
+    deploy = str(REPOSITORY / "deploy")
+    command = [str(kubectl), "--kubeconfig", str(tmp_path / "config"), "apply", "-f", deploy]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
+    said, _ = await process.communicate()
+    assert fresh(await list_objects(server)) == names_of({}), said.decode()
+
+
+async def test_what_the_page_has_people_type_works(server: ApiServer, kubectl: Path, tmp_path: Path) -> None:
     """The whole of `deploy`, a kustomization of one's own over it, and the way back, by kubectl itself."""
-    if not shutil.which("kubectl"):
-        pytest.skip("kubectl is not installed")
     server.write_kubeconfig(tmp_path / "config")
     shutil.copytree(REPOSITORY / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("image"))
     text = (REPOSITORY / "deploy" / "README.md").read_text()
@@ -186,15 +231,15 @@ async def test_what_the_page_has_people_type_works(server: ApiServer, tmp_path: 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").write_text(block)
 
-    async def kubectl(*arguments: str) -> None:
-        command = ["kubectl", "--kubeconfig", str(tmp_path / "config"), *arguments]
+    async def run(*arguments: str) -> None:
+        command = [str(kubectl), "--kubeconfig", str(tmp_path / "config"), *arguments]
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT, cwd=tmp_path)
         said, _ = await process.communicate()
         assert process.returncode == 0, said.decode()
 
-    await kubectl("apply", "-k", "deploy")
+    await run("apply", "-k", "deploy")
     assert fresh(await list_objects(server)) == names_of({})
-    await kubectl("apply", "-k", "mine")
+    await run("apply", "-k", "mine")
     found = await list_objects(server)
     assert "health_taints: NoExecute" in found["ConfigMap", "dranet"]["data"]["settings.yaml"]
     pod = found["DaemonSet", "dranet"]["spec"]["template"]["spec"]
@@ -203,5 +248,5 @@ async def test_what_the_page_has_people_type_works(server: ApiServer, tmp_path: 
     limit = 262144
     for item in found.values():
         assert sum(map(len, item["metadata"].get("annotations", {}).values())) < limit, "kubectl's own record"
-    await kubectl("delete", "-k", "deploy", "--ignore-not-found")
+    await run("delete", "-k", "deploy", "--ignore-not-found")
     assert fresh(await list_objects(server)) == set()

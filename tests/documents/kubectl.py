@@ -8,17 +8,14 @@ from pathlib import Path
 import pytest
 
 from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.debian.program import find_program
+from dranet.testbed.debian.program import KUBECTL
 from tests.documents.commands import Command
-
-SUITE = "forky"
-"""Of Debian, whatever release the machine runs: earlier ones are older than the API that the driver needs."""
 
 
 def find_kubectl() -> Path:
     """The program, from the cache or fetched; without it the test is skipped with the cause."""
     try:
-        return find_program("kubectl", "kubectl", (SUITE,))
+        return KUBECTL.fetch()
     except Unavailable as shortage:
         pytest.skip(f"kubectl: {shortage}")
 

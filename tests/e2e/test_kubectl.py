@@ -1,4 +1,4 @@
-"""The commands of the pages that install, by a real kubectl against the API server stand-in.
+"""The commands of the pages that install, or tidy up, by a real kubectl against the API server stand-in.
 
 kubectl does the installing here, and nothing of ours is between it and the manifests. The stand-in has no
 schemas to offer, so kubectl's own check of fields is off; ``tests/chart`` checks them against published ones.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,12 +16,13 @@ import pytest
 
 from dranet.cluster.client import ApiClient
 from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.debian.program import find_program
+from dranet.testbed.debian.program import KUBECTL
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from e2e.installation import NAME, SYSTEM_NAMESPACE, read_manifests
 from e2e.objects import collection
 from e2e.standin import open_standin
+from tests.e2e.running import list_names, start_command
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.usefixtures("kubectl")]
 
@@ -32,7 +34,7 @@ _VARIABLE = "E2E_TEST_KUBECTL"
 def kubectl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fetched once, before the private tree; skips by name where it cannot be had."""
     try:
-        monkeypatch.setenv(_VARIABLE, str(find_program("kubectl", "kubectl", ("forky", "sid"))))
+        monkeypatch.setenv(_VARIABLE, str(KUBECTL.fetch()))
     except Unavailable as error:
         pytest.skip(str(error))
 
@@ -72,5 +74,30 @@ def test_the_manifests_are_applied_restarted_and_taken_away() -> None:
             await run_kubectl(access.kubeconfig, "delete", "--ignore-not-found", "-k", "deploy")
             listed = await run_kubectl(access.kubeconfig, "get", "deviceclasses", "-o", "name")
             assert listed.split() == []
+
+    asyncio.run(story())
+
+
+def test_what_a_killed_suite_leaves_goes_by_the_commands_of_the_page() -> None:
+    page = (REPOSITORY / "docs" / "dev" / "e2e.md").read_text()
+    commands = re.findall(r"`kubectl (delete [^`]*)`", page)
+
+    async def story() -> None:
+        async with (
+            open_standin(load_hardware("two-nic"), WORK_DIR) as access,
+            ApiClient.from_kubeconfig(access.kubeconfig, user_agent="test") as api,
+        ):
+            before = await list_names(api)
+            process = await start_command(access, "basics")
+            assert process.stdout is not None
+            async with asyncio.timeout(60):
+                while b"An update with surge" not in await process.stdout.readline():
+                    assert process.returncode is None
+            process.kill()
+            await process.wait()
+            assert {"Pod first", "DeviceClass dranet-e2e"} < set(await list_names(api))
+            for command in commands:
+                await run_kubectl(access.kubeconfig, *command.split())
+            assert await list_names(api) == before
 
     asyncio.run(story())

@@ -8,6 +8,7 @@ import shutil
 import ssl
 import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from dranet.cluster.kubeconfig import read_kubeconfig
+from dranet.errors import DranetError
 from dranet.testbed.debian.packages import Unavailable
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.iproute import run_ip
@@ -27,6 +29,7 @@ from e2e.hands import parse_devices
 from e2e.installation import build_installation
 from e2e.objects import MARK, NAMESPACE, fit, path_of
 from e2e.programs import KUBERNETES, Programs, find_programs
+from e2e.run import Book
 from e2e.table import Reach, describe_table
 
 _PAGE = Path(__file__).parents[2] / "docs" / "dev" / "e2e.md"
@@ -44,6 +47,19 @@ def write_programs(folder: Path, **versions: str) -> Path:
 
 def make_plan(folder: Path) -> Plan:
     return Plan(folder, "node-1", folder / "c.sock", "dranet-testbed-1")
+
+
+def play(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, docker: str = "exit 0"
+) -> Callable[[], list[str]]:
+    """Programs that note how they were called, and do what the script says. Returns the notes."""
+    notes = folder / "calls"
+    for name, script in (("kind", kind), ("docker", docker)):
+        program = folder / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >>{notes}\n{script}\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return lambda: notes.read_text().splitlines()
 
 
 class TestPrograms:
@@ -125,6 +141,13 @@ class TestBinaries:
         kubelet = config.build_kubelet_config(plan)
         assert kubelet["containerRuntimeEndpoint"] == f"unix://{plan.runtime_socket}"
         assert "--hostname-override=node-1" in config.kubelet_flags(plan)
+        assert kubelet.get("cgroupsPerQOS", True), (
+            "else no pod has a cgroup with its uid, and hands find none"
+        )
+        assert kubelet["cgroupRoot"] == f"/{plan.cgroup}", "which is removed at the end"
+        assert kubelet["resolvConf"] == "", "the machine's own may be a link into /run"
+        assert Path(kubelet["volumePluginDir"]).is_relative_to(plan.folder)
+        assert kubelet["failCgroupV1"] is False
 
     @pytest.mark.private_tree
     def test_a_real_etcd_boots_and_is_well(self) -> None:
@@ -153,6 +176,44 @@ class TestKind:
         monkeypatch.setenv("PATH", "/nonexistent")
         with pytest.raises(LaneUnavailable, match="no docker and no kind on PATH"):
             kind.check_programs()
+
+    def test_a_cluster_that_is_there_already_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls = play(tmp_path, monkeypatch, kind="[ $1 = get ] && echo dranet-e2e")
+        with pytest.raises(LaneUnavailable, match="a kind cluster dranet-e2e is there already"):
+            kind.run((), Book(tmp_path / "book"))
+        assert not any("delete" in call for call in calls())
+
+    def test_a_cluster_that_does_not_come_up_is_taken_away_and_the_cause_is_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("E2E_IMAGE", "registry/dranet:1")
+        calls = play(tmp_path, monkeypatch, kind="[ $1 = create ] && { echo no room >&2; exit 1; } || exit 0")
+        with pytest.raises(LaneUnavailable, match="kind create cluster: no room"):
+            kind.run((), Book(tmp_path / "book"))
+        assert calls()[-1] == "kind delete cluster --name dranet-e2e"
+
+    def test_an_image_that_docker_has_is_loaded_by_its_own_name_and_nothing_is_left_in_docker(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("E2E_IMAGE", "registry/dranet:1")
+        calls = play(tmp_path, monkeypatch, kind="exit 0")
+        with pytest.raises(DranetError):  # nobody wrote a kubeconfig
+            kind.run((), Book(tmp_path / "book"))
+        made = [call for call in calls() if call.startswith("docker")]
+        assert "kind load docker-image registry/dranet:1 --name dranet-e2e" in calls()
+        assert all(call.split()[1] in ("version", "image", "exec") for call in made), made
+
+    def test_an_image_that_docker_does_not_have_is_said_before_a_cluster_is_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("E2E_IMAGE", "registry/dranet:1")
+        missing = "[ $1 = image ] && { echo No such image >&2; exit 1; } || exit 0"
+        calls = play(tmp_path, monkeypatch, kind="exit 0", docker=missing)
+        with pytest.raises(LaneUnavailable, match="docker image inspect: No such image"):
+            kind.run((), Book(tmp_path / "book"))
+        assert not any("create" in call for call in calls())
 
     def test_the_configuration_is_of_the_published_form(self) -> None:
         built = kind.build_config()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
+import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,25 +17,14 @@ from dranet.testbed.scenario.run import StepReport, Telling
 from e2e import kubeconfig
 from e2e.access import Access, E2eFailed, LaneUnavailable
 from e2e.basics import Basics
+from e2e.installation import build_installation
 from e2e.live_cluster import LiveCluster, find_installed
 from e2e.objects import collection
+from e2e.ownership import check_ours
 from e2e.standin import open_standin
-from tests.waiting import until
+from tests.e2e.running import list_names, start_command
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(120)]
-
-_KINDS = [
-    ("v1", "ConfigMap"),
-    ("v1", "Pod"),
-    ("v1", "ServiceAccount"),
-    ("apps/v1", "DaemonSet"),
-    ("rbac.authorization.k8s.io/v1", "ClusterRole"),
-    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
-    ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"),
-    ("resource.k8s.io/v1", "DeviceClass"),
-    ("resource.k8s.io/v1", "ResourceClaim"),
-    ("resource.k8s.io/v1", "ResourceClaimTemplate"),
-]
 
 
 class _Silent:
@@ -54,55 +44,12 @@ def on_standin(story: Callable[[Access, ApiClient], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def list_names(api: ApiClient) -> list[str]:
-    """Everything of the kinds that the suite makes, and the namespaces."""
-    found = []
-    for api_version, kind in [*_KINDS, ("v1", "Namespace")]:
-        answer = await api.list(collection(api_version, kind))
-        found += [f"{kind} {item['metadata']['name']}" for item in answer.get("items", ())]
-    return sorted(found)
-
-
 def test_a_walk_leaves_nothing_on_the_cluster() -> None:
     async def story(access: Access, api: ApiClient) -> None:
         before = await list_names(api)
         async with LiveCluster(access, with_classes=True) as cluster:
             assert await Basics(cluster).walk(Telling(_Silent())), cluster.driver.log_tail()
             assert len(await list_names(api)) > len(before) + 10
-        assert await list_names(api) == before
-
-    on_standin(story)
-
-
-def test_without_hands_on_the_node_the_same_walk_goes_by_the_api_server_alone() -> None:
-    async def story(access: Access, _: ApiClient) -> None:
-        plain = dataclasses.replace(access, hands=None, layout=None)
-        async with LiveCluster(plain) as cluster:
-            basics = Basics(cluster)
-            assert await basics.walk(Telling(_Silent())), cluster.driver.log_tail()
-            assert basics.device.startswith("pci-")
-            assert basics.skipped == ["a look into the pod: this lane cannot reach the node"] * 2
-
-    on_standin(story)
-
-
-def test_an_interrupted_walk_leaves_nothing_on_the_cluster() -> None:
-    async def story(access: Access, api: ApiClient) -> None:
-        before = await list_names(api)
-
-        async def walk() -> None:
-            async with LiveCluster(access) as cluster:
-                await Basics(cluster).walk(Telling(_Silent()))
-
-        task = asyncio.create_task(walk())
-
-        async def pod_is_there() -> bool:
-            return "Pod first" in await list_names(api)
-
-        await until(pod_is_there, "the first pod")
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
         assert await list_names(api) == before
 
     on_standin(story)
@@ -120,6 +67,100 @@ def test_what_is_somebody_elses_is_not_overwritten() -> None:
     on_standin(story)
 
 
+def test_nothing_is_installed_where_an_object_of_the_installation_is_somebody_elses() -> None:
+    async def story(access: Access, api: ApiClient) -> None:
+        for kind in ("Namespace", "DeviceClass", "ClusterRole"):
+            ours = next(item for item in build_installation(access, {}) if item["kind"] == kind)
+            name = ours["metadata"]["name"]
+            path = collection(ours["apiVersion"], kind)
+            theirs = {**ours, "metadata": {"name": name}}
+            there = await api.create(path, theirs)
+            before = await list_names(api)
+            async with LiveCluster(access, with_classes=True) as cluster:
+                with pytest.raises(E2eFailed, match=f"{kind} {name} is there, and not the suite's"):
+                    await cluster.driver.start({})
+            assert await list_names(api) == before
+            assert (await api.get(f"{path}/{name}"))["metadata"] == there["metadata"]
+            await api.delete(f"{path}/{name}")
+
+    on_standin(story)
+
+
+def test_an_installation_of_the_driver_is_replaced_where_somebody_has_said_so() -> None:
+    async def story(_: Access, api: ApiClient) -> None:
+        labels = {"app.kubernetes.io/name": "dranet"}
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+        path = collection(role["apiVersion"], role["kind"])
+        theirs = {**role, "metadata": {"name": "dranet", "labels": labels}}
+        await api.create(path, theirs)
+        with pytest.raises(E2eFailed, match="ClusterRole dranet is there"):
+            await check_ours(api, theirs)
+        await check_ours(api, theirs, may_replace=True)
+        somebody = {**role, "metadata": {"name": "nodes"}}
+        await api.create(path, somebody)
+        with pytest.raises(E2eFailed, match="ClusterRole nodes is there"):
+            await check_ours(api, somebody, may_replace=True)
+
+    on_standin(story)
+
+
+def test_the_driver_runs_on_the_one_node_that_is_looked_at() -> None:
+    """By the node's name, which is what the DaemonSet's controller compares."""
+    access = Access("a lane", Path("kubeconfig"), "node-1", "registry/dranet:1", "busybox")
+    (daemon_set,) = (item for item in build_installation(access, {}) if item["kind"] == "DaemonSet")
+    affinity = daemon_set["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
+
+
+class TestTheCommandOnAClusterThatIsThere:
+    """``KUBECONFIG=... make e2e`` as somebody types it; the cluster is the stand-in."""
+
+    def test_it_says_what_it_will_do_does_it_and_leaves_nothing(self) -> None:
+        async def story(access: Access, api: ApiClient) -> None:
+            before = await list_names(api)
+            process = await start_command(access)
+            said, errors = await process.communicate()
+            assert process.returncode == 0, said.decode() + errors.decode()
+            first, _, rest = said.decode().partition("basics: ")
+            assert f"e2e: kubeconfig: {api.url}, Kubernetes" in first
+            assert f"runs the driver on node {access.node_name} alone" in first
+            assert "takes everything away at the end" in first
+            assert rest.count("skipped: this lane cannot reach the node") == 2, "it has no hands there"
+            assert rest.endswith("1 passed, 0 failed, 12 skipped\n")
+            assert await list_names(api) == before
+
+        on_standin(story)
+
+    def test_ctrl_c_ends_it_in_order(self) -> None:
+        async def story(access: Access, api: ApiClient) -> None:
+            before = await list_names(api)
+            process = await start_command(access, "basics")
+            assert process.stdout is not None
+            async with asyncio.timeout(60):
+                while b"A pod that claims one NIC" not in (line := await process.stdout.readline()):
+                    assert line, "it ended before"
+            process.send_signal(signal.SIGINT)
+            said, errors = await process.communicate()
+            assert process.returncode == 130, said.decode() + errors.decode()
+            assert b"Traceback" not in errors
+            assert await list_names(api) == before
+
+        on_standin(story)
+
+    def test_where_nothing_of_what_was_asked_for_can_be_run_that_is_no_success(self) -> None:
+        async def story(access: Access, api: ApiClient) -> None:
+            before = await list_names(api)
+            process = await start_command(access, "eight-nics")
+            said, _ = await process.communicate()
+            assert process.returncode == 3
+            assert b"eight-nics  skipped" in said
+            assert said.endswith(b"0 passed, 0 failed, 1 skipped\n")
+            assert await list_names(api) == before
+
+        on_standin(story)
+
+
 def test_a_cluster_that_has_the_driver_is_not_touched_unless_somebody_says_so() -> None:
     async def story(_: Access, api: ApiClient) -> None:
         assert await find_installed(api) == ""
@@ -131,7 +172,7 @@ def test_a_cluster_that_has_the_driver_is_not_touched_unless_somebody_says_so() 
         with pytest.raises(LaneUnavailable, match="DaemonSet default/mine is there already"):
             await kubeconfig.ask_before_installing(api)
         os.environ["E2E_YES"] = "1"
-        await kubeconfig.ask_before_installing(api)
+        assert await kubeconfig.ask_before_installing(api)
         await api.delete(collection("apps/v1", "DaemonSet", "default") + "/mine")
 
     on_standin(story)

@@ -8,12 +8,11 @@ Knows nothing of pods, the CRI or namespaces.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,19 +22,18 @@ from dranet.testbed.debian.packages import (
     PackagesUnavailable,
     PrivateApt,
     Release,
+    Report,
     Shortage,
     ToolFailed,
     Unavailable,
     cache_folder,
+    keep,
     make_cache,
     read_release,
     read_version,
     run_tool,
     unpack,
 )
-
-Report = Callable[[str], None]
-"""Takes one line of progress."""
 
 DEBIAN_CONTAINERD_SUITE = "trixie"
 """The stable Debian release with containerd 1.7; its binary runs from glibc 2.34 on, so on bookworm too."""
@@ -166,9 +164,7 @@ def _fetch(cache_dir: Path, report: Report, explicit_suite: str | None) -> Toolc
         manifest = {"version": version, "packages": packages, "explicit_suite": explicit_suite is not None}
         (stage / "manifest.json").write_text(json.dumps(manifest, indent=1))
         final = cache_dir / f"{suite}-{version}-{release.suite}-{release.architecture}"
-        # Somebody else may have won the race; theirs is as good.
-        with contextlib.suppress(OSError):
-            stage.rename(final)
+        keep(stage, final)
     report(f"containerd {version} is ready in {final}")
     return Toolchain(final, version, packages)
 

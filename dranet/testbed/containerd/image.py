@@ -21,7 +21,8 @@ from typing import Any
 PAUSE_IMAGE = "localhost/dranet-testbed/pause:1"
 BUSYBOX_IMAGE = "localhost/dranet-testbed/busybox:1"
 
-_FOREVER = ("/bin/sleep", "2147483647")
+PAUSE_COMMAND = ("/bin/sleep", "2147483647")
+"""What the pause image runs, and the other where nothing else is said."""
 
 _ETC = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\n",
@@ -58,7 +59,7 @@ def _add_image(blobs: dict[str, bytes], name: str, layer: dict[str, Any], diff_i
     config = {
         "architecture": _go_architecture(),
         "os": "linux",
-        "config": {"Cmd": _FOREVER, "Env": ["PATH=/bin"]},
+        "config": {"Cmd": PAUSE_COMMAND, "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}"]},
     }
     manifest = {

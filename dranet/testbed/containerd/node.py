@@ -33,6 +33,8 @@ _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 _UNIFIED_ROOT = Path("/sys/fs/cgroup")
 """A cgroup mount right here is version 2 alone; with version 1 there are folders below instead."""
 
+_KUBELET_CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "hugetlb", "pids"})
+
 _MNT_DETACH = 2
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SHARED = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 20
 
@@ -124,8 +126,10 @@ def share_mount(target: Path) -> None:
 
 
 def bind(source: Path, target: Path, *, read_only: bool = False) -> None:
-    """Let a folder be seen at another place, too, which is made; with what is mounted in it now."""
-    target.mkdir(parents=True, exist_ok=True)
+    """Let a folder be seen at another place, too, which is made; with what is mounted in it now. Or a file
+    at the place of one that is there."""
+    if not source.is_file():
+        target.mkdir(parents=True, exist_ok=True)
     for flags in (_MS_BIND | _MS_REC, *([_MS_BIND | _MS_REMOUNT | _MS_RDONLY] if read_only else ())):
         if _libc.mount(bytes(source), bytes(target), None, ctypes.c_ulong(flags), None) != 0:
             detail = f"mount {source} on {target}: {os.strerror(ctypes.get_errno())}"
@@ -157,6 +161,14 @@ def make_cgroups(name: str) -> None:
         except OSError as error:
             remove_cgroups(name)
             raise ContainerdUnavailable(Cause.NO_CGROUPS, f"mkdir in {root}: {error.strerror}") from error
+
+
+def enable_controllers() -> None:
+    """Of version 2: what a kubelet expects in its cgroup, and runc would enable with the first container."""
+    with contextlib.suppress(FileNotFoundError):
+        offered = (_UNIFIED_ROOT / "cgroup.controllers").read_text().split()
+        for controller in _KUBELET_CONTROLLERS.intersection(offered):
+            (_UNIFIED_ROOT / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def remove_cgroups(name: str) -> None:

@@ -104,7 +104,7 @@ class ContainerdRuntime:
             self._take_from_node()
             self._write_files()
             await self._boot()
-            await self._import_archive(self._toolchain.image_archive)
+            await self.import_archive(self._toolchain.image_archive)
             self._version = await self._fetch_version()
         except BaseException:
             await self.stop()
@@ -231,8 +231,12 @@ class ContainerdRuntime:
             raise RuntimeFailure(f"containerd does not serve: {refusal}: {self._log_tail()}") from error
         raise RuntimeFailure(f"containerd ended at once: {self._log_tail()}")
 
-    async def _import_archive(self, archive: Path) -> None:
-        """Its images, by the names that it has for them."""
+    async def import_archive(self, archive: Path) -> str:
+        """Its images, by the names that it has for them; what is said of them.
+
+        Raises:
+            RuntimeFailure: with the words of the program that imports.
+        """
         importing = await asyncio.create_subprocess_exec(
             self._layout.bin_dir / "ctr",
             "--address",
@@ -246,9 +250,10 @@ class ContainerdRuntime:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        output, _ = await importing.communicate()
+        said = (await importing.communicate())[0].decode(errors="replace")
         if importing.returncode != 0:
-            raise RuntimeFailure(f"ctr images import: {output.decode(errors='replace').strip()}")
+            raise RuntimeFailure(f"ctr images import: {said.strip()}")
+        return said
 
     async def _inspect(self, container_id: str, name: str) -> RunningContainer:
         try:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +23,9 @@ from dranet.testbed.debian.sources import (
     parse_deb822,
     parse_os_release,
 )
+
+Report = Callable[[str], None]
+"""Takes one line of progress."""
 
 _TIMEOUT_SECONDS = 300.0
 
@@ -115,6 +118,19 @@ def make_cache(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _no_cache(str(folder), error.strerror or str(error)) from error
+
+
+def keep(stage: Path, final: Path) -> None:
+    """Move what was made into its place in the cache; where somebody else was quicker, theirs is as good.
+
+    Raises:
+        PackagesUnavailable: it cannot be kept.
+    """
+    try:
+        stage.rename(final)
+    except OSError as error:
+        if not final.is_dir():
+            raise _no_cache(str(final), error.strerror or str(error)) from error
 
 
 def _no_cache(where: str, why: str) -> PackagesUnavailable:

@@ -1,0 +1,122 @@
+"""The node of the lane of programs: hardware, containerd and image in a private tree that hides the machine.
+
+A kubelet writes to places and settings of the machine that no namespace keeps apart. They are covered in the
+tree's own mounts, which the kernel removes with it. Knows nothing of the control plane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from dranet.testbed.containerd.fetch import Toolchain
+from dranet.testbed.containerd.node import bind, enable_controllers, mount_tmpfs
+from dranet.testbed.containerd.runtime import ContainerdRuntime
+from dranet.testbed.driver_pod_node import show_to_driver
+from dranet.testbed.isolation import require_isolation
+from dranet.testbed.node.hardware import Hardware
+from dranet.testbed.node.iproute import NETNS_FOLDER, run_ip
+from dranet.testbed.node.node import Node
+from e2e import image
+from e2e.access import E2eFailed, LaneUnavailable
+from e2e.binaries_config import NODE_ADDRESS, SERVICE_ADDRESS
+
+_VAR_LIB, _VAR_LOG = Path("/var/lib"), Path("/var/log")
+_POD_LOGS = _VAR_LOG / "pods"
+_NRI_SOCKET, _CDI_DIR = Path("/var/run/nri/nri.sock"), Path("/var/run/cdi")
+_SYSCTLS = (
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)
+"""What a kubelet sets at its start: for the whole machine, since no namespace has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNode:
+    """What a kubelet finds. ``logs`` is where the lane's logs are seen in the tree."""
+
+    hardware: Node
+    runtime: ContainerdRuntime
+    logs: Path
+    netns_twin: Path
+    """The pods' network namespaces, at a place where containerd knows their mount."""
+
+    @property
+    def pod_logs(self) -> Path:
+        return self.logs / "pods"
+
+    @property
+    def host_paths(self) -> dict[str, str]:
+        """Where the manifests' places of the hardware are here."""
+        procfs = self.hardware.procfs_root
+        return {
+            "/proc": str(procfs),
+            "/proc/irq": str(procfs / "irq"),
+            str(NETNS_FOLDER): str(self.netns_twin),
+        }
+
+
+def check_uncovered(places: Iterable[Path]) -> None:
+    """That what is still to be read does not lie where the tree will be empty.
+
+    Raises:
+        LaneUnavailable: with the first that does.
+    """
+    for place in [*places, Path(sys.prefix), Path(sys.base_prefix), Path(__file__)]:
+        for covered in (_VAR_LIB, _VAR_LOG):
+            if place.resolve().is_relative_to(covered):
+                raise LaneUnavailable(
+                    f"{place} lies below {covered}, which this lane covers", hint="put it elsewhere"
+                )
+
+
+async def boot_node(
+    stack: AsyncExitStack, toolchain: Toolchain, archive: Path, hardware: Hardware, work_dir: Path, logs: Path
+) -> LaneNode:
+    """Inside a private tree only."""
+    require_isolation()
+    here = work_dir / "logs"
+    cover_machine(work_dir / "machine", logs, here)
+    node = Node(hardware, work_dir)
+    await asyncio.to_thread(stack.enter_context, node)
+    _add_addresses()
+    folder = work_dir / "containerd"
+    folder.mkdir(parents=True)
+    runtime = ContainerdRuntime(toolchain, folder, _NRI_SOCKET, _CDI_DIR, has_own_netns=False)
+    await runtime.start()
+    stack.push_async_callback(runtime.stop)
+    enable_controllers()
+    if image.NAME not in await runtime.import_archive(archive):
+        raise E2eFailed(f"{archive} has no {image.NAME}", hint=f"make rootfs IMAGE={image.NAME}")
+    twin = work_dir / "netns-of-pods"
+    show_to_driver(node, twin)
+    return LaneNode(node, runtime, here, twin)
+
+
+def cover_machine(folder: Path, logs: Path, logs_here: Path) -> None:
+    """What a kubelet writes, for nobody but the tree. ``logs`` stay, and are seen at ``logs_here``."""
+    (logs / "pods").mkdir(parents=True, exist_ok=True)
+    bind(logs, logs_here)
+    mount_tmpfs(_VAR_LIB)
+    mount_tmpfs(_VAR_LOG)
+    bind(logs_here / "pods", _POD_LOGS)
+    for name in _SYSCTLS:
+        setting, own = Path("/proc/sys", name), folder / name
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(setting.read_text())
+        bind(own, setting)
+
+
+def _add_addresses() -> None:
+    """The API server's and the node's, on ``lo``: nobody's uplink, and no NIC of the scenario's."""
+    run_ip("link", "set", "lo", "up")
+    for address in (SERVICE_ADDRESS, NODE_ADDRESS):
+        run_ip("address", "add", f"{address}/32", "dev", "lo")
