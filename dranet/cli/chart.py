@@ -23,9 +23,10 @@ from dranet.manifests.values.schema import render_schema
 RELEASE = "dranet"
 
 _FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "00-namespace.yaml": ("The driver's namespace, which the other files need", ("namespace",)),
     "rbac.yaml": (
-        "The namespace, and what the driver may do; why, line by line: docs/user/permissions.md",
-        ("namespace", "serviceaccount", "rbac"),
+        "What the driver may do; why, line by line: docs/user/permissions.md",
+        ("serviceaccount", "rbac"),
     ),
     "admission-policy.yaml": (
         "What is refused at the API server, and why: docs/user/admission.md",

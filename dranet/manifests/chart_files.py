@@ -31,8 +31,9 @@ _WATCHED = (
     "nri_socket",
     "bind_address",
     "drain_seconds",
+    "node_page",
 )
-"""Settings that say what the pod must look like."""
+"""Settings that say what the pod must look like, or what the notes say of it."""
 
 
 def build_chart_files() -> Mapping[str, Any]:

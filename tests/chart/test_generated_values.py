@@ -26,9 +26,11 @@ from tests.chart.rendering import JsonObject, find, helm, load_chart, parse, ref
 
 SCHEMA = build_schema()
 _ADDRESS = {"type": "string", "pattern": BIND_ADDRESS}
-"""A template judges it."""
+_REPOSITORY = {"type": "string", "pattern": "^[a-z0-9]{1,9}(/[a-z0-9]{1,9}){0,3}$"}
+"""Templates judge these."""
 DRAWN = json.loads(json.dumps(SCHEMA))
 DRAWN["$defs"]["settings"]["properties"]["bind_address"] = _ADDRESS
+DRAWN["properties"]["image"]["properties"]["repository"] = _REPOSITORY
 VALUES = draw_from(DRAWN, DRAWN)
 SETTINGS = draw_from(DRAWN["$defs"]["settings"], DRAWN)
 QUICK = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -139,6 +141,10 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_place() -> None:
     ("values", "says"),
     [
         ({"image": {"tag": 1.2}}, "at '/image/tag': got number, want string"),
+        (
+            {"updateStrategy": {"rollingUpdate": {"maxSurge": "101%"}}},
+            "at '/updateStrategy/rollingUpdate/maxSurge': '101%' does not match pattern",
+        ),
         ({"image": {"pullPolicy": "Sometimes"}}, "at '/image/pullPolicy': value must be one of"),
         ({"settings": {"drain_seconds": -1}}, "at '/settings/drain_seconds': minimum: got -1, want 0"),
         ({"settings": {"log_level": "loud"}}, "at '/settings/log_level': value must be one of 'debug'"),
@@ -206,7 +212,21 @@ def test_the_message_names_the_place(values: JsonObject, says: str) -> None:
             {"image": {"repository": "r.example/dranet@sha256:aa"}},
             "has a digest in it: write r.example/dranet there, and what follows the @ as image.digest",
         ),
-        ({"settings": {"bind_address": 9177}}, "settings.bind_address: 9177 is no HOST:PORT. All addre"),
+        ({"image": {"repository": "https://r.example/dranet"}}, "https://r.example/dranet is no name"),
+        ({"image": {"repository": "r.example/"}}, "image.repository: r.example/ is no name of an image"),
+        ({"settings": {"bind_address": 9177}}, "settings.bind_address: 9177 is no HOST:PORT, with a port"),
+        ({"settings": {"bind_address": ":0"}}, "settings.bind_address: :0 is no HOST:PORT, with a port from"),
+        (
+            {"settings": {"attributes_file": "/x"}, "attributes": [{"set": {"a": 1}}]},
+            "settings.attributes_file: /x would not be read, because there are attributes among the values",
+        ),
+        (
+            {
+                "settings": {"attributes_file": "/x"},
+                "pools": [{"name": "a", "attributes": [{"set": {"a": 1}}]}],
+            },
+            "settings.attributes_file: /x would not be read in pool a",
+        ),
         (
             {"pools": [{"name": "a", "settings": {"bind_address": "::1:9177"}}]},
             "pools[a].settings.bind_address: ::1:9177 is no HOST:PORT",

@@ -165,12 +165,40 @@ def test_it_can_be_a_part_of_another_chart(tmp_path: Path) -> None:
         assert item["metadata"]["name"] == "p-dranet"
 
 
+def notes(values: JsonObject) -> str:
+    return render_texts(values)["NOTES.txt"]
+
+
 def test_the_notes_tell_of_an_image_without_a_registry_and_of_missing_rights() -> None:
     assert "names no registry" in render_texts()["NOTES.txt"]
     quiet = render_texts({"image": {"repository": "r.example/dranet"}})["NOTES.txt"]
     assert "NOTE" not in quiet
     assert "its scrapes are answered with 401" in render_texts(TLS)["NOTES.txt"]
     assert "no ClusterRole was made" in render_texts({"rbac": {"create": False}})["NOTES.txt"]
+
+
+def test_the_notes_fit_the_values() -> None:
+    for daemonset in of_kind(render(POOLS), "DaemonSet"):
+        assert f"rollout status daemonset/{daemonset['metadata']['name']}\n" in notes(POOLS)
+    by_hand = notes({"updateStrategy": {"type": "OnDelete"}})
+    assert "rollout status" not in by_hand, "kubectl knows no status of that"
+    assert "replaced only when you delete them" in by_hand
+    assert "kubectl get deviceclasses" not in notes(EVERYTHING_OFF)
+    digest = "r.example/dranet@sha256:" + "0" * 64
+    image = dict(zip(("repository", "digest"), digest.split("@"), strict=True))
+    assert notes({"image": image}).startswith(f"{digest} as dra.net in dranet-system")
+    trusting = {**TLS, "monitoring": {"podMonitor": {"enabled": True}}}
+    assert "was not told whom to trust" in notes(trusting)
+    assert "was not told whom to trust" not in notes(TLS)
+    open_page = {"pools": [{"name": "a", "settings": {"node_page": "all"}}]}
+    assert "sees the page of the node" in notes(open_page)
+    assert "sees the page of the node" not in notes(TLS) + notes({})
+
+
+def test_a_folder_that_is_written_in_two_ways_is_mounted_once() -> None:
+    container = container_of(find(render({"settings": {"cdi_dir": "/etc/cdi/"}}), "DaemonSet"))
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"].startswith("/etc/cdi")]
+    assert mount == {"name": "cdi", "mountPath": "/etc/cdi"}, "the driver writes there"
 
 
 class TestPools:

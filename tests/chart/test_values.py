@@ -62,6 +62,15 @@ def test_defaults_are_valid_by_the_schema() -> None:
     Draft202012Validator(build_schema()).validate(DEFAULTS)
 
 
+def test_a_powerful_parameter_that_there_is_not_is_refused_by_name() -> None:
+    """It would guard nothing, and nobody would know."""
+    judge = Draft202012Validator(build_schema())
+    for name, is_right in (("interface.hardwareAddr", True), ("interface.hardwareAddress", False)):
+        values = {"admissionPolicies": {"tenants": {"fields": [name]}}}
+        told = [error.message for error in judge.iter_errors(values)]
+        assert any(f"'{name}' is not one of" in one for one in told) is not is_right
+
+
 def walk_schema(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     for name, part in schema.get("properties", {}).items():
         yield f"{path}{name}", part

@@ -8,14 +8,16 @@ fixed order, so each begins with this; the first to do so looks. */}}
 {{- include "dranet.checkRefused" . -}}
 {{- include "dranet.checkImage" . -}}
 {{- include "dranet.checkAddresses" . -}}
+{{- include "dranet.checkAttributes" . -}}
 {{- include "dranet.checkPools" . -}}
 {{- include "dranet.checkUpdate" . -}}
 {{- include "dranet.checkSecurity" . -}}
 {{- include "dranet.checkRights" . -}}
 {{- include "dranet.checkMetrics" . -}}
 {{- include "dranet.checkMonitor" . -}}
+{{- include "dranet.checkClasses" . -}}
 {{- end -}}
-{{- if not .dranetWrong }}{{ include "dranet.checkInstalled" . }}{{ end -}}
+{{- if not .dranetWrong }}{{ include "dranet.checkInstalled" . }}{{ include "dranet.checkOthers" . }}{{ end -}}
 {{- with .dranetWrong }}{{ fail (printf "\n\n* %s\n" (join "\n* " .)) }}{{ end -}}
 {{- end -}}
 {{- end -}}
@@ -24,7 +26,8 @@ fixed order, so each begins with this; the first to do so looks. */}}
 {{- $_ := set .root "dranetWrong" (append .root.dranetWrong .say) -}}
 {{- end -}}
 
-{{/* Helm takes a value that somebody sets to null out of the values, with its default. */}}
+{{/* Helm takes a value that somebody sets to null out of the values, with its default; and with --reuse-values there are
+none but those of the chart before. */}}
 {{- define "dranet.checkMissing" -}}
 {{- $root := . -}}
 {{- range $path := (.Files.Get "files/refused-values.yaml" | fromYaml).needed -}}
@@ -32,7 +35,7 @@ fixed order, so each begins with this; the first to do so looks. */}}
 {{- range $step := initial (splitList "." $path) }}{{ $parent = get ($parent | default dict) $step }}{{ end -}}
 {{- $key := last (splitList "." $path) -}}
 {{- if and (kindIs "map" $parent) (or (not (hasKey ($parent | default dict) $key)) (kindIs "invalid" (get ($parent | default dict) $key))) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "%s: null takes the default away; leave the key out to have it" $path)) -}}
+{{- include "dranet.wrong" (dict "root" $root "say" (printf "%s: null takes the default away; leave the key out to have it (after --reuse-values: a value that is new in this chart; --reset-then-reuse-values knows it)" $path)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -63,6 +66,8 @@ fixed order, so each begins with this; the first to do so looks. */}}
 {{- include "dranet.wrong" (dict "root" . "say" (printf "image.repository: %s has a digest in it: write %s there, and what follows the @ as image.digest" .Values.image.repository (first (splitList "@" .Values.image.repository)))) -}}
 {{- else if contains ":" $name -}}
 {{- include "dranet.wrong" (dict "root" . "say" (printf "image.repository: %s has a tag in it: write %s there, and %q as image.tag" .Values.image.repository (trimSuffix (printf ":%s" (last (splitList ":" $name))) .Values.image.repository) (last (splitList ":" $name)))) -}}
+{{- else if not (regexMatch "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*$" .Values.image.repository) -}}
+{{- include "dranet.wrong" (dict "root" . "say" (printf "image.repository: %s is no name of an image: registry and path in small letters, without https://, as in registry.example.com/dranet" .Values.image.repository)) -}}
 {{- end -}}
 {{- if and .Chart.IsRoot (hasKey .Values "enabled") -}}
 {{- include "dranet.wrong" (dict "root" . "say" "enabled: is for charts that have this one as a part (condition: dranet.enabled); here it does nothing") -}}
@@ -77,8 +82,18 @@ fixed order, so each begins with this; the first to do so looks. */}}
 {{- $settings := hasKey $pool "name" | ternary $pool.settings $root.Values.settings | default dict -}}
 {{- if hasKey $settings "bind_address" -}}
 {{- if not (regexMatch $form (toString $settings.bind_address)) -}}
-{{- include "dranet.wrong" (dict "root" $root "say" (printf "%ssettings.bind_address: %v is no HOST:PORT. All addresses: \":9177\"; one: \"10.0.0.1:9177\", \"[fd00::1]:9177\"; only the node itself: \"127.0.0.1:9177\"" (hasKey $pool "name" | ternary (printf "pools[%v]." $pool.name) "") $settings.bind_address)) -}}
+{{- include "dranet.wrong" (dict "root" $root "say" (printf "%ssettings.bind_address: %v is no HOST:PORT, with a port from 1 to 65535. All addresses: \":9177\"; one: \"10.0.0.1:9177\", \"[fd00::1]:9177\"; only the node itself: \"127.0.0.1:9177\"" (hasKey $pool "name" | ternary (printf "pools[%v]." $pool.name) "") $settings.bind_address)) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dranet.checkAttributes" -}}
+{{- $root := . -}}
+{{- range $pool := .Values.pools | default (list dict) -}}
+{{- $file := or (get ($pool.settings | default dict) "attributes_file") (get $root.Values.settings "attributes_file") -}}
+{{- if and $file (concat $root.Values.attributes ($pool.attributes | default list)) -}}
+{{- include "dranet.wrong" (dict "root" $root "say" (printf "settings.attributes_file: %s would not be read%s, because there are attributes among the values, and the driver reads one file" $file (hasKey $pool "name" | ternary (printf " in pool %s" $pool.name) ""))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -195,12 +210,12 @@ fixed order, so each begins with this; the first to do so looks. */}}
 {{- $before := index $map.data "settings.yaml" | fromYaml -}}
 {{- $from := get $labels "dra.net/pool" | default "default" -}}
 {{- range $name := list "driver_name" "state_dir" "kubelet_root" -}}
-{{- $old := get $before $name | default (get $defaults $name) -}}
+{{- $old := get $before $name | default (get $defaults $name) | clean -}}
 {{- $new := list -}}
 {{- range $pool := $root.Values.pools | default (list dict) -}}
 {{- $to := $pool.name | default "default" -}}
-{{- if or (eq $from $to) (eq $from "default") (eq $to "default") -}}
-{{- $new = append $new (get (include "dranet.effective" (dict "root" $root "pool" $pool) | fromJson) $name) -}}
+{{- if or (eq $name "driver_name") (eq $from $to) (eq $from "default") (eq $to "default") -}}
+{{- $new = append $new (get (include "dranet.effective" (dict "root" $root "pool" $pool) | fromJson) $name | clean) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $new (not (has $old $new)) -}}
@@ -208,6 +223,38 @@ fixed order, so each begins with this; the first to do so looks. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "dranet.checkClasses" -}}
+{{- $root := . -}}
+{{- $names := list -}}
+{{- range (include "dranet.classes" . | fromJson).classes -}}
+{{- if has .name $names -}}
+{{- include "dranet.wrong" (dict "root" $root "say" (printf "deviceClasses: two are called %s" .name)) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Two releases must not serve one driver name: on each node they would take each other for an update that never ends.
+DeviceClasses are named after the driver, so the other one has those that this one is about to make. */}}
+{{- define "dranet.checkOthers" -}}
+{{- $root := . -}}
+{{- $driver := include "dranet.driverName" . -}}
+{{- $theirs := list -}}
+{{- range (include "dranet.classes" . | fromJson).classes -}}
+{{- $found := lookup "resource.k8s.io/v1" "DeviceClass" "" .name | default dict -}}
+{{- $owner := dig "metadata" "annotations" dict $found -}}
+{{- $release := get $owner "meta.helm.sh/release-name" -}}
+{{- $namespace := get $owner "meta.helm.sh/release-namespace" -}}
+{{- $isOurs := and (eq $release $root.Release.Name) (eq $namespace $root.Release.Namespace) -}}
+{{- if and $release (not $isOurs) (contains (printf "device.driver == %s" (quote $driver)) (dig "spec" "selectors" list $found | toYaml)) -}}
+{{- $theirs = append $theirs (printf "%s in namespace %s" $release $namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- with $theirs | uniq -}}
+{{- include "dranet.wrong" (dict "root" $root "say" (printf "settings.driver_name: release %s serves %s already (the DeviceClasses are its). Two would publish the same devices, and take each other for an update that never ends. Upgrade that one, or give this one a name of its own (docs/user/install.md#two-drivers-other-names)" (join ", release " .) $driver)) -}}
 {{- end -}}
 {{- end -}}
 

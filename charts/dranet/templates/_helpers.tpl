@@ -112,7 +112,7 @@ checksum/settings: {{ include "dranet.settings" . | sha256sum }}
 {{- range $name := list "kubelet_root" "state_dir" "cdi_dir" "nri_dir" "driver_name" -}}
 {{- $path = $path | replace (printf "{%s}" $name) (get $.settings $name) -}}
 {{- end -}}
-{{- $path -}}
+{{- clean $path -}}
 {{- end -}}
 
 {{- define "dranet.driverName" -}}
@@ -143,4 +143,20 @@ checksum/settings: {{ include "dranet.settings" . | sha256sum }}
 {{- define "dranet.ofDriver" -}}
 device.driver == {{ .driver | quote }}
 {{- with .expression }} && {{ if contains "||" . }}({{ . }}){{ else }}{{ . }}{{ end }}{{ end -}}
+{{- end -}}
+
+{{/* Every DeviceClass as JSON, under "classes": those of the chart with the names that they have here, and those of the
+values. */}}
+{{- define "dranet.classes" -}}
+{{- $facts := .Files.Get "files/device-classes.yaml" | fromYaml -}}
+{{- $driver := include "dranet.driverName" . -}}
+{{- $prefix := .Values.deviceClasses.prefix | default (eq $driver $facts.driver | ternary $facts.prefix $driver) -}}
+{{- $classes := list -}}
+{{- range .Values.deviceClasses.create | ternary $facts.classes list -}}
+{{- $value := get $.Values.deviceClasses .key -}}
+{{- if $value.create -}}
+{{- $classes = append $classes (dict "name" ($value.name | default (printf "%s%s" $prefix .suffix)) "expression" .expression "extendedResourceName" $value.extendedResourceName "parameters" $value.parameters) -}}
+{{- end -}}
+{{- end -}}
+{{- dict "classes" (concat $classes (.Values.deviceClasses.create | ternary .Values.deviceClasses.extra list)) | toRawJson -}}
 {{- end -}}

@@ -23,7 +23,13 @@ PLACEMENT = (
         {"kubernetes.io/os": "linux"},
         section="Where it runs",
     ),
-    Value("affinity", "As in a pod.", AFFINITY, {}),
+    Value(
+        "affinity",
+        "As in a pod: for instance to leave out nodes that the image does not run on (neither amd64 nor "
+        "arm64), or that are no machines (Fargate, virtual-kubelet), whose taints are tolerated, too.",
+        AFFINITY,
+        {},
+    ),
     Value(
         "tolerations",
         "All taints. A driver that is not on a node publishes nothing there and gives no NIC back, so "
@@ -79,7 +85,7 @@ PLACEMENT = (
     ),
 )
 
-_SHARE: Schema = {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]{1,3}%$"}
+_SHARE: Schema = {"type": ["integer", "string"], "minimum": 0, "pattern": "^(100|[0-9]{1,2})%$"}
 
 
 def _probe(name: str, about: str, period: int, failures: int, timeout: int) -> Value:
