@@ -16,8 +16,8 @@ Generated from `dranet/manifests/security.py` and `seccomp.py` by `make docs`; a
 The container is not privileged. It runs as user 0 with all capabilities dropped but these, may not gain
 rights (`allowPrivilegeEscalation: false`), has a read-only root file system, the network of the node, and
 its own process and IPC namespaces. Each right was taken away in turn, in a real container, and what fails was
-seen
-(`tests/runtime/test_containerd_security_minimal.py`). `dranet doctor` names each one that lacks.
+seen (`tests/runtime/test_containerd_security_minimal.py`); of `/etc/cdi` and `pod-resources` only that
+`dranet doctor` tells of it. It names each right that lacks, wherever the driver starts without it.
 
 "optional" says what one may do without; leave the right out then.
 

@@ -65,8 +65,6 @@ class Rule:
     """What fails; empty for what every program needs."""
     cases: tuple[tuple[Argument, ...], ...] = ()
     errno: int = 0
-    is_privileged: bool = False
-    """Not among what runtimes let every container do, or only with a capability."""
     needs: tuple[str, ...] = ()
     """Capabilities without which it is refused all the same."""
     feature: str = ""
@@ -210,7 +208,6 @@ CHOSEN = (
         "the kernel's tables of links, routes, RDMA devices; ethtool; notifications and uevents",
         "the driver does not start: it cannot read the node's links",
         cases=_NETLINK,
-        is_privileged=True,
     ),
     Rule(
         "socket-packet",
@@ -218,7 +215,6 @@ CHOSEN = (
         "DHCP, before a NIC has an address",
         "claims with `dhcp: true` are refused at Prepare",
         cases=_each(0, (_AF_PACKET,)),
-        is_privileged=True,
         needs=("NET_RAW",),
         feature="`dhcp: true`",
     ),
@@ -228,16 +224,15 @@ CHOSEN = (
         "enter the network namespace of a pod, and no other kind of namespace",
         "no claim is prepared: the network namespace of a pod could not be entered",
         cases=_each(1, (_CLONE_NEWNET,)),
-        is_privileged=True,
         needs=("SYS_ADMIN",),
     ),
     Rule(
         "bpf",
         ("bpf",),
         "see BPF programs on a NIC and take one off; not load any",
-        "slices do not say which TCX programs are on a NIC, and none can be taken off in a pod",
+        "slices do not say which TCX programs are on a NIC, what a pod leaves there stays, and claims with "
+        "`disableEbpfPrograms` are refused",
         cases=_each(0, _BPF_COMMANDS),
-        is_privileged=True,
         needs=("SYS_ADMIN",),
         feature="BPF programs on NICs",
     ),
@@ -246,7 +241,6 @@ CHOSEN = (
         ("fsmount", "fsopen", "fspick"),
         "open the sysfs of a pod's namespace on a file descriptor: queues and RDMA devices of a NIC in a pod",
         "claims with `cpuLocality.xps` or `rps` are refused",
-        is_privileged=True,
         needs=("SYS_ADMIN",),
         feature="`cpuLocality`, and RDMA devices in pods",
     ),
@@ -256,7 +250,6 @@ CHOSEN = (
         "the same; commands that name a source are not among them",
         "claims with `cpuLocality.xps` or `rps` are refused",
         cases=_each(1, _FSCONFIG_COMMANDS),
-        is_privileged=True,
         needs=("SYS_ADMIN",),
         feature="`cpuLocality`, and RDMA devices in pods",
     ),

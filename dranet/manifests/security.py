@@ -84,7 +84,8 @@ CAPABILITIES = (
     Capability(
         "SYS_PTRACE",
         19,
-        "find the network namespace of a pod that is gone but for a process that hangs (`/proc/PID/ns/net`)",
+        "find the network namespace of a pod that is gone but for a process that hangs (`/proc/PID/ns/net`); "
+        "by it `/host/proc/PID/root` opens the node's files to the driver, too",
         "a NIC in such a namespace is taken for gone, and comes back only when that process ends",
         feature="pods that leave a process behind",
     ),

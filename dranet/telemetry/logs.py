@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any
 
+from dranet.printable import printable
+
 
 class ContextFilter(logging.Filter):
     """Gives every record a ``context`` mapping: ``log.info(..., extra={"context": {...}})``."""
@@ -19,14 +21,19 @@ class ContextFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-11-21T12:00:00.123 INFO driver.prepare: message claim=ns/name``."""
+    """``2026-11-21T12:00:00.123 INFO driver.prepare: message claim=ns/name``.
+
+    A record is one line, whatever names of pods and hardware are in it: nobody forges another line by a name,
+    or moves the cursor of who reads.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         context: dict[str, Any] = getattr(record, "context", {})
         suffix = "".join(f" {key}={value}" for key, value in context.items())
         name = record.name.removeprefix("dranet.")
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
-        line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {name}: {record.getMessage()}{suffix}"
+        told = printable(f"{record.getMessage()}{suffix}")
+        line = f"{stamp}.{int(record.msecs):03d} {record.levelname} {name}: {told}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

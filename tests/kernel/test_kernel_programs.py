@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Never
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel import bpf
+from dranet.kernel import bpf, rights
 from dranet.kernel.attachment import programs as removal
 from dranet.kernel.attachment.locate import open_pod_side
 from dranet.kernel.attachment.programs import read_program_names, remove_programs
@@ -43,6 +44,7 @@ from dranet.kernel.netlink import (
     kernel_error,
     nested,
 )
+from dranet.kernel.rights import CAPABILITIES, Rights
 from dranet.kernel.rtnl import decode, set_link_request
 from dranet.kernel.tc import CLSACT_EGRESS, CLSACT_INGRESS, TCMSG
 from tests.kernel.loaded import BPF_XDP, XDP, Loader, add_hook, attach_filter, ifindex_of, loader, tc
@@ -380,9 +382,29 @@ def test_without_the_capability_there_is_no_fact_and_one_warning() -> None:
     unread = "LinkPrograms(tc_filters=(), tcx_programs=None)"
     refusal = (
         "list BPF programs: Operation not permitted (EPERM): TCX programs are not told; "
-        "it takes CAP_BPF or CAP_SYS_ADMIN"
+        "the driver lacks CAP_SYS_ADMIN: add it to the capabilities of its container"
     )
     assert done.stdout.strip() == f"{{1: {unread}, 2: {unread}}} ['{refusal}']"
+
+
+@pytest.mark.parametrize("is_filtered", [True, False])
+def test_a_profile_without_bpf_is_told_and_a_kernel_without_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, is_filtered: bool
+) -> None:
+    """Both answer alike: the driver's own profile refuses as a kernel that has no such call."""
+
+    def refuse() -> Never:
+        raise kernel_error(errno.ENOSYS, "", "list BPF programs", needs="SYS_ADMIN", call="bpf")
+
+    every = sum(1 << number for number in CAPABILITIES.values())
+    monkeypatch.setattr(rights, "read_rights", lambda: Rights(every, is_filtered, may_gain=False))
+    monkeypatch.setattr(bpf, "iter_program_ids", refuse)
+    warnings: list[str] = []
+    with NetlinkSocket.open() as rtnl:
+        found = read_link_programs(rtnl, [1], warnings)
+    assert found[1].tcx_programs is None
+    assert any("let bpf through" in warning for warning in warnings) == is_filtered
+    assert bool(warnings) == is_filtered
 
 
 # --- off with them --------------------------------------------------------------------------------------
@@ -528,11 +550,11 @@ def test_who_may_not_ask_for_programs_reads_the_rest_but_removes_nothing(
     attach_filter(node, load("nothing"), ifindex_of(node, "eth1"), CLSACT_INGRESS, b"seen")
 
     def refuse(*_: int) -> tuple[bpf.Attached, ...]:
-        raise kernel_error(errno.EPERM, "", "read BPF programs")
+        raise KernelError("EPERM", errno=errno.EPERM, operation="read BPF programs", hint="the mend")
 
     monkeypatch.setattr(bpf, "query_attached", refuse)
     assert names(node, "eth1") == ("tc ingress seen",)
-    with pytest.raises(KernelError, match="EPERM"):
+    with pytest.raises(KernelError, match=r"remove BPF programs from eth1: EPERM \(the mend\)"):
         remove(node, "eth1")
 
 

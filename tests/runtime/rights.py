@@ -33,6 +33,7 @@ from tests.runtime.fail_closed import MANIFESTS, SECONDS, Pod
 CPUS = {"cpuLocality": {"irq": True, "rps": True, "xps": True}}
 SYSCTLS = {"sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2}}
 DHCP = {"interface": {"name": "net1", "dhcp": True}}
+NO_PROGRAMS = {"interface": {"name": "net1", "disableEbpfPrograms": True}}
 _LOOK_SECONDS = 0.05
 
 Change = Callable[[dict[str, Any]], None]
@@ -188,8 +189,9 @@ class Trial:
 
     async def end_pod(self) -> None:
         await self._testbed.delete_pod("worker")
-        async with asyncio.timeout(SECONDS):
-            await self._testbed.kubelet.wait_gone(self._pod.uid)
+        if await self._has_pod():  # else the kubelet never saw it: a driver that offers nothing
+            async with asyncio.timeout(SECONDS):
+                await self._testbed.kubelet.wait_gone(self._pod.uid)
         with suppress(ClusterError):
             await self._testbed.api.delete(paths.resource_claim("default", "nic"))
         now = await asyncio.to_thread(self._testbed.node.snapshot)
@@ -211,6 +213,15 @@ class Trial:
     async def _run(self, *arguments: str) -> str:
         done = await self.driver.run_dranet(*arguments)
         return f"dranet {arguments[0]}: {done.stderr}" if done.exit_code or done.stderr else ""
+
+
+async def find_what_is_let_through(pod: Pod, python: str, *arguments: str) -> str:
+    """What ``taken_over.py`` says. An ``exec`` has the container's rights, as the driver's process has."""
+    assert isinstance(pod.testbed.driver, DriverPod)
+    attempts = (Path(__file__).parent / "taken_over.py").read_text()
+    done = await pod.testbed.driver.run_in_container(python, "-c", attempts, *arguments)
+    assert (done.stderr, done.exit_code) == ("", 0)
+    return done.stdout
 
 
 _EXPECTED = re.compile(r" INFO | more is known of ")

@@ -1,7 +1,8 @@
 """What somebody who has taken over the driver's process would try first, for a Python in its container.
 
-Writes a line for each attempt that was not refused. Sources: ``asm/unistd.h``, ``mount(2)``, ``setns(2)``,
-``bpf(2)``.
+Writes a line for each attempt that was not refused; with the argument ``left`` it makes those that are let
+through by docs/user/security.md. Sources: ``asm/unistd.h``, ``mount(2)``, ``setns(2)``, ``bpf(2)``,
+``fsopen(2)``, ``proc(5)``.
 """
 
 import ctypes
@@ -81,8 +82,26 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     **{f"write {path}": partial(os.open, path, os.O_WRONLY | os.O_CREAT) for path in FILES},
 }
 
+
+def open_own_procfs() -> None:
+    """Made with the calls by which the driver opens a pod's sysfs; nothing is written."""
+    fsopen, fsconfig, fsmount, create = 430, 431, 432, 6
+    context = libc.syscall(fsopen, b"proc", 0)
+    check(context)
+    check(libc.syscall(fsconfig, context, create, None, None, 0))
+    mount = libc.syscall(fsmount, context, 0, 0)
+    check(mount)
+    os.open("sys/kernel/core_pattern", os.O_WRONLY, dir_fd=mount)
+
+
+LEFT: dict[str, Callable[[], object]] = {
+    "all of /proc/sys": open_own_procfs,
+    "files of the node": partial(os.open, "/host/proc/1/root/etc/passwd", os.O_RDWR),
+    "memory of its processes": partial(os.open, "/host/proc/1/root/proc/1/mem", os.O_RDWR),
+}
+
 if __name__ == "__main__":
-    for name, attempt in ATTEMPTS.items():
+    for name, attempt in (LEFT if sys.argv[1:] == ["left"] else ATTEMPTS).items():
         try:
             attempt()
         except OSError as error:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
+import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,24 +18,34 @@ from pathlib import Path
 import pytest
 
 from dranet.manifests import security
+from dranet.manifests.seccomp import SECCOMP_NAME
 from dranet.testbed.cluster import RuntimeFactory
 from dranet.testbed.containerd.fetch import Toolchain
 from dranet.testbed.driver_pod import DriverPod, DriverRuntime, driver_in_a_pod
 from dranet.testbed.driver_pod_source import build_pod_spec, read_pod_spec
 from dranet.testbed.node.iproute import read_json
+from dranet.testbed.runtime.contract import RuntimeFailure
 from dranet.testbed.scenario.run import run_scenario
 from dranet.testbed.scenario.scenario import known_scenarios, load_scenario
 from tests.dhcp_servers import find_busybox
 from tests.runtime import fail_closed, metadata_story, workload_story
 from tests.runtime.conftest import ALL_LANES
 from tests.runtime.private_node import REPOSITORY, in_own_private_node
-from tests.runtime.rights import DHCP, build_manifests, run_udhcpd, without_capability
+from tests.runtime.rights import (
+    DHCP,
+    build_manifests,
+    find_what_is_let_through,
+    run_udhcpd,
+    without_capability,
+)
 from tests.runtime.test_containerd_driver import IN_CONTAINERS
 from tests.waiting import until_in_thread
 
 pytestmark = pytest.mark.runtime
 
 DAEMONSET = REPOSITORY / "deploy" / "daemonset.yaml"
+CALL_AS_X32 = "import ctypes; ctypes.CDLL(None).syscall(0x40000000 + 39)"
+"""getpid(2) by the numbers of an ABI that the profile does not have; i386 ends alike."""
 
 Play = Callable[[RuntimeFactory, Path], None]
 
@@ -135,7 +148,46 @@ async def without_sys_ptrace_such_a_nic_stays_away(pod: fail_closed.Pod) -> None
         assert any(f"link {fail_closed.NIC}:" in line for line in left)
 
 
+async def whoever_takes_it_over_has_the_ways_that_the_page_says(pod: fail_closed.Pod) -> None:
+    runtime, driver = pod.testbed.runtime, pod.testbed.driver
+    assert isinstance(runtime, DriverRuntime)
+    assert isinstance(driver, DriverPod)
+    runtime.has_real_proc = True
+    (container,) = runtime.spec["containers"]
+    always, by_ptrace = (
+        ["all of /proc/sys: done"],
+        ["files of the node: done", "memory of its processes: done"],
+    )
+    for wanted in ([*always, *by_ptrace], always):
+        await driver.renew()
+        await driver.start()
+        await driver.wait_ready(fail_closed.SECONDS)
+        assert (await find_what_is_let_through(pod, sys.executable, "left")).splitlines() == wanted
+        if platform.machine() == "x86_64":
+            ended = await driver.run_in_container(sys.executable, "-c", CALL_AS_X32)
+            assert ended.exit_code == 128 + signal.SIGSYS
+        if wanted != always:
+            without_capability("SYS_PTRACE")(container)
+
+
+async def without_its_profile_the_container_is_refused_by_the_name_of_the_file(pod: fail_closed.Pod) -> None:
+    runtime, driver = pod.testbed.runtime, pod.testbed.driver
+    assert isinstance(runtime, DriverRuntime)
+    assert isinstance(driver, DriverPod)
+    (container,) = runtime.spec["containers"]
+    profile = container["securityContext"]["seccompProfile"]
+    profile["localhostProfile"] = "dranet-of-nobody.json"
+    await driver.renew()
+    with pytest.raises(RuntimeFailure, match=r"seccomp/dranet-of-nobody\.json"):
+        await driver.start()
+    profile["localhostProfile"] = SECCOMP_NAME
+    await driver.start()
+    await driver.wait_ready(fail_closed.SECONDS)
+
+
 OF_ITS_OWN = (
+    without_its_profile_the_container_is_refused_by_the_name_of_the_file,
+    whoever_takes_it_over_has_the_ways_that_the_page_says,
     a_nic_has_an_address_from_a_dhcp_server,
     a_nic_comes_back_from_a_namespace_that_only_a_process_keeps,
     without_sys_ptrace_such_a_nic_stays_away,

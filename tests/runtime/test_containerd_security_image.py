@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from deploy.image.build import Image, describe_image
+from deploy.image.slices import PYTHON
 from dranet.testbed.containerd.fetch import Toolchain
 from dranet.testbed.driver_pod import DriverPod, DriverRuntime, driver_in_a_pod
 from dranet.testbed.driver_pod_node import Programs
@@ -23,11 +24,12 @@ from tests.image.conftest import build
 from tests.runtime import fail_closed
 from tests.runtime.conftest import ALL_LANES
 from tests.runtime.private_node import REPOSITORY, in_own_private_node
-from tests.runtime.rights import Trial
+from tests.runtime.rights import Trial, find_what_is_let_through
 
 pytestmark = [pytest.mark.runtime, pytest.mark.usefixtures("image")]
 
 DAEMONSET = REPOSITORY / "deploy" / "daemonset.yaml"
+PYTHON_OF_IMAGE = f"/usr/bin/{PYTHON}"
 _FOLDER = "TEST_IMAGE_FOLDER"
 
 
@@ -48,23 +50,13 @@ async def the_image_does_its_work(pod: fail_closed.Pod) -> None:
         while (probe := await driver.run_in_container(*_read_probe(container))).exit_code:
             assert probe.stderr.startswith("not ready"), probe.stderr
             await asyncio.sleep(0.1)
-    python = await driver.run_in_container("/usr/bin/python3.13", "-c", "import sys; print(sys.prefix)")
+    python = await driver.run_in_container(PYTHON_OF_IMAGE, "-c", "import sys; print(sys.prefix)")
     assert python.stdout == "/usr\n"
     assert await Trial(pod).tell_whole_story() == []
 
 
-async def find_what_is_let_through(pod: fail_closed.Pod) -> str:
-    """An ``exec`` has the container's rights, as the driver's process has."""
-    driver = pod.testbed.driver
-    assert isinstance(driver, DriverPod)
-    attempts = (Path(__file__).parent / "taken_over.py").read_text()
-    done = await driver.run_in_container("/usr/bin/python3.13", "-c", attempts)
-    assert (done.stderr, done.exit_code) == ("", 0)
-    return done.stdout
-
-
 async def the_image_does_its_work_and_no_harm(pod: fail_closed.Pod) -> None:
-    assert await find_what_is_let_through(pod) == ""
+    assert await find_what_is_let_through(pod, PYTHON_OF_IMAGE) == ""
     await the_image_does_its_work(pod)
 
 
@@ -85,7 +77,7 @@ async def with_the_profile_of_the_runtime(pod: fail_closed.Pod) -> None:
     await driver.start()
     await the_image_does_its_work(pod)
     await driver.start()
-    assert "unshare mounts: done" in await find_what_is_let_through(pod)
+    assert "unshare mounts: done" in await find_what_is_let_through(pod, PYTHON_OF_IMAGE)
 
 
 STORIES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.manifests.seccomp import RULES
+from dranet.manifests.seccomp import CHOSEN
 from dranet.manifests.security import CAPABILITIES, MOUNTS
 from dranet.testbed.containerd.fetch import Toolchain
 from dranet.testbed.driver_pod import driver_in_a_pod
@@ -19,6 +19,7 @@ from tests.runtime.private_node import in_own_private_node
 from tests.runtime.rights import (
     CPUS,
     DHCP,
+    NO_PROGRAMS,
     SYSCTLS,
     Case,
     Told,
@@ -142,6 +143,11 @@ OF_MOUNTS = {
     ),
 }
 OF_RULES = {
+    "socket-plain": Case(
+        None,
+        {Told.LOG: r"socket: Function not implemented.*cannot listen on \S+dra.sock: .*gRPC wrote"},
+        rules=without_rule("socket-plain"),
+    ),
     "socket-netlink": Case(
         None,
         {Told.LOG: r"open netlink socket 0: .*seccomp profile may not let socket through"},
@@ -164,7 +170,15 @@ OF_RULES = {
         },
         rules=without_rule("setns"),
     ),
-    "bpf": Case(None, {Told.DOCTOR: r"refuses bpf: .*seccomp profile"}, rules=without_rule("bpf")),
+    "bpf": Case(
+        None,
+        {
+            Told.POD: r"remove BPF programs from net1: .*seccomp profile may not let bpf through",
+            Told.DOCTOR: r"refuses bpf: .*seccomp profile",
+        },
+        NO_PROGRAMS,
+        without_rule("bpf"),
+    ),
     "mount-sysfs": Case(
         None,
         {
@@ -192,7 +206,7 @@ IN_EACH_RUN = (
 def test_no_right_is_without_a_case() -> None:
     assert set(OF_CAPABILITIES) == {capability.name for capability in CAPABILITIES}
     assert {name.partition(",")[0] for name in OF_MOUNTS} == {mount.name for mount in MOUNTS}
-    assert set(OF_RULES) == {rule.name for rule in RULES if rule.is_privileged}
+    assert set(OF_RULES) == {rule.name for rule in CHOSEN}
     assert {name for names in IN_EACH_RUN for name in names} <= set(CASES)
 
 

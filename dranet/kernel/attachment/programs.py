@@ -82,17 +82,18 @@ def remove_programs(pod: Side, ifindex: int, pod_ifname: str) -> None:
         _remove_xdp(pod, found, ifindex, pod_ifname)
         left = _read(pod, ifindex)
     except KernelError as error:
-        raise _failure(pod_ifname, error.message, error.errno) from error
+        raise _failure(pod_ifname, error.message, error.errno, error.hint) from error
     if left:
         raise _failure(pod_ifname, f"still there: {', '.join(_name_all(left))}", errno.EBUSY)
 
 
-def _failure(pod_ifname: str, text: str, number: int) -> KernelError:
+def _failure(pod_ifname: str, text: str, number: int, hint: str = "") -> KernelError:
     return KernelError(
         f"remove BPF programs from {pod_ifname}: {text}",
         errno=number,
         operation="remove-programs",
         link=pod_ifname,
+        hint=hint,
         reason=Reason.ATTACH_FAILED,
     )
 

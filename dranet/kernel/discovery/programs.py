@@ -15,6 +15,7 @@ from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel import bpf
 from dranet.kernel.netlink import NetlinkSocket, parse_attributes
+from dranet.kernel.rights import is_refusal
 from dranet.kernel.rtnl import decode_all, text
 from dranet.kernel.tc import (
     CLSACT_EGRESS,
@@ -75,8 +76,9 @@ def _may_have_classifier(links: int, warnings: list[str]) -> bool | None:
         ids = list(islice(bpf.iter_program_ids(), most + 1))
         return len(ids) > most or any(_is_classifier(program_id) for program_id in ids)
     except KernelError as error:
-        if error.errno == errno.EPERM:
-            warnings.append(f"{error.message}: TCX programs are not told; it takes CAP_BPF or CAP_SYS_ADMIN")
+        if is_refusal(error.errno):
+            why = error.hint or "it takes CAP_BPF or CAP_SYS_ADMIN"
+            warnings.append(f"{error.message}: TCX programs are not told; {why}")
         elif error.errno != errno.ENOSYS:
             warnings.append(error.message)
         return None
