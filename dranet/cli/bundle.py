@@ -122,10 +122,11 @@ def _cut(text: str) -> str:
 
 
 def _fetch(settings: Settings, page: str) -> str:
-    status, body = fetch_page(settings, page)
-    if status not in (200, 503):
-        raise ValueError(f"HTTP {status}")
-    return body.decode(errors="replace")
+    """``/readyz`` is 503 with the same words while a part is not ready, ``/metrics`` where it is refused."""
+    answer = fetch_page(settings, page)
+    if answer.status not in ((200, 503) if page == FEATURES_PATH else (200,)):
+        raise ValueError(f"HTTP {answer.status}: {answer.body[:200].decode(errors='replace').strip()}")
+    return answer.body.decode(errors="replace")
 
 
 def _list_claims(settings: Settings) -> str:

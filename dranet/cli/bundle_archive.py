@@ -35,13 +35,18 @@ def check_target(path: Path, *, force: bool) -> None:
     """Before anything is collected.
 
     Raises:
-        SettingsError: something is there already, or there is no folder to write to.
+        SettingsError: something is there already, or there is no folder that can be written.
     """
     if path.exists() and (not force or not path.is_file()):
         hint = "name another file, or give --force" if path.is_file() else "name a file"
         raise SettingsError(f"--bundle {path}: is there already", hint=hint)
     if not path.parent.is_dir():
         raise SettingsError(f"--bundle {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):  # as the driver's container, whose root is read-only
+        raise SettingsError(
+            f"--bundle {path}: {path.parent} cannot be written",
+            hint="write to standard output, into a file of yours: dranet doctor --bundle - > bundle.tgz",
+        )
 
 
 def pack(pieces: Sequence[Piece], counts: Mapping[str, int], redacts: bool) -> bytes:

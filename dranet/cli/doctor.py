@@ -28,6 +28,8 @@ from dranet.errors import SettingsError
 from dranet.settings import Settings
 
 FORMAT = "dranet.doctor/1"
+CHART_CONFIG = Path("/etc/dranet/settings.yaml")
+"""Where the chart puts the settings: whoever runs the doctor in the driver's pod need not know."""
 STANDARD_OUTPUT = "-"
 
 _SETTINGS = (
@@ -69,9 +71,10 @@ running driver through its port; where none answers it asks the API server
 itself, by dry runs. Changes nothing. Says little of a node that is fine.
 """
 
-_EPILOG = """\
+_EPILOG = f"""\
 In the driver's pod, with the driver's own settings:
 kubectl exec -n dranet-system POD -- dranet doctor
+Without --config it takes {CHART_CONFIG} where there is one.
 It has the driver's environment there, but not its flags: repeat those.
 On a node as root it sees more: what it cannot see it says.
 
@@ -92,7 +95,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     _add_what_is_shown(parser)
     _add_bundle(parser.add_argument_group("support bundle"))
-    parser.add_argument("--config", metavar="FILE", help="settings file, YAML or JSON")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help=f"settings file, YAML or JSON (default: {CHART_CONFIG}, if it is there)",
+    )
     parser.add_argument(
         "--host-root",
         metavar="DIR",
@@ -139,6 +146,8 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         return _list_ids()
     ignored = _parse_ignored(options.ignore)
+    if options.config is None and CHART_CONFIG.is_file():
+        options.config = str(CHART_CONFIG)
     settings = settings_from(options)
     if options.bundle:
         _check_bundle(options.bundle, force=options.force)

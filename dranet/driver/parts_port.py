@@ -46,6 +46,7 @@ def build_port(parts: Parts, *, is_live: bool) -> ProbeServer:
             settings.node_page,
             settings.metrics_authentication,
             TokenReviews(parts.client) if has_tokens else None,
+            parts.client.is_own_token,
         ),
         tls=tls,
     )

@@ -41,7 +41,7 @@ class PciFacts:
     port: str = ""
     """``endpoint``, ``root port``, ``upstream port``, ``downstream port``; empty: none, or not readable."""
     is_readable: bool = False
-    """The whole config space could be read, which takes root."""
+    """The whole config space could be read, which takes root with CAP_SYS_ADMIN."""
     acs_control: int | None = None
     """The ACS control register; ``None``: there is none, or it could not be read."""
     max_read_request: int | None = None
@@ -128,6 +128,10 @@ class FlowFacts:
     """Priorities for which the adapter marks (notification point); ``None``: its driver has no such files."""
     ecn_rp: tuple[int, ...] | None = None
     """Priorities for which it slows down (reaction point)."""
+
+
+WITHOUT_CONNECTION = "without a connection"
+"""Of a link that NetworkManager manages and has nothing to set up on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,22 +38,35 @@ PLAIN_NAMES = frozenset(
 _OPEN = r"(?<![0-9A-Za-z])"
 _CLOSE = r"(?![0-9A-Za-z])"
 
-_ASSIGNED = r"(\\?[\"']?\s*[=:]\s*\\?[\"']?)(?!\[removed\])[^\s\"',;}\\]+"
+_QUOTED = r"(?<=\\\")(?:(?!\\\").)+|(?<=(?<!\\)\")(?:\\.|[^\"\\\n])+|(?<=')[^'\n]+"
+"""What stands between quotes, those within a JSON string, too."""
+_NO_TEXT = r"\[removed\]|(?:null|true|false)\b|[\[{][\[{\s]*(?:[\"\]}\d]|$)"
+"""Values that JSON has beside texts and numbers: they hide nothing, and a list or an object must stay one."""
+_ASSIGNED = rf"(\\?[\"']?\s*[=:]\s*\\?[\"']?)(?!{_NO_TEXT})(?:{_QUOTED}|[^\s\"',;}}\\]+)"
 """The value behind ``name: value``, ``name=value`` and ``"name": "value"``, also within a JSON string."""
 _HIDDEN_KEYS = r"token|passw(?:or)?d|passphrase|secret|api[_-]?key|private[_-]?key|credential"
 _SERIAL_KEYS = r"serial(?:[ _-]?(?:number|no))?|s/n|sn|asset[ _-]?tag"
+_WORD = r"(?<![\w.-])"
+"""Where a key can begin: once in each run of such characters, so that no text takes for ever."""
 
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL), REMOVED),
     (re.compile(r"\beyJ[\w-]{5,}(?:\.[\w-]*){0,2}"), REMOVED),  # a JWT, as of a service account
     (re.compile(r"(?i)\b(bearer|basic)(\s+)(?!token\b)[\w~+/.=-]{6,}"), rf"\1\2{REMOVED}"),
-    (re.compile(rf"(?i)\b([\w.-]*(?:{_HIDDEN_KEYS})s?){_ASSIGNED}"), rf"\1\2{REMOVED}"),
-    (re.compile(rf"(?i)\b({_SERIAL_KEYS}){_ASSIGNED}"), rf"\1\2{REMOVED}"),
+    (re.compile(r"(?i)(\bauthorization\\?[\"']?\s*[:=]\s*\\?[\"']?)[^\"'\\\n]+"), rf"\1{REMOVED}"),
+    (re.compile(rf"(?i){_WORD}([\w.-]*(?:{_HIDDEN_KEYS})s?){_ASSIGNED}"), rf"\1\2{REMOVED}"),
+    (
+        re.compile(  # a variable of a container: its name in one field, its value in the next
+            rf"(?i)(\"name\":\s*\"[^\"]*(?:{_HIDDEN_KEYS})[^\"]*\",\s*\"value\":\s*\")(?:\\.|[^\"\\])+"
+        ),
+        rf"\1{REMOVED}",
+    ),
+    (re.compile(rf"(?i){_WORD}((?:[\w.-]*[_.-])?(?:{_SERIAL_KEYS})){_ASSIGNED}"), rf"\1\2{REMOVED}"),
     (re.compile(r"(?i)(\bserial[ _-]?(?:number|no)\s+|\[SN\]\s*)(?=\S*\d)[^\s\"',;}\\]+"), rf"\1{REMOVED}"),
     (re.compile(r"(?<=://)[^\s/@\"'\\]+@"), f"{REMOVED}@"),  # user and password of a URL
     (
         re.compile(  # base64 of a key; a path has no capitals and digits
-            rf"{_OPEN}(?=[\w+/-]*[0-9])(?=[\w+/-]*[A-Z])(?=[\w+/-]*[a-z])[\w+/-]{{40,}}={{0,2}}(?![\w+/=-])",
+            r"(?<![\w+/-])(?=[\w+/-]*[0-9])(?=[\w+/-]*[A-Z])(?=[\w+/-]*[a-z])[\w+/-]{40,}={0,2}(?![\w+/=-])",
             re.ASCII,
         ),
         REMOVED,
@@ -70,8 +83,8 @@ _NUMBERS = {
 }
 """What is a number by the form of its file is no address, however many digits it has."""
 _BREAK = "\x01"
-_URL_HOST = re.compile(r"(?<=://)(?!\[removed\]@)[A-Za-z0-9][\w.-]*[A-Za-z0-9]")
-_AT_HOST = re.compile(r"[\w.+-]+@[A-Za-z0-9][A-Za-z0-9.-]*\.[A-Za-z]{2,}")
+_URL_HOST = re.compile(r"(?:(?<=://)|(?<=\[removed\]@))(?!\[removed\]@)[A-Za-z0-9][\w.-]*[A-Za-z0-9]")
+_AT_HOST = re.compile(r"(?<![\w.+-])[\w.+-]+@[A-Za-z0-9][A-Za-z0-9.-]*\.[A-Za-z]{2,}")
 _HOME = re.compile(r"(?<=/home/)[^/\s\"']+")
 _HOST = re.compile(
     r"(?<![\w./-])[A-Za-z0-9][A-Za-z0-9-]*(?:\.[A-Za-z0-9][A-Za-z0-9-]*)+\.[A-Za-z]{2,}(?![\w/-])"

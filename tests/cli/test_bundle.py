@@ -18,6 +18,7 @@ from dranet.cli.bundle_archive import Piece, pack
 from dranet.cli.bundle_names import find_names
 from dranet.cli.main import main
 from dranet.driver.doctor.checks import ClusterFacts, Surroundings
+from dranet.driver.doctor.cluster import trim_event
 from dranet.driver.doctor.examine import Examination
 from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.model.facts import Address, Host, Link, NodeFacts
@@ -121,6 +122,42 @@ def test_a_folder_or_a_place_that_is_none_is_refused_before_anything_is_collecte
     assert main(["doctor", "--bundle", str(tmp_path), *force]) == 2
     assert main(["doctor", "--bundle", str(tmp_path / "none/x.tgz"), *force]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("look")
+def test_a_root_that_is_read_only_is_told_before_anything_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "dranet.cli.bundle_archive.os.access", lambda *_: False
+    )  # root may write to each folder else
+    assert main(["doctor", "--bundle", str(tmp_path / "bundle.tgz")]) == 2
+    told = capsys.readouterr().err
+    assert "cannot be written" in told
+    assert "--bundle - >" in told
+    assert "looking at" not in told
+
+
+def test_of_an_event_goes_in_what_the_driver_said_and_nothing_that_others_wrote_at_it() -> None:
+    event = {
+        "metadata": {
+            "name": "n.1",
+            "namespace": "team",
+            "annotations": {"acme.com/owner": "zeus"},
+            "labels": {},
+        },
+        "reason": "Attached",
+        "message": "words",
+        "reportingComponent": "dra.net",
+        "related": {"name": "zeus"},
+    }
+    assert trim_event(event) == {
+        "metadata": {"name": "n.1", "namespace": "team"},
+        "reason": "Attached",
+        "message": "words",
+        "reportingComponent": "dra.net",
+    }
+    assert trim_event({"metadata": 5}) == {"metadata": {}}
 
 
 @pytest.mark.usefixtures("look")

@@ -35,6 +35,26 @@ UNUSED = Finding("kubelet", Severity.NOTE, "does not watch device health", "no h
 FINE = ok("places", "/var/run/cdi", "place")
 
 
+def test_in_the_drivers_pod_it_takes_the_charts_settings_unless_others_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Settings] = []
+
+    def examine(settings: Settings, *_: object) -> Examination:
+        asked.append(settings)
+        return found(FINE)
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    for name in ("chart", "mine"):
+        (tmp_path / name).write_text(f"driver_name: {name}.example\n")
+    monkeypatch.setattr(doctor, "CHART_CONFIG", tmp_path / "none")
+    main(["doctor"])
+    monkeypatch.setattr(doctor, "CHART_CONFIG", tmp_path / "chart")
+    main(["doctor"])
+    main(["doctor", "--config", str(tmp_path / "mine")])
+    assert [settings.driver_name for settings in asked] == ["dra.net", "chart.example", "mine.example"]
+
+
 def found(*findings: Finding) -> Examination:
     return Examination(findings, Surroundings(), driver_answers=False)
 

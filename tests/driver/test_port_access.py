@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.cluster.credentials import FixedToken, access_from_url
+from dranet.cluster.credentials import FixedToken, TokenFile, access_from_url
 from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, ROLE, build_rbac, build_rules
+from dranet.driver.doctor import running
 from dranet.driver.doctor.findings import Finding, Severity
+from dranet.driver.doctor.running import ask_running_driver, fetch_page
 from dranet.driver.probes import server as probes
 from dranet.driver.probes.access import Access
 from dranet.driver.probes.http import Caller, Request, Response, parse_request
@@ -28,7 +30,7 @@ from dranet.driver.probes.routes import PartState, Routes
 from dranet.driver.probes.server import MAX_CONNECTIONS, ProbeServer
 from dranet.driver.probes.tls import TlsFiles
 from dranet.errors import SettingsError
-from dranet.settings import Authentication, NodePage, load_settings
+from dranet.settings import Authentication, NodePage, Settings, load_settings
 from dranet.telemetry import Metrics
 from dranet.testbed.apiserver.identity import User, service_account
 from dranet.testbed.apiserver.server import ApiServer
@@ -494,6 +496,83 @@ async def test_a_scrape_with_a_token_over_the_port(pairs: dict[str, Pair], files
             assert (await get(server, "/metrics", "authorization: bearer nobody", tls=tls))[0] == 401
             twice = ("Authorization: Bearer scraper", "Authorization: Bearer scraper")
             assert (await get(server, "/metrics", *twice, tls=tls))[0] == 401
+
+
+# -- the doctor in the driver's own pod -------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def in_the_drivers_pod(
+    files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> AsyncIterator[tuple[Settings, TlsFiles]]:
+    """A driver that asks its API server about everybody; the settings and the token of a doctor beside it."""
+    (tmp_path / "token").write_text("driver\n")
+    monkeypatch.setattr(running, "_TOKEN", tmp_path / "token")
+    tls = TlsFiles(files.certificate, files.key)
+    async with asking(MANIFESTS) as (_, reviews):
+        own = reviews._client.is_own_token
+        access = Access(NodePage.LOCALHOST, Authentication.KUBERNETES, reviews, own)
+        server = ProbeServer(
+            "127.0.0.1:0", Metrics(), lambda: PARTS, read_features=tls.read_findings, access=access, tls=tls
+        )
+        await server.start()
+        address = f"127.0.0.1:{server.port}"
+        yield Settings(bind_address=address, metrics_tls_cert=files.certificate), tls
+        await server.stop()
+
+
+async def test_who_shows_the_drivers_own_token_reads_its_metrics_without_a_question(
+    files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with in_the_drivers_pod(files, monkeypatch, tmp_path) as (settings, _):
+        page = await asyncio.to_thread(fetch_page, settings, "/metrics")
+        assert (page.status, page.is_certified) == (200, True)
+        assert b"dranet_" in page.body
+        (tmp_path / "token").write_text("reader")
+        assert (await asyncio.to_thread(fetch_page, settings, "/metrics")).status == 403
+        (tmp_path / "token").unlink()
+        assert (await asyncio.to_thread(fetch_page, settings, "/metrics")).status == 401
+    assert await Access(way=Authentication.KUBERNETES, is_own_token=bool).refuse(ask("/metrics")) is not None
+
+
+async def test_without_a_token_of_its_own_the_driver_takes_none_for_its_own() -> None:
+    async with ApiClient(access_from_url("http://127.0.0.1:1")) as client:
+        assert not client.is_own_token("")
+        assert not client.is_own_token("x")
+    missing = TokenFile(Path("/none"))
+    async with ApiClient(access_from_url("http://127.0.0.1:1", token=missing)) as client:
+        assert not client.is_own_token("x")
+
+
+async def test_a_doctor_sees_a_secret_that_was_spoilt_and_tells_nobody_else_its_token(
+    pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with in_the_drivers_pod(files, monkeypatch, tmp_path) as (settings, tls):
+        asked = await asyncio.to_thread(ask_running_driver, settings)
+        assert asked is not None
+        assert [f.severity for f in asked if f.id == "port-certificate"] == [Severity.OK]
+        shutil.copy(pairs["second"].certificate, files.certificate)  # and not its key
+        assert (await asyncio.to_thread(fetch_page, settings, "/metrics")).status == 401, "no token came"
+        asked = await asyncio.to_thread(ask_running_driver, settings)
+        assert asked is not None
+        assert [f.seen for f in asked if f.id == "port-certificate"] == [
+            f"the certificate was not renewed: {tls.problem}"
+        ]
+        assert [f.part for f in asked if f.id == "part-not-ready"] == ["kubelet"], (
+            "the rest is told as always"
+        )
+
+
+async def test_a_doctor_that_knows_another_certificate_says_so(
+    pairs: dict[str, Pair], files: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with in_the_drivers_pod(files, monkeypatch, tmp_path) as (settings, _):
+        for other in (pairs["stranger"].certificate, tmp_path / "none"):
+            wrong = replace(settings, metrics_tls_cert=other)
+            asked = await asyncio.to_thread(ask_running_driver, wrong)
+            assert asked is not None
+            told = [f for f in asked if f.id == "port-certificate" and f.severity is Severity.WARNING]
+            assert f"shows another certificate than that in {other}" in told[0].seen
 
 
 # -- settings ---------------------------------------------------------------------------------------------

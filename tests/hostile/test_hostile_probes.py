@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -53,7 +53,7 @@ async def test_answers_that_nobody_takes_fill_no_memory(monkeypatch: pytest.Monk
             address = ("127.0.0.1", server.port)
             caller = stack.enter_context(contextlib.closing(socket.create_connection(address)))
             caller.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
-            await until(lambda: server._callers and list(server._callers.values())[-1] > 0)
+            await until(lambda: server._callers and list(server._callers.values())[-1].size > 0)
         await until(lambda: count_held(server) == probes.MAX_WAITING_BYTES // (17 << 20))
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
@@ -75,6 +75,58 @@ def test_a_driver_that_ends_while_somebody_asks_tells_of_no_bug(caplog: pytest.L
     with contextlib.ExitStack() as stack:
         asyncio.run(live())
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+@contextlib.contextmanager
+def from_elsewhere(server: ProbeServer, words: bytes) -> Iterator[socket.socket]:
+    """A caller of another address than the rest, in the middle of his request."""
+    with socket.create_connection(("127.0.0.1", server.port), source_address=("127.0.0.2", 0)) as caller:
+        caller.sendall(words)
+        yield caller
+
+
+async def hear(caller: socket.socket) -> bytes:
+    caller.setblocking(False)
+    loop, heard = asyncio.get_running_loop(), b""
+    async with asyncio.timeout(30):
+        while piece := await loop.sock_recv(caller, 1 << 20):
+            heard += piece
+    return heard
+
+
+async def test_a_flood_from_one_address_drives_out_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "REQUEST_TIMEOUT_SECONDS", 600)
+    server = new_server({})
+    await server.start()
+    with from_elsewhere(server, b"GET /healthz HTTP/1.1\r\n") as kubelet:
+        await until(lambda: len(server._callers) == 1)
+        flood = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3 * MAX_CONNECTIONS)]
+        await until(lambda: len(server._callers) == MAX_CONNECTIONS)
+        kubelet.sendall(b"\r\n")
+        assert (await hear(kubelet)).endswith(b"ok\n")
+    for _, writer in flood:
+        writer.transport.abort()
+    await until(lambda: not server._callers)
+    await server.stop()
+
+
+async def test_who_asks_for_much_and_takes_nothing_drives_out_himself_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probes, "REQUEST_TIMEOUT_SECONDS", 600)
+    monkeypatch.setattr(probes, "MAX_WAITING_BYTES", 60 << 20)
+    server = new_server(LONG)
+    await server.start()
+    request = b"GET /readyz HTTP/1.1\r\n\r\n"
+    with from_elsewhere(server, request) as prometheus, contextlib.ExitStack() as stack:
+        await until(lambda: any(waiting.size for waiting in server._callers.values()))
+        for _ in range(6):
+            greedy = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            greedy.sendall(request)
+            await until(lambda: all(waiting.size for waiting in server._callers.values()))
+        assert len(await hear(prometheus)) > 16 << 20
+    await until(lambda: not server._callers)
+    await server.stop()
 
 
 async def test_the_newest_caller_is_heard_when_all_places_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

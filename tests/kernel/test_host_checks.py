@@ -288,7 +288,7 @@ def test_of_a_tree_that_has_nothing_nothing_is_said_and_nothing_fails(tmp_path: 
     assert (found.pci, found.processes, found.flows, found.warnings) == ((), None, (), ())
     assert [unseen.what for unseen in found.unseen] == [
         "the node's processes",
-        "the node's files below /etc and /run",
+        "the node's files below /etc and /run, and the kubelet's",
     ]
 
 

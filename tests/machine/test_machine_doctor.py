@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from dranet.driver.doctor.checks import ClusterFacts, Surroundings
 from dranet.driver.doctor.examine import look_around
 from dranet.driver.doctor.findings import Finding, Severity
 from dranet.driver.doctor.registry import run_checks
+from dranet.manifests.security import CAPABILITIES
 from dranet.settings import Settings
 from dranet.testbed.machine.hardware import MACHINE
 from tests.machine import kernel_view
@@ -125,3 +126,35 @@ def test_the_command_says_of_the_machine_what_is_amiss_and_no_more() -> None:
     findings = json.loads(done.stdout)["findings"]
     bad = {f["id"] for f in findings if f["severity"] in ("problem", "warning")}
     assert bad == {"api-server", "place", "driver-silent"}
+
+
+_LOOK = """
+import json
+from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.host_checks.read import find_root, read_host_facts
+from dranet.settings import Settings
+settings = Settings()
+root = find_root(settings.procfs_root)
+node = NodeScanner(settings.sysfs_root, settings.procfs_root).read()
+host = read_host_facts(settings.sysfs_root, settings.procfs_root, root, node)
+print(json.dumps({"root": str(root), "unseen": [f"{unseen.what}: {unseen.why}" for unseen in host.unseen]}))
+"""
+
+
+def look_as_container(capabilities: Iterable[str]) -> dict[str, object]:
+    """What root sees that has no more rights than these, and a file system of its own."""
+    names = ",".join(["-all", *(f"+{name.lower()}" for name in capabilities)])
+    rights = ("setpriv", f"--bounding-set={names}", "--inh-caps=-all")
+    told = kernel_view.run("unshare", "--mount", *rights, sys.executable, "-c", _LOOK)
+    return dict(json.loads(told))
+
+
+def test_with_the_rights_of_the_daemonset_the_doctor_sees_all_of_the_node_and_names_what_it_does_not() -> (
+    None
+):
+    ours = {capability.name for capability in CAPABILITIES}
+    assert look_as_container(ours) == {"root": "/proc/1/root", "unseen": []}
+    files = "the node's files below /etc and /run, and the kubelet's: another file system"
+    assert look_as_container(ours - {"SYS_PTRACE"}) == {"root": "None", "unseen": [files]}
+    config = "PCI config space (ACS, read requests): takes root with CAP_SYS_ADMIN"
+    assert look_as_container(ours - {"SYS_ADMIN"}) == {"root": "/proc/1/root", "unseen": [config]}

@@ -25,6 +25,7 @@ from dranet.driver.probes.routes import PartState
 from dranet.driver.publish import View
 from dranet.printable import printable
 from tests.page import contents
+from tests.waiting import until
 
 SOME_BEATS = 5
 """While a page of a tenth of a second is written; an event loop that wrote it itself would have none."""
@@ -152,8 +153,9 @@ class Known:
 
 async def test_a_large_node_is_shown_without_holding_up_the_event_loop(tmp_path: Path) -> None:
     """1,000 links, 300 claims. The page is small enough for a phone, and the kernel's work goes on."""
-    source = PageSource(Known(contents.large()), ReadyGate(tmp_path))  # type: ignore[arg-type]
-    await source.read()  # what it needs is loaded now
+    known, gate = Known(contents.large()), ReadyGate(tmp_path)
+    await PageSource(known, gate).read()  # type: ignore[arg-type]  # what it needs is loaded now
+    source = PageSource(known, gate)  # type: ignore[arg-type]
     beats, done = 0, asyncio.Event()
 
     async def beat() -> None:
@@ -169,6 +171,22 @@ async def test_a_large_node_is_shown_without_holding_up_the_event_loop(tmp_path:
     assert response.status == "200 OK"
     assert len(response.body) < 300_000
     assert beats > SOME_BEATS
+
+
+async def test_who_asks_in_a_loop_has_no_page_written_for_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Known(contents.full())
+    source = PageSource(known, ReadyGate(tmp_path))  # type: ignore[arg-type]
+    first = await source.read()
+    known.content = replace(known.content, driver=replace(known.content.driver, node="another"))
+    for _ in range(20):
+        assert await source.read() is first
+    monkeypatch.setattr("dranet.driver.page.source.KEPT_SECONDS", 0)
+    monkeypatch.setattr("dranet.driver.page.source.RESTS", 0)
+    source = PageSource(known, ReadyGate(tmp_path))  # type: ignore[arg-type]
+    await source.read()
+    await until(lambda: source._shown is None)
 
 
 async def test_a_claim_is_attached_since_its_devices_were_verified(tmp_path: Path) -> None:

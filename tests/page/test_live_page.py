@@ -14,6 +14,8 @@ from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.runtimes import stand_in
 from tests.manifests import device_class
 from tests.page.watching import open_screen
+from tests.probe_port import fetch
+from tests.waiting import until_in_thread
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.usefixtures("browser")]
 
@@ -61,6 +63,7 @@ def test_a_person_sees_a_pods_nic_come_and_go() -> None:
             await testbed.apply(pod_with_nic())
             async with asyncio.timeout(30):
                 await testbed.kubelet.wait_running(testbed.pod_uid("worker"))
+            await until_in_thread(lambda: "default/worker" in fetch("/"))  # a page is kept for a second
             after = await asyncio.to_thread(look, browser)
             assert "default/worker" in after["Claims"]
             assert "attached" in after["Claims"], after["Claims"]

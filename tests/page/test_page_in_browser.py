@@ -80,6 +80,29 @@ def test_every_machine_has_a_picture_that_fits_on_a_phone_and_on_a_desk(
             assert box["width"] <= width - 2 * 16, "nobody has to scroll"
 
 
+def test_a_small_picture_is_not_blown_up(screen: Screen, port: PagePort) -> None:
+    port.content = contents.empty()
+    with screen.look(port.url, 1280) as sight:
+        picture = sight.page.locator("svg.desk")
+        box, own = picture.bounding_box(), picture.get_attribute("width")
+        assert box is not None
+        assert own is not None
+        assert box["width"] == float(own) < 1100
+
+
+def test_of_which_moment_it_is_stands_at_the_top_and_a_card_has_no_empty_lines(
+    screen: Screen, port: PagePort
+) -> None:
+    port.content = contents.full()
+    with screen.look(port.url, 360) as sight:
+        assert "as of 2026-09-21 14:13:20 UTC" in sight.page.locator("header").inner_text()
+        shown = sight.page.locator("section", has=sight.page.locator("#ready")).inner_text()
+        assert "-" not in shown.split()
+    with screen.look(port.url, 1280) as sight:
+        assert sight.find_elements("#main td.none")
+        assert sight.page.locator("#main td.none").first.is_visible()
+
+
 def test_what_devices_and_pods_are_called_is_text_and_nothing_else(screen: Screen, port: PagePort) -> None:
     port.content = contents.hostile()
     with screen.look(port.url, 1280) as sight:

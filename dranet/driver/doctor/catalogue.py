@@ -26,7 +26,8 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         "port-certificate",
         "port",
-        "whether the certificate that the port shows is the one in its file (--metrics-tls-cert)",
+        "whether the certificate that the port shows is the one in its file (--metrics-tls-cert), and good "
+        "for a while yet",
         "A certificate that was not renewed is refused by who scrapes the port when its time is over.",
         "Mend the Secret: certificate and key must belong together.",
     ),

@@ -208,7 +208,21 @@ async def _fetch_events(settings: Settings) -> list[JsonObject]:
     async with asyncio.timeout(EVENTS_SECONDS), _open_client(settings) as client:
         found = await fetch_snapshot(client, paths.events())
     ours = [event for event in found.items if is_event_of(event, settings.driver_name)]
-    return ours[-MOST_EVENTS:]
+    return [trim_event(event) for event in ours[-MOST_EVENTS:]]
+
+
+_EVENT_FIELDS = (
+    "type", "reason", "message", "count", "series", "action", "firstTimestamp", "lastTimestamp", "eventTime",
+    "involvedObject", "source", "reportingComponent", "reportingInstance",
+)  # fmt: skip
+
+
+def trim_event(event: JsonObject) -> JsonObject:
+    """What the driver said, and of whom; not what others have written at it (labels, annotations)."""
+    metadata = event.get("metadata")
+    named = metadata if isinstance(metadata, dict) else {}
+    kept = {name: named[name] for name in ("name", "namespace") if name in named}
+    return {"metadata": kept, **{name: event[name] for name in _EVENT_FIELDS if name in event}}
 
 
 def is_event_of(event: JsonObject, driver: str) -> bool:

@@ -6,14 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from dranet.driver.doctor.checks import Surroundings, Told, check, fine, join, note, warning
+from dranet.model.host_facts import WITHOUT_CONNECTION
 
 MANAGERS = "managers"
 
 NETWORK_MANAGER, NETWORKD = "NetworkManager", "systemd-networkd"
 
 
-def _managed_by(seen: Surroundings, name: str) -> list[str]:
-    return [m.link for m in seen.host.managers if m.name == name and m.link in seen.offered_links]
+def _managed_by(seen: Surroundings, name: str) -> dict[str, str]:
+    """Links that are offered, with what is known of how they are managed."""
+    return {m.link: m.detail for m in seen.host.managers if m.name == name and m.link in seen.offered_links}
 
 
 @check(
@@ -21,16 +23,19 @@ def _managed_by(seen: Surroundings, name: str) -> list[str]:
     MANAGERS,
     "NetworkManager on links that the driver offers",
     matters="When a link comes back from a pod it is configured anew (addresses, DHCP, routes) before "
-    "the driver has given back what was there, and a link that NetworkManager is busy with may not leave.",
+    "the driver has given back what was there, and a link that NetworkManager is busy with may not leave. A "
+    "link without a connection is left as it is until somebody makes one for it.",
     mend="/etc/NetworkManager/conf.d/90-dranet.conf: `[keyfile]` "
     "`unmanaged-devices=interface-name:LINK;...`, then `nmcli general reload`.",
 )
 def network_manager(seen: Surroundings) -> Iterator[Told]:
     links = _managed_by(seen, NETWORK_MANAGER)
     if links:
-        names = ";".join(f"interface-name:{link}" for link in links[:16])
-        yield warning(
-            f"NetworkManager manages {join(links)}",
+        names = ";".join(f"interface-name:{link}" for link in list(links)[:16])
+        idle = all(detail == WITHOUT_CONNECTION for detail in links.values())
+        tell, told = (note, f", {WITHOUT_CONNECTION}") if idle else (warning, "")
+        yield tell(
+            f"NetworkManager manages {join(links)}{told}",
             mend=f"/etc/NetworkManager/conf.d/90-dranet.conf: [keyfile] unmanaged-devices={names}, then "
             "nmcli general reload.",
         )
@@ -52,7 +57,7 @@ def networkd(seen: Surroundings) -> Iterator[Told]:
     if links:
         yield warning(
             f"systemd-networkd manages {join(links)}",
-            mend=f"/etc/systemd/network/05-dranet.network: [Match] Name={' '.join(links[:16])} [Link] "
+            mend=f"/etc/systemd/network/05-dranet.network: [Match] Name={' '.join(list(links)[:16])} [Link] "
             f"Unmanaged=yes, then networkctl reload.",
         )
     elif seen.process("systemd-networkd"):

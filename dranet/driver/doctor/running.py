@@ -10,12 +10,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR
 from dranet.driver.doctor.findings import Finding, Severity, ok, parse_finding
 from dranet.settings import Settings
 
 DRIVER = "driver"
-SILENT, NOT_READY = "driver-silent", "part-not-ready"
+SILENT, NOT_READY, PORT_CERTIFICATE = "driver-silent", "part-not-ready", "port-certificate"
 
 PROBE_SECONDS = 5.0
 """For the whole answer, which a driver has in memory."""
@@ -23,7 +25,7 @@ MAX_ANSWER_BYTES = 64 << 20
 """/metrics of a node with 10,000 links has some megabytes."""
 FEATURES_PATH = "/readyz?verbose=json"
 
-_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_TOKEN = SERVICE_ACCOUNT_DIR / "token"
 
 _MEANS = {
     "driver": "the driver is leaving this node",
@@ -37,29 +39,40 @@ class NobodyThere(Exception):
     """Nobody listens at the port."""
 
 
+class Page(NamedTuple):
+    """What the port answers."""
+
+    status: int
+    body: bytes
+    is_certified: bool
+    """Whether the port showed the certificate of our own settings, if it has to show one."""
+
+
 def ask_running_driver(settings: Settings) -> list[Finding] | None:
     """What it says; ``None`` where nobody is."""
     try:
-        status, page = fetch_page(settings, FEATURES_PATH)
+        page = fetch_page(settings, FEATURES_PATH)
     except NobodyThere:
         return None
     except (OSError, ValueError, http.client.HTTPException):
         return [_no_driver(settings.bind_address)]
-    if status in (401, 403):
-        return [_not_let_in(settings.bind_address, status)]
+    doubts = [] if page.is_certified else [_other_certificate(settings)]
+    if page.status in (401, 403):
+        return [*doubts, _not_let_in(settings.bind_address, page.status)]
     try:
-        return parse_running(page)
+        findings = parse_running(page.body)
     except (ValueError, RecursionError):
-        return [_no_driver(settings.bind_address)]
+        return [*doubts, _no_driver(settings.bind_address)]
+    knows = any(f.id == PORT_CERTIFICATE and f.severity is not Severity.OK for f in findings)
+    return findings if knows else [*doubts, *findings]
 
 
-def fetch_page(settings: Settings, path: str) -> tuple[int, bytes]:
-    """Status and body of one page of the port.
+def fetch_page(settings: Settings, path: str) -> Page:
+    """One page of the port.
 
     Raises:
         NobodyThere: nobody listens.
         OSError: no answer in time.
-        ValueError: the port shows a certificate that is not the one of the settings.
         HTTPException: an answer that is no HTTP.
     """
     host, _, port = settings.bind_address.rpartition(":")
@@ -70,13 +83,13 @@ def fetch_page(settings: Settings, path: str) -> tuple[int, bytes]:
         except OSError as error:
             raise NobodyThere from error
         with _ended_after(connection, PROBE_SECONDS):
-            headers = {}
+            is_certified, headers = True, dict[str, str]()
             if settings.metrics_tls_cert is not None:
-                connection.sock = _speak_tls(connection.sock, settings.metrics_tls_cert)
-                headers = _say_who_we_are()
+                connection.sock, is_certified = _speak_tls(connection.sock, settings.metrics_tls_cert)
+                headers = _say_who_we_are() if is_certified else {}
             connection.request("GET", path, headers=headers)
             response = connection.getresponse()
-            return response.status, response.read(MAX_ANSWER_BYTES)
+            return Page(response.status, response.read(MAX_ANSWER_BYTES), is_certified)
 
 
 def _reachable(host: str) -> str:
@@ -84,23 +97,24 @@ def _reachable(host: str) -> str:
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
 
 
-def _speak_tls(sock: socket.socket, certificate: Path) -> ssl.SSLSocket:
-    """Pinned: whoever shows the certificate of our own settings is the driver, under whatever name."""
+def _speak_tls(sock: socket.socket, certificate: Path) -> tuple[ssl.SSLSocket, bool]:
+    """Whoever shows the certificate of our own settings is the driver, under whatever name. A driver whose
+    files were spoilt since shows the one before: what it says needs no secret of ours."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     spoken = context.wrap_socket(sock)
-    if spoken.getpeercert(binary_form=True) != _read_certificate(certificate):
-        spoken.close()
-        raise ValueError("another certificate than that of metrics_tls_cert")
-    return spoken
+    return spoken, spoken.getpeercert(binary_form=True) == _read_certificate(certificate)
 
 
 def _read_certificate(file: Path) -> bytes:
-    """The first one: that of the port itself, those of its authorities follow."""
-    _, begin, rest = file.read_text("ascii").partition("-----BEGIN CERTIFICATE-----")
-    body, end, _ = rest.partition("-----END CERTIFICATE-----")
-    return ssl.PEM_cert_to_DER_cert(begin + body + end)
+    """The first one: that of the port itself, those of its authorities follow. Empty where there is none."""
+    try:
+        _, begin, rest = file.read_text("ascii").partition("-----BEGIN CERTIFICATE-----")
+        body, end, _ = rest.partition("-----END CERTIFICATE-----")
+        return ssl.PEM_cert_to_DER_cert(begin + body + end)
+    except (OSError, ValueError):
+        return b""
 
 
 def _say_who_we_are() -> dict[str, str]:
@@ -182,6 +196,18 @@ def _not_let_in(bind_address: str, status: int) -> Finding:
         Severity.WARNING,
         f"the driver on {bind_address} does not let us read its page (HTTP {status})",
         "what it knows of the kubelet and the runtime cannot be shown",
-        "let the driver's service account get the nonresource URL /readyz, or look at the page of the node",
+        "run it in the driver's pod (kubectl exec), or on the node with --bind-address localhost:PORT",
         SILENT,
+    )
+
+
+def _other_certificate(settings: Settings) -> Finding:
+    return Finding(
+        "port",
+        Severity.WARNING,
+        f"what answers on {settings.bind_address} shows another certificate than that in "
+        f"{settings.metrics_tls_cert}",
+        "it was not told who we are; where it is the driver, who scrapes it refuses the old one one day",
+        "mend the Secret: certificate and key must belong together; is --metrics-tls-cert the driver's?",
+        PORT_CERTIFICATE,
     )

@@ -123,9 +123,9 @@ def cdi_dirs(seen: Surroundings) -> Iterator[Told]:
     "how much memory containers may lock (RLIMIT_MEMLOCK of the runtime, which they inherit)",
     matters="RDMA pins its buffers: above the limit ibv_reg_mr fails with ENOMEM (NCCL: `Call to "
     "ibv_reg_mr failed`). Claims with `rdma.memlock` are not bound by it.",
-    mend="`rdma.memlock: unlimited` in the DeviceClass (the chart's dranet-rdma has it), or for all "
-    "pods a drop-in of the runtime's unit: `[Service]` `LimitMEMLOCK=infinity`, then `systemctl "
-    "daemon-reload` and a restart of it.",
+    mend="`rdma.memlock: unlimited` in the DeviceClass (the chart's dranet-rdma has it), or the capability "
+    "IPC_LOCK in the container, which then has no limit, or for all pods a drop-in of the runtime's unit: "
+    "`[Service]` `LimitMEMLOCK=infinity`, then `systemctl daemon-reload` and a restart of it.",
 )
 def memlock(seen: Surroundings) -> Iterator[Told]:
     if not seen.rdma:

@@ -186,7 +186,8 @@ def irqbalance(seen: Surroundings) -> Iterator[Told]:
 @check(
     "clock-adrift",
     TUNING,
-    "whether somebody keeps the node's clock right",
+    "whether somebody keeps the node's clock right; not in the driver's container, whose seccomp profile "
+    "keeps programs away from the clock",
     matters="Logs, Events and traces of several nodes cannot be laid beside each other, and tokens or "
     "certificates fail when the clock is minutes off.",
     mend="Run chronyd or systemd-timesyncd on the node (`timedatectl set-ntp true`).",

@@ -14,11 +14,11 @@ from dranet.driver.page.devices import find_holders, show_devices
 from dranet.driver.page.markup import EMPTY, Html, element, join, table
 from dranet.driver.page.style import STYLE
 from dranet.driver.page.times import ago, show_time
-from dranet.pictures.boxes import Mark, build_picture
+from dranet.pictures.boxes import Mark, Picture, build_picture
 from dranet.pictures.hardware import choose_hardware
 from dranet.pictures.layout import lay_out
 from dranet.pictures.look import Look, summarize
-from dranet.pictures.measures import PAGE, PHONE
+from dranet.pictures.measures import PAGE, PHONE, Measures
 from dranet.pictures.svg import render_inline
 
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -33,6 +33,8 @@ MOST_HAPPENINGS = 100
 
 _PICTURES = {"desk": PAGE, "phone": PHONE}
 """One is shown, by the width of the screen."""
+WIDE = 1100
+"""Pixels from which on the picture of a desk would rather be scrolled than become smaller."""
 _TITLES = {
     "ready": "Readiness",
     "claims": "Claims",
@@ -55,7 +57,7 @@ def render(content: Content) -> bytes:
         element("style", Html(STYLE)),
     )
     main = element("main", *_sections(content), id="main")
-    body = element("body", _header(content), main, _footer(content))
+    body = element("body", _header(content), main, _footer())
     page = element("html", head, body, lang="en")
     return f"<!doctype html>\n{page}\n".encode()
 
@@ -85,6 +87,7 @@ def _header(content: Content) -> Html:
         f"dranet {driver.version}",
         f"instance {driver.state}",
         f"running for {ago(driver.started_at, content.now)}",
+        join(["as of ", show_time(content.now)]),
     ]
     links = [element("a", title, href=f"#{name}") for name, title in _TITLES.items()]
     return element(
@@ -97,11 +100,11 @@ def _header(content: Content) -> Html:
     )
 
 
-def _footer(content: Content) -> Html:
+def _footer() -> Html:
     links = ("/metrics", "/readyz?verbose", "/healthz")
     return element(
         "footer",
-        element("p", "As of ", show_time(content.now), ". Reload the page to see what is new."),
+        element("p", "A picture of the moment that stands at the top: reload the page to see what is new."),
         element("ul", *(element("li", element("a", link, href=link)) for link in links), class_="facts"),
     )
 
@@ -124,7 +127,7 @@ def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]])
         name: Mark(", ".join(holders.get(name, ())), faults.get(name, "")) for name in {*holders, *faults}
     }
     picture = build_picture(look, marks=marks)
-    pictures = [Html(render_inline(lay_out(picture, measures), name)) for name, measures in _PICTURES.items()]
+    pictures = [_draw(picture, measures, name) for name, measures in _PICTURES.items()]
     held, faulty = len(holders), len(faults)
     told = f"{summarize(choose_hardware(look), shows_all=True)}; {held} held by pods; {faulty} with faults."
     caption = element(
@@ -135,6 +138,11 @@ def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]])
         "div", *pictures, class_="scroll", role="region", aria_label="Picture of the topology", tabindex="0"
     )
     return element("figure", box, caption)
+
+
+def _draw(picture: Picture, measures: Measures, name: str) -> Html:
+    drawing = lay_out(picture, measures)
+    return Html(render_inline(drawing, f"{name} wide" if drawing.width > WIDE else name))
 
 
 def _happenings(happenings: Sequence[Happening], now: float) -> Html:

@@ -50,6 +50,9 @@ def _row(header: Sequence[str], cells: Sequence[str]) -> Html:
     first, *rest = zip(header, cells, strict=True)
     name = element("th", first[1], scope="row", role="rowheader")
     others = (
-        element("td", element("div", cell or "-"), role="cell", data_label=label) for label, cell in rest
+        element(
+            "td", element("div", cell or "-"), class_="" if cell else "none", role="cell", data_label=label
+        )
+        for label, cell in rest
     )
     return element("tr", name, *others, role="row")

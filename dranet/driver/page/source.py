@@ -46,19 +46,33 @@ class Knowledge(Protocol):
     def read_happenings(self) -> Sequence[Happening]: ...
 
 
+KEPT_SECONDS, RESTS = 1.0, 10
+"""A page is everybody's for a second, or for ten times as long as it took to write: whoever asks in a loop
+would take the hooks' time otherwise, which runtimes wait for. Then it is forgotten."""
+
+
 class PageSource:
-    """One page at a time; nothing of it is kept."""
+    """One page at a time."""
 
     def __init__(self, knowledge: Knowledge, gate: ReadyGate, wall: Callable[[], float] = time.time) -> None:
         self._knowledge = knowledge
         self._gate = gate
         self._wall = wall
         self._turn = asyncio.Lock()
+        self._shown: Response | None = None
 
     async def read(self) -> Response:
-        """The page as it is now."""
+        """The page as it is now, or was a moment ago."""
         async with self._turn:
-            return await asyncio.to_thread(self._render, self._gather())
+            if self._shown is None:
+                begun = time.monotonic()
+                self._shown = await asyncio.to_thread(self._render, self._gather())
+                kept = max(KEPT_SECONDS, RESTS * (time.monotonic() - begun))
+                asyncio.get_running_loop().call_later(kept, self._forget)
+            return self._shown
+
+    def _forget(self) -> None:
+        self._shown = None
 
     def _gather(self) -> Content:
         """Values that nobody changes any more."""

@@ -35,7 +35,8 @@ figure{margin:0}
 figcaption,caption{font-size:.9rem;text-align:left;padding:4px 0}
 .scroll{overflow-x:auto;border:1px solid var(--line);border-radius:8px}
 .scroll svg{display:block;margin:0 auto}
-.scroll .desk{min-width:1100px;max-width:100%;height:auto}
+.scroll .desk{max-width:100%;height:auto}
+.scroll .wide{min-width:1100px}
 .scroll .phone{display:none}
 table{border-collapse:collapse;width:100%}
 th,td{min-width:6rem}
@@ -54,6 +55,7 @@ tbody tr{margin:8px 0;padding:8px 12px;background:var(--card);border:1px solid v
 tbody tr+tr>*{border-top:0}
 tbody th{padding:2px 0 6px;min-width:0}
 td{display:grid;min-width:0;grid-template-columns:6.5rem minmax(0,1fr);column-gap:8px;padding:2px 0}
+td.none{display:none}
 td::before{content:attr(data-label);color:var(--muted);font-size:.85rem;line-height:1.75}
 }
 @media (max-width:640px){

@@ -3,10 +3,12 @@
 ``/healthz`` and the plain ``/readyz`` are everybody's: the kubelet shows no credentials. ``/metrics`` is for
 those who show who they are, where the settings ask for that. So are the page of the node and
 ``/readyz?verbose``, but not for who comes from the node itself (``dranet doctor``, ``kubectl port-forward``).
+Who shows the driver's own token is in the driver's pod, and may do what the driver may: nobody is asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from dranet.driver.probes.http import Request, Response
@@ -40,10 +42,12 @@ class Access:
         node_page: NodePage = NodePage.LOCALHOST,
         way: Authentication = Authentication.NONE,
         reviewer: Reviewer | None = None,
+        is_own_token: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._node_page = node_page
         self._way = way
         self._reviewer = reviewer
+        self._is_own_token = is_own_token
 
     async def refuse(self, request: Request) -> Response | None:
         """Why not, as an answer; ``None``: go ahead."""
@@ -63,7 +67,7 @@ class Access:
         return await self._authenticate(request, "/node")
 
     async def _authenticate(self, request: Request, path: str) -> Response | None:
-        if self._way is Authentication.NONE:
+        if self._way is Authentication.NONE or self._is_own_token(request.token):
             return None
         if self._way is Authentication.CLIENT_CERTIFICATE:
             if request.caller.has_certificate:

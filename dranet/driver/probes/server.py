@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from dranet.driver.doctor.findings import Finding
 from dranet.driver.probes.access import Access
@@ -37,8 +39,16 @@ MAX_WAITING_BYTES = 32 << 20
 PORT_RETRY_SECONDS = 0.2
 
 
+class _Waiting(NamedTuple):
+    """Somebody at the port."""
+
+    address: str
+    size: int
+    """Bytes of his answer, while he has not taken it."""
+
+
 class ProbeServer:
-    """One request a connection, in a bounded time; the newest connections when there are too many.
+    """One request a connection, in a bounded time; the newest of each caller when there are too many.
 
     Instances that overlap on a node share its ports: while ``may_wait`` says that another one lives, a port
     that is taken is its predecessor's, and asked for again (:meth:`run`).
@@ -76,8 +86,8 @@ class ProbeServer:
         )
         self._wanted = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._callers: dict[asyncio.StreamWriter, int] = {}
-        """How many bytes each has been answered; oldest first."""
+        self._callers: dict[asyncio.StreamWriter, _Waiting] = {}
+        """The oldest first."""
 
     async def start(self) -> None:
         """Listen, or leave that to :meth:`run` while the port is the predecessor's.
@@ -172,15 +182,25 @@ class ProbeServer:
         return await self._answer(parse_request(data, caller))
 
     def _make_room(self, newest: asyncio.StreamWriter, size: int = 0) -> None:
-        """Who has been here for longest goes first: a real prober says what it wants at once, takes what it
-        is told, and is gone."""
-        self._callers[newest] = size
+        """Of the address with the most connections the oldest goes first: a real prober says what it wants at
+        once, takes what it is told, and is gone; and a flood from one place drives out itself alone."""
+        self._callers[newest] = _Waiting(_find_address(newest), size)
         while len(self._callers) > MAX_CONNECTIONS:
-            self._cut_off(next(iter(self._callers)))
-        slow = [writer for writer, waiting in self._callers.items() if waiting and writer is not newest]
-        for writer in slow:
-            if sum(self._callers.values()) > MAX_WAITING_BYTES:
-                self._cut_off(writer)
+            self._cut_off(self._find_greediest(self._callers, lambda _: 1))
+        while sum(waiting.size for waiting in self._callers.values()) > MAX_WAITING_BYTES:
+            others = [w for w, waiting in self._callers.items() if waiting.size and w is not newest]
+            if not others:
+                break
+            self._cut_off(self._find_greediest(others, lambda waiting: waiting.size))
+
+    def _find_greediest(
+        self, callers: Iterable[asyncio.StreamWriter], weigh: Callable[[_Waiting], int]
+    ) -> asyncio.StreamWriter:
+        """The oldest of the callers from the address that has most."""
+        totals: Counter[str] = Counter()
+        for waiting in self._callers.values():
+            totals[waiting.address] += weigh(waiting)
+        return max(callers, key=lambda caller: totals[self._callers[caller].address])
 
     def _cut_off(self, caller: asyncio.StreamWriter) -> None:
         self._callers.pop(caller)
@@ -200,7 +220,14 @@ class ProbeServer:
         for name, state in self._read_state().items():
             self._metrics.ready.labels(name).set(state.ready)
         self._metrics.scrape.certificate_ok.set(self._tls is None or not self._tls.problem)
+        if self._tls is not None and self._tls.validity is not None:
+            self._metrics.scrape.show_validity(self._tls.validity.not_before, self._tls.validity.not_after)
         return await self._read_metrics()
 
     async def _render_metrics(self) -> bytes:
         return self._metrics.render()
+
+
+def _find_address(writer: asyncio.StreamWriter) -> str:
+    """Where a caller comes from; empty where he is gone already."""
+    return identify(writer.get_extra_info("peername"), None).address

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.facts import Link
-from dranet.model.host_facts import Manager
+from dranet.model.host_facts import WITHOUT_CONNECTION, Manager
 
 _NM = "run/NetworkManager/devices"
 _NETWORKD = "run/systemd/netif/links"
@@ -45,7 +45,7 @@ def _read_network_manager(root: PseudoFiles, links: Collection[Link]) -> Iterato
     for link in links:
         text = root.whole_text(f"{_NM}/{link.ifindex}")
         if _MANAGED.search(text):
-            detail = "with a connection of its own" if _CONNECTION.search(text) else "without a connection"
+            detail = "with a connection of its own" if _CONNECTION.search(text) else WITHOUT_CONNECTION
             yield Manager("NetworkManager", link.ifname, detail)
 
 

@@ -108,8 +108,8 @@ def _read_managers(files: PseudoFiles | None, node: NodeFacts) -> tuple[Manager,
 
 def _iter_unseen(pci: Iterable[PciFacts], sees_processes: bool, sees_root: bool) -> Iterable[Unseen]:
     if any(not function.is_readable for function in pci):
-        yield Unseen("PCI config space (ACS, read requests)", "takes root")
+        yield Unseen("PCI config space (ACS, read requests)", "takes root with CAP_SYS_ADMIN")
     if not sees_processes:
         yield Unseen("the node's processes", "another process namespace")
     if not sees_root:
-        yield Unseen("the node's files below /etc and /run", "another file system")
+        yield Unseen("the node's files below /etc and /run, and the kubelet's", "another file system")

@@ -90,7 +90,14 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
     "topology-manager": (
         (with_host(kubelet=KubeletConfig("/c", "best-effort", "", "none", "None")), NOTE, "CPU manager none"),
     ),
-    "networkmanager": ((with_host(managers=(Manager("NetworkManager", LINKS[0]),)), WARNING, LINKS[0]),),
+    "networkmanager": (
+        (with_host(managers=(Manager("NetworkManager", LINKS[0]),)), WARNING, LINKS[0]),
+        (
+            with_host(managers=(Manager("NetworkManager", LINKS[0], "without a connection"),)),
+            NOTE,
+            f"{LINKS[0]}, without a connection",
+        ),
+    ),
     "networkd": ((with_host(managers=(Manager("systemd-networkd", LINKS[1]),)), WARNING, LINKS[1]),),
     "cni-takes-link": (
         (with_host(managers=(Manager("/etc/cni/net.d/1.conf", LINKS[0], "macvlan"),)), WARNING, "macvlan"),
