@@ -196,6 +196,7 @@ def _parse(payloads: Mapping[str, bytes | None]) -> _Reading:
     found = parse_features(features) if features is not None else Features()
     state = EthtoolState(
         features=found.wanted,
+        fixed=found.fixed,
         private_flags=parse_private_flags(flags) if flags is not None else {},
         rings=numbers["rings"],
         channels=numbers["channels"],

@@ -125,6 +125,11 @@ class Features:
     known: frozenset[str] = frozenset()
     """Every feature that this kernel has a name for."""
 
+    @property
+    def fixed(self) -> dict[str, bool]:
+        """What cannot be changed, as it is."""
+        return {name: name in self.active for name in self.known if name not in self.wanted}
+
 
 def parse_features(payload: bytes) -> Features:
     """An answer to FEATURES_GET.

@@ -31,12 +31,13 @@ _PATTERNS = {alias: pattern for short, long, pattern in _LEGACY for alias in (sh
 
 
 def resolve_features(
-    asked: Mapping[str, bool], changeable: Collection[str]
+    asked: Mapping[str, bool], changeable: Collection[str], fixed: Mapping[str, bool] | None = None
 ) -> tuple[dict[str, bool], tuple[str, ...]]:
     """The kernel's names for what is asked, and those names that the device has nothing to change for.
 
-    A group stands for those of its members that can be changed. The name of one member counts before its
-    group: ``tso: false`` with ``tx-tcp-segmentation: true``.
+    A group stands for those of its members that can be changed; where none can and all are as asked
+    (``fixed``), for these: most NICs have no LRO, and ``lro: false`` is true of them. The name of one member
+    counts before its group: ``tso: false`` with ``tx-tcp-segmentation: true``.
 
     Raises:
         ClaimError: two names of the same group say different things.
@@ -46,10 +47,10 @@ def resolve_features(
     unknown: list[str] = []
     said: dict[str, str] = {}
     for name, value in asked.items():
-        members = _find_members(name, changeable)
+        members = _find_members(name, changeable) or _find_so_anyway(name, value, fixed or {})
         if not members:
             unknown.append(name)
-        elif name in changeable:
+        elif name in members:
             exact[name] = value
         else:
             other = said.setdefault(_PATTERNS[name], name)
@@ -64,3 +65,8 @@ def _find_members(name: str, changeable: Collection[str]) -> list[str]:
         return [name]
     pattern = _PATTERNS.get(name)
     return [member for member in changeable if fnmatchcase(member, pattern)] if pattern else []
+
+
+def _find_so_anyway(name: str, value: bool, fixed: Mapping[str, bool]) -> list[str]:
+    members = _find_members(name, fixed)
+    return members if all(fixed[member] is value for member in members) else []

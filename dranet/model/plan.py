@@ -39,6 +39,8 @@ class EthtoolState:
 
     features: Mapping[str, bool] = field(default_factory=dict)
     """By the kernel's name: what is asked for, of those features that can be changed."""
+    fixed: Mapping[str, bool] = field(default_factory=dict)
+    """By the kernel's name: what is so, of those that cannot. A plan is made with it and keeps none of it."""
     private_flags: Mapping[str, bool] = field(default_factory=dict)
     rings: Mapping[str, int] = field(default_factory=dict)
     channels: Mapping[str, int] = field(default_factory=dict)

@@ -41,6 +41,7 @@ S = TypeVar("S", bound=Step)
 NIC = Device("nic", DeviceKind.NIC, ifname="eth1")
 ETHTOOL = EthtoolState(
     features={"rx-gro": True, "tx-tcp-segmentation": True, "tx-tcp6-segmentation": True},
+    fixed={"rx-lro": False, "highdma": True},
     private_flags={"rx_cqe_compress": False},
     rings={"rx": 1024, "tx": 1024},
     channels={"combined": 8},
@@ -460,6 +461,22 @@ def test_everything_of_ethtool_is_one_step_by_the_kernels_names() -> None:
         channels={"combined": 4},
         coalesce={"rx_usecs": 0, "adaptive_rx": 0},
     )
+
+
+def test_a_feature_that_cannot_be_changed_may_be_asked_for_as_it_is() -> None:
+    """As manifests for DraNet do: ``large-receive-offload: false`` on whatever NIC comes."""
+    made = plan(ethtool={"features": {"large-receive-offload": False, "gro": False}})
+    (step,) = of(SetEthtool, made)
+    assert step.settings == EthtoolState(features={"rx-lro": False, "rx-gro": False})
+    assert 'features["lro"]: the device has no lro that can be changed' in refusal(
+        ethtool={"features": {"lro": True}}
+    )
+
+
+def test_the_record_of_a_link_has_nothing_that_cannot_be_given_back() -> None:
+    host = plan(interface={"name": "net1"}).host
+    assert host is not None
+    assert host.ethtool == replace(ETHTOOL, fixed={})
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,7 @@ def test_an_address_is_found_under_vendors_own_names_and_in_their_own_spelling()
         a_slice(
             "x",
             a_device("nvml", **{"gpu.nvidia.com/pciBusID": {"string": "00000000:3A:00.0"}}),
+            a_device("nvidia's before 25.12", pcieBusID={"string": "0000:1b:00.0"}),
             a_device("amd", pciAddr={"string": "0000:0C:00.0"}),
             a_device("long domain", pciAddress={"string": "10000:01:00.0"}),
             a_device("index", pciAddress={"string": "gpu-0"}),
@@ -134,6 +135,7 @@ def test_an_address_is_found_under_vendors_own_names_and_in_their_own_spelling()
     )
     assert {device.name: device.pci_address for device in devices.get_all()} == {
         "nvml": "0000:3a:00.0",
+        "nvidia's before 25.12": "0000:1b:00.0",
         "amd": "0000:0c:00.0",
         "long domain": "10000:01:00.0",
         "index": "",

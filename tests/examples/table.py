@@ -65,11 +65,14 @@ _PAIR = Wanted(nics=1, gpus=1, verbs=1, distance="PIX")
 _PAIR_FOR_NCCL = Wanted(nics=1, gpus=1, verbs=1, distance="PIX", environment=("NCCL_CONF_FILE",))
 _EIGHT = Wanted(nics=8, gpus=8, verbs=8, distance="PIX")
 _NONE = Wanted()
+_WITHOUT_FIRST_NIC = {"filter": 'device.attributes["dra.net"].?pciAddress.orValue("") != "0000:18:00.0"'}
+"""So that the first GPU and the first NIC on offer are no pair: only the claim brings one together."""
 
 
 def _shared(kind: str, left: str, right: str) -> Example:
     def pod(address: str) -> Wanted:
-        return Wanted(verbs=None, shows={"ip -d address show net1": (kind, address)})
+        shows = {"ip -d address show net1": (kind, address), "tc qdisc show dev net1": ("rate 5Gbit",)}
+        return Wanted(verbs=None, shows=shows)
 
     return Example(
         f"shared-nic-{kind}.yaml",
@@ -82,11 +85,12 @@ def _shared(kind: str, left: str, right: str) -> Example:
 
 
 EXAMPLES = (
-    Example("aligned-gpu-and-nic.yaml", {"trainer": _PAIR}),
-    Example("dgx-h100/one-gpu-one-nic.yaml", {"1-gpu-1-nic": _PAIR}),
+    Example("aligned-gpu-and-nic.yaml", {"trainer": _PAIR}, settings=_WITHOUT_FIRST_NIC),
+    Example("dgx-h100/one-gpu-one-nic.yaml", {"1-gpu-1-nic": _PAIR}, settings=_WITHOUT_FIRST_NIC),
     Example(
         "dgx-h100/two-gpus-two-nics.yaml",
         {"2-gpu-2-nic": Wanted(nics=2, gpus=2, verbs=2, distance="PIX")},
+        settings=_WITHOUT_FIRST_NIC,
     ),
     Example("dgx-h100/eight-gpus-eight-nics.yaml", {"8-gpu-8-nic": _EIGHT}),
     Example("dgx-h100/whole-node.yaml", {"whole-node": Wanted(nics=10, gpus=8, verbs=10)}),
@@ -166,7 +170,7 @@ EXAMPLES = (
         "sriov-vf.yaml",
         {"vf": Wanted(nics=1, gpus=1, distance="PIX", shows={"ip address show net1": ("10.30.0.5/24",)})},
         SRIOV,
-        node_keeps="enp35s0np0",
+        node_keeps="enp163s0np0",
     ),
     Example(
         "beside-sriov-and-multus.yaml",
@@ -179,6 +183,7 @@ EXAMPLES = (
     Example(
         "nvidia-dra-driver.yaml",
         {"trainer": Wanted(nics=1, verbs=1, distance="PIX", environment=("NCCL_CONF_FILE",))},
+        settings=_WITHOUT_FIRST_NIC,
         beside="vendor",
     ),
     Example(

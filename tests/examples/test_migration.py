@@ -16,7 +16,7 @@ from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.testbed.cluster import DRIVER_NAME, NODE_NAME, Testbed
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.iproute import in_namespace, read_json, run_ip
+from dranet.testbed.node.iproute import in_namespace, read_json, read_text, run_ip
 from dranet.testbed.runtimes import stand_in
 from dranet.testbed.vendor import GiveNothing
 from tests.waiting import until, until_in_thread
@@ -151,6 +151,69 @@ async def story_back() -> None:
         )
 
 
+DRANETS_PARAMETERS: dict[str, Any] = {
+    "interface": {
+        "name": "net1",
+        "addresses": ["192.168.9.1/24"],
+        "mtu": 4321,
+        "hardwareAddr": "00:11:22:33:44:55",
+        "gsoMaxSize": 65536,
+        "groMaxSize": 65536,
+        "gsoIPv4MaxSize": 65536,
+        "groIPv4MaxSize": 65536,
+        "disableEbpfPrograms": True,
+        "forwarding": True,
+        "arpIgnore": 1,
+        "arpAnnounce": 2,
+    },
+    "routes": [
+        {"destination": "10.9.0.0/16", "gateway": "192.168.9.254", "table": 100},
+        {"destination": "192.168.8.1/32", "scope": 253},
+    ],
+    "rules": [{"source": "192.168.9.0/24", "table": 100, "priority": 32000}],
+    "neighbors": [{"destination": "192.168.9.7", "hardwareAddr": "02:00:00:00:00:07"}],
+    "ethtool": {
+        "features": {
+            "tcp-segmentation-offload": False,
+            "generic-receive-offload": False,
+            "large-receive-offload": False,  # which few devices have: no obstacle
+        }
+    },
+}
+"""All that DraNet 1.4 knows, but for VRFs, which not every kernel has, and profiles."""
+
+
+async def story_of_parameters() -> None:
+    async with Testbed(load_hardware("two-nic"), stand_in, WORK_DIR) as testbed, asyncio.timeout(DEADLINE):
+        before = await asyncio.to_thread(testbed.node.snapshot)
+        await testbed.driver.start()
+        await testbed.driver.wait_ready(DEADLINE)
+        await testbed.apply(objects("new", DRANETS_PARAMETERS))
+        await testbed.kubelet.wait_running(testbed.pod_uid("new"))
+        sandbox = testbed.sandbox("new")
+        assert sandbox is not None
+        shown = {
+            command: read_text(*in_namespace(sandbox.netns_path, "ip", *command.split()))
+            for command in ("address show net1", "route show table all", "rule", "neighbour")
+        }
+        for command, text in (
+            ("address show net1", "mtu 4321"),
+            ("address show net1", "link/ether 00:11:22:33:44:55"),
+            ("address show net1", "inet 192.168.9.1/24"),
+            ("route show table all", "10.9.0.0/16 via 192.168.9.254 dev net1 table 100"),
+            ("route show table all", "192.168.8.1 dev net1"),
+            ("rule", "32000:\tfrom 192.168.9.0/24 lookup 100"),
+            ("neighbour", "192.168.9.7 dev net1 lladdr 02:00:00:00:00:07 PERMANENT"),
+        ):
+            assert text in shown[command], shown[command]
+
+        await testbed.delete_pod("new")
+        await testbed.kubelet.wait_gone(testbed.pod_uid("new"))
+        await until_in_thread(
+            lambda: not before.differences(testbed.node.snapshot()), "the node is as before", DEADLINE
+        )
+
+
 async def is_ours_alone(testbed: Testbed) -> bool:
     names = [one["metadata"]["name"] for one in await testbed.fetch_slices()]
     return (
@@ -175,3 +238,7 @@ def test_a_pod_of_another_driver_keeps_its_nic_and_ends_well_but_the_nic_comes_b
 
 def test_a_nic_that_came_back_under_another_driver_is_restored_when_this_one_returns() -> None:
     asyncio.run(story_back())
+
+
+def test_a_claim_with_each_of_dranets_parameters_gets_what_it_says() -> None:
+    asyncio.run(story_of_parameters())

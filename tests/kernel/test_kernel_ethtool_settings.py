@@ -149,7 +149,9 @@ def test_a_feature_that_may_never_change_is_known_but_not_offered() -> None:
         )
     )
     known = frozenset({"rx-gro", "rx-lro", "loopback"})
-    assert parse_features(payload) == Features({"rx-gro": True}, frozenset({"highdma"}), known)
+    found = parse_features(payload)
+    assert found == Features({"rx-gro": True}, frozenset({"highdma"}), known)
+    assert found.fixed == {"rx-lro": False, "loopback": False}
 
 
 # --- differences ---------------------------------------------------------------------------------------

@@ -63,6 +63,24 @@ def test_what_the_device_cannot_change_is_unknown(name: str) -> None:
     assert resolve_features({name: True, "rx-gro": True}, NIC) == ({"rx-gro": True}, (name,))
 
 
+FIXED = {"rx-lro": False, "tx-checksum-ipv4": True, "tx-checksum-fcoe-crc": False}
+
+
+@pytest.mark.parametrize("name", ["lro", "large-receive-offload", "rx-lro"])
+def test_what_cannot_be_changed_and_is_as_asked_is_no_lack(name: str) -> None:
+    assert resolve_features({name: False}, NIC, FIXED) == ({"rx-lro": False}, ())
+    assert resolve_features({name: True}, NIC, FIXED) == ({}, (name,))
+
+
+def test_a_group_stands_for_what_is_fixed_only_where_nothing_of_it_can_be_changed() -> None:
+    assert resolve_features({"tx": False}, NIC, FIXED) == (
+        {"tx-checksum-ip-generic": False, "tx-checksum-sctp": False},
+        (),
+    )
+    for value in (True, False):
+        assert resolve_features({"tx": value}, (), FIXED) == ({}, ("tx",)), "one member is not so"
+
+
 def test_a_member_counts_before_its_group() -> None:
     for asked in ({"tso": False, TSO[1]: True}, {TSO[1]: True, "tso": False}):
         wanted = {TSO[0]: False, TSO[1]: True, TSO[2]: False}

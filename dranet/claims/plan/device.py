@@ -12,6 +12,7 @@ Each of the other modules has the steps for its part, and the checks that only t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from dranet.claims.plan.addresses import check_addresses, plan_addresses
 from dranet.claims.plan.cpus import check_cpu_locality, plan_cpu_locality, record_cpus
@@ -85,10 +86,15 @@ def plan_device(
         device.name,
         tuple(_steps(given, rdma_exclusive)),
         given.pod_ifname,
-        host if given.moves else None,
+        _to_restore(host) if given.moves else None,
         lease,
         record_cpus(config, cpus),
     )
+
+
+def _to_restore(host: LinkState) -> LinkState:
+    """Without what nobody can change, which would be a third of the record."""
+    return replace(host, ethtool=replace(host.ethtool, fixed={}))
 
 
 def _plan_without_link(

@@ -19,7 +19,7 @@ def plan_ethtool(given: PlanInput) -> Iterator[SetEthtool]:
     ethtool = given.config.ethtool
     if ethtool.is_empty:
         return
-    features, _ = resolve_features(ethtool.features, given.host.ethtool.features)
+    features, _ = resolve_features(ethtool.features, given.host.ethtool.features, given.host.ethtool.fixed)
     yield SetEthtool(
         EthtoolState(
             features=features,
@@ -52,14 +52,14 @@ def check_ethtool(given: PlanInput) -> Iterator[str]:
 
 def _check_features(given: PlanInput) -> Iterator[str]:
     """A link on top of the device has features of its own, most of which are the device's."""
-    changeable = given.host.ethtool.features
+    present = given.host.ethtool
     try:
-        _, unknown = resolve_features(given.config.ethtool.features, changeable)
+        _, unknown = resolve_features(given.config.ethtool.features, present.features, present.fixed)
     except ClaimError as error:
         yield error.message
         return
     shown_by = f"ethtool -k {given.host.ifname}"
-    yield from _missing("ethtool.features", "features", unknown, changeable, shown_by)
+    yield from _missing("ethtool.features", "features", unknown, present.features, shown_by)
 
 
 def _missing(
