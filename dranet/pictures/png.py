@@ -25,7 +25,7 @@ def render_png(svg: str) -> bytes:
     if find_spec("resvg_py") is None or find_spec("fontpkg_arimo") is None:
         raise SettingsError(
             "PNG needs the optional packages of dranet[pictures], which are not installed",
-            hint="pip install 'dranet[pictures]', or take -o svg, which needs nothing",
+            hint="`make setup` in a checkout brings them; or take -o svg, which needs nothing",
         )
     resvg: Any = import_module("resvg_py")
     with as_file(files("fontpkg_arimo").joinpath("files")) as fonts:

@@ -9,7 +9,11 @@ from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-PLACES = ("*.md", "docs/**/*.md", "benchmarks/*.md", "deploy/*.md", "e2e/*.md", "tests/data/*.md")
+PLACES = (
+    "*.md",
+    "benchmarks/*.md",
+    *(f"{name}/**/*.md" for name in ("charts", "deploy", "docs", "e2e", "tests/data")),
+)
 
 _FENCE = re.compile(r"^\s*```(\w*)\s*$")
 _MARK = re.compile(r"<!-- not run here: (.+?) -->")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dranet.cli.main import parse_arguments
+from dranet.cli.main import main, parse_arguments
 from tests.chart.rendering import helm, render
 from tests.documents.blocks import REPOSITORY
 from tests.documents.commands import Command
@@ -30,7 +31,7 @@ _OF_FILE = re.compile(r"^(?:\./)?(?:charts|deploy|examples|docs|tests)/")
 
 def complain(command: Command) -> list[Complaint]:
     """What is wrong with a command; nothing of programs that are not judged."""
-    judge = _JUDGES.get(command[0].rpartition("/")[2] if command[0].startswith(".venv") else command[0])
+    judge = _JUDGES.get(command[0].removeprefix(".venv/bin/"))
     if judge is None:
         return []
     absent = [word for word in command if _OF_FILE.match(word) and not (REPOSITORY / word).exists()]
@@ -135,8 +136,13 @@ _JUDGES: Mapping[str, Callable[[Command], Iterator[Complaint]]] = {
 
 def can_run(command: Command) -> bool:
     """A ``dranet`` that reads captures and files, and needs nothing else."""
-    reads = {"--facts", "--facts-file"} & set(command) or command[1:2] == ("validate",)
-    return command[0] == "dranet" and bool(reads) and not {"run", "--live", "--watch"} & set(command)
+    reads = {"--facts", "--facts-file", *OF_A_CLUSTER} & set(command) or command[1:2] == ("validate",)
+    is_ours = command[0].removeprefix(".venv/bin/") == "dranet"
+    return is_ours and bool(reads) and not {"run", "--live", "--watch"} & set(command)
+
+
+OF_A_CLUSTER = ("cluster.json", "cluster.yaml")
+"""What pages have ``kubectl get`` write."""
 
 
 def prepare_folder(folder: Path) -> None:
@@ -144,3 +150,9 @@ def prepare_folder(folder: Path) -> None:
     for name in ("tests", "examples", "charts", "deploy"):
         (folder / name).symlink_to(REPOSITORY / name)
     (folder / "node.json").symlink_to(REPOSITORY / "tests/data/dgx-h100/capture.json")
+    with redirect_stdout(io.StringIO()) as slices:
+        main(["devices", "-o", "slices", "--facts", str(folder / "node.json")])
+    texts = (slices.getvalue(), (REPOSITORY / "deploy/deviceclasses.yaml").read_text())
+    items = [item for text in texts for item in yaml.safe_load_all(text) if item]
+    for name in OF_A_CLUSTER:
+        (folder / name).write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))

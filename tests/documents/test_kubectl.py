@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import re
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from dranet.cli.main import main
 from dranet.testbed.apiserver.server import ApiServer
 from tests.documents.blocks import REPOSITORY, Block, list_blocks, list_pages
 from tests.documents.commands import Command, iter_commands
@@ -103,3 +107,26 @@ REFUSED = {"docs/user/admission.md"}
 
 def read_groups(block: Block) -> set[str]:
     return {document["apiVersion"] for document in read_documents(block)}
+
+
+async def test_what_kubectl_gets_is_enough_for_a_claim_and_for_why_a_pod_waits(
+    run: Run, tmp_path: Path
+) -> None:
+    """The quickstart's way on a cluster with GPUs, where ``dranet`` has no kubeconfig of its own."""
+    slices, cluster, job = tmp_path / "slices.yaml", tmp_path / "cluster.yaml", tmp_path / "job.yaml"
+    slices.write_text(printed("devices", "-o", "slices", "--facts", "tests/data/dgx-h100/capture.json"))
+    await run("create", "-f", str(slices))
+    cluster.write_text(await run("get", "resourceslices,deviceclasses,nodes", "-o", "yaml"))
+    job.write_text(printed("claim", "new", "-f", str(cluster), "--image", "registry.example.com/trainer"))
+    assert "kind: DeviceClass" not in job.read_text(), "those of the cluster stay as they are"
+    await run("apply", "-f", str(job))
+    kinds = "resourceslices,deviceclasses,resourceclaims,resourceclaimtemplates,pods,nodes"
+    cluster.write_text(await run("get", kinds, "-A", "-o", "json"))
+    assert "it can be allocated" in printed("explain", "pod", "1-gpu-1-nic", "-f", str(cluster))
+
+
+def printed(*words: str) -> str:
+    """What ``dranet`` prints, of here."""
+    with contextlib.chdir(REPOSITORY), redirect_stdout(io.StringIO()) as printed:
+        assert main(words) == 0
+    return printed.getvalue()
