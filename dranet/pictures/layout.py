@@ -14,11 +14,13 @@ from dranet.pictures.boxes import Box, Group, Panel, Picture, Tone
 from dranet.pictures.legend import build_legend
 from dranet.pictures.measures import DESK, Measures
 from dranet.pictures.shapes import GAP, Block, Drawing, Line, Rect, Shape, Text, flow, pill
-from dranet.pictures.text_width import fit_text, fit_words, text_width
+from dranet.pictures.text_width import fit_text, fit_words, text_width, wrap_text
 
 LABEL_HEIGHT = 22
 PANEL_HEAD = 40
 TITLE_HEIGHT = 62
+SUBTITLE_LINE = 19
+"""What each line but the first adds to it."""
 
 
 def lay_out(picture: Picture, m: Measures = DESK) -> Drawing:
@@ -26,14 +28,14 @@ def lay_out(picture: Picture, m: Measures = DESK) -> Drawing:
     blocks = _panels(m, picture.panels) or [_empty_panel(m)]
     columns = _column_count(m, len(blocks))
     body = Block(0, 0)
-    y: float = TITLE_HEIGHT + m.margin
+    width = 2 * m.margin + min(columns, len(blocks)) * (blocks[0].width + m.panel_gap) - m.panel_gap
+    title = list(_title(m, picture, width - 2 * m.margin))
+    y: float = m.margin + TITLE_HEIGHT + SUBTITLE_LINE * max(len(title) - 2, 0)
     for start in range(0, len(blocks), columns):
         y += _place_row(m, body, blocks[start : start + columns], y, picture.panels[start : start + columns])
-    width = 2 * m.margin + min(columns, len(blocks)) * (blocks[0].width + m.panel_gap) - m.panel_gap
     legend = build_legend(picture, width - 2 * m.margin)
     body.put(legend, m.margin, y)
-    shapes = (*_title(m, picture, width - 2 * m.margin), *body.shapes)
-    return Drawing(width, y + legend.height + m.margin, picture.title, shapes)
+    return Drawing(width, y + legend.height + m.margin, picture.title, (*title, *body.shapes))
 
 
 def _column_count(m: Measures, panels: int) -> int:
@@ -57,7 +59,8 @@ def _place_row(m: Measures, body: Block, blocks: Sequence[Block], y: float, pane
 def _title(m: Measures, picture: Picture, room: float) -> Iterator[Text]:
     title = fit_text(picture.title, 22, room, bold=True)
     yield Text(m.margin, m.margin + 22, title, 22, "title", room, bold=True)
-    yield Text(m.margin, m.margin + 46, fit_text(picture.subtitle, 14, room), 14, "muted", room)
+    for number, line in enumerate(wrap_text(picture.subtitle, 14, room)):
+        yield Text(m.margin, m.margin + 46 + SUBTITLE_LINE * number, line, 14, "muted", room)
 
 
 def _empty_panel(m: Measures) -> Block:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import pytest
@@ -125,6 +125,16 @@ def test_a_node_full_of_links_has_a_picture_of_bounded_size() -> None:
     (panel,) = build_picture(look(NodeFacts(links=links))).panels
     assert len(panel.groups[0].others) == 49
     assert panel.groups[0].others[-1].lines == (("and 1951 more",),)
+
+
+def test_what_is_offered_is_told_whole_on_a_phone_and_pushes_the_panels_down() -> None:
+    picture = build_picture(look(SMALL))
+    _, *lines, panel = islice(lay_out(picture, PHONE).shapes, 4)
+    assert isinstance(panel, Rect)
+    told = [line for line in lines if isinstance(line, Text)]
+    assert len(told) == 2
+    assert " ".join(line.text for line in told) == picture.subtitle
+    assert panel.y > told[-1].y
 
 
 def test_odd_names_are_escaped(tmp_path: Path) -> None:
