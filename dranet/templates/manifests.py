@@ -21,20 +21,28 @@ def build_pod(ask: Ask, shape: Shape) -> JsonObject:
     """The container names every claim: that is what holds it back until its NICs are there."""
     templates = _template_names(ask, shape)
     claims = ["devices"] if len(templates) == 1 else ["nics", "gpus"]
-    spec = {
-        "containers": [
-            {
-                "name": "main",
-                "image": ask.image,
-                "resources": {"claims": [{"name": name} for name in claims]},
-            }
-        ],
+    container: JsonObject = {
+        "name": "main",
+        "image": ask.image,
+        "resources": {"claims": [{"name": name} for name in claims]},
+    }
+    spec: JsonObject = {
+        "containers": [container],
         "resourceClaims": [
             {"name": name, "resourceClaimTemplateName": template}
             for name, template in zip(claims, templates, strict=True)
         ],
     }
+    if shares_memory(ask):
+        container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 -- the pod's
+        spec["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     return _object("v1", "Pod", ask.name or ask.default_name, spec, ask.namespace)
+
+
+def shares_memory(ask: Ask) -> bool:
+    """Processes of several GPUs share memory (NCCL's buffers, batches of data loaders) through ``/dev/shm``,
+    of which a container has 64 MB."""
+    return ask.gpus > 1
 
 
 def _template_names(ask: Ask, shape: Shape) -> Sequence[str]:

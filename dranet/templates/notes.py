@@ -11,6 +11,7 @@ from dranet.templates.ask import count, listed
 from dranet.templates.choose import Attempt, Choice
 from dranet.templates.classes import gpu_class_name, nic_class_name
 from dranet.templates.hardware import NodeHardware
+from dranet.templates.manifests import shares_memory
 from dranet.templates.trial import Distances, Trial
 
 _MAX_NAMES = 4
@@ -24,6 +25,7 @@ def describe(choice: Choice, *, with_tried: bool = False) -> tuple[str, ...]:
         f"Seen: {'; '.join(_seen(choice))}.",
         f"Chosen: {choice.attempt.shape.title}. {' '.join(_why(choice))}".rstrip(),
         *_expect(choice),
+        *_mounted(choice),
     ]
     if with_tried:
         paragraphs += [f"Tried: {one}" for one in _tried(choice)]
@@ -149,6 +151,14 @@ def _expect(choice: Choice) -> Iterator[str]:
     words = sorted({d for t in choice.attempt.trials for p in t.pods for d in p.distances if d is not None})
     if words:
         yield f"Distances: {'; '.join(f'{word.name} through {word.meaning}' for word in words)}."
+
+
+def _mounted(choice: Choice) -> Iterator[str]:
+    if shares_memory(choice.fitting.ask):
+        yield (
+            "Mounted: memory at /dev/shm, of which a container has 64 MB, and NCCL and data loaders of "
+            "several GPUs share more. It counts as the container's."
+        )
 
 
 def _expected(choice: Choice, trial: Trial) -> tuple[str, str]:

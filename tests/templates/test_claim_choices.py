@@ -307,6 +307,22 @@ def test_more_devices_than_a_claim_takes_become_two_claims_of_one_pod() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("ask", "shares"),
+    [({"gpus": 1}, False), ({"gpus": 2, "nics": 2}, True), ({"per_node": True}, True), ({"gpus": 0}, False)],
+)
+def test_several_gpus_share_more_memory_than_a_container_has_by_itself(
+    ask: dict[str, Any], shares: bool
+) -> None:
+    found = choice(world("dgx-h100"), **ask)
+    spec = found.pod["spec"]
+    (container,) = spec["containers"]
+
+    assert [mount["mountPath"] for mount in container.get("volumeMounts", ())] == ["/dev/shm"] * shares
+    assert [volume["emptyDir"] for volume in spec.get("volumes", ())] == [{"medium": "Memory"}] * shares
+    assert any(part.startswith("Mounted: ") for part in describe(found)) is shares
+
+
 def test_per_node_without_gpus_takes_the_nics_alone() -> None:
     machine = world("dgx-h100")
     found = choice(machine, per_node=True, gpus=0)
