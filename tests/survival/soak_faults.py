@@ -19,6 +19,10 @@ from tests.survival.stage import READY_SECONDS, Stage
 
 Fault = Callable[[Stage, random.Random], Awaitable[None]]
 
+REPAIR_SECONDS = 90.0
+"""A driver whose slices are taken again and again waits longer each time before it writes them anew, and for
+a watch that breaks again and again: up to 30 s each (``cluster/slices.py``)."""
+
 
 async def stop_for_seconds(stage: Stage, chance: random.Random) -> None:
     """SIGSTOP of the driver, wherever it is, and SIGCONT."""
@@ -74,7 +78,9 @@ async def wipe_slices(stage: Stage, _: random.Random) -> None:
     for name in before.values():
         await persist(partial(stage.testbed.api.delete, f"{paths.RESOURCE_SLICES}/{name}"))
     await stage.until(
-        lambda: bool(_slices(stage)) and not before.keys() & _slices(stage).keys(), "new slices"
+        lambda: bool(_slices(stage)) and not before.keys() & _slices(stage).keys(),
+        "new slices",
+        REPAIR_SECONDS,
     )
 
 
