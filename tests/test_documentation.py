@@ -130,7 +130,7 @@ def test_figures_of_the_front_page_are_those_of_the_page_about_performance() -> 
 def test_the_run_of_benchmarks_is_the_one_that_is_kept() -> None:
     run = (REPOSITORY / "benchmarks/README.md").read_text().partition("<!-- bench output begins -->")[2]
     kept = json.loads((REPOSITORY / "benchmarks/results/reference.json").read_text())["results"]
-    shown = dict(re.findall(r"^(\S.*?)  +(\d[\d.]*)", run, re.MULTILINE))
+    shown = dict(re.findall(r"^(\S.*?)  +(-?\d[\d.]*)", run, re.MULTILINE))
     assert shown == {one["title"]: f"{one['ours']['median']:.1f}" for one in kept}
 
 
