@@ -29,6 +29,19 @@ def test_no_text_is_cut_off_or_leaves_its_box_and_the_page_is_no_wider_than_the_
         assert sight.complaints == [], "a page without scripts, calls and errors"
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_single_word_of_the_driver_is_broken_over_two_lines(
+    screen: Screen, port: PagePort, width: int
+) -> None:
+    port.content = contents.full()
+    with screen.look(port.url, width) as sight:
+        lines = sight.page.locator("table span").evaluate_all(
+            "spans => spans.map(span => [span.textContent, span.getClientRects().length])"
+        )
+    assert ["DeviceUnhealthy", 1] in lines
+    assert [word for word, count in lines if " " not in word and count > 1] == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 def test_every_text_stands_out_from_its_ground(

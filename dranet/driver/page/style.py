@@ -25,6 +25,7 @@ a{color:var(--link)}
 .good{color:var(--good)}
 .bad{color:var(--bad)}
 span.good,span.bad{font-weight:600}
+span{overflow-wrap:break-word}
 .empty,caption,figcaption,small{color:var(--muted)}
 small{display:block;font-size:.85em;line-height:1.4}
 .facts,nav ul{list-style:none;margin:.5rem 0;padding:0;display:flex;flex-wrap:wrap;gap:4px 16px}
