@@ -114,6 +114,11 @@ async def test_the_drivers_own_series_are_never_those_of_an_earlier_scrape(node:
     assert read_values(await scrapes.render(), "dranet_attach_rollbacks_total") == [1]
 
 
+def count_threads() -> int:
+    """Of scrapes; one that has answered is still there for a moment."""
+    return sum(thread.name == "scrape" for thread in threading.enumerate())
+
+
 def hang_in_pods(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """The kernel answers for the node, and not in a pod until the event is set."""
     go_on = threading.Event()
@@ -141,9 +146,8 @@ async def test_a_namespace_that_hangs_costs_its_own_series_alone_and_an_answer_c
     assert read_values(text, "dranet_pod_device_info") == [1]
     assert read_values(text, "dranet_device_mtu_bytes") == [9000, 1500]
     assert read_values(text, "dranet_pod_network_transmit_bytes_total") == []
-    threads = [thread for thread in threading.enumerate() if thread.name == "scrape"]
     go_on.set()
-    await until(lambda: not threads[0].is_alive(), "the thread ends")
+    await until(lambda: not count_threads(), "the thread ends")
     monkeypatch.undo()
     assert len(read_values(await scrapes.render(), "dranet_pod_network_transmit_bytes_total")) == 1
 
@@ -203,14 +207,14 @@ async def test_a_pod_that_hangs_for_good_silences_no_other_one_and_is_told_of(
             assert pods_read(text) == everybody - {f"worker-{hanging}"}
             assert read_values(text, "dranet_scrape_unread_pods") == [1]
             assert read_values(text, "dranet_scrape_stuck_reads") == [1]
-        assert sum(thread.name == "scrape" for thread in threading.enumerate()) == 1
+        await until(lambda: count_threads() == 1, "the last thread that has answered ends, too")
         assert [r.message for r in caplog.records if r.levelname == "WARNING"] == [
             f"counters of pod uid-worker-{hanging} were not read in 1 s: left out until the kernel answers"
         ]
         assert len(list_descriptors() - before) <= 2, "namespaces that nobody will read are let go"
     finally:
         kernel.go_on.set()
-    await until(lambda: all(thread.name != "scrape" for thread in threading.enumerate()), "the thread ends")
+    await until(lambda: not count_threads(), "the thread ends")
     text = await scrapes.render()
     assert pods_read(text) == everybody
     assert read_values(text, "dranet_scrape_stuck_reads") == [0]
@@ -231,7 +235,7 @@ async def test_where_the_node_hangs_pods_are_read_all_the_same(
     assert len(pods_read(text)) == 3
     assert read_values(text, "dranet_scrape_unread_pods") == [0]
     assert read_values(text, "dranet_scrape_stuck_reads") == [1]
-    await until(lambda: all(thread.name != "scrape" for thread in threading.enumerate()), "the thread ends")
+    await until(lambda: not count_threads(), "the thread ends")
 
 
 async def test_where_all_hangs_there_are_few_threads_and_answers_come_at_once(
@@ -248,9 +252,9 @@ async def test_where_all_hangs_there_are_few_threads_and_answers_come_at_once(
     for _ in range(MOST_STUCK + 3):
         text = await scrapes.render()
     assert read_values(text, "dranet_scrape_stuck_reads") == [MOST_STUCK]
-    assert sum(thread.name == "scrape" for thread in threading.enumerate()) == MOST_STUCK
+    assert count_threads() == MOST_STUCK
     go_on.set()
-    await until(lambda: all(thread.name != "scrape" for thread in threading.enumerate()), "they end")
+    await until(lambda: not count_threads(), "they end")
 
 
 async def test_the_event_loop_is_free_while_the_kernel_is_busy(node: Node) -> None:

@@ -24,6 +24,8 @@ FOLDER = "instances"
 """In the state folder."""
 _OWNER = "driver.lock"
 """Beside that folder: whose the state folder is."""
+_TIDYING = "tidying.lock"
+"""There, too: of who removes what the dead have left."""
 _LOCK = ".lock"
 _REQUEST = ".wants-duties"
 _GOODBYE = ".is-leaving"
@@ -158,27 +160,34 @@ class Instances:
             return True
 
     def _remove_dead(self) -> None:
-        """With the lock of a dead one in our hands nobody else can start under its name meanwhile. Of a lone
-        one that knew nothing of this folder there is only the lock of the plugin folder, which we have."""
-        for name in (self._list_names(_LOCK) | {_ALONE}) - {self._own}:
-            with contextlib.closing(FileLock(self._path(name))) as lock:
-                if not _can_take(lock):
-                    continue
-                for path in self._sockets_of(name if name != _ALONE else ""):
-                    if remove_dead_socket(path):
-                        log.info("removed %s, left behind by a dead instance of the driver", path)
-                self._withdraw_words(name)
-                _remove(self._path(name))
+        """By one of us at a time: the slower would remove what a newcomer under that name has made since. Of
+        a lone one that knew nothing of this folder there is only the plugin folder's lock, which we have."""
+        with contextlib.closing(FileLock(self.folder.parent / _TIDYING)) as turn:
+            if _can_take(turn):
+                for name in (self._list_names(_LOCK) | {_ALONE}) - {self._own}:
+                    self._remove_leavings(name)
+
+    def _remove_leavings(self, name: str) -> None:
+        """Of a dead one. While we share its lock nobody can start under its name, and nobody who looks takes
+        it for alive: it may have asked for the duties."""
+        with contextlib.closing(FileLock(self._path(name))) as lock:
+            if not _can_take(lock, shared=True):
+                return
+            for path in self._sockets_of(name if name != _ALONE else ""):
+                if remove_dead_socket(path):
+                    log.info("removed %s, left behind by a dead instance of the driver", path)
+            self._withdraw_words(name)
+            _remove(self._path(name))
 
     def _describe_holder(self) -> str:
         pid = self._lock.read_holder()
         return f" (pid {pid})" if pid else ""
 
 
-def _can_take(lock: FileLock) -> bool:
+def _can_take(lock: FileLock, *, shared: bool = False) -> bool:
     """A lock that cannot be asked for is nobody's whose leavings are ours to remove."""
     try:
-        return lock.try_acquire()
+        return lock.try_acquire(shared=shared)
     except StoreError as error:
         log.warning("left as it is: %s", error)
         return False
