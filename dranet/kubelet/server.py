@@ -39,6 +39,8 @@ _OPTIONS = (
     ("grpc.http2.settings_timeout", HANDSHAKE_SECONDS * 1000),
 )
 
+_GRPC_LOGGER = "grpc._cython.cygrpc"
+
 
 class UnixServer:
     """Serves ``handlers`` on ``path`` from :meth:`start` to :meth:`stop`.
@@ -181,7 +183,18 @@ def _new_server(handlers: Sequence[grpc.GenericRpcHandler]) -> grpc.aio.Server:
     # gRPC's own fork handlers only write a warning at each fork while a server runs. Read by its core
     # when the first server of the process is made.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    logging.getLogger(_GRPC_LOGGER).addFilter(_tell_unsent)  # once, however often it is said
     return grpc.aio.server(handlers=handlers, options=_OPTIONS)
+
+
+def _tell_unsent(record: logging.LogRecord) -> bool:
+    """An answer that gRPC's core could not send. The caller has hung up, as a kubelet does that ends or
+    forgets us, and asks again for what it wants; gRPC would tell of it with a traceback, as of a bug."""
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, grpc.aio.InternalError):
+        return True
+    log.warning("an answer was not sent, the caller may have hung up: %s", record.getMessage())
+    return False
 
 
 def _cannot_listen(path: Path, cause: Exception | None = None) -> SettingsError:
