@@ -40,6 +40,7 @@ _OPTIONS = (
 )
 
 _GRPC_LOGGER = "grpc._cython.cygrpc"
+"""Where gRPC's server tells of calls that went wrong."""
 
 
 class UnixServer:

@@ -38,13 +38,20 @@ def list_names(folder: Path) -> list[str]:
 
 
 def test_a_dead_instance_does_not_seem_to_live_while_somebody_tidies_up_behind_it(tmp_path: Path) -> None:
-    """It has asked for the duties, and would be given them."""
+    """It has asked for the duties, and who has them gives them to whoever lives and asks."""
     folder = tmp_path / "instances"
     seen: dict[str, set[str]] = {}
+    living_askers: set[str] = set()
+
+    def look(name: str) -> None:
+        seen[name] = set(old.find_others())
+        living_askers.update(old.find_others() & old.find_askers())
+
     with living(folder, "old") as old:
         leave_behind(folder, "dead")
-        with living(folder, "new", lambda name: seen.update({name: set(old.find_others())})):
+        with living(folder, "new", look):
             assert seen == {"dead": {"new"}, "": {"new"}}
+            assert not living_askers
             assert list_names(folder) == ["new.lock", "old.lock"]
 
 

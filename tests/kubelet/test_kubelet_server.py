@@ -15,7 +15,8 @@ DEADLINE = 30.0
 
 
 async def answer_what_cannot_be_sent(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-    """Core refuses to send such metadata; of a caller that is gone it tells in the same way, if it does."""
+    """Core refuses such metadata each time, and gRPC logs it like a caller that is gone, which is a matter of
+    luck."""
     context.set_trailing_metadata((("no such\nname", ""),))
     return b""
 
