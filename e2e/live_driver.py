@@ -69,6 +69,9 @@ class LiveDriver:
         counts = {key: status.get(key, 0) for key in ("updatedNumberScheduled", "numberReady")}
         if any(count != wanted for count in counts.values()):
             return f"of {wanted} driver pods: {counts}; {await self._explain()}"
+        # The counts come later than the pods' own statuses: of a pod that was just killed they know nothing.
+        if unready := [pod["metadata"]["name"] for pod in await self.fetch_pods() if not is_ready(pod)]:
+            return f"not ready: {', '.join(unready)}; {await self._explain()}"
         return ""
 
     def describe(self) -> str:

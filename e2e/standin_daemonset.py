@@ -46,7 +46,15 @@ class _Instance:
 
     @property
     def is_ready(self) -> bool:
+        """What its probe finds."""
         return self.ending is None and self.process.is_running and self.ready_file.exists()
+
+    @property
+    def is_known_ready(self) -> bool:
+        """What its written status says. The controller has nothing else to go by: who acts on the probe
+        itself could end an old pod before anybody can read that the new one is ready."""
+        written = self.written.get("containerStatuses", ())
+        return self.ending is None and any(status["ready"] for status in written)
 
 
 class StandInDaemonSets:
@@ -92,20 +100,22 @@ class StandInDaemonSets:
         found = (await self._client.list(collection("apps/v1", "DaemonSet"))).get("items", ())
         if not found:
             self._end(self.instances.values())
-        for daemon_set in found:
-            await self._tend(daemon_set)
         for instance in list(self.instances.values()):
             await self._revive(instance)
             await self._write_status(instance)
+        for daemon_set in found:
+            await self._tend(daemon_set)
 
     async def _tend(self, daemon_set: JsonObject) -> None:
-        """A pod of the newest template; the older ones end when it is ready."""
+        """A pod of the newest template; an older one ends when that is ready, or when it is not ready itself
+        (``podsShouldBeOnNode`` of Kubernetes' DaemonSet controller)."""
         template = _hash(daemon_set["spec"]["template"])
         newest = [i for i in self.instances.values() if i.template == template and i.ending is None]
+        older = [i for i in self.instances.values() if i.template != template]
         if not newest:
             newest = [await self._start(daemon_set, template)]
-        if all(instance.is_ready for instance in newest):
-            self._end(i for i in self.instances.values() if i.template != template)
+        replaced = all(instance.is_known_ready for instance in newest)
+        self._end(instance for instance in older if replaced or not instance.is_known_ready)
         await self._write_counts(daemon_set, newest)
 
     async def _start(self, daemon_set: JsonObject, template: str) -> _Instance:
@@ -206,7 +216,7 @@ class StandInDaemonSets:
 
     async def _write_counts(self, daemon_set: JsonObject, newest: list[_Instance]) -> None:
         metadata = daemon_set["metadata"]
-        ready = any(instance.is_ready for instance in self.instances.values())
+        ready = any(instance.is_known_ready for instance in self.instances.values())
         status = {
             "observedGeneration": metadata.get("generation", 1),
             "desiredNumberScheduled": 1,

@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dranet.cluster.client import ApiClient
+from dranet.testbed.isolation import WORK_DIR
+from dranet.testbed.node.hardware import load_hardware
 from e2e.access import Access
 from e2e.objects import collection
+from e2e.standin import open_standin
 
 REPOSITORY = Path(__file__).parents[2]
 AS_IN_A_TERMINAL = ("env", "--default-signal=HUP,INT")
@@ -22,6 +26,19 @@ def without_own_variables() -> dict[str, str]:
     """The environment without what chooses a lane, or sets the driver."""
     ours = ("DRANET_", "KUBE", "E2E_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def on_standin(story: Callable[[Access, ApiClient], Awaitable[None]]) -> None:
+    """Tell the story on a stand-in that is its own, in a private tree."""
+
+    async def run() -> None:
+        async with (
+            open_standin(load_hardware("two-nic"), WORK_DIR) as access,
+            ApiClient.from_kubeconfig(access.kubeconfig, user_agent="test") as api,
+        ):
+            await story(access, api)
+
+    asyncio.run(run())
 
 
 async def start_command(access: Access, *arguments: str) -> Process:

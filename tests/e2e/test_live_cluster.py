@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from dranet.cluster.client import ApiClient
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.scenario.run import StepReport, Telling
 from e2e import kubeconfig
 from e2e.access import Access, E2eFailed, LaneUnavailable
@@ -21,8 +18,7 @@ from e2e.installation import build_installation
 from e2e.live_cluster import LiveCluster, find_installed
 from e2e.objects import collection
 from e2e.ownership import check_ours
-from e2e.standin import open_standin
-from tests.e2e.running import list_names, start_command
+from tests.e2e.running import list_names, on_standin, start_command
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(120)]
 
@@ -31,17 +27,6 @@ class _Silent:
     def begin(self, title: str) -> None: ...
 
     def end(self, report: StepReport) -> None: ...
-
-
-def on_standin(story: Callable[[Access, ApiClient], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with (
-            open_standin(load_hardware("two-nic"), WORK_DIR) as access,
-            ApiClient.from_kubeconfig(access.kubeconfig, user_agent="test") as api,
-        ):
-            await story(access, api)
-
-    asyncio.run(run())
 
 
 def test_a_walk_leaves_nothing_on_the_cluster() -> None:
