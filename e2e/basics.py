@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,6 +27,8 @@ _POD, _NEXT_POD = "first", "second"
 _SECONDS = 30.0
 _POLL_SECONDS = 0.2
 _RESOURCE = "resource.k8s.io/v1"
+_IDENTITIES = ((DRIVER_NAME, "ifName"), (DRIVER_NAME, "rdmaDevice"), ("resource.kubernetes.io", "pciBusID"))
+"""Attributes, by domain: the first one that a NIC has tells it from every other of the node."""
 
 
 class NoFreeNic(E2eFailed):
@@ -75,7 +77,7 @@ class Basics:
     async def _expect_slices(self) -> Lines:
         while not (slices := await self.cluster.fetch_slices()):
             await asyncio.sleep(_POLL_SECONDS)
-        devices = [device for item in slices for device in item["spec"].get("devices", ())]
+        devices = _list_devices(slices)
         nics = [device for device in devices if not _is_gpu(device)]
         if not nics:
             raise NoFreeNic(
@@ -84,8 +86,9 @@ class Basics:
             )
         return (f"{len(devices)} devices, {len(nics)} of them NICs",)
 
-    async def _run_pod(self, name: str) -> Lines:
-        await self.cluster.apply([_CLASS, _TEMPLATE, _build_pod(name, self.cluster.access.node_name)])
+    async def _run_pod(self, name: str, selector: str = "") -> Lines:
+        template = _build_template(name, selector)
+        await self.cluster.apply([_CLASS, template, _build_pod(name, self.cluster.access.node_name)])
         await self.cluster.pods.wait_running(name)
         (claim,) = await self.cluster.fetch_pod_claims(name)
         (result,) = claim["status"]["allocation"]["devices"]["results"]
@@ -124,8 +127,21 @@ class Basics:
         return (said, *await self._expect_interface())
 
     async def _take_over(self) -> Lines:
+        """The next pod asks for that very NIC, whatever else is free: its claim waits until the first one's
+        has been taken away, which may be after its pod."""
+        selector = await self._select_device()
         await self._delete_pod(_POD)
-        return await self._run_pod(_NEXT_POD)
+        return await self._run_pod(_NEXT_POD, selector)
+
+    async def _select_device(self) -> str:
+        """CEL that holds for the NIC that was taken, and for no other of the node."""
+        devices = {device["name"]: device for device in _list_devices(await self.cluster.fetch_slices())}
+        if self.device not in devices:
+            raise E2eFailed(f"{self.device} is not published any more, and a pod has it")
+        for domain, name in _IDENTITIES:
+            if value := _read_attribute(devices[self.device], domain, name):
+                return f'device.attributes["{domain}"].?{name}.orValue("") == {json.dumps(value)}'
+        raise E2eFailed(f"{self.device} has none of {', '.join(name for _, name in _IDENTITIES)}")
 
     async def _delete_pod(self, name: str) -> Lines:
         await self.cluster.delete_pod(name)
@@ -133,9 +149,19 @@ class Basics:
         return (f"pod {name} is gone",)
 
 
+def _list_devices(slices: Sequence[JsonObject]) -> list[JsonObject]:
+    return [device for item in slices for device in item["spec"].get("devices", ())]
+
+
 def _is_gpu(device: JsonObject) -> bool:
-    kind = device.get("attributes", {}).get("dra.net/type", device.get("attributes", {}).get("type", {}))
-    return bool(kind.get("string") == "gpu")
+    return _read_attribute(device, DRIVER_NAME, "type") == "gpu"
+
+
+def _read_attribute(device: JsonObject, domain: str, name: str) -> str:
+    """Its text; empty if there is none. A driver may leave its own domain out."""
+    attributes = device.get("attributes", {})
+    own = attributes.get(name, {}) if domain == DRIVER_NAME else {}
+    return str(attributes.get(f"{domain}/{name}", own).get("string", ""))
 
 
 _CLASS: JsonObject = {
@@ -154,21 +180,24 @@ _CLASS: JsonObject = {
     },
 }
 
-_TEMPLATE: JsonObject = {
-    "apiVersion": _RESOURCE,
-    "kind": "ResourceClaimTemplate",
-    "metadata": {"name": "one-nic", "namespace": NAMESPACE},
-    "spec": {
+
+def _build_template(pod: str, selector: str) -> JsonObject:
+    selectors = [{"cel": {"expression": selector}}] if selector else []
+    exactly = {"deviceClassName": "dranet-e2e", "selectors": selectors}
+    parameters = {"interface": {"name": INTERFACE}}
+    return {
+        "apiVersion": _RESOURCE,
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": f"nic-of-{pod}", "namespace": NAMESPACE},
         "spec": {
-            "devices": {
-                "requests": [{"name": "nic", "exactly": {"deviceClassName": "dranet-e2e"}}],
-                "config": [
-                    {"opaque": {"driver": DRIVER_NAME, "parameters": {"interface": {"name": INTERFACE}}}}
-                ],
+            "spec": {
+                "devices": {
+                    "requests": [{"name": "nic", "exactly": exactly}],
+                    "config": [{"opaque": {"driver": DRIVER_NAME, "parameters": parameters}}],
+                }
             }
-        }
-    },
-}
+        },
+    }
 
 
 def _build_pod(name: str, node: str) -> JsonObject:
@@ -184,7 +213,7 @@ def _build_pod(name: str, node: str) -> JsonObject:
         "metadata": {"name": name},
         "spec": {
             "affinity": on_node(node),
-            "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "one-nic"}],
+            "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": f"nic-of-{name}"}],
             "containers": [container],
         },
     }
