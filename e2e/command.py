@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from dranet.cli.ending import BY_SIGNAL, end_in_order, run_in_order
 from dranet.cli.screen import never_fail_to_print
 from dranet.errors import DranetError
 from dranet.testbed.debian.packages import Unavailable
@@ -23,7 +24,6 @@ from dranet.testbed.node.iproute import ProgramsMissing, check_programs
 from dranet.testbed.scenario.scenario import Scenario
 from e2e import basics, binaries, kind, kubeconfig, standin
 from e2e.access import LaneUnavailable
-from e2e.ending import BY_SIGNAL, end_in_order, run_in_order
 from e2e.run import Became, Book, OpenLane, Outcome, choose, note_skipped, sum_up, walk_on
 from e2e.table import Reach
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import signal
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dranet.cli.ending import BY_SIGNAL, run_in_order
 from dranet.cli.narration import choose_storyteller
 from dranet.cli.screen import never_fail_to_print
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_CANNOT_RUN_HERE = 3
 """This machine lacks a right or a program; nothing was tried."""
-_BY_SIGNAL = 128
-EXIT_INTERRUPTED = _BY_SIGNAL + signal.SIGINT
+EXIT_INTERRUPTED = BY_SIGNAL + signal.SIGINT
 
 RUNTIMES = ("stand-in", "containerd")
 
@@ -126,7 +125,7 @@ def _run_all(scenarios: list[Scenario], runtime: str, make_runtime: RuntimeFacto
             print(f"{scenario.name}: skipped on {runtime}: {scenario.why_not_everywhere}")
             continue
         worst = max(worst, run_isolated_scenario(scenario, make_runtime))
-        if worst > _BY_SIGNAL:
+        if worst > BY_SIGNAL:
             break  # somebody wants an end, not the next scenario
     return worst
 
@@ -135,19 +134,16 @@ def _tell_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
     from dranet.testbed.isolation import WORK_DIR
     from dranet.testbed.scenario.run import run_scenario
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end_by_signal)
     story = choose_storyteller()
     story.introduce(scenario.name, scenario.description)
-    with contextlib.closing(story):
-        report = asyncio.run(run_scenario(scenario, make_runtime, WORK_DIR, story))
+
+    async def tell() -> int:
+        report = await run_scenario(scenario, make_runtime, WORK_DIR, story)
         story.sum_up(report)
-    return 0 if report.passed else EXIT_FAILED
+        return 0 if report.passed else EXIT_FAILED
 
-
-def _end_by_signal(number: int, _: object) -> None:
-    """Leave through every ``finally``: a real runtime has things to give back that no namespace holds."""
-    sys.exit(_BY_SIGNAL + number)
+    with contextlib.closing(story):
+        return run_in_order(tell())
 
 
 def _get_runtime(name: str) -> RuntimeFactory:
