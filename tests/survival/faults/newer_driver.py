@@ -1,4 +1,5 @@
-"""A driver of the next version: its records are of a later shape. Run as the driver, with its options."""
+"""A driver of the next version: its records are of a later shape. Run as the driver, with its options; never
+imported, because it changes what every other module reads."""
 
 from __future__ import annotations
 
@@ -6,9 +7,8 @@ import sys
 
 from dranet.model import plan
 
-plan.RECORD_VERSION += 1
-
 if __name__ == "__main__":
+    plan.RECORD_VERSION += 1
     from dranet.cli.main import main
 
     sys.exit(main(["run", *sys.argv[1:]]))

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from dranet.model.plan import RECORD_VERSION
 from dranet.testbed.cluster import JsonObject
-from tests.survival.faults import newer_driver
 from tests.survival.faults.common import begin, end, wait_log
 from tests.survival.stage import Stage
 
-NEWER = (sys.executable, str(Path(newer_driver.__file__)))
+NEWER = (sys.executable, str(Path(__file__).with_name("newer_driver.py")))
 
 
 async def downgrade(stage: Stage) -> None:
