@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -35,6 +35,8 @@ KUBELET_TIMEOUT_SECONDS = 45.0
 ANSWER_SECONDS = 30.0
 """We answer before that, also for a claim whose work is not done: a named reason is better than a timeout."""
 
+READ_SECONDS = 0.1
+"""Within this time a caller has read an answer that was sent. gRPC does not tell."""
 CANCEL_SECONDS = 2.0
 """For what undoes itself when it is cancelled; nobody waits for it any more."""
 
@@ -116,6 +118,8 @@ class DraPluginServer:
         self._answer_seconds = answer_seconds
         self._locks = ClaimLocks()
         self._in_flight: dict[asyncio.Task[Any], float] = {}
+        self._unanswered: set[asyncio.Future[None]] = set()
+        """One for each call whose caller cannot have read the answer yet."""
         self._refusal = ""
         handlers = [self._service(version) for version in DRA_VERSIONS]
         if health is not None:
@@ -151,11 +155,12 @@ class DraPluginServer:
         self._refusal = reason
 
     async def drain(self, timeout_seconds: float) -> bool:
-        """Wait until no call is in flight; false if ``timeout_seconds`` were not enough."""
+        """Wait until no call is in flight, and callers had time to read our answers: whoever is told that we
+        leave hangs up, and loses what it has not read. False if ``timeout_seconds`` were not enough."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                while self._in_flight:
-                    await asyncio.wait(set(self._in_flight))
+                while waits_for := {*self._in_flight, *self._unanswered}:
+                    await asyncio.wait(waits_for)
         except TimeoutError:
             return False
         return True
@@ -239,6 +244,7 @@ class DraPluginServer:
         """Run the handler in a task of its own, which goes on when the caller gives up or time is over."""
         if not refs:
             return {}  # a liveness probe
+        self._expect_answer(context)
         started = asyncio.Event()
         task = asyncio.create_task(self._call_in_turn(call, refs, started), name=_describe(call, refs))
         self._in_flight[task] = time.monotonic()
@@ -252,6 +258,21 @@ class DraPluginServer:
         if not done:
             return {ref.uid: failed(_not_done(self._answer_seconds)) for ref in refs}
         return await _read_result(task, refs, failed, context)
+
+    def _expect_answer(self, context: _Context) -> None:
+        loop = asyncio.get_running_loop()
+        answered = loop.create_future()
+        self._unanswered.add(answered)
+
+        def note(_: object) -> None:
+            """gRPC has sent it, or has lost its caller."""
+            loop.call_later(READ_SECONDS, self._forget_answer, answered)
+
+        context.add_done_callback(cast("Any", note))  # which it calls by position, whatever its stubs say
+
+    def _forget_answer(self, answered: asyncio.Future[None]) -> None:
+        self._unanswered.discard(answered)
+        answered.set_result(None)
 
     async def _call_in_turn(
         self,

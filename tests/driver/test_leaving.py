@@ -15,6 +15,7 @@ from dranet.driver.instances import leaving
 from dranet.driver.instances.handover import Handover
 from dranet.driver.instances.leaving import Leaving
 from dranet.driver.reports.reporter import Reporter
+from dranet.kubelet.plugin import PreparedDeviceAnswer
 from dranet.store.claim_store import ClaimStore
 from dranet.testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import eventually, refs
@@ -57,6 +58,24 @@ async def test_a_call_in_flight_is_answered_before_the_kubelet_hangs_up(
         assert (await call).keys() == {"slow"}
         await ending
         await eventually(lambda: node.manager.plugins == ())
+
+
+async def test_an_answer_that_takes_a_while_to_be_sent_is_waited_for(
+    root: Path, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on its way when the handler has long ended; here it is as large as the kubelet takes it."""
+    monkeypatch.setattr(leaving, "LINGER_SECONDS", 0.0)
+    async with registered(root) as (room, node):
+        cdi_ids = tuple(f"dra.net/claim=large-{number:090}" for number in range(30_000))
+        room.script.devices["large"] = (PreparedDeviceAnswer(("nic",), "node-1", "nic-1", cdi_ids),)
+        room.script.hold("large")
+        (plugin,) = node.manager.plugins
+        call = asyncio.create_task(plugin.prepare(refs("large")))
+        await eventually(lambda: room.script.prepared == [["large"]])
+        ending = asyncio.create_task(leaving_of(room, store).run(10.0))
+        room.script.release()
+        assert (await call).keys() == {"large"}
+        await ending
 
 
 async def test_a_call_that_does_not_end_holds_the_way_out_up_for_its_time_only(
