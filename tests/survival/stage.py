@@ -167,9 +167,9 @@ class Stage:
     def log_size(self) -> int:
         return self.driver.log_file.stat().st_size
 
-    async def assert_well(self) -> None:
-        """Nothing is amiss now, with whatever pods there are; enters no row."""
-        verdict = await self.judge.settle()
+    async def assert_well(self, seconds: float = PATIENCE_SECONDS) -> None:
+        """Nothing is amiss now, or soon, with whatever pods there are; enters no row."""
+        verdict = await self.judge.settle(seconds)
         assert verdict.is_clean, str(verdict)
 
     async def conclude(self, fault: str, tries: int = 1) -> None:

@@ -9,9 +9,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from dranet.driver.reports.reporter import RETRY_SECONDS
 from dranet.testbed.containerd.runtime import ContainerdRuntime
 from dranet.testbed.runtime.standin import StandInRuntime
 from tests.survival.faults.common import begin, end, wait_log
+from tests.survival.judge import PATIENCE_SECONDS
 from tests.survival.objects import Way
 from tests.survival.stage import Stage
 
@@ -85,6 +87,7 @@ async def api_server_away(stage: Stage) -> None:
     assert stage.driver.pid == pid, "it has waited, and not begun anew"
     assert refused, "nobody has asked"
     await stage.wait_running("held")
+    await stage.assert_well(PATIENCE_SECONDS + RETRY_SECONDS[1])  # the status's next try may be so far away
     await end(stage, "API server away for two minutes")
 
 
