@@ -36,7 +36,8 @@ ANSWER_SECONDS = 30.0
 """We answer before that, also for a claim whose work is not done: a named reason is better than a timeout."""
 
 READ_SECONDS = 0.1
-"""Within this time a caller has read an answer that was sent. gRPC does not tell."""
+"""For a caller to read an answer that was sent; gRPC does not tell when it has. One that takes longer may
+lose it, and asks again."""
 CANCEL_SECONDS = 2.0
 """For what undoes itself when it is cancelled; nobody waits for it any more."""
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import signal
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from dranet.cli.ending import end_in_order, run_in_order
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REPEATED = (signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, *REPEATED)
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,14 @@ def as_in_a_terminal() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+async def let_loop_hear() -> None:
+    """Until it has handed on what was raised before: signals come to it in their order."""
+    heard = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+    signal.raise_signal(signal.SIGUSR1)
+    await heard.wait()
 
 
 class Story:
@@ -91,9 +99,55 @@ def test_a_signal_that_comes_while_a_result_is_handed_on_waits_its_turn(
     assert "invalid state" in caplog.text, "the test would have seen it"
 
 
-def test_a_second_ctrl_c_ends_it_at_once() -> None:
+@pytest.mark.parametrize("first", SIGNALS)
+@pytest.mark.parametrize("second", REPEATED)
+def test_who_repeats_a_signal_does_not_break_the_tidying_up_off(
+    first: signal.Signals, second: signal.Signals
+) -> None:
+    """A terminal that closes sends SIGHUP, and its shell once more; who shuts down sends SIGTERM as well."""
+    tidy = []
+
     async def work() -> None:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(first)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            signal.raise_signal(second)
+            await let_loop_hear()
+            tidy.append("in the loop")
+
+    try:
+        assert run_in_order(work()) == 128 + first
+    finally:
+        signal.raise_signal(second)
+        tidy.append("after it")
+    assert tidy == ["in the loop", "after it"]
+
+
+@pytest.mark.parametrize("second", REPEATED)
+def test_who_repeats_a_signal_outside_a_loop_does_not_break_the_tidying_up_off(
+    second: signal.Signals,
+) -> None:
+    tidy = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(second)
+            tidy.append("all")
+
+    end_in_order()
+    with pytest.raises(SystemExit) as ended:
+        work()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert tidy == ["all"]
+
+
+@pytest.mark.parametrize("first", SIGNALS)
+def test_ctrl_c_after_a_signal_ends_it_at_once(first: signal.Signals) -> None:
+    async def work() -> None:
+        signal.raise_signal(first)
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -108,7 +162,7 @@ def test_a_second_ctrl_c_ends_it_at_once() -> None:
 def test_what_the_caller_ignores_stays_ignored(number: signal.Signals) -> None:
     async def work() -> int:
         signal.raise_signal(number)
-        await asyncio.to_thread(time.monotonic)  # more than one round of the loop
+        await let_loop_hear()
         return 0
 
     signal.signal(number, signal.SIG_IGN)
