@@ -159,6 +159,22 @@ async def test_a_port_that_was_let_go_can_be_had_again() -> None:
         assert (await eventually_get(server, "/healthz"))[0] == 200
 
 
+async def test_who_was_just_let_in_when_the_port_is_let_go_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """asyncio makes a connection in several steps, and what it was about to make when its server is closed it
+    would forget, open (python/cpython#109564)."""
+    make_protocol = ProbeServer._new_protocol
+
+    def release_first(server: ProbeServer) -> asyncio.StreamReaderProtocol:
+        server.release_port()
+        return make_protocol(server)
+
+    monkeypatch.setattr(ProbeServer, "_new_protocol", release_first)
+    async with serving({}) as server, asyncio.timeout(10):
+        assert await get(server, "/healthz") == (200, "ok\n")
+
+
 async def test_who_does_not_want_the_port_any_more_does_not_get_it() -> None:
     async with serving({}) as old, waiting_for(old.port, ["old"]) as (new, task):
         new.release_port()

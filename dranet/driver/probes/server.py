@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -119,10 +120,17 @@ class ProbeServer:
             self._wanted.set()
 
     def release_port(self) -> None:
-        """Leave the port to another instance."""
+        """Leave the port to another instance, at once. Who was let in before is answered: asyncio lets a
+        caller in within two steps of its loop, and a server that is closed between them forgets him, with
+        his connection open (python/cpython#109564). So nobody is let in now, and it is closed a step later.
+        """
         self._wanted.clear()
         if self._server is not None:
-            self._server.close()
+            loop = asyncio.get_running_loop()
+            for listener in self._server.sockets:
+                loop.remove_reader(listener)
+                listener.shutdown(socket.SHUT_RDWR)  # Linux: it does not listen any more, another one may
+            loop.call_soon(self._server.close)
             self._server = None
 
     async def _listen(self) -> bool:
