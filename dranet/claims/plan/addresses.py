@@ -78,7 +78,7 @@ def _is_renewed_in_pod(address: Address, given: PlanInput) -> bool:
     """Whether the pod's kernel renews it by itself, from router advertisements (RFC 4862).
 
     The kernel marks addresses that it makes of these with ``IFA_F_MANAGETEMPADDR`` (``addrconf_prefix_rcv``).
-    In the pod it makes them of the hardware address (``addr_gen_mode`` is 0 in a new namespace), and it renews
+    In the pod it makes them of the hardware address (``addr_gen_mode`` is 0 in a new namespace), and renews
     only an address that it would make. Whether the link listens to routers is read when it is in the pod
     (``kernel.attachment.steps``).
     """

@@ -101,8 +101,10 @@ def _leased(destination: str, router: str, table: int, near: Iterable[str]) -> R
 
 
 def _inherited_routes(given: PlanInput, own: Sequence[AddRoute]) -> list[Route]:
-    """The host's routes that the pod can use: the kernel refuses one whose gateway it does not reach. A source
-    address that the link does not have is left out."""
+    """The host's routes that the pod can use: the kernel refuses one whose gateway it does not reach.
+
+    A source address that the link does not have is left out.
+    """
     if not given.inherits_routing:
         return []
     sources = {ip_of(a) for a in plan_addresses(given)} - _tentative(given)

@@ -66,11 +66,17 @@ from dranet.model.plan import (
 _REQUESTS = (SetLink, SetToken, AddAddress, SetUp, AddRoute, AddNeighbour)
 """What is one request about the link; consecutive ones go out together."""
 
+_IPV6_OFF = (
+    "IPv6 is off in the pod: set interface.ipv6.enabled to true, or leave the node's routes and neighbours "
+    "there with interface.inheritRouting: false"
+)
 _HINTS = {
     (AddAddress, errno.EACCES): "IPv6 is off in the pod: set interface.ipv6.enabled to true",
     (AddRoute, errno.ENETUNREACH): "the gateway must be in the network of an address, or the route onlink",
     (AddRoute, errno.EHOSTUNREACH): "the gateway must be in the network of an address, or the route onlink",
     (AddRoute, errno.ENETDOWN): "the link is down",
+    (AddRoute, errno.EACCES): _IPV6_OFF,
+    (AddNeighbour, errno.EINVAL): _IPV6_OFF,
     (SetUp, errno.ENETDOWN): "the parent is down: set it up on the node",
     (
         SetToken,
