@@ -149,6 +149,21 @@ def lease(mac: str) -> DhcpLease:
 # --- one claim -----------------------------------------------------------------------------------------
 
 
+def test_the_nodes_rules_are_read_once_for_a_claim_whose_links_may_bring_them(bench: Bench) -> None:
+    two = a_claim("a", result("eth-1"), result("rail-0", "other"), interface={"name": "net1"})
+    two = replace(two, configs=())
+    record = bench.plan(two)
+    assert bench.node.asked.count("rules") == 1
+    (bringing,) = (plan for plan in record.plans if RULE in plan.steps)
+    assert bringing.pod_ifname == "eth1"
+
+
+def test_the_nodes_rules_are_not_read_where_none_may_come_along(bench: Bench) -> None:
+    bench.plan(a_claim("a", result("eth-1"), interface={"inheritRouting": False}))
+    bench.plan(a_claim("b", result("rail-0"), interface={"type": "macvlan", "name": "net1"}))
+    assert "rules" not in bench.node.asked
+
+
 def test_a_link_that_moves_is_read_whole_and_a_parent_in_part(bench: Bench) -> None:
     moved = bench.plan(a_claim("a", result("eth-1")))
     (carried,) = bench.plan(
