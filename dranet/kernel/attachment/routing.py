@@ -86,6 +86,15 @@ def has_rival(pod: Side, step: AddRoute) -> bool:
     return any(True for _ in _iter_in_place_of(pod, step.route))
 
 
+def _dump_table(pod: Side, family: int, table: int) -> list[bytes]:
+    try:
+        return pod.rtnl.dump(dump_routes_request(family, table))
+    except KernelError as error:
+        if error.errno == errno.ENOENT:  # no route was ever in the table
+            return []
+        raise
+
+
 def is_in_place_of(found: Route, wanted: Route) -> bool:
     """Whether two routes have destination, table and metric in common: the kernel has one of them."""
     return _place(found) == _place(wanted)
@@ -112,7 +121,7 @@ def describe_rival(pod: Side, route: Route) -> str:
 def _iter_in_place_of(pod: Side, route: Route) -> Iterator[tuple[Route, tuple[Hop, ...]]]:
     """Routes with the destination, table and metric of this one, each with its ways."""
     family = socket.AF_INET6 if ":" in route.destination else socket.AF_INET
-    for payload in pod.rtnl.dump(dump_routes_request(family, route.table)):
+    for payload in _dump_table(pod, family, route.table):
         found = decode(parse_route, payload)
         # A kernel without the family answers for all.
         if payload[0] == family and found is not None and is_in_place_of(found, route):
