@@ -34,8 +34,6 @@ from dranet.driver.start_windows import StartWindows
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DranetError, Reason
 from dranet.model.claim import ClaimRef
-from dranet.model.device import DeviceKind
-from dranet.model.facts import CharDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, PodSandbox, Rlimit
 from dranet.model.status import AttachedLink
@@ -208,7 +206,6 @@ class PodHooks:
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
         adjustment = replace(
             extras or ContainerAdjustment(),
-            devices=_rdma_nodes(devices),
             rlimits=_rlimits(devices, container),
         )
         return adjustment.without(container)
@@ -239,11 +236,12 @@ class PodHooks:
     def _let_start(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
     ) -> ContainerAdjustment:
-        """What it gets for the programs in it, if any of its claims asks for that."""
+        """Its RDMA nodes, and what it gets for the programs in it, if any of its claims asks for that."""
         self._ensure_attached(pod, container, claims, deadline)
+        nodes = self._attachments.read_nodes(pod, deadline=deadline)
         extras = self._workload.adjust(pod, container, claims) if self._workload is not None else None
         self._windows.begin(pod.uid, container.id, claims)
-        return extras or ContainerAdjustment()
+        return replace(extras or ContainerAdjustment(), devices=nodes)
 
     def _ensure_attached(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
@@ -359,6 +357,7 @@ class PodHooks:
         report = self._attachments.attach_pod(pod, deadline=deadline)
         if report is None:
             return  # unprepared meanwhile
+        claims = self._moving_claims(pod)  # the attach has noted names and nodes of RDMA devices
         links: Sequence[AttachedLink] = report.links
         if self._metadata is not None:
             links = self._metadata.attached(claims, links, pod.netns_path)
@@ -376,21 +375,6 @@ class PodHooks:
             },
         )
         self._announcer.attached(claims, links)
-
-
-def _rdma_nodes(devices: Iterable[PreparedDevice]) -> tuple[CharDevice, ...]:
-    """The character devices of the NICs, each once (``rdma_cm`` is shared)."""
-    nodes = {node.path: node for prepared in devices for node in _rdma_nodes_of(prepared)}
-    return tuple(nodes.values())
-
-
-def _rdma_nodes_of(prepared: PreparedDevice) -> tuple[CharDevice, ...]:
-    """As Prepare chose them. A record of an earlier version, which knew no link on top of a device, has them
-    with the device alone."""
-    is_on_top = prepared.plan is not None and prepared.plan.is_on_top
-    if prepared.rdma.nodes or is_on_top or prepared.device.kind is DeviceKind.GPU:
-        return prepared.rdma.nodes
-    return prepared.device.char_devices
 
 
 def _rlimits(devices: Iterable[PreparedDevice], container: Container) -> tuple[Rlimit, ...]:
