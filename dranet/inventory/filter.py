@@ -320,7 +320,7 @@ def _rdma_reason(device: Device, view: _HostView) -> str:
     if device.kind is DeviceKind.NIC and (why := find_loss(rdma, function, view.kernel)):
         return f"has the RDMA device {rdma.name}, which ends when the interface moves: {why}"
     if view.rdma_moves and (why := find_immobility(rdma, function)):
-        return f"has the RDMA device {rdma.name}, which must move with it in exclusive RDMA mode: {why}"
+        return f"has the RDMA device {rdma.name}, which must move in exclusive RDMA mode: {why}"
     return ""
 
 
