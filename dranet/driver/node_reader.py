@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dranet.errors import DeviceError, KernelError, Reason
+from dranet.kernel.attachment.ipoib import read_ipoib_states
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import open_host_side
 from dranet.kernel.attachment.queues import open_queues
@@ -23,7 +24,7 @@ from dranet.kernel.sysctl import read_link_sysctls
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.facts import CharDevice, Link
-from dranet.model.plan import RECORD_VERSION, AddRule, LinkState
+from dranet.model.plan import RECORD_VERSION, AddRule, IpoibState, LinkState
 
 
 class NodeReader:
@@ -54,6 +55,15 @@ class NodeReader:
             KernelError: netlink failed.
         """
         return read_link_state(ifname)
+
+    def read_ipoib(self, pci_address: str) -> tuple[IpoibState, ...]:
+        """The IPoIB interfaces of a PCI function whose RDMA device will move.
+
+        Raises:
+            DeviceError: one could not be restored.
+            KernelError: netlink failed.
+        """
+        return read_ipoib_states(pci_address)
 
     def read_parent(self, ifname: str) -> LinkState:
         """Of a link that stays: what links on top of it depend on, without addresses and routes.

@@ -32,6 +32,7 @@ from dranet.model.plan import (
     AddRule,
     AttachPlan,
     DhcpLease,
+    IpoibState,
     LinkState,
     PreparedClaim,
     PreparedDevice,
@@ -284,6 +285,7 @@ class Planner:
             physical_function_mtu=parent_mtu,
             cpus=self._read_cpus(decoded),
             host_rules=rules,
+            ipoib=self._read_ipoib(device, exclusive),
         )
         self._check_sysctls(device, config)
         return plan
@@ -293,6 +295,11 @@ class Planner:
         if not asked or decoded.is_on_top:
             return None
         return self._node.read_cpu_surroundings(device.pci_address, device.ifname, asked)
+
+    def _read_ipoib(self, device: Device, exclusive: bool) -> tuple[IpoibState, ...]:
+        """What the kernel destroys with the move of an RDMA device that has no link of its own."""
+        moves_alone = exclusive and device.kind is DeviceKind.RDMA and device.rdma_pci_address
+        return self._node.read_ipoib(device.rdma_pci_address) if moves_alone else ()
 
     def _check_sysctls(self, device: Device, config: NetworkConfig) -> None:
         """Those of the whole namespace: the kernel of the node has what that of the pod has."""

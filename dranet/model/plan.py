@@ -14,7 +14,7 @@ from typing import Literal
 
 from dranet.dataclass import dataclass
 from dranet.model.claim import AllocationResult, ClaimRef, PodRef
-from dranet.model.device import Device
+from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
 from dranet.model.workload import NO_WISHES, WorkloadWishes
 
@@ -106,6 +106,23 @@ class LinkState:
     read_at: float | None = field(default=None, compare=False)
     """Seconds since boot (``CLOCK_BOOTTIME``, which no one sets and a suspend does not stop) when this was
     read: address lifetimes count from here. ``None``: not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class IpoibState:
+    """An IPoIB interface of an RDMA device that moves: the kernel destroys it then and creates another one.
+
+    The new one has neither the name nor the index, and another hardware address: its first four bytes are
+    the number of a queue pair (RFC 4391). The port of the RDMA device is what stays.
+    """
+
+    link: LinkState
+    port: int
+    """``dev_port``: 0 for the first port."""
+    mode: int | None = None
+    """``IFLA_IPOIB_MODE``: 0 datagram, 1 connected."""
+    user_multicast: int | None = None
+    """``IFLA_IPOIB_UMCAST``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +336,14 @@ class MoveRdma:
 
     rdma_device: str
     step: Literal["move-rdma"] = "move-rdma"
+    node_guid: str = ""
+    pci_address: str = ""
+    """With the GUID, what the device is found by when its name has changed (:class:`RdmaIdentity`)."""
+
+    @property
+    def identity(self) -> RdmaIdentity:
+        """Which device moves."""
+        return RdmaIdentity(self.rdma_device, self.node_guid, self.pci_address)
 
 
 Step = (
@@ -381,6 +406,8 @@ class AttachPlan:
     lease: DhcpLease | None = None
     cpus: CpuState | None = None
     """What the host gets back of a :class:`SetCpuLocality`; ``None`` where there is none."""
+    ipoib: tuple[IpoibState, ...] = ()
+    """What the host gets back with the RDMA device of a :class:`MoveRdma`."""
 
     @property
     def is_on_top(self) -> bool:
@@ -393,9 +420,12 @@ class RdmaAccess:
     """What the pod's containers get of an RDMA device, decided at Prepare."""
 
     nodes: tuple[CharDevice, ...] = ()
-    """``uverbs``, ``rdma_cm``, and where asked for ``umad`` and ``issm``."""
+    """``uverbs``, ``rdma_cm``, and where asked for ``umad`` and ``issm``. The kernel numbers them again when
+    the device moves or its driver recovers, so they are read again after the attach."""
     memlock_bytes: int | None = None
     """RLIMIT_MEMLOCK; -1 is unlimited, ``None`` leaves it alone."""
+    pod_name: str = ""
+    """Name of the device as found after the attach; empty: that of Prepare."""
 
 
 @dataclass(frozen=True, slots=True)

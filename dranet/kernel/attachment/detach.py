@@ -14,6 +14,7 @@ from functools import partial
 from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError
+from dranet.kernel.attachment.ipoib import restore_ipoib
 from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_link
 from dranet.kernel.attachment.locality import give_back_cpus
 from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_side, open_pod_side
@@ -25,7 +26,7 @@ from dranet.kernel.attachment.vrf import remove_unused_vrf
 from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.netlink import Request, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rdmanl import detach_rdma
+from dranet.kernel.rdmanl import detach_rdma, restore_rdma_name
 from dranet.kernel.rtnl import (
     IFLA_IFNAME,
     IFLA_NET_NS_FD,
@@ -103,10 +104,12 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: Inter
     if pod is not None:  # RDMA first: the link's return makes watchers scan
         problems += [problem for remove in _iter_removals(plan, pod) for problem in _try(remove)]
         marks.reached(marks.Step.RELEASE_EXTRAS_REMOVED)
-        try:
-            give_back_rdma(plan, home, pod)
-        except DranetError as error:
-            stuck = error
+    try:
+        problems += give_back_rdma(plan, home, pod)
+    except LinkMissing:
+        raise
+    except DranetError as error:
+        stuck = error
     creation = planned_creation(plan)
     if creation is not None and pod is not None:
         delete_sublink(pod, creation)
@@ -154,20 +157,43 @@ def _remove_limits(pod: Side, pod_ifname: str) -> None:
     remove_limits(pod, link.ifindex if link is not None else 0, pod_ifname)
 
 
-def give_back_rdma(plan: AttachPlan, home: Side, pod: Side) -> None:
-    """Move the RDMA device of a plan home, if it is in the pod.
+def give_back_rdma(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
+    """Move the RDMA device of a plan home, if it is in the pod, and restore its name and IPoIB interfaces.
+
+    Returns what could not be restored.
 
     Raises:
+        LinkMissing: it is on neither side, and with it its IPoIB interfaces.
         KernelError: it is still in the pod.
     """
+    problems: list[str] = []
     for step in plan.steps:
         if isinstance(step, MoveRdma):
             try:
-                if detach_rdma(step.rdma_device, home.netns, pod.netns):
+                if pod is not None and detach_rdma(step.identity, home.netns, pod.netns):
                     marks.reached(marks.Step.RELEASE_RDMA_HOME)
+                problems += _restore_rdma(plan, step, home)
             except KernelError as error:
                 if error.errno != errno.EPROTONOSUPPORT:  # without RDMA netlink nothing can have moved
                     raise
+    return problems
+
+
+def _restore_rdma(plan: AttachPlan, step: MoveRdma, home: Side) -> list[str]:
+    """What a device of the host gets back. Its name is an identity for programs, and never worth a device."""
+    problems: list[str] = []
+    is_home = True
+    try:
+        is_home = restore_rdma_name(step.identity, home.netns)
+    except KernelError as error:
+        if error.errno == errno.EPROTONOSUPPORT:
+            raise
+        problems.append(error.message)
+    if plan.ipoib and not is_home:
+        raise LinkMissing(f"RDMA device {step.rdma_device} is gone while it was being given back")
+    for state in plan.ipoib:
+        problems += restore_ipoib(home, state, step.pci_address)
+    return problems
 
 
 def give_back_link(

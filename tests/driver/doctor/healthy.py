@@ -11,6 +11,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import (
     CharDevice,
     Gpu,
+    Host,
     Link,
     NodeFacts,
     NumaNode,
@@ -204,6 +205,23 @@ def with_adapter(index: int, **changes: Any) -> Surroundings:
     adapters = list(NODE.rdma_devices)
     adapters[index] = replace(adapters[index], **changes)
     return with_node(rdma_devices=tuple(adapters))
+
+
+def with_driver(driver: str, kernel: str = "") -> Surroundings:
+    """The first adapter's function by another driver, on another kernel."""
+    first, *others = NODE.pci_functions
+    function = replace(first, driver=driver)
+    adapters = (replace(NODE.rdma_devices[0], pci_address=function.address), *NODE.rdma_devices[1:])
+    return with_node(pci_functions=(function, *others), rdma_devices=adapters, host=Host(kernel=kernel))
+
+
+def in_exclusive_mode(seen: Surroundings) -> Surroundings:
+    return replace(seen, node=replace(seen.node, rdma_netns_exclusive=True))
+
+
+def with_soft_rdma() -> Surroundings:
+    soft = RdmaDevice("rxe0", ports=(RdmaPort(1, "ACTIVE", "Ethernet", netdevs=(LINKS[0],)),))
+    return with_node(rdma_devices=(*NODE.rdma_devices, soft))
 
 
 def with_pci(address: str, **changes: Any) -> Surroundings:

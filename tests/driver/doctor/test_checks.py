@@ -82,6 +82,8 @@ MEANT_TOGETHER = {
     "roce-mtu-small": {"mtu-differs"},
     "gpudirect-no-path": {"gpu-persistence"},
     "kubelet-gate-off": {"topology-manager"},
+    "rdma-lost-with-link": {"rdma-immobile"},
+    "rdma-immobile": {"rdma-lost-with-link"},
     "memlock-low": {"fabric-manager-missing", "gpu-persistence"},
 }
 """What one change of the healthy node brings beside the id itself."""
