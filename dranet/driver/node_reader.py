@@ -65,7 +65,7 @@ class NodeReader:
             link = _read_present(rtnl, ifname)
             _check_parent(rtnl, link)
         with NetlinkSocket.open(NETLINK_GENERIC) as genl:
-            ethtool = read_ethtool_state(genl, link.ifindex)
+            ethtool = read_ethtool_state(genl, link.ifindex, link=link.ifname)
         return LinkState(
             ifindex=link.ifindex,
             ifname=link.ifname,

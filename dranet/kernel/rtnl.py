@@ -237,8 +237,8 @@ def link_header(ifindex: int = 0, flags: int = 0, change: int = 0) -> bytes:
 def get_link_request(ifindex: int = 0, ifname: str = "") -> Request:
     """Ask for one link, by index or by name, an alternative one included.
 
-    A name of more than 15 characters goes in ``IFLA_ALT_IFNAME``: the kernel refuses it in ``IFLA_IFNAME`` and
-    looks for both kinds in either.
+    A name of more than 15 characters goes in ``IFLA_ALT_IFNAME``: the kernel refuses it in ``IFLA_IFNAME``
+    and looks for both kinds in either.
     """
     body = link_header(ifindex) + attribute_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
     if ifname:
