@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dranet.errors import DeviceError, KernelError, Reason
@@ -17,6 +17,7 @@ from dranet.kernel.genl import NETLINK_GENERIC
 from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.irqbalance import find_balancer
 from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.rdma_cm import read_cm_defaults
 from dranet.kernel.rdmanl import read_netns_exclusive
 from dranet.kernel.sysctl import read_link_sysctls
 from dranet.kernel.sysfs import PseudoFiles
@@ -115,6 +116,10 @@ class NodeReader:
         if warnings:
             raise KernelError(f"the RDMA namespace mode cannot be read: {warnings[0]}", operation="rdma-mode")
         return exclusive
+
+    def read_cm_defaults(self, rdma_device: str) -> Mapping[str, str]:
+        """The defaults of ``rdma_cm`` that a device loses when it moves, by ``1/default_roce_mode``."""
+        return read_cm_defaults(rdma_device)
 
     def read_management_nodes(self, rdma_device: str) -> tuple[CharDevice, ...]:
         """``umad`` and ``issm`` of an RDMA device.

@@ -32,6 +32,7 @@ from dranet.model.plan import (
     AttachPlan,
     DhcpLease,
     LinkState,
+    MoveRdma,
     PreparedClaim,
     PreparedDevice,
     RdmaAccess,
@@ -262,6 +263,8 @@ class Planner:
             cpus=self._read_cpus(decoded),
         )
         self._check_sysctls(device, config)
+        if any(isinstance(step, MoveRdma) for step in plan.steps):
+            return replace(plan, rdma_cm=self._node.read_cm_defaults(device.rdma_device))
         return plan
 
     def _read_cpus(self, decoded: DecodedDevice) -> CpuSurroundings | None:

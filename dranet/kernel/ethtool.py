@@ -2,8 +2,8 @@
 
 Offloads, private flags, rings, channels, coalescing, pause frames, EEE and FEC go by generic netlink; a
 kernel without it (before Linux 5.6) has none of them for us. What is not in it (RSS, flow rules) is in
-``steering``. Reading takes one batch of requests, setting two: what is there, then the changes, with what came
-of them read behind them.
+``steering``. Reading takes one batch of requests, setting two: what is there, then the changes, with what
+came of them read behind them.
 """
 
 from __future__ import annotations

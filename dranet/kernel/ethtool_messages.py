@@ -173,8 +173,8 @@ class Number:
 class Numbers:
     """A message of numbers; ``name`` is the field of ``EthtoolState``.
 
-    ``modes`` is the attribute of a bit set in the same message (0: it has none), whose bits are values of 0 or
-    1 next to the numbers. ``known_modes`` are names that a plain list leaves out where they are off.
+    ``modes`` is the attribute of a bit set in the same message (0: it has none), whose bits are values of 0
+    or 1 next to the numbers. ``known_modes`` are names that a plain list leaves out where they are off.
     """
 
     name: str

@@ -50,7 +50,7 @@ class EthtoolState:
     pause: Mapping[str, int] = field(default_factory=dict)
     """``autoneg``, ``rx``, ``tx``."""
     eee: Mapping[str, int] = field(default_factory=dict)
-    """``enabled``, ``tx_lpi_enabled``, ``tx_lpi_timer``, and modes by the kernel's names (``100baseT/Full``)."""
+    """``enabled``, ``tx_lpi_enabled``, ``tx_lpi_timer``, and modes by name (``100baseT/Full``)."""
     fec: Mapping[str, int] = field(default_factory=dict)
     """``auto``, and the kernel's name of each encoding (``RS``)."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -439,6 +439,8 @@ class AttachPlan:
     lease: DhcpLease | None = None
     cpus: CpuState | None = None
     """What the host gets back of a :class:`SetCpuLocality`; ``None`` where there is none."""
+    rdma_cm: Mapping[str, str] = field(default_factory=dict)
+    """Defaults of ``rdma_cm`` for the device that a :class:`MoveRdma` moves, by ``1/default_roce_mode``."""
 
     @property
     def is_on_top(self) -> bool:
