@@ -50,22 +50,31 @@ _NUMBERS = {numbers.name: numbers for numbers in (CHANNELS, RINGS, COALESCE, PAU
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One field of ``EthtoolState``: how people say it, which option of ``ethtool`` shows it, its request."""
+    """One field of ``EthtoolState``: how people say it, which option of ``ethtool`` shows it, its request,
+    and its row in ``docs/user/restored.md``."""
 
     word: str
     option: str
     get: int
+    what: str
+    limits: str = ""
 
 
 PARTS = {
-    "private_flags": Part("private flag", "--show-priv-flags", ETHTOOL_MSG_PRIVFLAGS_GET),
-    "channels": Part("channels", "-l", CHANNELS.get),
-    "rings": Part("rings", "-g", RINGS.get),
-    "coalesce": Part("coalesce", "-c", COALESCE.get),
-    "pause": Part("pause", "-a", PAUSE.get),
-    "eee": Part("eee", "--show-eee", EEE.get),
-    "fec": Part("fec", "--show-fec", FEC.get),
-    "features": Part("feature", "-k", ETHTOOL_MSG_FEATURES_GET),
+    "private_flags": Part("private flag", "--show-priv-flags", ETHTOOL_MSG_PRIVFLAGS_GET, "private flags"),
+    "channels": Part("channels", "-l", CHANNELS.get, "channels"),
+    "rings": Part("rings", "-g", RINGS.get, "ring sizes"),
+    "coalesce": Part(
+        "coalesce",
+        "-c",
+        COALESCE.get,
+        "interrupt coalescing",
+        "values that the driver adapts by itself are not",
+    ),
+    "pause": Part("pause", "-a", PAUSE.get, "pause frames", "with `autoneg` on only that"),
+    "eee": Part("eee", "--show-eee", EEE.get, "Energy-Efficient Ethernet"),
+    "fec": Part("fec", "--show-fec", FEC.get, "forward error correction", "Linux 5.13"),
+    "features": Part("feature", "-k", ETHTOOL_MSG_FEATURES_GET, "offloads"),
 }
 """In the order in which they are set. Private flags decide what else a driver takes (mlx5's striding receive
 queues bound rings and offloads); a new number of channels makes many drivers put rings and coalescing back to

@@ -31,6 +31,8 @@ class HardwarePart:
     """``(wanted, found)``: one line for each setting that is not as recorded."""
     restore: Callable[[Side, Link, Any, Any], list[str]]
     """``(side, link, wanted, found)``: the refusals."""
+    rows: tuple[tuple[str, str], ...]
+    """What it is, and its limits: rows of ``docs/user/restored.md``."""
     needs_up: bool = False
     """A driver sets it anew when the link comes up, so it is restored after that."""
 
@@ -88,9 +90,43 @@ def _restore_queues(
 
 
 HARDWARE: Mapping[str, HardwarePart] = {
-    "ethtool": HardwarePart(_read_ethtool, ethtool.difference, _restore_ethtool),
-    "steering": HardwarePart(_read_steering, steering_difference, _restore_steering),
-    "dcb": HardwarePart(_read_dcb, dcb_difference, _restore_dcb),
-    "queues": HardwarePart(_read_queues, queue_difference, _restore_queues, needs_up=True),
+    "ethtool": HardwarePart(
+        _read_ethtool,
+        ethtool.difference,
+        _restore_ethtool,
+        tuple((f"{part.what} (`ethtool {part.option}`)", part.limits) for part in ethtool.PARTS.values()),
+    ),
+    "steering": HardwarePart(
+        _read_steering,
+        steering_difference,
+        _restore_steering,
+        (
+            ("RSS: table, key, hash function, input transformation (`ethtool -x`)", ""),
+            ("additional RSS contexts (`ethtool -x LINK context N`)", "Linux 6.11"),
+            ("fields that are hashed (`ethtool -n LINK rx-flow-hash tcp4`)", ""),
+            ("flow rules, n-tuple (`ethtool -n`)", "those of a tenant are deleted"),
+        ),
+    ),
+    "dcb": HardwarePart(
+        _read_dcb,
+        dcb_difference,
+        _restore_dcb,
+        (
+            ("DCB: ETS, PFC, maximum rates, DCBX mode (`dcb ets`, `dcb pfc`, `dcb maxrate`, `dcb dcbx`)", ""),
+            ("DCB: APP table (`dcb app`)", "the kernel drops it with every move since Linux 5.18"),
+        ),
+    ),
+    "queues": HardwarePart(
+        _read_queues,
+        queue_difference,
+        _restore_queues,
+        (
+            (
+                "CPUs of the queues: XPS, RPS",
+                "where some were set at Prepare; mlx5 sets its own when a link comes up",
+            ),
+        ),
+        needs_up=True,
+    ),
 }
 """By field of ``LinkState``, in the order in which they are restored: tables and rules name channels."""
