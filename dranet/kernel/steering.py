@@ -27,7 +27,7 @@ from dranet.model.plan import FlowRule, RssContext, SteeringState
 
 # linux/sockios.h, linux/ethtool.h
 SIOCETHTOOL = 0x8946
-GRXFH, SRXFH = 0x29, 0x2A
+GRXFH, SRXFH, GRXRINGS = 0x29, 0x2A, 0x2D
 GRXCLSRLCNT, GRXCLSRULE, GRXCLSRLALL, SRXCLSRLDEL, SRXCLSRLINS = 0x2E, 0x2F, 0x30, 0x31, 0x32
 GRSSH, SRSSH = 0x46, 0x47
 NEW_CONTEXT = NO_CHANGE = 0xFFFFFFFF
@@ -56,7 +56,7 @@ FLOW_TYPES: Mapping[str, int] = {
 """By ethtool's words (``ethtool -n LINK rx-flow-hash tcp4``)."""
 
 EQUAL = "equal "
-"""``ethtool -X LINK equal 8``: queues in turn. The kernel makes such a table where no administrator did. A
+"""``ethtool -X LINK equal 8`` with eight queues: the kernel makes such a table where no administrator did. A
 table that was set keeps the number of channels from being lowered, so this one is restored by a reset."""
 
 T = TypeVar("T")
@@ -123,10 +123,16 @@ def _read_main(nic: Nic) -> RssContext:
     )
     _, _, _, _, function, transform, _ = RSS.unpack_from(told)
     end = RSS.size + 4 * entries
-    table = told[RSS.size : end]
-    return RssContext(
-        0, _say_equal(table) or _say_table(table), told[end : end + key_bytes].hex(), function, transform
-    )
+    table = _say_main_table(told[RSS.size : end], _read_queues(nic))
+    return RssContext(0, table, told[end : end + key_bytes].hex(), function, transform)
+
+
+def _read_queues(nic: Nic) -> int:
+    """The number of receive queues; 0 where the driver does not tell it."""
+    try:
+        return int(FLOWS.unpack_from(_flows(nic, GRXRINGS, "read receive queues of"))[2])
+    except KernelError:
+        return 0
 
 
 def _entries(table: bytes) -> tuple[int, ...]:
@@ -137,12 +143,13 @@ def _say_table(table: bytes) -> str:
     return ",".join(map(str, _entries(table)))
 
 
-def _say_equal(table: bytes) -> str:
-    """``equal 8``; empty for any other table (``ethtool_rxfh_indir_default``)."""
+def _say_main_table(table: bytes, queues: int) -> str:
+    """``equal 8`` for what the kernel makes of so many queues (``ethtool_rxfh_indir_default``)."""
     entries = _entries(table)
-    queues = max(entries, default=0) + 1
-    is_equal = bool(entries) and all(queue == place % queues for place, queue in enumerate(entries))
-    return f"{EQUAL}{queues}" if is_equal else ""
+    is_equal = bool(queues and entries) and all(
+        queue == place % queues for place, queue in enumerate(entries)
+    )
+    return f"{EQUAL}{queues}" if is_equal else _say_table(table)
 
 
 def _read_contexts(nic: Nic) -> tuple[RssContext, ...]:

@@ -1,4 +1,4 @@
-"""The page of what is restored is made of what records and restores: each field has a row, each row a field."""
+"""The page of what is restored is made by what records and restores: field by field."""
 
 from __future__ import annotations
 

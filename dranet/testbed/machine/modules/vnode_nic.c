@@ -418,6 +418,7 @@ static void setup(struct net_device *dev)
 	linkmode_copy(nic->eee.advertised, nic->eee.supported);
 	nic->eee.eee_enabled = true;
 	nic->hash_function = ETH_RSS_HASH_TOP;
+	memset(nic->key, 0x6d, sizeof(nic->key));
 	spread(nic);
 	for (i = 0; i < HASH_FLOWS; i++)
 		nic->hash_fields[i] = RXH_IP_SRC | RXH_IP_DST;
