@@ -34,6 +34,7 @@ from dranet.model.plan import (
     DhcpLease,
     IpoibState,
     LinkState,
+    MoveRdma,
     PreparedClaim,
     PreparedDevice,
     RdmaAccess,
@@ -288,6 +289,8 @@ class Planner:
             ipoib=self._read_ipoib(device, exclusive),
         )
         self._check_sysctls(device, config)
+        if any(isinstance(step, MoveRdma) for step in plan.steps):
+            return replace(plan, rdma_cm=self._node.read_cm_defaults(device.rdma_device))
         return plan
 
     def _read_cpus(self, decoded: DecodedDevice) -> CpuSurroundings | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.rdma_cm import read_cm_defaults
 from dranet.kernel.rdmanl import attach_rdma, detach_rdma, has_rdma, read_netns_exclusive
 from dranet.model.device import Device, DeviceKind, RdmaIdentity
 from dranet.model.facts import Address
@@ -242,6 +244,48 @@ def test_a_nic_takes_its_rdma_device_along_and_both_come_back(pod: Namespace) ->
     assert shown(ifname) == before
     (link,) = [x for x in kernel_view.rdma("link", "show") if x["ifname"] == "mlx5_0"]
     assert link["netdev"] == ifname
+
+
+CM_FOLDER = Path("rdma_cm/mlx5_0/ports/1")
+
+
+@pytest.fixture
+def configfs(tmp_path: Path) -> Iterator[Path]:
+    """The node's configfs, as an administrator mounts it; the driver mounts its own."""
+    kernel_view.run("mount", "-t", "configfs", "configfs", str(tmp_path))
+    yield tmp_path
+    kernel_view.run("umount", str(tmp_path))
+
+
+def cm_defaults(configfs: Path) -> dict[str, str]:
+    return {file.name: file.read_text().strip() for file in (configfs / CM_FOLDER).iterdir()}
+
+
+@pytest.mark.parametrize("keeps_folder", [True, False])
+def test_the_defaults_of_rdma_cm_are_those_of_the_node_in_the_pod_and_after_it(
+    pod: Namespace, configfs: Path, keeps_folder: bool
+) -> None:
+    folder = configfs / "rdma_cm" / "mlx5_0"
+    folder.mkdir()
+    plain = cm_defaults(configfs)
+    (configfs / CM_FOLDER / "default_roce_tos").write_text("106")
+    before = cm_defaults(configfs)
+    assert before != plain
+    if not keeps_folder:
+        folder.rmdir()
+    defaults = read_cm_defaults("mlx5_0")
+    assert folder.exists() == keeps_folder, "looked at without a trace"
+    plan = replace(plan_for(IGB, MoveRdma("mlx5_0")), rdma_cm=defaults)
+    folder.mkdir(exist_ok=True)
+    attach([plan], pod.netns)
+    assert cm_defaults(configfs) == before, "in the pod"
+    (configfs / CM_FOLDER / "default_roce_tos").write_text("9")
+    assert detach([plan], pod.netns) == DetachReport(restored=(plan.device,))
+    assert cm_defaults(configfs) == before
+    assert {f"1/{name}": value for name, value in before.items()} == defaults
+    for name, value in plain.items():
+        (configfs / CM_FOLDER / name).write_text(value)
+    folder.rmdir()
 
 
 def _rdma_links(pod: Namespace) -> list[dict[str, object]]:

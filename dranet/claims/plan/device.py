@@ -100,7 +100,7 @@ def plan_device(
 
 def _to_restore(host: LinkState) -> LinkState:
     """Without what nobody can change, which would be a third of the record."""
-    return replace(host, ethtool=replace(host.ethtool, fixed={}))
+    return replace(host, ethtool=replace(host.ethtool, fixed={}, refused={}))
 
 
 def _plan_without_link(

@@ -18,7 +18,12 @@ from typing import TypeVar
 from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
-from dranet.kernel.attachment.detach import INTERRUPTS, give_back_link, give_back_rdma
+from dranet.kernel.attachment.detach import (
+    INTERRUPTS,
+    give_back_link,
+    give_back_rdma,
+    restore_rdma_defaults,
+)
 from dranet.kernel.attachment.lacks import find_lack
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locality import give_back_cpus, set_cpu_locality
@@ -299,7 +304,9 @@ class _Attachment:
             if plan.host is None:  # a link has been checked, with all that belongs to it
                 self.guard.check_rdma(find_rdma_name(identity, self.home.netns))
             if attach_rdma(identity, self.pod.netns):
+                self.undo.later(plan.device, partial(restore_rdma_defaults, plan))  # once it is home again
                 self.undo.later(plan.device, partial(give_back_rdma, plan, self.home, self.pod))
+                restore_rdma_defaults(plan)  # the pod's connections have them as well
                 marks.reached(marks.Step.ATTACH_RDMA_MOVED)
 
     def _set_locality(self, plan: AttachPlan, step: SetCpuLocality) -> None:

@@ -26,6 +26,7 @@ from dranet.kernel.attachment.vrf import remove_unused_vrf
 from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.netlink import Request, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.rdma_cm import restore_cm_defaults
 from dranet.kernel.rdmanl import detach_rdma, restore_rdma_name
 from dranet.kernel.rtnl import (
     IFLA_IFNAME,
@@ -124,6 +125,7 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: Inter
             problems += _try(partial(remove_unused_vrf, pod, step))
     if stuck is not None:
         raise stuck
+    problems += restore_rdma_defaults(plan)
     return [f"{plan.device}: {problem}" for problem in problems]
 
 
@@ -194,6 +196,13 @@ def _restore_rdma(plan: AttachPlan, step: MoveRdma, home: Side) -> list[str]:
     for state in plan.ipoib:
         problems += restore_ipoib(home, state, step.pci_address)
     return problems
+
+
+def restore_rdma_defaults(plan: AttachPlan) -> list[str]:
+    """Write what ``rdma_cm`` forgot of the RDMA device of a plan when it moved; it finds the device by name,
+    wherever that is. Returns what could not be written."""
+    moves = (step for step in plan.steps if isinstance(step, MoveRdma))
+    return [problem for step in moves for problem in restore_cm_defaults(step.rdma_device, plan.rdma_cm)]
 
 
 def give_back_link(

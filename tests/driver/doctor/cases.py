@@ -33,6 +33,7 @@ from tests.driver.doctor.healthy import (
     with_host,
     with_kernel,
     with_link,
+    with_mlx5,
     with_node,
     with_pci,
     with_runtime,
@@ -69,6 +70,10 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
             WARNING,
             "2 s in",
         ),
+    ),
+    "hook-estimate": (
+        (with_mlx5(8, 63), NOTE, "8 mlx5 NICs with 504 channels: some 3.5 s for all of them in one pod"),
+        (with_mlx5(32, 16), NOTE, "32 mlx5 NICs with 512 channels: some 3.6 s"),
     ),
     "cdi-off": ((with_runtime(cdi=False), PROBLEM, "CDI is off"),),
     "cdi-folder-unread": (

@@ -195,6 +195,17 @@ def with_node(**changes: Any) -> Surroundings:
     return replace(HEALTHY, node=replace(NODE, **changes))
 
 
+def with_mlx5(count: int, channels: int, timeout_seconds: float | None = None) -> Surroundings:
+    """More NICs on offer, with so many channels each; the runtime's timeout is this one or the default."""
+    names = [f"rail{index}" for index in range(count)]
+    links = tuple(
+        Link(100 + index, name, driver="mlx5_core", queues=channels) for index, name in enumerate(names)
+    )
+    devices = tuple(Device(name, DeviceKind.NIC, ifname=name) for name in names)
+    seen = replace(with_node(links=(*NODE.links, *links)), offered=(*HEALTHY.offered, *devices))
+    return replace(seen, host=with_runtime(nri_timeout_seconds=timeout_seconds).host)
+
+
 def with_link(index: int, **changes: Any) -> Surroundings:
     links = list(NODE.links)
     links[index] = replace(links[index], **changes)
