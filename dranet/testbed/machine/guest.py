@@ -49,6 +49,9 @@ EXCHANGE = Path("/run/out")
 IN_MACHINE = "MACHINE_LANE_FOLDER"
 """Environment variable that tells a program it runs inside; its value is the exchange folder."""
 
+CONTAINERD_CACHE = "MACHINE_LANE_CONTAINERD_CACHE"
+"""Environment variable with the folder of the containerds that were fetched for the machine."""
+
 _LINKS_UP = "for link in /sys/class/net/*; do ip link set ${link##*/} up; done"
 
 SCRIPT, OUTPUT, STATUS, MARKS = "guest.sh", "output", "status", "marks"
