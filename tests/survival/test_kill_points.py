@@ -24,6 +24,11 @@ from tests.survival.kill_points.pods_story import (
     die_while_containerd_works,
 )
 from tests.survival.kill_points.publish_story import die_while_slices_are_written
+from tests.survival.kill_points.slow_story import (
+    die_behind_the_answer_of_a_release,
+    die_behind_the_answer_of_an_attach,
+    die_behind_the_answer_of_an_attach_of_a_pod_that_is_deleted,
+)
 from tests.survival.stage import CONTAINERD, Outcome, Scene, Story, perform
 from tests.survival.table import TABLE
 
@@ -34,6 +39,11 @@ SCENE = Scene(hardware=HARDWARE)
 GROUPS: dict[str, tuple[Story, ...]] = {
     "three-claims-come": (Story(die_while_a_pod_comes, (3,)),),
     "three-claims-come-and-are-deleted": (Story(die_while_a_pod_comes_that_is_deleted, (3,)),),
+    "three-slow-claims-come": (Story(die_behind_the_answer_of_an_attach, (3,)),),
+    "three-slow-claims-come-and-are-deleted": (
+        Story(die_behind_the_answer_of_an_attach_of_a_pod_that_is_deleted, (3,)),
+        Story(die_behind_the_answer_of_a_release, (3,)),
+    ),
     "three-claims-go": (Story(die_while_a_pod_goes, (3,)), Story(die_while_slices_are_written)),
     "one-claim": (
         Story(die_while_a_pod_comes, (1,)),
