@@ -116,6 +116,12 @@ class KernelError(DranetError):
         self.link = link
 
 
+class HookDeadlineError(KernelError):
+    """The runtime has to be answered, and the kernel is still at work."""
+
+    default_reason = Reason.HOOK_DEADLINE_EXCEEDED
+
+
 class ClusterError(DranetError):
     """The API server: unavailable, conflict, forbidden, not found.
 

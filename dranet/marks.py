@@ -26,6 +26,8 @@ class Step(StrEnum):
     """``driver/prepare.py``: the host state is read and the plan is made, in memory alone."""
     PREPARE_RECORD_COMMITTED = "prepare:record-committed"
     """``driver/prepare.py``: the record is on the disk."""
+    PREPARE_LINKS_SET_DOWN = "prepare:links-set-down"
+    """``driver/attachments.py``: the links are on the host, and down."""
     PREPARE_METADATA_WRITTEN = "prepare:metadata-written"
     """``driver/container_files.py``: the files that containers read are there, no CDI spec mounts them."""
     PREPARE_FILE_STAGED = "prepare:file-staged"

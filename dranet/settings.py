@@ -250,9 +250,10 @@ class Settings:
     hook_budget_seconds: float = _setting(
         1.5,
         Seconds(0.1, 30),
-        "the most that an NRI hook takes, undoing included, before it answers with an error; never more "
-        "than 85 % of the runtime's plugin_request_timeout (2 s by default), beyond which the pod starts "
-        "without us",
+        "how long an NRI hook waits for the kernel before it answers; the attach goes on behind the answer, "
+        "and containers wait for it. Never more than 85 % of the runtime's plugin_request_timeout (2 s by "
+        "default), beyond which the pod starts without us; a runtime that does not tell its timeout "
+        "(containerd 1.7) is believed to wait long enough",
     )
     bind_address: str = _setting(
         ":9177", _address, "HOST:PORT of /metrics, /healthz, /readyz and the page of the node"

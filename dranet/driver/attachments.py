@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from dranet import marks
@@ -34,7 +35,8 @@ from dranet.driver.start_windows import may_be_shared
 from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
 from dranet.kernel.attachment.attach import attach, verify
 from dranet.kernel.attachment.detach import INTERRUPTS, DetachReport, detach
-from dranet.kernel.attachment.presence import find_absent, find_lost, find_strayed
+from dranet.kernel.attachment.presence import find_absent, find_down, find_lost, find_strayed
+from dranet.kernel.attachment.set_down import set_down
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.netns import NetworkNamespace
@@ -48,15 +50,18 @@ from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
 
-DEADLINE = "deadline"
-"""``operation`` of the error with which the kernel room stops at a deadline."""
 LOCK_FILE = "devices.lock"
 """Beside the store: who shares the one shares the other."""
 PATIENCE_SECONDS = 20.0
 """How long a call waits for others. The kubelet gives a call 30 s: it is to hear who has the devices."""
-RETURN_SECONDS = 1.0
-"""The kernel takes a namespace down within so long after its path is gone; its NICs are nowhere meanwhile."""
+RETURN_SECONDS = 60.0
+"""The kernel takes down one dead namespace after another, each with a stop of every driver in it; a NIC is on
+neither side meanwhile. One whose PCI function is there and that is away for longer is taken for lost."""
 _LOOK_SECONDS = 0.02
+
+
+class StillReturning(KernelError):
+    """The kernel has not brought a NIC of a dead namespace back yet; the same release may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,11 @@ class ReleaseReport:
     devices: tuple[PreparedDevice, ...] = field(default=(), compare=False)
     """All of the claim, for those who tell users."""
 
+    @property
+    def is_returning(self) -> bool:
+        """The kernel is still bringing a NIC back."""
+        return isinstance(self.error, StillReturning)
+
 
 class ForeignClaim(NamedTuple):
     """A claim that a container names and its pod has no devices of. The kubelet prepares a claim once, so
@@ -100,6 +110,18 @@ class ForeignClaim(NamedTuple):
             "a claim of its own",
             reason=Reason.UNSUPPORTED_CLAIM,
         )
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Of one attach."""
+
+    total: int
+    begun: int = 0
+    """Links that were moved or made."""
+
+
+_BRINGING_IN = ("move-link", "create-link")
 
 
 class AttachObserver(Protocol):
@@ -149,6 +171,10 @@ class Attachments:
         self._lock = NodeLock(store.folder / LOCK_FILE)
         self._namespaces = HeldNamespaces(pod_links)
         self._stopped_sandboxes: set[str] = set()
+        self._progress: dict[str, _Progress] = {}
+        """By sandbox, while its devices are being attached."""
+        self._returning_since: dict[str, float] = {}
+        """By claim: when NICs of it were first on neither side."""
 
     @contextmanager
     def locked(
@@ -176,15 +202,16 @@ class Attachments:
     ) -> AttachReport | None:
         """Make sure that every prepared device of the pod is in its namespace, all or nothing.
 
-        Idempotent. No step begins after ``deadline`` (``time.monotonic()``), and the time that others take
-        counts in it; giving back what was done by then comes after. ``expected`` makes it a no-op when the
-        pod's records are no longer those, but for leases, or its release has begun (reconcile works from a
-        snapshot). Returns ``None`` when the pod has no devices, or is not to have them.
+        Idempotent. It waits for other attaches and releases until ``deadline`` (``time.monotonic()``), and
+        takes as long as the drivers need from then on. It stops when the sandbox is stopped. ``expected``
+        makes it a no-op when the pod's records are no longer those, but for leases, or its release has begun
+        (reconcile works from a snapshot). Returns ``None`` when the pod has no devices, or is not to have
+        them.
 
         Raises:
             ClaimError: the pod runs on the host's network.
-            KernelError: whatever the kernel refused, or the deadline (``HookDeadlineExceeded``); the host is
-                as before.
+            KernelError: whatever the kernel refused, or others had the devices until ``deadline``
+                (``HookDeadlineExceeded``); the host is as before.
             StoreError: the disk refused; no container starts, and a later call finishes or gives back.
         """
         with self._locked_until(deadline):
@@ -199,6 +226,26 @@ class Attachments:
             self._release_earlier_sandbox(pod, claims)
             is_news = not self._is_in_place(pod, claims)
             return AttachReport(self._attach(pod, claims, deadline), is_news)
+
+    def describe_progress(self, sandbox_id: str) -> str:
+        """How far the attach is that works for this sandbox; empty where there is none."""
+        progress = self._progress.get(sandbox_id)
+        return f"{progress.begun} of {progress.total} devices are in the pod so far" if progress else ""
+
+    def set_links_down(self, claim_uid: str) -> None:
+        """Set the links of a prepared claim down, so that the runtime's hook need not wait for their drivers.
+
+        A claim that is in a sandbox is left alone. :meth:`release_claim` sets them up again.
+
+        Raises:
+            KernelError: others have the devices for too long, or the kernel refused; the attach goes without.
+            DeviceError: a link is the node's uplink.
+        """
+        with self.locked():
+            claim = self._store.get(claim_uid)
+            if claim is not None and not claim.netns_path:
+                set_down(_plans_set_down(claim), self._uplink_rules())
+                marks.reached(marks.Step.PREPARE_LINKS_SET_DOWN)
 
     def _is_stopped(self, pod: PodSandbox, claims: Iterable[PreparedClaim]) -> bool:
         """Whether its stop was told, to us or to another instance."""
@@ -219,18 +266,19 @@ class Attachments:
         self, pod: PodSandbox, claims: tuple[PreparedClaim, ...], deadline: float
     ) -> tuple[AttachedLink, ...]:
         netns = NetworkNamespace.open(pod.netns_path)
+        self._progress[pod.id] = _Progress(len(_plans(claims)))
         try:
             self._commit_place(pod, claims, read_netns_id(netns), deadline)
             links = attach(
                 _plans(claims),
                 netns,
                 self._uplink_rules(),
-                deadline=deadline,
+                why_stop=partial(self._why_stop, pod),
                 interrupts=self._interrupts,
-                observe=self._observer.observe_step,
+                observe=partial(self._observe_step, pod),
             )
             marks.reached(marks.Step.ATTACH_VERIFIED)
-        except Exception as error:
+        except Exception:
             self._observer.rolled_back()
             if all(claim.sandbox_id == pod.id for claim in claims):  # what was in the pod stays there
                 self._namespaces.hold(pod.uid, pod.id, netns)
@@ -238,9 +286,9 @@ class Attachments:
                 netns.close()
             for claim in claims:
                 self.gate.close(claim.claim.uid)  # it may have been open since an earlier attach
-            if isinstance(error, KernelError) and error.operation == DEADLINE:
-                raise _too_late(error, pod) from error
             raise
+        finally:
+            del self._progress[pod.id]
         self._namespaces.hold(pod.uid, pod.id, netns)
         for claim in claims:
             if not may_be_shared(claim):
@@ -248,6 +296,14 @@ class Attachments:
             self.gate.note_attached(claim.claim.uid, pod.netns_path)
             marks.reached(marks.Step.ATTACH_GATE_OPENED)
         return links
+
+    def _why_stop(self, pod: PodSandbox) -> str:
+        return "the pod sandbox has been stopped" if pod.id in self._stopped_sandboxes else ""
+
+    def _observe_step(self, pod: PodSandbox, step: str, seconds: float) -> None:
+        if step in _BRINGING_IN:
+            self._progress[pod.id].begun += 1
+        self._observer.observe_step(step, seconds)
 
     def _commit_place(
         self, pod: PodSandbox, claims: Sequence[PreparedClaim], netns_id: str, deadline: float
@@ -359,12 +415,22 @@ class Attachments:
     def release_sandbox(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
         """Give back the devices that this very sandbox holds (a newer one of the same pod keeps its own).
 
-        One report for each claim; a claim that is stuck (``error``) keeps no other one.
+        One report for each claim; a claim that is stuck (``error``) keeps no other one. ``timeout_seconds``
+        is how long to wait for others, and for the kernel to bring NICs back from a dead namespace.
 
         Raises:
-            KernelError: somebody else holds the node's devices for too long.
+            KernelError: others hold the node's devices for too long.
         """
         self._stopped_sandboxes.add(pod.id)  # at once: who attaches meanwhile must not do it after us
+        reports: dict[str, ReleaseReport] = {}
+        for _ in _looks(timeout_seconds):
+            reports = {uid: report for uid, report in reports.items() if not report.is_returning}
+            reports |= {r.claim.uid: r for r in self._release_placed(pod, timeout_seconds)}
+            if not any(report.is_returning for report in reports.values()):
+                break
+        return tuple(reports.values())
+
+    def _release_placed(self, pod: PodSandbox, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
         with self.locked(timeout_seconds):
             claims = self._get_moving(pod)
             missed = [c for c in claims if not c.sandbox_id and c.stopped_sandbox_id != pod.id]
@@ -391,30 +457,56 @@ class Attachments:
         """The runtime knows these and no others; removals may have been missed."""
         self._stopped_sandboxes.intersection_update(sandbox_ids)
 
-    def release_claim(self, claim_uid: str, *, expected: PreparedClaim | None = None) -> ReleaseReport | None:
-        """Give back a claim's devices wherever they are; ``None`` when there is nothing to give back.
+    def release_claim(
+        self, claim_uid: str, *, expected: PreparedClaim | None = None, return_seconds: float = 0.0
+    ) -> ReleaseReport | None:
+        """Give back a claim's devices wherever they are; ``None`` when no pod has had them.
 
         ``expected`` makes it a no-op when the record has changed, but for leases, since a snapshot.
+        ``return_seconds`` is how long to wait for NICs that the kernel brings back from a dead namespace; the
+        lock is free meanwhile, so the caller must not hold it.
 
         Raises:
-            KernelError: ``DETACH_FAILED``: a device is still in the pod; the same call may succeed later.
+            KernelError: ``DETACH_FAILED``: a device is still in the pod, or on its way back
+                (:class:`StillReturning`); the same call may succeed later.
         """
+        returning: StillReturning | None = None
+        for _ in _looks(return_seconds):
+            try:
+                return self._release_now(claim_uid, expected)
+            except StillReturning as error:
+                returning = error
+        assert returning is not None
+        raise returning
+
+    def _release_now(self, claim_uid: str, expected: PreparedClaim | None) -> ReleaseReport | None:
         with self.locked():
             claim = self._store.get(claim_uid)
             if claim is None:
                 return self._release_set_aside(claim_uid)
             if expected is not None and not _are_same([claim], [expected]):
                 return None
-            if not claim.netns_path and not self.has_come_back(claim):
-                return None
-            return self._release(claim, claim.netns_path)
+            if claim.netns_path or self.has_come_back(claim):
+                return self._release(claim, claim.netns_path)
+            self._set_up_again(claim)
+            return None
 
     def _release_set_aside(self, claim_uid: str) -> ReleaseReport | None:
         """What can be given back of a claim whose record cannot be read whole."""
         claim = self._store.get_set_aside(claim_uid)
-        if claim is None or not (claim.netns_path or self.has_come_back(claim)):
+        if claim is None:
             return None
-        return self._give_back(claim, claim.netns_path)
+        if claim.netns_path or self.has_come_back(claim):
+            return self._give_back(claim, claim.netns_path)
+        self._set_up_again(claim)
+        return None
+
+    def _set_up_again(self, claim: PreparedClaim) -> None:
+        """Restore the links that :meth:`set_links_down` has set down and no pod has had."""
+        plans = _plans_set_down(claim)
+        if find_down(plans):
+            for problem in detach(plans, None, interrupts=self._interrupts).problems:
+                log.warning("not restored: %s", problem, extra={"context": {"claim": claim.claim}})
 
     def _release(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
         report = self._give_back(claim, netns_path)
@@ -431,6 +523,7 @@ class Attachments:
         marks.reached(marks.Step.RELEASE_GATE_CLOSED)
         with self._namespaces.open(claim, netns_path) as netns:
             report = _detach(claim, netns, self._interrupts)
+        self._check_returned(claim, report, netns)
         planned = Counter(plan.device for plan in claim.plans)  # several times, where it has several shares
         stuck = planned - Counter((*report.restored, *report.missing))
         if stuck:
@@ -443,6 +536,31 @@ class Attachments:
         self._observer.given_back(time.perf_counter() - start)
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
+    def _check_returned(
+        self, claim: PreparedClaim, report: DetachReport, netns: NetworkNamespace | None
+    ) -> None:
+        """A NIC that is taken for lost too early would come back as the pod had it, and stay so.
+
+        Raises:
+            StillReturning: a PCI function is there, and its link is on neither side.
+        """
+        functions = self._uplink_rules().sysfs_root / "bus/pci/devices"
+        hardware = _hardware(claim) if netns is None else {}
+        missing = [name for name in report.missing if name in hardware]
+        awaited = [name for name in missing if (functions / hardware[name]).exists()]
+        if not awaited:
+            self._returning_since.pop(claim.claim.uid, None)
+            return
+        waited = time.monotonic() - self._returning_since.setdefault(claim.claim.uid, time.monotonic())
+        if waited < RETURN_SECONDS:
+            raise StillReturning(
+                f"{', '.join(awaited)}: the kernel has not brought the link back yet from the pod's network "
+                f"namespace, which is gone ({waited:.1f} s)",
+                operation="detach",
+                reason=Reason.DETACH_FAILED,
+            )
+        del self._returning_since[claim.claim.uid]
+
     def close(self) -> None:
         """Let go of every held namespace; attached devices stay where they are."""
         with self._lock.close() as is_still:
@@ -451,20 +569,33 @@ class Attachments:
 
 
 def _detach(claim: PreparedClaim, netns: NetworkNamespace | None, interrupts: InterruptFiles) -> DetachReport:
-    """Where the namespace is gone the kernel brings hardware back by itself, but not at once: one that is
-    taken for lost too early would come back as the pod had it, and nobody would restore it. Nor does it as
-    long as a process is left that lives in the namespace, or a mount of it elsewhere."""
-    hardware = {prepared.device.name for prepared in claim.devices if prepared.device.pci_address}
-    deadline = time.monotonic() + RETURN_SECONDS
+    """Where the path to the namespace is gone, a process that lives in it or a mount of it elsewhere may keep
+    the namespace, and the NICs in it."""
     report = detach(claim.plans, netns, interrupts=interrupts)
-    if netns is None and not hardware.isdisjoint(report.missing):
+    if netns is None and not _hardware(claim).keys().isdisjoint(report.missing):
         with find_netns(claim.netns_id, near=claim.netns_path) as hidden:
             if hidden is not None:
                 return detach(claim.plans, hidden, interrupts=interrupts)
-    while netns is None and not hardware.isdisjoint(report.missing) and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECONDS)
-        report = detach(claim.plans, netns, interrupts=interrupts)
     return report
+
+
+def _hardware(claim: PreparedClaim) -> dict[str, str]:
+    """The PCI address of each device that has one: these outlive a namespace."""
+    devices = (prepared.device for prepared in claim.devices)
+    return {device.name: device.pci_address for device in devices if device.pci_address}
+
+
+def _looks(seconds: float) -> Iterator[None]:
+    """Look once, and again until ``seconds`` are over."""
+    deadline = time.monotonic() + seconds
+    yield
+    while time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+        yield
+
+
+def _plans_set_down(claim: PreparedClaim) -> tuple[AttachPlan, ...]:
+    return tuple(d.plan for d in claim.devices if d.plan is not None and d.is_set_down_early)
 
 
 def _plans(claims: Sequence[PreparedClaim]) -> tuple[AttachPlan, ...]:
@@ -488,14 +619,3 @@ def _check_has_own_network(pod: PodSandbox) -> None:
             hint="set hostNetwork: false, or drop the claim",
             reason=Reason.UNSUPPORTED_CLAIM,
         )
-
-
-def _too_late(error: KernelError, pod: PodSandbox) -> KernelError:
-    """No fault of the step before which the time was over."""
-    return KernelError(
-        f"pod {pod.namespace}/{pod.name}: {error.message}; undone, to answer the runtime in time",
-        operation=error.operation,
-        link=error.link,
-        hint=error.hint,
-        reason=Reason.HOOK_DEADLINE_EXCEEDED,
-    )

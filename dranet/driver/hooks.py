@@ -1,9 +1,10 @@
 """The runtime's hooks: pod sandbox runs -> attach; stops -> give back; container created -> its devices.
 
 Called on the NRI thread, one at a time, with every other pod of the node waiting behind. So: memory and the
-kernel only, no API server, no slow disk. A hook whose work is not done in time answers with an error, because
-a late or missing answer lets the pod start without its NIC; what was done is undone, if need be behind the
-answer. Implements ``runtime.nri.RuntimeHooks``.
+kernel only, no API server, no slow disk. A hook answers in time, because a late or missing answer lets the
+pod start without its NIC; what is not done by then goes on behind the answer. A pod sandbox may run before
+all of its devices are in it: its containers may not, and are refused, or wait for the start gate, until they
+are (decision 023). Implements ``runtime.nri.RuntimeHooks``.
 
 During an update two instances of the driver are connected, and the runtime calls each of them for each event,
 one after the other. Whoever comes second finds the work done, and has nothing to tell and nothing to add.
@@ -14,7 +15,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -32,7 +32,7 @@ from dranet.driver.reconcile.runtime_view import (
 from dranet.driver.reports.announce import Announcer
 from dranet.driver.start_windows import StartWindows
 from dranet.driver.workload.pack import WorkloadPack
-from dranet.errors import ClaimError, DranetError, Reason
+from dranet.errors import ClaimError, DranetError, HookDeadlineError, KernelError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
@@ -48,15 +48,15 @@ T = TypeVar("T")
 _USABLE_SHARE = 0.85
 """Of the runtime's patience. The rest is for the way there and back, on a node that is busy."""
 
-_ATTACH_SHARE = 0.85
-"""Of a hook's time, until which attaching may begin another step. A device in firmware's hands takes a tenth
-of a second and more, so eight need most of a hook; to undo them goes on behind the answer."""
+_WAIT_SHARE = 0.85
+"""Of a container's hook, until which it waits for the devices; the rest is for a refusal that says why."""
 
 ContainerListener = Callable[[PodSandbox, Container], None]
 """Told of each container of a pod that has claims, in the hook, so it must not block."""
 
-LATE_RELEASE_SECONDS = 30.0
-"""How long the give-back of what was attached too late waits for others. No runtime waits for it."""
+BEHIND_SECONDS = 60.0
+"""How long work that goes on behind a hook's answer waits for other attaches and releases, and for NICs that
+the kernel brings back."""
 
 
 class PodHooks:
@@ -95,17 +95,20 @@ class PodHooks:
         self._on_late = on_late
         self._wanted_seconds = budget_seconds
         self._budget_seconds = min(budget_seconds, ASSUMED_REQUEST_TIMEOUT_SECONDS * _USABLE_SHARE)
-        self._patience_seconds = ASSUMED_REQUEST_TIMEOUT_SECONDS
         self._placed_before: Mapping[str, str] = {}
 
     def connected(
         self, runtime_name: str, runtime_version: str, request_timeout_seconds: float | None
     ) -> None:
-        """Take as much time as was configured and the runtime has; the list of pods comes next."""
+        """Take as much time as was configured and the runtime has; the list of pods comes next.
+
+        NRI before 0.7 (containerd 1.7) does not tell its timeout: then the setting is believed.
+        """
         self._placed_before = placements(self._store.get_all())
-        self._patience_seconds = request_timeout_seconds or ASSUMED_REQUEST_TIMEOUT_SECONDS
-        self._view.patience_seconds = self._patience_seconds
-        usable = self._patience_seconds * _USABLE_SHARE
+        needed = self._wanted_seconds / _USABLE_SHARE
+        patience = request_timeout_seconds or max(ASSUMED_REQUEST_TIMEOUT_SECONDS, needed)
+        self._view.patience_seconds = patience
+        usable = patience * _USABLE_SHARE
         self._budget_seconds = min(self._wanted_seconds, usable)
         context = {
             "runtime": f"{runtime_name} {runtime_version}",
@@ -114,12 +117,18 @@ class PodHooks:
         log.info("connected to the runtime", extra={"context": context})
         if usable < self._wanted_seconds:
             log.warning(
-                "hook_budget_seconds is %g, and the runtime waits no longer than %g s for a plugin%s: a hook "
+                "hook_budget_seconds is %g, and the runtime waits no longer than %g s for a plugin: a hook "
                 "takes %.3g s at most",
                 self._wanted_seconds,
-                self._patience_seconds,
-                "" if request_timeout_seconds else " by default",
+                patience,
                 self._budget_seconds,
+            )
+        elif patience > (request_timeout_seconds or ASSUMED_REQUEST_TIMEOUT_SECONDS):
+            log.warning(
+                "hook_budget_seconds is %g, and the runtime does not tell how long it waits for a plugin; "
+                "its plugin_request_timeout must be %.3g s or more, or pods start without their devices",
+                self._wanted_seconds,
+                patience,
             )
 
     def disconnected(self, reason: str) -> None:
@@ -175,14 +184,19 @@ class PodHooks:
     def run_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Attach the pod's devices. Returns whether the pod has any.
 
+        Slow devices are attached behind the answer; no container of the pod starts before they all are.
+
         Raises:
             DranetError: they are not attached, and the host is as before.
         """
         self._view.note(pod)
         claims = self._moving_claims(pod)
         if claims:
-            attach = partial(self._attach, pod, claims)
-            self._in_time(pod, claims, "attaching", attach, lambda _: self._take_back(pod))
+            try:
+                self._in_time(pod, claims, "attaching", lambda _: self._attach(pod, claims))
+            except HookDeadlineError as late:
+                context = {"pod": f"{pod.namespace}/{pod.name}"}
+                log.info("%s; its containers wait for it", late.message, extra={"context": context})
             marks.reached(marks.Step.ATTACH_BEFORE_ANSWER)
         return bool(claims)
 
@@ -191,7 +205,8 @@ class PodHooks:
         limits that they need.
 
         Raises:
-            DranetError: they are not all there, or the container brings a claim that another pod has.
+            DranetError: they are not all there yet, or the container brings a claim that another pod has. The
+                kubelet asks again.
         """
         self._view.note(pod)
         if self._store.is_newer:
@@ -202,8 +217,12 @@ class PodHooks:
         if claims:
             self._on_container(pod, container)
             let_start = partial(self._let_start, pod, container, claims)
-            # Late or not, what is there stays: other containers of the pod may be at work with it.
-            extras = self._in_time(pod, claims, "looking for the devices", let_start)
+            try:
+                extras = self._in_time(pod, claims, "attaching", let_start)
+            except HookDeadlineError as late:
+                refusal = self._not_yet(pod, late)
+                self._announcer.container_refused(pod, refusal)
+                raise refusal from late
             marks.reached(marks.Step.ATTACH_BEFORE_CONTAINER)
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
         adjustment = replace(
@@ -242,23 +261,35 @@ class PodHooks:
         """What it gets for the programs in it, if any of its claims asks for that."""
         self._ensure_attached(pod, container, claims, deadline)
         extras = self._workload.adjust(pod, container, claims) if self._workload is not None else None
+        if time.monotonic() >= deadline:  # the container is refused, and its start window would stay open
+            raise HookDeadlineError("the devices were attached behind the runtime's answer")
         self._windows.begin(pod.uid, container.id, claims)
         return extras or ContainerAdjustment()
 
     def _ensure_attached(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
     ) -> None:
-        missing = self._attachments.find_missing(pod, deadline=deadline)
+        missing = self._find_missing(pod, deadline)
         if missing:
             # The sandbox started without us, or somebody has taken a device away since.
             context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
             log.warning("attaching what the pod lacks: %s", ", ".join(missing), extra={"context": context})
-            self._attach(pod, claims, deadline)
+            self._attach(pod, claims)
         elif self._metadata is not None and (links := self._metadata.refreshed(claims, pod.netns_path)):
             self._announcer.attached(claims, links)
 
+    def _find_missing(self, pod: PodSandbox, deadline: float) -> Sequence[str]:
+        try:
+            return self._attachments.find_missing(pod, deadline=deadline)
+        except KernelError as busy:
+            if busy.reason is Reason.HOOK_DEADLINE_EXCEEDED:
+                raise HookDeadlineError(busy.message) from busy
+            raise
+
     def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Give the sandbox's devices back. Returns whether it had any.
+
+        What takes longer goes on behind the answer: we hold the namespace, so the devices in it wait for us.
 
         Raises:
             DranetError: a claim's devices are still in the pod; those of the others are back.
@@ -267,18 +298,19 @@ class PodHooks:
         self._windows.forget(pod.uid)
         if not self._moving_claims(pod):
             return False
-        seconds = self._budget_seconds
-        release = partial(self._release, pod, timeout_seconds=seconds * _ATTACH_SHARE)
-        with self._noting_late():
-            reports = run_in_time(release, seconds, f"giving back the devices of {pod.namespace}/{pod.name}")
+        try:
+            reports = self._run_in_time(partial(self._release, pod), pod, "restoring the devices")
+        except HookDeadlineError as late:
+            log.info("%s", late.message, extra={"context": {"pod": f"{pod.namespace}/{pod.name}"}})
+            return True
         for report in reports:
             if report.error is not None:
                 raise report.error
         marks.reached(marks.Step.RELEASE_BEFORE_STOP_ANSWER)
         return bool(reports)
 
-    def _release(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
-        reports = self._attachments.release_sandbox(pod, timeout_seconds=timeout_seconds)
+    def _release(self, pod: PodSandbox) -> tuple[ReleaseReport, ...]:
+        reports = self._attachments.release_sandbox(pod, timeout_seconds=BEHIND_SECONDS)
         for report in reports:
             context = {"claim": report.claim, "pod": f"{pod.namespace}/{pod.name}"}
             if report.error is None:
@@ -303,24 +335,31 @@ class PodHooks:
         return tuple(claim for claim in claims if claim.plans)
 
     def _in_time(
-        self,
-        pod: PodSandbox,
-        claims: Sequence[PreparedClaim],
-        what: str,
-        work: Callable[[float], T],
-        after_late_end: Callable[[T], None] | None = None,
+        self, pod: PodSandbox, claims: Sequence[PreparedClaim], what: str, work: Callable[[float], T]
     ) -> T | None:
-        """Do the work of a hook that attaches, given its deadline by ``time.monotonic()``; what fails becomes
-        the runtime's answer, and also goes to the log and to users. ``None`` where a newer driver does it."""
-        seconds, begin = self._budget_seconds, time.monotonic()
-        deadline = begin + seconds * _ATTACH_SHARE
-        # Halfway from the end of our time to that of the runtime's: an answer takes a while, too.
-        heard_until = begin + (seconds + self._patience_seconds) / 2
-        what = f"{what} for {pod.namespace}/{pod.name}"
+        """Do the work of a hook that attaches, given by when it has to end (``time.monotonic()``) to count.
+        What fails becomes the runtime's answer, if that waits for it, and goes to the log and to users in any
+        case. ``None`` where a newer driver does it.
+
+        Raises:
+            HookDeadlineError: it goes on.
+            DranetError: it failed.
+        """
+        deadline = time.monotonic() + self._budget_seconds * _WAIT_SHARE
+        return self._run_in_time(partial(self._do, pod, claims, partial(work, deadline)), pod, what)
+
+    def _run_in_time(self, work: Callable[[], T], pod: PodSandbox, what: str) -> T:
         try:
-            work_now = partial(work, deadline)
-            with self._noting_late():
-                return run_in_time(work_now, seconds, what, after_late_end, heard_until=heard_until)
+            return run_in_time(work, self._budget_seconds, f"{what} of {pod.namespace}/{pod.name}")
+        except HookDeadlineError:
+            self._on_late()
+            raise
+
+    def _do(self, pod: PodSandbox, claims: Sequence[PreparedClaim], work: Callable[[], T]) -> T | None:
+        try:
+            return work()
+        except HookDeadlineError:
+            raise  # nothing has failed
         except DranetError as error:
             if error.reason is Reason.STORE_NEWER:
                 return None  # since we looked: the hook of the newer driver does it
@@ -332,14 +371,13 @@ class PodHooks:
                 self._announcer.attach_failed(claims, error)
             raise
 
-    @contextmanager
-    def _noting_late(self) -> Iterator[None]:
-        try:
-            yield
-        except DranetError as error:
-            if error.reason is Reason.HOOK_DEADLINE_EXCEEDED:
-                self._on_late()
-            raise
+    def _not_yet(self, pod: PodSandbox, late: HookDeadlineError) -> HookDeadlineError:
+        """The refusal of a container while the kernel is still at work for its pod."""
+        return HookDeadlineError(
+            f"the devices of pod {pod.namespace}/{pod.name} are still being attached: "
+            + (self._attachments.describe_progress(pod.id) or late.message),
+            hint="the attach goes on, and the kubelet tries the container again",
+        )
 
     def _keeps_devices(self, pod: PodSandbox, claims: Sequence[PreparedClaim], error: DranetError) -> bool:
         """The devices were in the pod before, and stay; with an address less, where a lease has ended."""
@@ -347,16 +385,8 @@ class PodHooks:
             return all(claim.sandbox_id == pod.id for claim in claims)
         return all(self._attachments.is_attached(claim, pod.id) for claim in claims)
 
-    def _take_back(self, pod: PodSandbox) -> None:
-        """The runtime was told that the pod failed; a container must not find its gate open.
-
-        Not where it was told too late: then it has started the pod without us, its containers may be at work
-        with the device, and another instance may have found it in place.
-        """
-        self._release(pod, timeout_seconds=LATE_RELEASE_SECONDS)
-
-    def _attach(self, pod: PodSandbox, claims: Sequence[PreparedClaim], deadline: float) -> None:
-        report = self._attachments.attach_pod(pod, deadline=deadline)
+    def _attach(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> None:
+        report = self._attachments.attach_pod(pod, deadline=time.monotonic() + BEHIND_SECONDS)
         if report is None:
             return  # unprepared meanwhile
         links: Sequence[AttachedLink] = report.links

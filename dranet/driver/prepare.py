@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+RETURN_WAIT_SECONDS = 20.0
+"""How long an Unprepare, which has 30 s, waits for NICs on their way back from a dead namespace."""
+
 
 async def _ask_nobody() -> None:
     """Nobody knows more."""
@@ -142,6 +145,7 @@ class Preparer:
                     context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
                     context |= _gpus_by(record)
                     log.info("prepared", extra={"context": context})
+                await asyncio.to_thread(self._set_links_down, record)
                 with self._shown.phase(PreparePhase.FILES):
                     await asyncio.to_thread(self._files.write, record)
         except DranetError as error:
@@ -154,6 +158,14 @@ class Preparer:
             log.exception("bug in prepare", extra={"context": {"claim": ref}})
             return PrepareOutcome(error=_describe_bug(error))
         return PrepareOutcome(devices=tuple(_answer(device) for device in record.devices))
+
+    def _set_links_down(self, record: PreparedClaim) -> None:
+        """The attach copes with a link that is up; it only takes longer."""
+        if any(device.is_set_down_early for device in record.devices):
+            try:
+                self._attachments.set_links_down(record.claim.uid)
+            except DranetError as error:
+                log.warning("links stay up: %s", error, extra={"context": {"claim": record.claim}})
 
     @contextlib.asynccontextmanager
     async def _hold(self, work: Work, names: Iterable[str]) -> AsyncIterator[None]:
@@ -273,6 +285,7 @@ class Preparer:
             record = self._store.get(claim.ref.uid)  # a lease may have been renewed
             if not self._is_left(record):
                 raise ProtocolError("another instance of the driver has changed its record", retryable=True)
+            self._attachments.release_claim(claim.ref.uid)  # the links are recorded as they were, not down
             leases = {**_leases_of(decoded, record), **fresh}
             return self._plan_and_commit(claim, decoded, leases, is_cancelled)
 
@@ -309,9 +322,10 @@ class Preparer:
     async def _give_back(self, claim_uid: str) -> ReleaseReport | None:
         """Leases go back from the host: after the links are back, before somebody else can be given them."""
         record = self._store.get(claim_uid)
+        release = partial(self._attachments.release_claim, claim_uid, return_seconds=RETURN_WAIT_SECONDS)
+        report = await asyncio.to_thread(release)
         if record is None or not any(iter_leases([record])):
-            return await _in_thread(partial(self._release_and_forget, claim_uid))
-        report = await asyncio.to_thread(self._attachments.release_claim, claim_uid)
+            return await _in_thread(partial(self._release_and_forget, claim_uid)) or report
         if report is not None:
             self._announcer.released(report)
         async with self._work.hold(Work.ENDING_LEASES, [claim_uid]):

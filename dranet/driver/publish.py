@@ -218,8 +218,8 @@ class Inventory:
         return Changes(all_links=bool(returned), hardware=frozenset(parts))
 
     def _held(self) -> Mapping[str, Device]:
-        """Devices whose facts are out of sight, because they are in a pod's namespace, and GPUs of pods. A
-        device with a pod's link on top of it is not held."""
+        """Devices whose facts are out of sight, because they are in a pod's namespace, or set down for one,
+        and GPUs of pods. A device with a pod's link on top of it is not held."""
         return {
             prepared.device.name: prepared.device
             for record in self._store.get_all()
@@ -238,7 +238,8 @@ class Inventory:
 def _is_held(prepared: PreparedDevice, record: PreparedClaim) -> bool:
     if prepared.device.kind is DeviceKind.GPU:
         return not prepared.admin_access
-    return bool(record.netns_path) and prepared.plan is not None and not prepared.plan.is_on_top
+    is_away = bool(record.netns_path) or prepared.is_set_down_early
+    return is_away and prepared.plan is not None and not prepared.plan.is_on_top
 
 
 def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> frozenset[str]:

@@ -421,6 +421,16 @@ class PreparedDevice:
     """The sub-request that won (KEP-4816); empty where the request has none."""
 
     @property
+    def is_set_down_early(self) -> bool:
+        """Whether Prepare sets the link down, so that the move need not wait for the NIC's driver.
+
+        Hardware alone is slow. A link with a DHCP lease stays up, so that the lease can be renewed.
+        """
+        plan = self.plan
+        is_up = plan is not None and plan.host is not None and plan.host.up and plan.lease is None
+        return is_up and bool(self.device.pci_address)
+
+    @property
     def request_reference(self) -> str:
         """The request as the allocation names it: ``request`` or ``request/alternative``."""
         return f"{self.request}/{self.alternative}" if self.alternative else self.request

@@ -112,7 +112,7 @@ class AttachMetrics:
         )
         self.late_hooks = r.counter(
             "dranet_hook_deadline_misses_total",
-            "hooks that answered with an error because the kernel was not done in time",
+            "hooks that were answered before the kernel was done; the work goes on behind the answer",
             Group.CLAIMS,
         )
 

@@ -20,7 +20,6 @@ from dranet.driver import attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks
 from dranet.driver.instances.work_locks import Work, WorkLocks
-from dranet.errors import DranetError
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
@@ -110,20 +109,17 @@ class _Inside:
     def run(self, *pod: str) -> bool:
         return self._bench.run_sandbox(_sandbox(*pod))
 
-    def run_late(self, runtime_waits_seconds: float, *pod: str) -> str:
+    def run_late(self, runtime_waits_seconds: float, *pod: str) -> bool:
         """The process is stopped once the pod has its devices, and until somebody lets it go on."""
         bench, told = self._bench, _Stopping()
         bench.hooks = PodHooks(bench.store, bench.attachments, told, bench.snapshots.append, 30)
         bench.hooks.connected("impatient", "1", runtime_waits_seconds)
-        try:
-            self._bench.run_sandbox(_sandbox(*pod))
-        except DranetError as error:
-            told.given_up.set()
-            for thread in threading.enumerate():
-                if thread.name == "hook":
-                    thread.join()
-            return str(error.reason)
-        return ""
+        has_devices = self._bench.run_sandbox(_sandbox(*pod))
+        told.given_up.set()
+        for thread in threading.enumerate():
+            if thread.name == "hook":
+                thread.join()
+        return has_devices
 
     def stop(self, *pod: str) -> bool:
         return self._bench.stop_sandbox(_sandbox(*pod))

@@ -17,6 +17,7 @@ from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport
 from dranet.errors import ClaimError, KernelError, Reason, StoreError
 from dranet.kernel.attachment.detach import DetachReport, detach
+from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
@@ -188,8 +189,10 @@ def test_a_nic_that_the_kernel_is_still_bringing_back_from_a_dead_namespace_is_w
     pod: Namespace,
     make_namespace: Callable[..., Namespace],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """It takes namespaces down in its own time, and its NICs are nowhere until it has come to them."""
+    (tmp_path / "sys/bus/pci/devices/0000:01:00.0").mkdir(parents=True)
     first, limbo = start(), make_namespace()
     before = _settings(node)
     record = first.prepare("eth1", "net1", pci_address="0000:01:00.0")
@@ -208,6 +211,7 @@ def test_a_nic_that_the_kernel_is_still_bringing_back_from_a_dead_namespace_is_w
 
     monkeypatch.setattr(attachments, "detach", detach_early)
     bench = start()
+    bench.attachments._uplink_rules = lambda: UplinkRules(sysfs_root=tmp_path / "sys")
     bench.reconcile()
     assert bench.told.reports == [ReleaseReport(record.claim)]
     assert _settings(node) == before

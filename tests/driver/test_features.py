@@ -204,6 +204,12 @@ def test_what_a_runtime_has_not_shown_is_a_note() -> None:
     assert severities(judge_runtime(RuntimeTraits("cri-o", "1.34"), 1.5)) == {OK, NOTE}
 
 
+def test_a_runtime_that_does_not_tell_its_timeout_is_believed_with_a_warning() -> None:
+    judged = judge_runtime(RuntimeTraits("containerd", "1.7.24"), 10.0)
+    (finding,) = [f for f in judged if f.severity is WARNING]
+    assert "plugin_request_timeout of the runtime is above 10 s" in finding.mend
+
+
 # As findings, and on the page
 
 

@@ -39,7 +39,10 @@ def test_a_late_hook_of_a_container_takes_nothing_from_a_running_pod(
         with pytest.raises(KernelError):
             bench.create_container(sandbox(pod))
         go_on.set()
-        wait_until(lambda: "too late" in caplog.text and "thread" not in running(), "the hook has ended")
+        wait_until(
+            lambda: "behind the runtime's answer" in caplog.text and "thread" not in running(),
+            "the hook has ended",
+        )
     assert "net1" in names(pod)
     bench.hooks.connected("patient", "1", 60.0)
     assert bench.create_container(sandbox(pod)).devices, "the next try finds all there"

@@ -51,8 +51,7 @@ def test_a_hook_that_is_not_done_in_time_is_counted(start: Callable[..., Bench],
     bench.hooks._on_late = bench.metrics.attach.late_hooks.inc
     bench.prepare("eth1", "net1")
     bench.hooks.connected("impatient", "1", 0.001)
-    with pytest.raises(KernelError):
-        bench.run_sandbox(sandbox(pod))
+    bench.run_sandbox(sandbox(pod))
     assert read(bench.metrics, "dranet_hook_deadline_misses_total") == 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -58,9 +58,9 @@ def sublink_plan(step: CreateLink, *steps: Step) -> AttachPlan:
 
 
 def attach_from(
-    node: Namespace, pod: Namespace, *plans: AttachPlan, deadline: float | None = None
+    node: Namespace, pod: Namespace, *plans: AttachPlan, why_stop: Callable[[], str] = lambda: ""
 ) -> tuple[AttachedLink, ...]:
-    return node.run(lambda: attach(plans, pod.netns, deadline=deadline))
+    return node.run(lambda: attach(plans, pod.netns, why_stop=why_stop))
 
 
 def detach_to(node: Namespace, pod: Namespace | None, *plans: AttachPlan) -> DetachReport:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -602,34 +600,27 @@ def test_verify_names_a_link_with_another_mtu_or_mac(node: Namespace, pod: Names
     assert node.run(lambda: verify([plan], pod.netns)) == ("dev-eth1",)
 
 
-# --- the deadline ---------------------------------------------------------------------------------------
+# --- interrupted ----------------------------------------------------------------------------------------
 
 
-def test_a_deadline_that_has_passed_lets_nothing_begin(node: Namespace, pod: Namespace) -> None:
-    with unchanged(node, pod), pytest.raises(KernelError) as caught:
-        attach_from(node, pod, make_plan(node, "eth1", "net1"), deadline=time.monotonic())
-    assert (caught.value.reason, caught.value.operation) == (Reason.ATTACH_FAILED, "deadline")
-    assert "before move-link" in caught.value.message
+def test_an_attach_that_is_stopped_at_once_begins_nothing(node: Namespace, pod: Namespace) -> None:
+    with unchanged(node, pod), pytest.raises(KernelError, match="stopped, before move-link") as caught:
+        attach_from(node, pod, make_plan(node, "eth1", "net1"), why_stop=lambda: "stopped")
+    assert caught.value.reason is Reason.ATTACH_FAILED
 
 
-def test_a_deadline_that_passes_midway_takes_everything_back(
-    node: Namespace, pod: Namespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The clock of the driver stands still until the second device; then it leaps."""
+def test_an_attach_that_is_stopped_midway_takes_everything_back(node: Namespace, pod: Namespace) -> None:
     plans = [make_plan(node, "eth1", "net1", *RULES), make_plan(node, "eth2", "net2")]
-    readings = iter([0.0] * 4 + [9.0] * 99)
-    with unchanged(node, pod), monkeypatch.context() as patch:
-        clock = SimpleNamespace(monotonic=lambda: next(readings))  # for nobody else
-        patch.setattr("dranet.kernel.attachment.attach.time", clock)
-        with pytest.raises(KernelError) as caught:
-            attach_from(node, pod, *plans, deadline=5.0)
-    assert caught.value.operation == "deadline"
-    assert "dev-eth2" in caught.value.message
-    assert "9.00 s" in caught.value.message
+
+    def why_stop() -> str:
+        return "stopped" if "net2" in pod_names(pod) else ""
+
+    with unchanged(node, pod), pytest.raises(KernelError, match="attach dev-eth2 as net2: stopped"):
+        attach_from(node, pod, *plans, why_stop=why_stop)
 
 
-def test_a_deadline_that_is_far_away_changes_nothing(node: Namespace, pod: Namespace) -> None:
-    assert attach_from(node, pod, make_plan(node, "eth1", "net1"), deadline=time.monotonic() + 60)
+def pod_names(pod: Namespace) -> set[str]:
+    return {link["ifname"] for link in pod.read("link")}
 
 
 # --- late and odd ---------------------------------------------------------------------------------------

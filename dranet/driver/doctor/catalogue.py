@@ -84,7 +84,7 @@ ENTRIES: tuple[Entry, ...] = (
         "runtime-patience",
         "runtime",
         "how long the running runtime waits for a hook",
-        "A slow attach is cut short and tried again with the next container.",
+        "A slow attach goes on behind the hook's answer, and its containers are tried again.",
         "Raise plugin_request_timeout of the runtime above hook_budget_seconds.",
     ),
     Entry(

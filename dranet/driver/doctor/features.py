@@ -231,7 +231,16 @@ def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -
         patience = (
             f"does not say how long it waits for a hook (usually {DEFAULT_REQUEST_TIMEOUT_SECONDS:g} s)"
         )
-        return Finding(RUNTIME, Severity.NOTE, patience, id=PATIENCE)
+        if hook_budget_seconds < DEFAULT_REQUEST_TIMEOUT_SECONDS:
+            return Finding(RUNTIME, Severity.NOTE, patience, id=PATIENCE)
+        return Finding(
+            RUNTIME,
+            Severity.WARNING,
+            f"{patience}, and --hook-budget-seconds is {hook_budget_seconds:g} s",
+            "where it waits less, pods start without their devices",
+            f"make sure that plugin_request_timeout of the runtime is above {hook_budget_seconds:g} s",
+            PATIENCE,
+        )
     seen = f"waits {timeout_seconds:g} s for a hook"
     if timeout_seconds >= hook_budget_seconds:
         return ok(RUNTIME, seen, PATIENCE)
@@ -239,7 +248,7 @@ def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -
         RUNTIME,
         Severity.WARNING,
         f"{seen}, less than --hook-budget-seconds ({hook_budget_seconds:g} s)",
-        "a slow attach is cut short and tried again with the next container",
+        "the driver answers earlier than it was set to; a slow attach goes on, and containers are tried again",
         f"raise plugin_request_timeout of the runtime above {hook_budget_seconds:g} s",
         PATIENCE,
     )

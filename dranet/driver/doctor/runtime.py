@@ -69,7 +69,7 @@ def _resolve(path: str) -> Path:
     RUNTIME,
     "how long the runtime waits for a hook, against the driver's hook_budget_seconds",
     matters="Who has not answered in time is disconnected, and the pod starts without its NIC; the "
-    "driver stops at 85 % of it, so a slow attach is cut short and tried again.",
+    "driver answers after 85 % of it; a slow attach goes on, and its containers are tried again.",
     mend="Raise `plugin_request_timeout` (CRI-O: `nri_plugin_request_timeout`), or lower "
     "`--hook-budget-seconds`.",
 )

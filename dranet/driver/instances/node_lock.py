@@ -35,7 +35,8 @@ class NodeLock:
         """
         deadline = time.monotonic() + timeout_seconds
         if not self._threads.acquire(timeout=max(0.0, timeout_seconds)):
-            raise _busy(timeout_seconds, reason)
+            is_ours = self._depth > 0  # else the thread that has it waits for another process, too
+            raise _busy(timeout_seconds, reason, "" if is_ours else self._processes.describe_holder())
         try:
             if self._depth == 0 and not self._processes.acquire(deadline):
                 raise _busy(timeout_seconds, reason, self._processes.describe_holder())

@@ -8,7 +8,6 @@ up one by one, never by listing all.
 from __future__ import annotations
 
 import errno
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -87,8 +86,17 @@ StepObserver = Callable[[str, float], None]
 """Told the step of :data:`~dranet.model.plan.Step` and its seconds; must be quick."""
 
 
+Interrupt = Callable[[], str]
+"""Why the attach is to stop, empty while it may go on; asked before each step, so it must be quick."""
+
+
 def _tell_nobody(_step: str, _seconds: float) -> None:
     """Nobody wants to know."""
+
+
+def _go_on() -> str:
+    """Nothing interrupts it."""
+    return ""
 
 
 def attach(
@@ -96,7 +104,7 @@ def attach(
     netns: NetworkNamespace,
     rules: UplinkRules = NO_MORE_RULES,
     *,
-    deadline: float | None = None,
+    why_stop: Interrupt = _go_on,
     interrupts: InterruptFiles = INTERRUPTS,
     observe: StepObserver = _tell_nobody,
 ) -> tuple[AttachedLink, ...]:
@@ -107,16 +115,16 @@ def attach(
     completed on a link that was in the pod already stays. Returns one entry per plan with a link, read back
     from the pod.
 
-    ``deadline`` is on the clock of ``time.monotonic()``; it is looked at before each device and between its
-    steps. What the kernel is busy with then is not cut off, and the undo comes after it. ``observe`` hears of
-    each step that was taken, by the name of the first of those that went out together, and for how long.
+    ``why_stop`` is asked before each step; a reason is a failure like any other. A step that the kernel is
+    busy with is not cut off. ``observe`` hears of each step that was taken, by the name of the first of those
+    that went out together, and for how long.
 
     Raises:
         DeviceError: a link is gone or another device than the one prepared (``DeviceNotFound``), enslaved
             (``DeviceBusy``), or the node's uplink (``DeviceIsUplink``).
         KernelError: a step failed (``AttachFailed``, ``MissingFeature``, ``DHCPLeaseExpired``: ``operation``
-            is the step, ``link`` the pod's name for it), the deadline has passed (``operation`` is
-            ``deadline``), or the namespace could not be entered.
+            is the step, ``link`` the pod's name for it), ``why_stop`` gave a reason, or the namespace could
+            not be entered.
     """
     with ExitStack() as stack:
         home = stack.enter_context(open_host_side())
@@ -125,7 +133,7 @@ def attach(
         pod = stack.enter_context(open_pod_side(netns))
         undo = UndoStack()
         guard = UplinkGuard(home.rtnl, rules)
-        attachment = _Attachment(home, pod, guard, undo, _Deadline(deadline), interrupts, observe)
+        attachment = _Attachment(home, pod, guard, undo, why_stop, interrupts, observe)
         try:
             return attachment.attach_all(plans)
         except DranetError as error:
@@ -136,20 +144,6 @@ def attach(
             raise
 
 
-class _Deadline:
-    """When to give up. Time counts from here."""
-
-    def __init__(self, at: float | None) -> None:
-        self._at = at
-        self._start = time.monotonic()
-
-    def check(self, plan: AttachPlan, doing: str) -> None:
-        now = time.monotonic()
-        if self._at is not None and now >= self._at:
-            passed = f"out of time after {now - self._start:.2f} s, before {doing}"
-            raise _failure(plan, KernelError(passed, operation="deadline"))
-
-
 @dataclass(frozen=True, slots=True)
 class _Attachment:
     """One call of :func:`attach`: both sides, the guard and the undo stack."""
@@ -158,7 +152,7 @@ class _Attachment:
     pod: Side
     guard: UplinkGuard
     undo: UndoStack
-    deadline: _Deadline
+    why_stop: Interrupt
     interrupts: InterruptFiles
     observe: StepObserver
 
@@ -190,8 +184,10 @@ class _Attachment:
         return target
 
     def _apply(self, plan: AttachPlan, first: Step, apply: Callable[[], T]) -> T:
-        """Take the next step, or several, if there is time; a refusal gets the device's name."""
-        self.deadline.check(plan, first.step)
+        """Take the next step, or several, unless interrupted; a refusal gets the device's name."""
+        why_stop = self.why_stop()
+        if why_stop:
+            raise _failure(plan, KernelError(f"{why_stop}, before {first.step}", operation="attach"))
         start = perf_counter()
         try:
             applied = apply()

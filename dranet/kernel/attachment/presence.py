@@ -78,6 +78,20 @@ def find_strayed(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
         return tuple(plan.device for plan, host in moved if _has_strayed(plan, host, home))
 
 
+def find_down(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
+    """Names of the devices whose link is down in the calling thread's namespace, and was up at Prepare.
+
+    Raises:
+        KernelError: netlink failed.
+    """
+    moved = [(plan, plan.host) for plan in plans if plan.host is not None and plan.host.up]
+    if not moved:
+        return ()
+    with open_host_side() as home:
+        found = [(plan, find_link(plan, host, home, None)) for plan, host in moved]
+        return tuple(plan.device for plan, there in found if there is not None and not there.link.is_up)
+
+
 def _has_strayed(plan: AttachPlan, host: LinkState, home: Side) -> bool:
     found = find_link(plan, host, home, None)
     return found is not None and (found.link.ifname != host.ifname or _is_bare(found.link, host, home))

@@ -102,11 +102,12 @@ CLAIM_ALERTS = (
         "",
         "increase(dranet_hook_deadline_misses_total[15m]) > 0",
         "Hooks on {{ $labels.node }} are not done in time",
-        "The kernel needed longer than the runtime waits, so what was done was undone. The kubelet tries "
-        "again; a pod that needs more each time never starts.",
+        "The kernel needs longer than the runtime waits. The attach goes on, and containers are refused until "
+        "all devices are there, so pods start late.",
         c.LOGS,
-        "`dranet_attach_step_seconds` says which step. Many NICs in one pod, or a slow driver: raise the "
-        "runtime's `plugin_request_timeout`, and `hook_budget_seconds` with it.",
+        "`dranet_attach_step_seconds` says which step. Many NICs in one pod, or a slow driver: fewer channels "
+        "(`ethtool -L`) make each NIC faster; a longer `plugin_request_timeout` of the runtime, with a longer "
+        "`hook_budget_seconds`, saves attempts.",
         ("troubleshooting.md#reasons",),
     ),
     Alert(
@@ -116,7 +117,7 @@ CLAIM_ALERTS = (
         f"{_SLOW} / ({_RUN} > 0) > 0.05 and {_SLOW} > 2",
         "Hooks on {{ $labels.node }} come near their deadline",
         "One in twenty, and three at least, took more than a second, of 1.5 that each may take. Those that "
-        "take longer fail, and their pods start late.",
+        "take longer go on behind their answer, and their pods start late.",
         c.LOGS,
         "`dranet_attach_step_seconds` says which step. As for DranetHooksMissDeadline.",
         ("troubleshooting.md#reasons",),
