@@ -73,9 +73,10 @@ def loaded() -> Iterator[None]:
         kernel_view.run("rmmod", "vnode_slow")
 
 
-def set_stop_ms(milliseconds: int) -> None:
-    """How long each NIC takes to close from now on."""
-    (_MODULE / "stop_ms").write_text(str(milliseconds))
+def set_times(*, open_ms: int, stop_ms: int) -> None:
+    """How long each NIC takes to open and to close from now on."""
+    (_MODULE / "open_ms").write_text(str(open_ms))
+    (_MODULE / "stop_ms").write_text(str(stop_ms))
 
 
 @dataclass(frozen=True)
@@ -234,10 +235,25 @@ class Started:
 
     sandbox: RunningSandbox
     container: RunningContainer
-    attempts: int
+    refusals: Sequence[str]
+    """Of the attempts before."""
     seconds: float
     seen: frozenset[str]
     """The NICs that its first process found up and with their address."""
+
+    @property
+    def attempts(self) -> int:
+        return len(self.refusals) + 1
+
+
+async def measure_plain_pod(runtime: ContainerdRuntime) -> float:
+    """The seconds that a pod without devices takes here: the machine emulates its CPUs, beside other work."""
+    begin = time.monotonic()
+    sandbox = await runtime.run_sandbox(SandboxSpec("default", "plain", "uid-of-plain"))
+    await runtime.create_container(sandbox, ContainerSpec("main"))
+    seconds = time.monotonic() - begin
+    await runtime.remove_sandbox(sandbox.id)
+    return seconds
 
 
 async def start_pod(runtime: ContainerdRuntime, cdi_devices: Sequence[str]) -> Started:
@@ -262,7 +278,7 @@ async def start_pod(runtime: ContainerdRuntime, cdi_devices: Sequence[str]) -> S
                 await asyncio.sleep(_PAUSES[attempt])
             continue
         seconds = time.monotonic() - begin
-        return Started(sandbox, container, attempt + 1, seconds, await _read_seen(runtime, container))
+        return Started(sandbox, container, refusals, seconds, await _read_seen(runtime, container))
     raise AssertionError(f"no container after {len(refusals)} attempts: {refusals}; {read_counts()}")
 
 
