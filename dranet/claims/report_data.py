@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dranet.model.plan import AddRoute, AttachPlan, CreateLink, DhcpLease, JoinVrf, MoveLink, PreparedDevice
-from dranet.model.status import AttachedLink
+from dranet.model.network import TABLE_MAIN
+from dranet.model.plan import AddRule, AttachPlan, CreateLink, DhcpLease, JoinVrf, MoveLink, PreparedDevice
+from dranet.model.status import AttachedLink, AttachedRoute
 
 JsonObject = dict[str, Any]
 
@@ -29,10 +30,12 @@ DATA_KEYS = {
     "([table](alignment.md#in-the-claims-status))",
     "vrf": "the VRF that it joined",
     "dhcp": "`server` and `leaseSeconds` of the lease that the address is from",
-    "routeCount": "routes through it that the driver set in the pod",
+    "routeCount": "routes through it in the pod, without those that the kernel makes by itself",
     "addresses": "all its addresses in CIDR form; `networkData.ips` holds 16",
     "gids": "GIDs of its RDMA ports as they were after the attach",
-    "routes": "`destination`, and where there is one `gateway`, of each of those routes",
+    "routes": "`destination`, and where there is one `gateway`, and `table` if it is not main, of each of "
+    "those routes",
+    "rules": "policy rules that came with it, as read back: `priority`, `table` and what they select",
 }
 """Every key with its meaning; ``docs/user/status.md`` lists them. The last give way first."""
 
@@ -56,13 +59,10 @@ def _of_device(prepared: PreparedDevice) -> JsonObject:
 def _of_plan(plan: AttachPlan | None) -> JsonObject:
     if plan is None:
         return {}
-    routes = [_describe_route(step) for step in plan.steps if isinstance(step, AddRoute)]
     return {
         **_of_origin(plan),
         "vrf": next((step.name for step in plan.steps if isinstance(step, JoinVrf)), ""),
         "dhcp": _describe_lease(plan.lease),
-        "routeCount": len(routes) or None,
-        "routes": routes,
     }
 
 
@@ -84,13 +84,30 @@ def _of_link(link: AttachedLink | None) -> JsonObject:
         "mtu": link.mtu,
         "addresses": list(link.addresses),
         "gids": list(link.gids),
+        "routeCount": len(link.routes) or None,
+        "routes": [_describe_route(route) for route in link.routes],
+        "rules": [_describe_rule(rule) for rule in link.rules],
     }
     return {**known, "rdmaDevice": link.rdma_device} if link.rdma_device else known
 
 
-def _describe_route(step: AddRoute) -> JsonObject:
-    gateways = [step.route.gateway, *(hop.gateway for hop in step.next_hops)]
-    return dict(_given(destination=step.route.destination, gateway=", ".join(filter(None, gateways))))
+def _describe_route(route: AttachedRoute) -> JsonObject:
+    texts = dict(_given(destination=route.destination, gateway=", ".join(route.gateways)))
+    return texts if route.table == TABLE_MAIN else {**texts, "table": route.table}
+
+
+def _describe_rule(rule: AddRule) -> JsonObject:
+    """With the names of the claim's parameters."""
+    texts = _given(
+        source=rule.source,
+        destination=rule.destination,
+        mark="" if rule.mark is None else f"{rule.mark:#x}",
+        mask="" if rule.mark is None or rule.mask is None else f"{rule.mask:#x}",
+        inputInterface=rule.input_interface,
+        outputInterface=rule.output_interface,
+    )
+    version = {} if rule.source or rule.destination else {"family": f"IPv{rule.family}"}
+    return {"priority": rule.priority, "table": rule.table, **dict(texts), **version}
 
 
 def _describe_lease(lease: DhcpLease | None) -> JsonObject:

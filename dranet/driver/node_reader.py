@@ -10,6 +10,7 @@ from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import open_host_side
 from dranet.kernel.attachment.queues import open_queues
 from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.attachment.routing import read_rules
 from dranet.kernel.cpus import read_cpu_layout
 from dranet.kernel.discovery.rdma import read_management_nodes
 from dranet.kernel.ethtool import read_ethtool_state
@@ -22,7 +23,7 @@ from dranet.kernel.sysctl import read_link_sysctls
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.facts import CharDevice, Link
-from dranet.model.plan import RECORD_VERSION, LinkState
+from dranet.model.plan import RECORD_VERSION, AddRule, LinkState
 
 
 class NodeReader:
@@ -77,6 +78,15 @@ class NodeReader:
             ethtool=ethtool,
             sysctls=read_link_sysctls(link.ifname),
         )
+
+    def read_rules(self) -> tuple[AddRule, ...]:
+        """The policy rules of the namespace, of both IP versions.
+
+        Raises:
+            KernelError: netlink failed.
+        """
+        with NetlinkSocket.open() as rtnl:
+            return tuple(rule for version in (4, 6) for rule in read_rules(rtnl, version) or ())
 
     def read_physical_function_mtu(self, pci_address: str) -> int | None:
         """The largest MTU among the links of a physical function; ``None`` while none is on this node.

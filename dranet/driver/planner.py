@@ -29,6 +29,7 @@ from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import (
+    AddRule,
     AttachPlan,
     DhcpLease,
     LinkState,
@@ -213,16 +214,33 @@ class Planner:
         """Every device is looked at before the first error is told, so that none hides another's."""
         prepared: list[PreparedDevice] = []
         errors: list[ClaimError] = []
+        rules = self._read_rules(decoded.devices)
         for device in decoded.devices:
             try:
-                prepared.append(self._plan_one(decoded.claim, device, leases.get(device.key)))
+                prepared.append(self._plan_one(decoded.claim, device, leases.get(device.key), rules))
             except ClaimError as error:
                 errors.append(error)
         if errors:
             raise _join(errors)
         return tuple(prepared)
 
-    def _plan_one(self, claim: ClaimRef, decoded: DecodedDevice, lease: DhcpLease | None) -> PreparedDevice:
+    def _read_rules(self, devices: Sequence[DecodedDevice]) -> tuple[AddRule, ...]:
+        """The node's policy rules, once for a claim, where a link moves that may have some."""
+        is_any = any(
+            decoded.is_link
+            and not decoded.is_on_top
+            and decoded.config.interface.inherit_routing is not False
+            for decoded in devices
+        )
+        return self._node.read_rules() if is_any else ()
+
+    def _plan_one(
+        self,
+        claim: ClaimRef,
+        decoded: DecodedDevice,
+        lease: DhcpLease | None,
+        rules: tuple[AddRule, ...],
+    ) -> PreparedDevice:
         result, device = decoded.result, decoded.device
         prepared = PreparedDevice(
             request=result.main_request,
@@ -240,12 +258,17 @@ class Planner:
             plan_device(device, None, decoded.config, rdma_exclusive=False)  # refuses what is not for it
             return prepared
         exclusive = bool(device.rdma_device) and self._node.read_rdma_exclusive()
-        plan = self._plan_device(claim, decoded, lease, exclusive)
+        plan = self._plan_device(claim, decoded, lease, exclusive, rules)
         rdma, workload = self._plan_rdma(decoded, exclusive), plan_workload(decoded.config)
         return replace(prepared, plan=plan, rdma=rdma, workload=workload)
 
     def _plan_device(
-        self, claim: ClaimRef, decoded: DecodedDevice, lease: DhcpLease | None, exclusive: bool
+        self,
+        claim: ClaimRef,
+        decoded: DecodedDevice,
+        lease: DhcpLease | None,
+        exclusive: bool,
+        rules: tuple[AddRule, ...],
     ) -> AttachPlan:
         device, config = decoded.device, decoded.config
         parent_mtu = None
@@ -260,6 +283,7 @@ class Planner:
             mac_seed=_mac_seed(claim, decoded),
             physical_function_mtu=parent_mtu,
             cpus=self._read_cpus(decoded),
+            host_rules=rules,
         )
         self._check_sysctls(device, config)
         return plan

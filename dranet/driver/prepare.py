@@ -222,6 +222,7 @@ class Preparer:
                 if record is None:
                     return
                 self._announcer.prepared(record)
+                await asyncio.to_thread(self._set_links_down, record)
                 log.info("handed on", extra={"context": {"claim": ref, "pod": record.pod}})
                 await asyncio.to_thread(self._files.write, record)
         except DranetError as error:
@@ -260,6 +261,7 @@ class Preparer:
             record = self._store.get(claim.ref.uid)
             if not self._is_left(record) or record.pod.uid in {user.uid for user in claim.reserved_for}:
                 return None
+            await asyncio.to_thread(self._attachments.release_claim, claim.ref.uid)  # links are up again
             decoded = await asyncio.to_thread(self._decode, claim)
             _check_same_devices(decoded, record)
             decoded = _given_as_told(decoded, record)
@@ -285,7 +287,6 @@ class Preparer:
             record = self._store.get(claim.ref.uid)  # a lease may have been renewed
             if not self._is_left(record):
                 raise ProtocolError("another instance of the driver has changed its record", retryable=True)
-            self._attachments.release_claim(claim.ref.uid)  # the links are recorded as they were, not down
             leases = {**_leases_of(decoded, record), **fresh}
             return self._plan_and_commit(claim, decoded, leases, is_cancelled)
 

@@ -157,7 +157,7 @@ class Inventory:
             facts = self._reader.read(changes | self._find_returned(held_before))
             read = time.perf_counter()
             policy = self._policy()
-            held = {**held_before, **self._held()}
+            held = {**held_before, **self._held(), **self._set_down(facts)}
             served = self._judge_gpus(facts.gpus)
             decisions = take_inventory(facts, held, policy, served)
             self._out_of_sight = held
@@ -218,13 +218,23 @@ class Inventory:
         return Changes(all_links=bool(returned), hardware=frozenset(parts))
 
     def _held(self) -> Mapping[str, Device]:
-        """Devices whose facts are out of sight, because they are in a pod's namespace, or set down for one,
-        and GPUs of pods. A device with a pod's link on top of it is not held."""
+        """Devices whose facts are out of sight, because they are in a pod's namespace, and GPUs of pods. A
+        device with a pod's link on top of it is not held."""
         return {
             prepared.device.name: prepared.device
             for record in self._store.get_all()
             for prepared in record.devices
             if _is_held(prepared, record)
+        }
+
+    def _set_down(self, facts: NodeFacts) -> Mapping[str, Device]:
+        """Devices whose links Prepare has set down for their pods; they stay published as they were."""
+        down = {link.pci_address for link in facts.links if not link.is_up}
+        return {
+            prepared.device.name: prepared.device
+            for record in self._store.get_all()
+            for prepared in record.devices
+            if not record.netns_path and prepared.is_set_down_early and prepared.device.pci_address in down
         }
 
     def _report(self, facts: NodeFacts, decisions: Sequence[Decision]) -> None:
@@ -238,8 +248,7 @@ class Inventory:
 def _is_held(prepared: PreparedDevice, record: PreparedClaim) -> bool:
     if prepared.device.kind is DeviceKind.GPU:
         return not prepared.admin_access
-    is_away = bool(record.netns_path) or prepared.is_set_down_early
-    return is_away and prepared.plan is not None and not prepared.plan.is_on_top
+    return bool(record.netns_path) and prepared.plan is not None and not prepared.plan.is_on_top
 
 
 def warn_once(topic: str, warnings: Sequence[str], before: Collection[str]) -> frozenset[str]:

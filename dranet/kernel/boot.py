@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 from dranet.errors import KernelError
@@ -35,3 +36,9 @@ def read_uptime(procfs_root: Path) -> float:
         return float((procfs_root / "uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return math.inf
+
+
+def read_boot_clock() -> float:
+    """Seconds since boot, those of a suspend included: the same clock after a restart of the driver, whatever
+    becomes of the time of day."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -138,7 +138,12 @@ def _encode_prefix(kind: int, prefix: str) -> tuple[int, bytes]:
 
 
 def _describe(verb: str, rule: AddRule) -> str:
-    parts = [f"{verb} rule"]
+    return f"{verb} rule {rule_text(rule)}"
+
+
+def rule_text(rule: AddRule) -> str:
+    """``from 10.0.0.5/32 table 100``."""
+    parts: list[str] = []
     parts += [f"from {rule.source}"] if rule.source else []
     parts += [f"to {rule.destination}"] if rule.destination else []
     return " ".join((*parts, f"table {rule.table}"))

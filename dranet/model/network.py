@@ -196,6 +196,13 @@ class InterfaceConfig(Part):
         "prepared; renewed while the pod runs, released after it. Not together with `addresses`",
         examples=[True],
     )
+    inherit_routing: bool | None = Field(
+        default=None,
+        alias="inheritRouting",
+        description="`false`: the node's routes, policy rules and permanent neighbours of this link stay on "
+        "the node. Absent or `true`: they come along",
+        examples=[False],
+    )
     mtu: Annotated[int, Field(ge=MTU_MIN, le=MTU_MAX)] | None = Field(
         default=None,
         description="bytes, 68 to 65535; at least 1280 with an IPv6 address; not above that of a parent or "

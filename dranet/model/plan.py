@@ -66,7 +66,7 @@ class LinkState:
     """The state of one link on the host, as found at Prepare and as restored at release.
 
     ``routes`` are those through this link in any table but ``local``, without the ones that the kernel
-    makes by itself from an address. ``neighbours`` are the permanent ones.
+    makes by itself from an address or a router advertisement. ``neighbours`` are the permanent ones.
     """
 
     ifindex: int
@@ -103,6 +103,9 @@ class LinkState:
     """BPF programs on the link, for the report of what a move destroys; we cannot load them again."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
     """What is below ``/proc/sys/net/{ipv4,ipv6}/{conf,neigh}/<ifname>``, by ``ipv4/conf/rp_filter``."""
+    read_at: float | None = field(default=None, compare=False)
+    """Seconds since boot (``CLOCK_BOOTTIME``, which no one sets and a suspend does not stop) when this was
+    read: address lifetimes count from here. ``None``: not recorded."""
 
 
 @dataclass(frozen=True, slots=True)

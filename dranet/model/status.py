@@ -9,6 +9,7 @@ from typing import Any
 
 from dranet.dataclass import dataclass
 from dranet.errors import Reason
+from dranet.model.plan import AddRule
 
 
 class ConditionType(StrEnum):
@@ -69,6 +70,16 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class AttachedRoute:
+    """A route as read back from the pod's namespace."""
+
+    destination: str
+    gateways: tuple[str, ...] = ()
+    """Several where it is multipath; none where its neighbours are reached directly."""
+    table: int = 254
+
+
+@dataclass(frozen=True, slots=True)
 class AttachedLink:
     """A link as read back from the pod's namespace after the attach."""
 
@@ -78,11 +89,15 @@ class AttachedLink:
     mac: str
     mtu: int
     addresses: tuple[str, ...] = ()
-    """Interface addresses in canonical CIDR form, link-local left out."""
+    """Interface addresses in canonical CIDR form, without the kernel's own IPv6 link-local ones."""
     rdma_device: str = ""
     """As the pod sees it; empty where the link has none."""
     gids: tuple[str, ...] = ()
     """GIDs of the RDMA device's ports as read after the attach, zero entries left out."""
+    routes: tuple[AttachedRoute, ...] = ()
+    """Those through the link, without what the kernel makes by itself; read where the plan has any."""
+    rules: tuple[AddRule, ...] = ()
+    """Those of the plan that the pod has."""
 
 
 @dataclass(frozen=True, slots=True)

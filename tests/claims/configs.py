@@ -252,6 +252,7 @@ class _Maker:
     def _make_behaviour(self) -> None:
         self._maybe("interface.disableEbpfPrograms", st.booleans() if self._moves else st.just(False))
         self._maybe("interface.forwarding", st.booleans())
+        self._maybe("interface.inheritRouting", st.booleans())
         self._maybe("interface.arpIgnore", st.sampled_from((0, 1, 2, 3, 8)))
         self._maybe("interface.arpAnnounce", st.sampled_from((0, 1, 2)))
 

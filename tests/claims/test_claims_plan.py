@@ -75,12 +75,14 @@ def test_an_empty_list_of_addresses_leaves_the_link_bare() -> None:
     )
 
 
-def test_global_addresses_are_inherited_with_their_lifetime_and_without_host_state() -> None:
+def test_global_addresses_are_inherited_for_ever_and_without_host_state() -> None:
+    """Who renewed them on the host cannot do so in the pod."""
     host = replace(
         HOST,
         addresses=(
             Address("10.0.0.5/24", label="eth1", flags=0x80, broadcast="10.0.0.255"),
             Address("10.0.0.6/24", flags=0x81),
+            Address("10.0.0.7/24", valid_seconds=3600, preferred_seconds=1800),
             Address("fe80::1/64", scope=253),
             Address("fd00::5/64", flags=0x80 | 0x200, valid_seconds=60, preferred_seconds=30),
             Address("fd00::6/64", flags=0x01),
@@ -91,7 +93,8 @@ def test_global_addresses_are_inherited_with_their_lifetime_and_without_host_sta
     assert addresses(plan(host)) == [
         Address("10.0.0.5/24", broadcast="10.0.0.255"),
         Address("10.0.0.6/24"),
-        Address("fd00::5/64", flags=0x200 | IFA_F_NODAD, valid_seconds=60, preferred_seconds=30),
+        Address("10.0.0.7/24"),
+        Address("fd00::5/64", flags=0x200 | IFA_F_NODAD),
     ]
 
 

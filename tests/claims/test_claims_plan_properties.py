@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from dranet.model import plan as steps
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.cpus import CpuLayout, CpuSurroundings
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Address, CharDevice, Route
+from dranet.model.facts import Address, CharDevice, Neighbour, Route
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import (
+    AddRule,
     AttachPlan,
     DhcpLease,
     EthtoolState,
@@ -51,6 +53,8 @@ SYSCTLS = {
     )
     for name in names
 }
+POLICY_TABLE = 70001
+"""Of the host; no config names it."""
 BARE = LinkState(5, "eth1", "02:00:00:00:00:01", 9000, up=True, ethtool=ETHTOOL, sysctls=SYSCTLS)
 LIVED_IN = replace(
     BARE,
@@ -68,7 +72,19 @@ LIVED_IN = replace(
         Route("198.18.4.0/24", scope=253, protocol=3, table=100, ifindex=5),
         Route("fd77:3::/48", gateway="fe80::9", protocol=3, metric=1024, ifindex=5),
         Route("0.0.0.0/0", gateway="10.0.0.1", protocol=16, ifindex=5),
+        Route("0.0.0.0/0", gateway="10.0.0.1", protocol=16, ifindex=5, table=POLICY_TABLE),
+        Route("10.0.0.0/24", scope=253, protocol=2, ifindex=5, table=POLICY_TABLE),
+        Route("::/0", gateway="fd00:5::1", protocol=9, ifindex=5, table=POLICY_TABLE),
     ),
+    neighbours=(Neighbour("10.0.0.99", "02:00:00:00:99:99"), Neighbour("fd00:5::99", "02:00:00:00:99:99")),
+)
+HOST_RULES = (
+    AddRule(4, table=255),
+    AddRule(4, table=POLICY_TABLE, priority=500, source="10.0.0.5/32"),
+    AddRule(6, table=POLICY_TABLE, priority=500, source="fd00:5::/64"),
+    AddRule(4, table=POLICY_TABLE, priority=501, input_interface="eth1"),
+    AddRule(4, table=POLICY_TABLE, priority=502, mark=1, mask=1),
+    AddRule(4, table=254, priority=32766),
 )
 INFINIBAND = replace(BARE, ifname="ib0", mac=":".join(["80"] * 20), mtu=2044)
 POOR = LinkState(7, "veth7", "02:00:00:00:00:07", 1000, up=False)
@@ -136,7 +152,14 @@ def rank(step: steps.Step) -> int:
 def plan(host: LinkState, config: NetworkConfig, *, exclusive: bool = False) -> AttachPlan:
     lease = LEASE if config.interface.dhcp else None
     return plan_device(
-        NIC, host, config, rdma_exclusive=exclusive, lease=lease, mac_seed="uid/nic", cpus=CPUS
+        NIC,
+        host,
+        config,
+        rdma_exclusive=exclusive,
+        lease=lease,
+        mac_seed="uid/nic",
+        cpus=CPUS,
+        host_rules=HOST_RULES,
     )
 
 
@@ -203,7 +226,15 @@ def test_a_config_for_another_link_gives_a_plan_or_names_the_field(
     device = NIC if has_rdma else replace(NIC, rdma_device="")
     lease = LEASE if pair[1].interface.dhcp else None
     try:
-        made = plan_device(device, other, pair[1], rdma_exclusive=exclusive, lease=lease, cpus=cpus)
+        made = plan_device(
+            device,
+            other,
+            pair[1],
+            rdma_exclusive=exclusive,
+            lease=lease,
+            cpus=cpus,
+            host_rules=HOST_RULES,
+        )
     except ClaimError as error:
         refusal, ranks = error.message, []
     else:
@@ -343,9 +374,37 @@ def says(made: AttachPlan, inherited: LinkState) -> list[tuple[Any, ...]]:
                 hops = tuple((hop.gateway, hop.weight, hop.onlink) for hop in step.next_hops)
                 fact = ("route", r.destination, r.gateway or None, r.source or None, r.scope, r.metric, r.mtu)
                 facts.append((*fact, r.flags == 4, *hops))
+            case steps.AddRule(table=table) if table == POLICY_TABLE:
+                pass
+            case steps.AddNeighbour() if step.neighbour in inherited.neighbours:
+                pass
             case _:
                 facts += simple_facts(step)
     return facts
+
+
+@anything
+@given(hosts_with_configs())
+def test_what_travels_is_what_the_pod_can_use(pair: tuple[LinkState, NetworkConfig]) -> None:
+    host, config = pair
+    made = plan(host, config)
+
+    interface = config.interface
+    may_travel = interface.is_passthrough and interface.inherit_routing is not False
+    routes = [step.route for step in made.steps if isinstance(step, steps.AddRoute)]
+    own = [ip_interface(step.address.cidr) for step in made.steps if isinstance(step, steps.AddAddress)]
+    inherited = [route for route in routes if route.protocol != 4 and (route.table == POLICY_TABLE)]
+    rules = [step for step in made.steps if isinstance(step, steps.AddRule) and step.table == POLICY_TABLE]
+    assert may_travel or not (inherited or rules)
+    assert all(rule.mark is None for rule in rules)
+    assert {rule.input_interface for rule in rules} <= {"", made.pod_ifname}
+    near = [one.network for one in own] + [ip_network(r.destination) for r in routes if not r.gateway]
+    for route in inherited:
+        assert not route.gateway or any(ip_address(route.gateway) in network for network in near)
+    for step in made.steps:
+        if isinstance(step, steps.AddAddress) and step.address.valid_seconds is not None:
+            assert made.lease is not None
+            assert step.address.cidr == made.lease.address
 
 
 def simple_facts(step: steps.Step) -> list[tuple[Any, ...]]:

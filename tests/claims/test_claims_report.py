@@ -29,6 +29,7 @@ from dranet.model.event_reason import EventReason
 from dranet.model.facts import CharDevice, Route
 from dranet.model.plan import (
     AddRoute,
+    AddRule,
     AttachPlan,
     CreateLink,
     DhcpLease,
@@ -36,12 +37,11 @@ from dranet.model.plan import (
     LinkState,
     MoveLink,
     MoveRdma,
-    NextHop,
     PreparedDevice,
     RdmaAccess,
 )
 from dranet.model.pod_gpu import Doubt, GpuSource, PodGpu
-from dranet.model.status import AttachedLink, ConditionType, DeviceStatus
+from dranet.model.status import AttachedLink, AttachedRoute, ConditionType, DeviceStatus
 
 PAGE = Path(__file__).parents[2] / "docs" / "user" / "status.md"
 
@@ -209,12 +209,23 @@ LINK = AttachedLink("eth1", "net0", "02:00:00:00:00:01", 9000, ("10.0.0.5/24", "
 
 
 def test_data_says_what_the_pod_got_and_from_where() -> None:
+    """Routes and rules as they were read back, whatever the plan has."""
     steps = (
         MoveLink("net0"),
         JoinVrf("rail", 1100),
-        AddRoute(Route("10.1.0.0/16", gateway="10.0.0.1")),
-        AddRoute(Route("10.2.0.0/16"), (NextHop("10.0.0.1"), NextHop("10.0.0.2"))),
-        AddRoute(Route("10.3.0.0/16", scope=253)),
+        AddRoute(Route("10.1.0.0/16", gateway="10.0.0.9")),
+        AddRoute(Route("10.7.0.0/16", gateway="10.0.0.9")),
+        AddRule(4, table=100, source="10.0.0.9/32"),
+    )
+    routes = (
+        AttachedRoute("10.1.0.0/16", ("10.0.0.1",)),
+        AttachedRoute("10.2.0.0/16", ("10.0.0.1", "10.0.0.2")),
+        AttachedRoute("10.3.0.0/16"),
+        AttachedRoute("::/0", ("fd00::1",), table=100),
+    )
+    rules = (
+        AddRule(4, table=100, priority=500, source="10.0.0.5/32"),
+        AddRule(6, table=100, priority=501, mark=16, mask=255, input_interface="net0"),
     )
     lease = DhcpLease("10.0.0.5/24", "10.0.0.1", "02:00:00:00:00:99", LINK.mac, 1.7e9, 600, 300, 525)
     plan = AttachPlan("eth1", steps, "net0", LinkState(7, "enp35s0np0", LINK.mac, 1500, True), lease)
@@ -222,7 +233,9 @@ def test_data_says_what_the_pod_got_and_from_where() -> None:
     prepared = PreparedDevice("nic", "node-1", PLACED, plan=plan, rdma=rdma)
     gids = ("fe80:0000:0000:0000:0000:00ff:fe00:0001",)
 
-    assert report_attached("dra.net", prepared, replace(LINK, gids=gids)).data == {
+    assert report_attached(
+        "dra.net", prepared, replace(LINK, gids=gids, routes=routes, rules=rules)
+    ).data == {
         "interfaceName": "net0",
         "hostInterfaceName": "enp35s0np0",
         "type": "passthrough",
@@ -234,13 +247,25 @@ def test_data_says_what_the_pod_got_and_from_where() -> None:
         "numaNode": 0,
         "vrf": "rail",
         "dhcp": {"server": "10.0.0.1", "leaseSeconds": 600},
-        "routeCount": 3,
+        "routeCount": 4,
         "addresses": ["10.0.0.5/24", "fd00::5/64"],
         "gids": list(gids),
         "routes": [
             {"destination": "10.1.0.0/16", "gateway": "10.0.0.1"},
             {"destination": "10.2.0.0/16", "gateway": "10.0.0.1, 10.0.0.2"},
             {"destination": "10.3.0.0/16"},
+            {"destination": "::/0", "gateway": "fd00::1", "table": 100},
+        ],
+        "rules": [
+            {"priority": 500, "table": 100, "source": "10.0.0.5/32"},
+            {
+                "priority": 501,
+                "table": 100,
+                "mark": "0x10",
+                "mask": "0xff",
+                "inputInterface": "net0",
+                "family": "IPv6",
+            },
         ],
     }
 

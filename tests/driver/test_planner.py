@@ -18,6 +18,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import (
     AddAddress,
+    AddRule,
     CreateLink,
     DhcpLease,
     LinkState,
@@ -28,6 +29,8 @@ from dranet.model.plan import (
 )
 from dranet.store.claim_store import ClaimStore
 
+RULE = AddRule(4, table=254, priority=500, input_interface="eth1")
+"""Of the node."""
 UVERBS, UMAD = CharDevice("/dev/infiniband/uverbs0", 231, 192), CharDevice("/dev/infiniband/umad0", 231, 0)
 RAIL = Device("rail-0", DeviceKind.NIC, ifname="rail0", rdma_device="mlx5_0", char_devices=(UVERBS,))
 ETH = Device("eth-1", DeviceKind.NIC, ifname="eth1")
@@ -70,6 +73,10 @@ class FakeNode(NodeReader):
 
     def read_parent(self, ifname: str) -> LinkState:
         return self._link("parent", ifname)
+
+    def read_rules(self) -> tuple[AddRule, ...]:
+        self.asked.append("rules")
+        return (RULE,)
 
     def read_physical_function_mtu(self, pci_address: str) -> int | None:
         self.asked.append(f"mtu {pci_address}")
@@ -142,13 +149,28 @@ def lease(mac: str) -> DhcpLease:
 # --- one claim -----------------------------------------------------------------------------------------
 
 
+def test_the_nodes_rules_are_read_once_for_a_claim_whose_links_may_bring_them(bench: Bench) -> None:
+    two = a_claim("a", result("eth-1"), result("rail-0", "other"), interface={"name": "net1"})
+    two = replace(two, configs=())
+    record = bench.plan(two)
+    assert bench.node.asked.count("rules") == 1
+    (bringing,) = (plan for plan in record.plans if RULE in plan.steps)
+    assert bringing.pod_ifname == "eth1"
+
+
+def test_the_nodes_rules_are_not_read_where_none_may_come_along(bench: Bench) -> None:
+    bench.plan(a_claim("a", result("eth-1"), interface={"inheritRouting": False}))
+    bench.plan(a_claim("b", result("rail-0"), interface={"type": "macvlan", "name": "net1"}))
+    assert "rules" not in bench.node.asked
+
+
 def test_a_link_that_moves_is_read_whole_and_a_parent_in_part(bench: Bench) -> None:
     moved = bench.plan(a_claim("a", result("eth-1")))
     (carried,) = bench.plan(
         a_claim("b", result("rail-0"), interface={"type": "macvlan", "name": "net1"})
     ).plans
 
-    assert bench.node.asked == ["link eth1", "parent rail0"]
+    assert bench.node.asked == ["rules", "link eth1", "parent rail0"]
     assert isinstance(moved.plans[0].steps[0], MoveLink)
     assert isinstance(carried.steps[0], CreateLink)
     assert carried.host is None

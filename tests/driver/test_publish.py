@@ -22,8 +22,10 @@ from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.model.capture import Capture, encode_capture
+from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Address, Link, NodeFacts, Route
+from dranet.model.facts import Address, Link, NodeFacts, PciFunction, Route
+from dranet.model.plan import AttachPlan, LinkState, PreparedClaim, PreparedDevice
 from dranet.model.taint import Taint
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
@@ -387,3 +389,26 @@ def test_notifications_that_are_lost_during_a_scan_are_counted_too(quiet: Namesp
 
 async def as_coroutine(function: Callable[[], object]) -> None:
     function()
+
+
+def test_a_nic_that_is_set_down_for_its_pod_stays_published_as_it_was(make: Make) -> None:
+    """Between Prepare and the attach; as soon as its link is up again, the scan is believed."""
+    address = "0000:17:00.0"
+    function = PciFunction(address, 0x020000, 0x15B3, 0x1021, driver="mlx5_core")
+    nic = replace(NIC, pci_address=address, operstate="up")
+    up = replace(FACTS, links=(UPLINK, nic), pci_functions=(function,))
+    down = replace(up, links=(UPLINK, replace(nic, flags=0, carrier=False, operstate="down")))
+    reader = Reader(up)
+    inventory = make(reader)
+    inventory.scan()
+    (name, device) = next((name, d) for name, d in inventory.view.offered.items() if d.pci_address)
+    host = LinkState(3, "eth1", "02:00:00:00:00:01", 1500, up=True)
+    prepared = PreparedDevice("nic", "node", device, plan=AttachPlan(name, host=host))
+    claim, pod = ClaimRef("default", "c", "uid"), PodRef("default", "pod", "pod-uid")
+    inventory._store.put(PreparedClaim(claim, pod, (prepared,), "boot"))
+    reader.facts = down
+    inventory.scan()
+    assert inventory.view.offered[name].attributes == device.attributes
+    reader.facts = up
+    inventory.scan()
+    assert inventory.view.offered[name] == device

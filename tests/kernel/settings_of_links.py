@@ -56,6 +56,8 @@ HOST_SETTINGS = {
         "ip route add 10.51.0.0/16 dev {link} scope link\n"
         "ip route add 10.52.0.0/16 via 10.77.0.1 dev {link} onlink table 1000\n"
         "ip route add default via 10.1.0.1 dev {link} table 77\n"
+        "ip route add 10.1.0.0/24 dev {link} proto kernel scope link src 10.1.0.3 table 77\n"
+        "ip route add default via 2001:db8:1::1 dev {link} table 77\n"
         "ip route add 2001:db8:51::/48 dev {link} metric 77 table 99\n"
         "ip route add 2001:db8:52::/48 via 2001:db8:1::1"
     ),

@@ -19,7 +19,7 @@ from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rtnl import set_link_request
 from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, MoveLink, MoveRdma, Step
-from dranet.model.status import AttachedLink
+from dranet.model.status import AttachedLink, AttachedRoute
 from tests.kernel.plans import attach_from, detach_to, make_checks_last, make_plan, with_move
 from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged
 from tests.waiting import wait_until
@@ -103,7 +103,12 @@ def test_the_pod_gets_name_mtu_mac_addresses_and_routes_at_once(node: Namespace,
     plan = with_move(make_plan(node, "eth1", "net1"), mtu=9000, mac="02:00:00:00:77:77")
     (attached,) = attach_from(node, pod, plan)
     assert attached == AttachedLink(
-        "dev-eth1", "net1", "02:00:00:00:77:77", 9000, ("172.16.1.5/24", "2001:db8:100::5/64")
+        "dev-eth1",
+        "net1",
+        "02:00:00:00:77:77",
+        9000,
+        ("172.16.1.5/24", "2001:db8:100::5/64"),
+        routes=(AttachedRoute("172.30.1.0/24", ("172.16.1.1",)),),
     )
     (link,) = pod.read("link", "show", "dev", "net1")
     assert (link["address"], link["mtu"], "UP" in link["flags"]) == ("02:00:00:00:77:77", 9000, True)

@@ -33,6 +33,16 @@ quick = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 DEVICE = Device(name="dev-eth1", kind=DeviceKind.NIC, ifname="eth1")
+POLICY_ROUTING = """
+addr add 10.1.7.2/24 dev eth1 valid_lft 7200 preferred_lft 3600
+route add default via 10.1.0.1 dev eth1 table 70001
+route add 10.1.0.0/24 dev eth1 proto kernel scope link table 70001
+route add default via 2001:db8:1::1 dev eth1 table 70001
+neigh add 2001:db8:1::9 lladdr 02:00:00:00:99:98 dev eth1 nud permanent
+rule add from 10.1.0.0/24 lookup 70001 priority 500
+rule add from 10.1.0.2 to 10.60.0.0/16 lookup main priority 501
+rule add iif eth1 lookup 70001 priority 502
+"""
 QUEUES = ("xps", "rps")
 """Interrupts are of functions, which no link here has."""
 
@@ -44,11 +54,11 @@ def test_what_is_attached_comes_back_whatever_the_config(
 ) -> None:
     prepare(node, pod)
     before, pod_before = wait_settled(node), wait_settled(pod)
-    host = node.run(lambda: read_link_state("eth1"))
+    host, rules = node.run(lambda: (read_link_state("eth1"), NodeReader(Path("/sys")).read_rules()))
     types = ("passthrough", "macvlan")
     config = data.draw(valid_configs(host, without=LACKING, types=types, cpus=QUEUES))
     cpus = read_cpus(node)
-    plan = plan_device(DEVICE, host, config, rdma_exclusive=False, cpus=cpus)
+    plan = plan_device(DEVICE, host, config, rdma_exclusive=False, cpus=cpus, host_rules=rules)
     (attached,) = attach_from(node, pod, plan)
     assert node.run(lambda: verify([plan], pod.netns)) == ()
     inside = steady_picture(pod)
@@ -72,11 +82,11 @@ def test_a_failure_anywhere_leaves_no_trace_whatever_the_config(
 ) -> None:
     prepare(node, pod)
     before, pod_before = wait_settled(node), wait_settled(pod)
-    host = node.run(lambda: read_link_state("eth1"))
+    host, rules = node.run(lambda: (read_link_state("eth1"), NodeReader(Path("/sys")).read_rules()))
     types = ("passthrough", "macvlan")
     config = data.draw(valid_configs(host, without=LACKING, types=types, cpus=QUEUES))
     cpus = read_cpus(node)
-    plan = plan_device(DEVICE, host, config, rdma_exclusive=False, cpus=cpus)
+    plan = plan_device(DEVICE, host, config, rdma_exclusive=False, cpus=cpus, host_rules=rules)
     assert attempt(node, pod, monkeypatch, Fault(request_number), plan) == []
     wait_unchanged(before, node)
     wait_unchanged(pod_before, pod)
@@ -93,4 +103,5 @@ def prepare(node: Namespace, pod: Namespace) -> None:
     """Give the node's link a state and take the pod's default route, once for all examples of a test."""
     if any(route["dst"] == "default" for route in pod.read("route")):
         pod.ip("route", "del", "default")
-        node.ip_lines(NODE_STATE)
+        node.ip_lines(NODE_STATE + POLICY_ROUTING)
+        node.ip("-6", "rule", "add", "from", "2001:db8:1::/64", "lookup", "70001", "priority", "500")

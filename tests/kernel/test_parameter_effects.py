@@ -281,6 +281,23 @@ def node_has_addresses(scene: Scene) -> None:
     scene.node.ip_lines(f"addr add 10.1.0.2/24 dev {NIC}\naddr add 2001:db8:1::2/64 dev {NIC} nodad\n")
 
 
+def node_has_policy_routing(scene: Scene) -> None:
+    scene.node.ip_lines(
+        f"route add default via 172.16.1.1 dev {NIC} onlink table 100\n"
+        f"neigh add 172.16.1.7 lladdr 02:00:00:00:99:07 dev {NIC} nud permanent\n"
+        "rule add from 172.16.1.0/24 lookup 100 priority 500\n"
+    )
+
+
+def policy_routing(scene: Scene) -> tuple[int, int, int]:
+    """How many routes of the table, rules that look it up, and neighbours the pod has."""
+    return (
+        len([r for r in scene.pod.read("route", "show", "table", "all") if r.get("table") == "100"]),
+        len([rule for rule in scene.pod.read("rule") if rule["table"] == "100"]),
+        len(scene.pod.read("neigh", "show", "nud", "permanent", "dev", "net1")),
+    )
+
+
 def dhcp_server(scene: Scene) -> None:
     """It gives 10.77.0.50/24, and itself as the router."""
     answer = partial(good_answers, ROUTER=socket.inet_aton("10.77.0.1"))
@@ -488,6 +505,15 @@ INTERFACE: Mapping[str, Sequence[Effect] | Refused | Elsewhere] = {
         Effect(
             interface(forwarding=False), lambda s: s.sysctls(*_FORWARDING), ["0", "0"],
             given=pod_has("ipv4/conf/default/forwarding 1", "ipv6/conf/default/forwarding 1"),
+        ),
+    ],
+    "interface.inheritRouting": [
+        Effect(
+            interface(inheritRouting=False), policy_routing, (0, 0, 0), given=node_has_policy_routing,
+        ),
+        Effect(
+            interface(inheritRouting=True), policy_routing, (1, 1, 1), interface(inheritRouting=False),
+            given=node_has_policy_routing,
         ),
     ],
     "interface.arpIgnore": [

@@ -53,6 +53,7 @@ _interface = some(
     ),
     disableEbpfPrograms=_flag,
     forwarding=_flag,
+    inheritRouting=_flag,
     arpIgnore=st.sampled_from([0, 1, 2, 3, 8]),
     arpAnnounce=st.integers(0, 2),
     type=st.sampled_from(["passthrough", "macvlan"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import IPv6Address
 
 from dranet.claims.plan.given import PlanInput, is_ipv6
 from dranet.model.facts import Address
@@ -19,6 +20,9 @@ _IFA_F_MANAGETEMPADDR = 0x100
 IFA_F_NOPREFIXROUTE = 0x200
 _KEPT_ADDRESS_FLAGS = IFA_F_NODAD | _IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUTE
 """The flags that somebody chose; the others tell a state that the kernel will find anew."""
+
+_SLAAC_PREFIX_LENGTH = 64
+_ETHERNET_MAC_BYTES = 6
 
 _LEASE_FOR_EVER = 0xFFFFFFFF
 """RFC 2131, section 3.3."""
@@ -37,7 +41,8 @@ def plan_addresses(given: PlanInput) -> tuple[Address, ...]:
         return tuple(
             _configured(cidr, interface.ipv6.duplicate_address_detection) for cidr in interface.addresses
         )
-    return tuple(_inherited(a) for a in given.host.addresses if given.moves and _is_inheritable(a, given))
+    inherited = (a for a in given.host.addresses if given.moves and _is_inheritable(a, given))
+    return tuple(_inherited(address, given) for address in inherited)
 
 
 def _configured(cidr: str, detect_duplicates: bool | None) -> Address:
@@ -59,10 +64,43 @@ def _is_inheritable(address: Address, given: PlanInput) -> bool:
     return address.scope == SCOPE_UNIVERSE
 
 
-def _inherited(address: Address) -> Address:
-    """Without its label, which repeats the host's name, and without a search for duplicates of it."""
+def _inherited(address: Address, given: PlanInput) -> Address:
+    """Without its label, which repeats the host's name, without a search for duplicates of it, and permanent:
+    the host's DHCP client or daemon that renewed it cannot follow it into the pod."""
     no_dad = IFA_F_NODAD if is_ipv6(address.cidr) else 0
-    return replace(address, label="", flags=address.flags & _KEPT_ADDRESS_FLAGS | no_dad)
+    kept = replace(address, label="", flags=address.flags & _KEPT_ADDRESS_FLAGS | no_dad)
+    if _is_renewed_in_pod(address, given):
+        return kept
+    return replace(kept, valid_seconds=None, preferred_seconds=None)
+
+
+def _is_renewed_in_pod(address: Address, given: PlanInput) -> bool:
+    """Whether the pod's kernel renews it by itself, from router advertisements (RFC 4862).
+
+    The kernel marks addresses that it makes of these with ``IFA_F_MANAGETEMPADDR`` (``addrconf_prefix_rcv``).
+    In the pod it makes them of the hardware address (``addr_gen_mode`` is 0 in a new namespace), and renews
+    only an address that it would make. Whether the link listens to routers is read when it is in the pod
+    (``kernel.attachment.steps``).
+    """
+    interface = given.config.interface
+    mac = interface.hardware_addr or given.host.mac
+    return (
+        is_ipv6(address.cidr)
+        and bool(address.flags & _IFA_F_MANAGETEMPADDR)
+        and interface.ipv6.token is None
+        and interface.ipv6.accept_ra != 0
+        and _is_made_from(mac, address)
+    )
+
+
+def _is_made_from(mac: str, address: Address) -> bool:
+    """Whether the address has the modified EUI-64 of a hardware address (RFC 4291, appendix A)."""
+    raw = bytes.fromhex(mac.replace(":", ""))
+    local = ipaddress.ip_interface(address.cidr)
+    if len(raw) != _ETHERNET_MAC_BYTES or local.network.prefixlen != _SLAAC_PREFIX_LENGTH:
+        return False
+    identifier = bytes([raw[0] ^ 0x02]) + raw[1:3] + b"\xff\xfe" + raw[3:]
+    return IPv6Address(address.cidr.partition("/")[0]).packed[8:] == identifier
 
 
 def check_addresses(given: PlanInput) -> Iterator[str]:

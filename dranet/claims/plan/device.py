@@ -2,7 +2,8 @@
 
 Pure: everything the hook will do is decided here, at prepare, from the state that the link had then. What
 the pod gets of the host's state, unless the config says otherwise: name, MTU, hardware address, the global
-addresses, and with those addresses the routes that need them. A link on top of the device
+addresses, and with those addresses the routes that need them; and, whatever its addresses, the link's policy
+routing (other tables, the rules that look them up) and its permanent neighbours. A link on top of the device
 (``interface.type``) gets nothing of that.
 
 Each of the other modules has the steps for its part, and the checks that only the link can answer, as lines
@@ -41,7 +42,7 @@ from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
-from dranet.model.plan import AddAddress, AttachPlan, DhcpLease, LinkState, SetUp, Step
+from dranet.model.plan import AddAddress, AddRule, AttachPlan, DhcpLease, LinkState, SetUp, Step
 
 
 def plan_device(
@@ -54,6 +55,7 @@ def plan_device(
     mac_seed: str = "",
     physical_function_mtu: int | None = None,
     cpus: CpuSurroundings | None = None,
+    host_rules: tuple[AddRule, ...] = (),
 ) -> AttachPlan:
     """The plan for one device; without steps where nothing moves (a GPU, RDMA in shared mode).
 
@@ -67,6 +69,7 @@ def plan_device(
             each claim.
         physical_function_mtu: MTU of the physical function above a virtual one, where it can be seen.
         cpus: of the node, and which work for the device now, where the config asks for near ones.
+        host_rules: the policy rules of the host's namespace.
 
     Raises:
         ClaimError: UnsupportedClaim for what needs a link on a device without one; InvalidConfig for what
@@ -80,7 +83,7 @@ def plan_device(
         raise DeviceError(f"device {device.name} has no network interface on the host")
     if config.interface.dhcp and lease is None:
         raise ValueError(f"no lease for device {device.name}")
-    given = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu, cpus)
+    given = PlanInput(device, host, config, lease, mac_seed, physical_function_mtu, cpus, host_rules)
     _refuse(device, _check(given, rdma_exclusive))
     return AttachPlan(
         device.name,

@@ -6,7 +6,7 @@ from dranet.dataclass import dataclass
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device
 from dranet.model.network import IPV6_MTU_MIN, TABLE_MAIN, NetworkConfig
-from dranet.model.plan import DhcpLease, LinkState
+from dranet.model.plan import AddRule, DhcpLease, LinkState
 
 VRF_TABLES_FROM, VRF_TABLES = 1000, 1000
 """Tables of VRFs that name none: as many, from there on. DraNet's numbers."""
@@ -31,11 +31,18 @@ class PlanInput:
     """Of the PF of a virtual function; ``None`` where there is none to be seen."""
     cpus: CpuSurroundings | None = None
     """Where the config asks for near CPUs."""
+    host_rules: tuple[AddRule, ...] = ()
+    """The policy rules of the host's namespace."""
 
     @property
     def moves(self) -> bool:
         """The link itself goes into the pod."""
         return self.config.interface.is_passthrough
+
+    @property
+    def inherits_routing(self) -> bool:
+        """The pod gets routes, rules and neighbours that the host has for the link."""
+        return self.moves and self.config.interface.inherit_routing is not False
 
     @property
     def pod_ifname(self) -> str:

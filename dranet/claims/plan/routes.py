@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 from dranet.claims.plan.addresses import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, ip_of, plan_addresses
 from dranet.claims.plan.given import PlanInput, is_ipv6
 from dranet.model.facts import Address, Route
-from dranet.model.network import SCOPE_LINK, SCOPE_UNIVERSE, RouteConfig
+from dranet.model.network import RESERVED_TABLES, SCOPE_LINK, SCOPE_UNIVERSE, TABLE_MAIN, RouteConfig
 from dranet.model.plan import AddRoute, DhcpLease, NextHop
 
 DHCP_METRIC = 1024
@@ -101,14 +101,14 @@ def _leased(destination: str, router: str, table: int, near: Iterable[str]) -> R
 
 
 def _inherited_routes(given: PlanInput, own: Sequence[AddRoute]) -> list[Route]:
-    """Routes belong to the addresses: with addresses of its own, the pod gets none of the host's.
+    """The host's routes that the pod can use: the kernel refuses one whose gateway it does not reach.
 
-    Nor does it get a route whose gateway it could not reach: the kernel would refuse it.
+    A source address that the link does not have is left out.
     """
-    if given.config.interface.has_own_addresses or not given.moves:
+    if not given.inherits_routing:
         return []
-    sources = {ip_of(address) for address in plan_addresses(given)}
-    routes = [_portable(route, sources, given) for route in given.host.routes if _is_portable(route, given)]
+    sources = {ip_of(a) for a in plan_addresses(given)} - _tentative(given)
+    routes = [_portable(route, sources, given) for route in _iter_portable(given)]
     reach = _Reach(given, [*own, *map(AddRoute, routes)])
     found: dict[_RouteKey, Route] = {}
     for route in routes:
@@ -117,13 +117,44 @@ def _inherited_routes(given: PlanInput, own: Sequence[AddRoute]) -> list[Route]:
     return list(found.values())
 
 
+def find_policy_tables(given: PlanInput) -> dict[tuple[int, int], bool]:
+    """The tables of the host's policy routing that have routes for the pod: (IP version, table), and whether
+    one of the routes is a default route."""
+    tables: dict[tuple[int, int], bool] = {}
+    for route in _iter_portable(given):
+        key = 6 if is_ipv6(route.destination) else 4, route.table
+        if route.table not in RESERVED_TABLES:
+            tables[key] = tables.get(key, False) or route.destination in _DEFAULT_DESTINATIONS
+    return tables
+
+
+def _iter_portable(given: PlanInput) -> Iterator[Route]:
+    """The host's routes that may leave it, before a look at gateways.
+
+    Those of the main table belong to the host's addresses: they stay where the pod has others. Tables of
+    policy routing come along in any case, as in DraNet, if the pod has an address of their IP version.
+    """
+    interface = given.config.interface
+    versions = {is_ipv6(address.cidr) for address in plan_addresses(given)}
+    for route in given.host.routes:
+        has_place = not interface.has_own_addresses or (
+            route.table != TABLE_MAIN and is_ipv6(route.destination) in versions
+        )
+        if has_place and _is_portable(route, given):
+            yield route
+
+
 def _is_portable(route: Route, given: PlanInput) -> bool:
-    """Not the default route, which is the pod network's; none that the kernel or a router makes by itself."""
-    if route.destination in _DEFAULT_DESTINATIONS or route.next_hops:
+    """Not the default route of the main table or of a VRF: the first is the pod network's, and links that
+    share the second would each bring one. None that the kernel or a router makes by itself."""
+    interface = given.config.interface
+    is_default = route.destination in _DEFAULT_DESTINATIONS
+    if (is_default and (route.table in RESERVED_TABLES or interface.vrf)) or route.next_hops:
         return False
-    if is_ipv6(route.destination) and given.config.interface.ipv6.enabled is False:
+    if is_ipv6(route.destination) and (interface.ipv6.enabled is False or given.ipv6_obstacle):
         return False
-    return route.type == _RTN_UNICAST and route.protocol not in (_RTPROT_KERNEL, _RTPROT_RA)
+    makes_itself = route.table == TABLE_MAIN and route.protocol in (_RTPROT_KERNEL, _RTPROT_RA)
+    return route.type == _RTN_UNICAST and not makes_itself
 
 
 def _portable(route: Route, sources: set[str], given: PlanInput) -> Route:
@@ -209,9 +240,13 @@ def _check_gateways(path: str, route: RouteConfig, step: AddRoute, reach: _Reach
 
 def _check_source(path: str, route: RouteConfig, given: PlanInput) -> Iterator[str]:
     """The kernel refuses a route whose IPv6 source is still being checked for duplicates."""
-    tentative = {ip_of(a) for a in plan_addresses(given) if is_ipv6(a.cidr) and not a.flags & IFA_F_NODAD}
-    if route.source in tentative:
+    if route.source in _tentative(given):
         yield (
             f"{path}.source: {route.source} is not usable while the kernel looks for duplicates of it; leave "
             "interface.ipv6.duplicateAddressDetection out"
         )
+
+
+def _tentative(given: PlanInput) -> set[str]:
+    """IPv6 addresses that the kernel checks for duplicates first."""
+    return {ip_of(a) for a in plan_addresses(given) if is_ipv6(a.cidr) and not a.flags & IFA_F_NODAD}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
 
+from dranet.claims.plan.addresses import ip_of, plan_addresses
 from dranet.claims.plan.given import PlanInput, is_ipv6
+from dranet.claims.plan.routes import find_policy_tables
 from dranet.model.facts import Neighbour
 from dranet.model.network import TABLE_MAIN, RuleConfig
 from dranet.model.plan import AddNeighbour, AddRule
@@ -12,7 +16,8 @@ from dranet.model.plan import AddNeighbour, AddRule
 
 def plan_rules(given: PlanInput) -> tuple[AddRule, ...]:
     """One step for each rule and IP version, each once: a rule said twice is no other than said once."""
-    steps = (_rule(rule, version) for rule in given.config.rules for version in rule.families)
+    own = (_rule(rule, version) for rule in given.config.rules for version in rule.families)
+    steps = (*own, *_iter_inherited(given))
     return tuple(dict.fromkeys(step for step in steps if step.family == 4 or given.node_has_ipv6))
 
 
@@ -30,6 +35,51 @@ def _rule(rule: RuleConfig, version: int) -> AddRule:
     )
 
 
+_THIS_HOST = "lo"
+"""As the input interface of a rule: packets that the namespace itself sends."""
+
+
+def _iter_inherited(given: PlanInput) -> Iterator[AddRule]:
+    """The host's rules that are about the link: that look up a table which comes along with it, or are for
+    packets from an address of the pod, or that come in or go out here. A VRF brings its own."""
+    if not given.inherits_routing or given.config.interface.vrf:
+        return
+    tables = find_policy_tables(given)
+    sources = {ip_network(ip_of(address)) for address in plan_addresses(given)}
+    for rule in given.host_rules:
+        is_about_link = (
+            (rule.family, rule.table) in tables
+            or (rule.source and ip_network(rule.source) in sources)
+            or given.host.ifname in (rule.input_interface, rule.output_interface)
+        )
+        takes_all = _has_no_selector(rule) and tables.get((rule.family, rule.table), False)
+        if is_about_link and not takes_all and _may_travel(rule, given):
+            yield _in_pod(rule, given)
+
+
+def _has_no_selector(rule: AddRule) -> bool:
+    """It is for every packet: with a default route in its table, the pod network would lose all of them."""
+    return not (rule.source or rule.destination or rule.input_interface or rule.output_interface)
+
+
+def _may_travel(rule: AddRule, given: PlanInput) -> bool:
+    """Not with a firewall mark, which network plugins of the node give; not about another of its links."""
+    if rule.family == 6 and given.config.interface.ipv6.enabled is False:
+        return False
+    links = {rule.input_interface, rule.output_interface} - {"", _THIS_HOST}
+    return rule.mark is None and links <= {given.host.ifname}
+
+
+def _in_pod(rule: AddRule, given: PlanInput) -> AddRule:
+    """With the link's name in the pod."""
+    names = {given.host.ifname: given.pod_ifname}
+    return replace(
+        rule,
+        input_interface=names.get(rule.input_interface, rule.input_interface),
+        output_interface=names.get(rule.output_interface, rule.output_interface),
+    )
+
+
 def check_rules(given: PlanInput) -> Iterator[str]:
     """Rules for an IP version that the node lacks. Problems read "<field path>: ..."."""
     for index, rule in enumerate(given.config.rules):
@@ -38,8 +88,17 @@ def check_rules(given: PlanInput) -> Iterator[str]:
 
 
 def plan_neighbours(given: PlanInput) -> tuple[AddNeighbour, ...]:
-    """The neighbours that the claim names; the host's stay there."""
-    return tuple(AddNeighbour(Neighbour(n.destination, n.hardware_addr)) for n in given.config.neighbors)
+    """The neighbours that the claim names, and the permanent ones of the host at other addresses."""
+    own = [Neighbour(n.destination, n.hardware_addr) for n in given.config.neighbors]
+    taken = {ip_address(neighbour.address) for neighbour in own}
+    others = (n for n in given.host.neighbours if ip_address(n.address) not in taken and _is_usable(n, given))
+    return tuple(map(AddNeighbour, (*own, *others)))
+
+
+def _is_usable(neighbour: Neighbour, given: PlanInput) -> bool:
+    """Addresses that the link answers for (``proxy``) stay: the host forwards for them."""
+    has_no_ipv6 = given.config.interface.ipv6.enabled is False or given.ipv6_obstacle
+    return given.inherits_routing and not neighbour.proxy and not (is_ipv6(neighbour.address) and has_no_ipv6)
 
 
 def check_neighbours(given: PlanInput) -> Iterator[str]:

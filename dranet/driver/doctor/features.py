@@ -248,7 +248,7 @@ def _judge_patience(timeout_seconds: float | None, hook_budget_seconds: float) -
         RUNTIME,
         Severity.WARNING,
         f"{seen}, less than --hook-budget-seconds ({hook_budget_seconds:g} s)",
-        "the driver answers earlier than it was set to; a slow attach goes on, and containers are tried again",
+        "the driver answers earlier than it was set to; a slow attach goes on behind the answer",
         f"raise plugin_request_timeout of the runtime above {hook_budget_seconds:g} s",
         PATIENCE,
     )

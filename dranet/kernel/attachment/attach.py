@@ -20,7 +20,7 @@ from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.kernel.attachment.detach import INTERRUPTS, give_back_link, give_back_rdma
 from dranet.kernel.attachment.lacks import find_lack
-from dranet.kernel.attachment.linkstate import read_addresses, read_link
+from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locality import give_back_cpus, set_cpu_locality
 from dranet.kernel.attachment.locate import (
     Side,
@@ -30,7 +30,8 @@ from dranet.kernel.attachment.locate import (
     open_pod_side,
     planned_move,
 )
-from dranet.kernel.attachment.readback import describe
+from dranet.kernel.attachment.readback import describe, look_at
+from dranet.kernel.attachment.routing import PodRules
 from dranet.kernel.attachment.steps import (
     Target,
     apply_group,
@@ -133,7 +134,7 @@ def attach(
         pod = stack.enter_context(open_pod_side(netns))
         undo = UndoStack()
         guard = UplinkGuard(home.rtnl, rules)
-        attachment = _Attachment(home, pod, guard, undo, why_stop, interrupts, observe)
+        attachment = _Attachment(home, pod, guard, undo, why_stop, interrupts, observe, PodRules(pod))
         try:
             return attachment.attach_all(plans)
         except DranetError as error:
@@ -155,6 +156,7 @@ class _Attachment:
     why_stop: Interrupt
     interrupts: InterruptFiles
     observe: StepObserver
+    rules: PodRules
 
     def attach_all(self, plans: Sequence[AttachPlan]) -> tuple[AttachedLink, ...]:
         attached = [(plan, self._attach(plan)) for plan in plans]
@@ -163,7 +165,8 @@ class _Attachment:
             for step in plan.steps:
                 if isinstance(step, AddRoute) and step.next_hops:
                     self._apply(plan, step, partial(apply_multipath_route, target, step))
-        return tuple(self._read_back(plan, target.link.ifindex) for plan, target in links)
+        rules = PodRules(self.pod)  # read afresh
+        return tuple(self._read_back(plan, target.link.ifindex, rules) for plan, target in links)
 
     def _attach(self, plan: AttachPlan) -> Target | None:
         """One device, all but its routes with several ways."""
@@ -209,7 +212,7 @@ class _Attachment:
         return self._apply(plan, move, partial(self._move_in, plan, plan.host, move))
 
     def _target(self, plan: AttachPlan, link: Link, *, is_new: bool) -> Target:
-        return Target(plan.device, self.pod, link, plan.pod_ifname, self.undo, is_new, plan.lease)
+        return Target(plan.device, self.pod, link, plan.pod_ifname, self.undo, is_new, self.rules, plan.lease)
 
     def _create(self, plan: AttachPlan, step: CreateLink) -> Target:
         """The link on top of its parent, made unless it is there."""
@@ -298,35 +301,34 @@ class _Attachment:
         set_cpu_locality(step, self.pod, plan.pod_ifname, self.interrupts)
         marks.reached(marks.Step.ATTACH_CPUS_SET)
 
-    def _read_back(self, plan: AttachPlan, ifindex: int) -> AttachedLink:
-        link = read_link(self.pod.rtnl, ifindex)
-        addresses = read_addresses(self.pod.rtnl, link) if link is not None else ()
-        lack = find_lack(plan, self.pod, link, addresses)
-        if link is None or lack:
+    def _read_back(self, plan: AttachPlan, ifindex: int, rules: PodRules) -> AttachedLink:
+        seen = look_at(plan, self.pod, read_link(self.pod.rtnl, ifindex))
+        lack = find_lack(plan, self.pod, seen, rules)
+        if seen is None or lack:
             raise _failure(plan, KernelError(lack, operation="read back"))
-        return describe(plan, link, addresses)
+        return describe(plan, seen, rules)
 
 
 def verify(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
     """Names of the devices that are not in ``netns`` as planned: absent, another device, down, with another
-    MTU or MAC address, outside of their VRF, or without an address.
+    MTU or MAC address, outside of their VRF, or without an address, a route, a rule or a neighbour.
 
     Raises:
         KernelError: the namespace could not be entered, or netlink failed.
     """
     with open_pod_side(netns) as pod:
-        return tuple(plan.device for plan in plans if not _is_attached(plan, pod))
+        rules = PodRules(pod)
+        return tuple(plan.device for plan in plans if not _is_attached(plan, pod, rules))
 
 
-def _is_attached(plan: AttachPlan, pod: Side) -> bool:
+def _is_attached(plan: AttachPlan, pod: Side, rules: PodRules) -> bool:
     steps = [step for step in plan.steps if isinstance(step, MoveRdma)]
     if not all(has_rdma(step.rdma_device, pod.netns) for step in steps):
         return False
     if plan.host is None and planned_creation(plan) is None:
         return True
-    link = read_link(pod.rtnl, ifname=plan.pod_ifname)
-    addresses = read_addresses(pod.rtnl, link) if link is not None else ()
-    return not find_lack(plan, pod, link, addresses)
+    seen = look_at(plan, pod, read_link(pod.rtnl, ifname=plan.pod_ifname))
+    return not find_lack(plan, pod, seen, rules)
 
 
 def _is_applied_in_turn(step: Step) -> bool:

@@ -13,12 +13,12 @@ import socket
 from collections.abc import Iterator
 from functools import partial
 from ipaddress import ip_address, ip_network
-from itertools import chain
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.inet import (
     IFA_F_TEMPORARY,
     RT_TABLE_LOCAL,
+    RT_TABLE_MAIN,
     RTA_METRICS,
     RTAX_MTU,
     RTPROT_KERNEL,
@@ -42,7 +42,8 @@ RTA_FLOW, RTA_PREF, RTA_TTL_PROPAGATE, RTA_NH_ID = 11, 20, 26, 30
 _UNSAID_ATTRIBUTES = frozenset({RTA_METRICS, RTA_FLOW, RTA_PREF, RTA_TTL_PROPAGATE, RTA_NH_ID})
 _ROUTE_HEADER_BYTES = 12
 
-_SELF_MADE_ROUTES = frozenset({RTPROT_KERNEL, RTPROT_RA, RTPROT_REDIRECT})
+SELF_MADE_ROUTES = frozenset({RTPROT_KERNEL, RTPROT_RA, RTPROT_REDIRECT})
+"""Protocols of routes that the kernel makes by itself."""
 
 STACKED_KINDS = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 """Links that go on to carry the node's traffic over the link below them when that is a pod's."""
@@ -119,13 +120,14 @@ def read_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
     """Routes through the link in any table but ``local``, without those the kernel makes by itself.
 
     Raises:
-        DeviceError: one is more than ``Route`` can say (``DeviceBusy``).
+        DeviceError: one is more than ``Route`` can say (``DeviceBusy``). Not one that a program made of a
+            router advertisement: it makes it again when the link is back.
     """
     found = list(_iter_made_routes(rtnl, link))
     for route, is_sayable in found:
-        if not is_sayable:
+        if not is_sayable and route.protocol != RTPROT_RA:
             raise _not_restorable(link, route)
-    return tuple(route for route, _ in found)
+    return tuple(route for route, is_sayable in found if is_sayable)
 
 
 def read_sayable_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
@@ -135,9 +137,21 @@ def read_sayable_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
 
 def _iter_made_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bool]]:
     """Routes that somebody made, each with whether ``Route`` says all of it."""
-    for route, payload in _iter_routes(rtnl, link):
-        if route.table != RT_TABLE_LOCAL and route.protocol not in _SELF_MADE_ROUTES:
+    for route, payload in iter_routes(rtnl, link):
+        if is_made_route(route):
             yield route, is_plain_route(payload) and not _has_more(payload)
+
+
+def is_made_route(route: Route) -> bool:
+    """Whether another than the kernel made a route.
+
+    The kernel puts what it makes of addresses and router advertisements into the tables main and local. In
+    another table these protocols are of programs: systemd-networkd's ``RouteTable=`` for router
+    advertisements, scripts that copy a connected route.
+    """
+    if route.table == RT_TABLE_LOCAL:
+        return False
+    return route.table != RT_TABLE_MAIN or route.protocol not in SELF_MADE_ROUTES
 
 
 def _has_more(payload: bytes) -> bool:
@@ -155,7 +169,7 @@ def _has_more(payload: bytes) -> bool:
 def has_route(rtnl: NetlinkSocket, link: Link, wanted: Route) -> bool:
     """Whether the link already has this very route, whoever made it."""
     return any(
-        is_plain_route(payload) and _is_same(route, wanted) for route, payload in _iter_routes(rtnl, link)
+        is_plain_route(payload) and _is_same(route, wanted) for route, payload in iter_routes(rtnl, link)
     )
 
 
@@ -172,7 +186,8 @@ def _route_key(route: Route) -> tuple[object, ...]:
     return ip_network(route.destination), gateway, source, route.table, route.type
 
 
-def _iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes]]:
+def iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes]]:
+    """Every route through a link, whoever made it, with its message; the kernel filters."""
     for family in (socket.AF_INET, socket.AF_INET6):
         for payload in rtnl.dump(dump_routes_request(family, ifindex=link.ifindex)):
             route = decode(parse_route, payload)
@@ -196,8 +211,16 @@ def _is_through(route: Route, ifindex: int) -> bool:
 
 def read_neighbours(rtnl: NetlinkSocket, link: Link) -> tuple[Neighbour, ...]:
     """The permanent neighbours of the link, and the addresses that it answers for."""
-    dumps = (rtnl.dump(dump_neighbours_request(link.ifindex, proxies)) for proxies in (False, True))
-    payloads = chain.from_iterable(dumps)
+    return read_permanent_neighbours(rtnl, link) + _read_neighbours(rtnl, link, proxies=True)
+
+
+def read_permanent_neighbours(rtnl: NetlinkSocket, link: Link) -> tuple[Neighbour, ...]:
+    """Those of both IP versions."""
+    return _read_neighbours(rtnl, link, proxies=False)
+
+
+def _read_neighbours(rtnl: NetlinkSocket, link: Link, *, proxies: bool) -> tuple[Neighbour, ...]:
+    payloads = rtnl.dump(dump_neighbours_request(link.ifindex, proxies))
     found = (
         decode(lambda data: parse_permanent_neighbour(data, link.ifindex), payload) for payload in payloads
     )

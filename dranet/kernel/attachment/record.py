@@ -19,6 +19,7 @@ from dranet.kernel.attachment.linkstate import (
 )
 from dranet.kernel.attachment.locate import Side, open_host_side
 from dranet.kernel.attachment.programs import read_program_names
+from dranet.kernel.boot import read_boot_clock
 from dranet.kernel.ethtool import read_ethtool_state
 from dranet.kernel.rtnl import (
     IFF_ALLMULTI,
@@ -135,6 +136,7 @@ def _read_state(side: Side, link: Link, details: LinkDetails, routes: tuple[Rout
         traffic_control=traffic,
         programs=(*read_program_names(side, link.ifindex), *filters),
         sysctls=side.run(lambda: read_link_sysctls(link.ifname)),
+        read_at=read_boot_clock(),
     )
 
 

@@ -15,6 +15,7 @@ from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel import ethtool
+from dranet.kernel.attachment.aging import age_state
 from dranet.kernel.attachment.differences import Difference, find_differences
 from dranet.kernel.attachment.linkstate import has_route, read_addresses
 from dranet.kernel.attachment.locate import Side
@@ -27,6 +28,7 @@ from dranet.kernel.attachment.wishes import (
     iter_network_wishes,
     iter_traffic_wishes,
 )
+from dranet.kernel.boot import read_boot_clock
 from dranet.kernel.rtnl import ipv6_token_attribute, set_link_request
 from dranet.kernel.sysctl import link_sysctl_path, write_sysctl
 from dranet.model.facts import Link
@@ -76,6 +78,7 @@ class _Restoring:
     ethtool_words: list[str] = field(default_factory=list)
 
     def run(self) -> list[str]:
+        self.state = age_state(self.state, read_boot_clock())
         found = present = self._read()
         if self.state.version < WHOLE_STATE_VERSION:
             self.state = _fill_in(self.state, present.state)

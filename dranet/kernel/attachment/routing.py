@@ -12,7 +12,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from dranet.errors import KernelError
-from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.linkstate import iter_routes, read_link
 from dranet.kernel.attachment.locate import Side
 from dranet.kernel.inet import (
     RT_SCOPE_LINK,
@@ -25,7 +25,7 @@ from dranet.kernel.inet import (
     parse_hops,
     parse_route,
 )
-from dranet.kernel.netlink import Request
+from dranet.kernel.netlink import NetlinkSocket, Request
 from dranet.kernel.rtnl import decode, decode_all
 from dranet.kernel.rules import (
     add_rule_request,
@@ -34,11 +34,14 @@ from dranet.kernel.rules import (
     dump_rules_request,
     parse_rule,
 )
-from dranet.model.facts import Route
+from dranet.model.facts import Link, Route
 from dranet.model.plan import AddRoute, AddRule
 
 _IPV6_METRIC = 1024
 """What the kernel gives an IPv6 route without one (``IP6_RT_PRIO_USER``)."""
+
+LinkRoutes = tuple[tuple[Route, tuple[Hop, ...]], ...]
+"""Each with where it leads."""
 
 # --- routes ---------------------------------------------------------------------------------------------
 
@@ -59,6 +62,42 @@ def has_same_route(pod: Side, ifindex: int, route: Route, hops: Sequence[Hop] = 
     wanted = _with_scope(replace(route, ifindex=ifindex), hops)
     manner = _manner(wanted, _ways(wanted, hops))
     return any(_manner(found, ways) == manner for found, ways in _iter_in_place_of(pod, wanted))
+
+
+def read_link_routes(pod: Side, link: Link) -> LinkRoutes:
+    """Every route through a link of the pod: a dump for each IP version, which the kernel filters."""
+    found = ((route, decode(parse_hops, payload)) for route, payload in iter_routes(pod.rtnl, link))
+    return tuple((route, _ways(route, hops)) for route, hops in found)
+
+
+def is_in(routes: LinkRoutes, pod: Side, link: Link, step: AddRoute) -> bool:
+    """Whether the route of a plan is among those that were read of its link."""
+    try:
+        hops = _find_hops(pod, link.ifindex, step)
+    except KernelError:  # a next hop's link is gone, and the route went with it
+        return False
+    wanted = _with_scope(replace(step.route, ifindex=link.ifindex), hops)
+    manner = _manner(wanted, _ways(wanted, hops))
+    return any(is_in_place_of(found, wanted) and _manner(found, ways) == manner for found, ways in routes)
+
+
+def has_rival(pod: Side, step: AddRoute) -> bool:
+    """Whether the pod has any route in the place of this one: another cannot be added beside it."""
+    return any(True for _ in _iter_in_place_of(pod, step.route))
+
+
+def _dump_table(pod: Side, family: int, table: int) -> list[bytes]:
+    try:
+        return pod.rtnl.dump(dump_routes_request(family, table))
+    except KernelError as error:
+        if error.errno == errno.ENOENT:  # no route was ever in the table
+            return []
+        raise
+
+
+def is_in_place_of(found: Route, wanted: Route) -> bool:
+    """Whether two routes have destination, table and metric in common: the kernel has one of them."""
+    return _place(found) == _place(wanted)
 
 
 def _ways(route: Route, hops: Sequence[Hop]) -> tuple[Hop, ...]:
@@ -82,10 +121,10 @@ def describe_rival(pod: Side, route: Route) -> str:
 def _iter_in_place_of(pod: Side, route: Route) -> Iterator[tuple[Route, tuple[Hop, ...]]]:
     """Routes with the destination, table and metric of this one, each with its ways."""
     family = socket.AF_INET6 if ":" in route.destination else socket.AF_INET
-    for payload in pod.rtnl.dump(dump_routes_request(family, route.table)):
+    for payload in _dump_table(pod, family, route.table):
         found = decode(parse_route, payload)
         # A kernel without the family answers for all.
-        if payload[0] == family and found is not None and _place(found) == _place(route):
+        if payload[0] == family and found is not None and is_in_place_of(found, route):
             yield found, _ways(found, decode(parse_hops, payload))
 
 
@@ -111,10 +150,7 @@ def add_multipath_route(pod: Side, ifindex: int, ifname: str, step: AddRoute) ->
     Raises:
         KernelError: one of its links is not in the pod (ENODEV), or the kernel refused.
     """
-    hops = tuple(
-        Hop(_find_ifindex(pod, hop.ifname, ifindex), hop.gateway, hop.weight, hop.onlink)
-        for hop in step.next_hops
-    )
+    hops = _find_hops(pod, ifindex, step)
     try:
         pod.rtnl.request(route_request(0, step.route, ifname, hops))
     except KernelError as refusal:
@@ -122,6 +158,18 @@ def add_multipath_route(pod: Side, ifindex: int, ifname: str, step: AddRoute) ->
             return False
         raise
     return True
+
+
+def _find_hops(pod: Side, ifindex: int, step: AddRoute) -> tuple[Hop, ...]:
+    """The ways of a route of a plan, by the links that the pod has now.
+
+    Raises:
+        KernelError: one of its links is not in the pod (ENODEV).
+    """
+    return tuple(
+        Hop(_find_ifindex(pod, hop.ifname, ifindex), hop.gateway, hop.weight, hop.onlink)
+        for hop in step.next_hops
+    )
 
 
 def _find_ifindex(pod: Side, ifname: str, own: int) -> int:
@@ -151,36 +199,61 @@ def remove_multipath_route(pod: Side, ifname: str, step: AddRoute) -> None:
 # --- rules ----------------------------------------------------------------------------------------------
 
 
-def add_rules(pod: Side, steps: Iterable[AddRule], link: str, added: Callable[[AddRule], None]) -> None:
-    """Add the rules that are not there; ``added`` is called with each that now is.
+class PodRules:
+    """The policy rules of a pod's namespace, read once for each IP version, however many devices ask.
 
-    A rule of an IP version that the kernel does not have has no packets to be for, and is left out.
-
-    Raises:
-        KernelError: the kernel refused one.
+    A rule of an IP version that the kernel does not have has no packets to be for: it is left out, and not
+    missed.
     """
-    wanted = tuple(dict.fromkeys(map(canonical_rule, steps)))
-    present = {family: _read_rules(pod, family) for family in {rule.family for rule in wanted}}
-    missing = [rule for rule in wanted if _lacks(present[rule.family], rule)]
-    refusals: list[KernelError] = []
-    outcomes = pod.rtnl.batch([add_rule_request(rule, link) for rule in missing])
-    for rule, outcome in zip(missing, outcomes, strict=True):
-        if not isinstance(outcome, KernelError):
-            added(rule)
-        elif outcome.errno != errno.EEXIST:
-            refusals.append(outcome)
-    if refusals:
-        raise refusals[0]
+
+    def __init__(self, pod: Side) -> None:
+        self._pod = pod
+        self._present: dict[int, list[AddRule] | None] = {}
+
+    def add(self, steps: Iterable[AddRule], link: str, added: Callable[[AddRule], None]) -> None:
+        """Add the rules that are not there; ``added`` is called with each that now is.
+
+        Raises:
+            KernelError: the kernel refused one.
+        """
+        missing = self.find_missing(steps)
+        refusals: list[KernelError] = []
+        outcomes = self._pod.rtnl.batch([add_rule_request(rule, link) for rule in missing])
+        for rule, outcome in zip(missing, outcomes, strict=True):
+            if not isinstance(outcome, KernelError):
+                added(rule)
+            elif outcome.errno != errno.EEXIST:
+                refusals.append(outcome)
+            (self._read(rule.family) or []).append(rule)
+        if refusals:
+            raise refusals[0]
+
+    def find_missing(self, steps: Iterable[AddRule]) -> list[AddRule]:
+        """Those of the rules that the pod lacks."""
+        wanted = dict.fromkeys(map(canonical_rule, steps))
+        present = {rule: self._read(rule.family) for rule in wanted}
+        return [rule for rule, found in present.items() if found is not None and not _find_same(found, rule)]
+
+    def find_present(self, steps: Iterable[AddRule]) -> tuple[AddRule, ...]:
+        """Those of the rules that the pod has, as the kernel says them."""
+        found = (_find_same(self._read(rule.family) or (), rule) for rule in map(canonical_rule, steps))
+        return tuple(dict.fromkeys(rule for rule in found if rule is not None))
+
+    def _read(self, family: int) -> list[AddRule] | None:
+        if family not in self._present:
+            rules = read_rules(self._pod.rtnl, family)
+            self._present[family] = None if rules is None else list(rules)
+        return self._present[family]
 
 
 def remove_rules(pod: Side, rules: Iterable[AddRule], link: str) -> None:
-    """Remove rules that :func:`add_rules` added; those that are gone already are passed over.
+    """Remove rules that :meth:`PodRules.add` added; those that are gone already are passed over.
 
     Raises:
         KernelError: the kernel refused one; the others are removed.
     """
     wanted = tuple(map(canonical_rule, rules))
-    present = {family: _read_rules(pod, family) or () for family in {rule.family for rule in wanted}}
+    present = {family: read_rules(pod.rtnl, family) or () for family in {rule.family for rule in wanted}}
     doomed = dict.fromkeys(
         found for rule in wanted for found in present[rule.family] if _is_same(found, rule)
     )
@@ -189,10 +262,15 @@ def remove_rules(pod: Side, rules: Iterable[AddRule], link: str) -> None:
             raise outcome
 
 
-def _read_rules(pod: Side, family: int) -> tuple[AddRule, ...] | None:
-    """``None``: the kernel has no such family."""
+def read_rules(rtnl: NetlinkSocket, family: int) -> tuple[AddRule, ...] | None:
+    """The policy rules of a namespace, of IP version 4 or 6, without those that :class:`AddRule` cannot say;
+    ``None`` where the kernel has no such family.
+
+    Raises:
+        KernelError: netlink failed.
+    """
     try:
-        payloads = pod.rtnl.dump(dump_rules_request(family))
+        payloads = rtnl.dump(dump_rules_request(family))
     except KernelError as error:
         if error.errno in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):
             return None
@@ -200,8 +278,8 @@ def _read_rules(pod: Side, family: int) -> tuple[AddRule, ...] | None:
     return tuple(decode_all(parse_rule, payloads, []))
 
 
-def _lacks(present: Sequence[AddRule] | None, rule: AddRule) -> bool:
-    return present is not None and not any(_is_same(found, rule) for found in present)
+def _find_same(present: Iterable[AddRule], rule: AddRule) -> AddRule | None:
+    return next((found for found in present if _is_same(found, rule)), None)
 
 
 def _is_same(found: AddRule, wanted: AddRule) -> bool:

@@ -20,8 +20,8 @@ from dranet.kernel.attachment.pod_sysctls import write_pod_sysctls
 from dranet.kernel.attachment.programs import remove_programs
 from dranet.kernel.attachment.rates import limit_rate, remove_limits
 from dranet.kernel.attachment.routing import (
+    PodRules,
     add_multipath_route,
-    add_rules,
     describe_rival,
     has_same_route,
     remove_multipath_route,
@@ -44,6 +44,7 @@ from dranet.kernel.rtnl import (
     parse_ipv6_token,
     set_link_request,
 )
+from dranet.kernel.sysctl import read_sysctl
 from dranet.model.facts import Address, Link
 from dranet.model.plan import (
     AddAddress,
@@ -65,11 +66,17 @@ from dranet.model.plan import (
 _REQUESTS = (SetLink, SetToken, AddAddress, SetUp, AddRoute, AddNeighbour)
 """What is one request about the link; consecutive ones go out together."""
 
+_IPV6_OFF = (
+    "IPv6 is off in the pod: set interface.ipv6.enabled to true, or leave the node's routes and neighbours "
+    "there with interface.inheritRouting: false"
+)
 _HINTS = {
     (AddAddress, errno.EACCES): "IPv6 is off in the pod: set interface.ipv6.enabled to true",
     (AddRoute, errno.ENETUNREACH): "the gateway must be in the network of an address, or the route onlink",
     (AddRoute, errno.EHOSTUNREACH): "the gateway must be in the network of an address, or the route onlink",
     (AddRoute, errno.ENETDOWN): "the link is down",
+    (AddRoute, errno.EACCES): _IPV6_OFF,
+    (AddNeighbour, errno.EINVAL): _IPV6_OFF,
     (SetUp, errno.ENETDOWN): "the parent is down: set it up on the node",
     (
         SetToken,
@@ -95,6 +102,7 @@ class Target:
     undo: UndoStack
     is_new: bool
     """It was brought into the pod by this attach."""
+    rules: PodRules
     lease: DhcpLease | None = None
     """Where one of its addresses is from."""
 
@@ -112,7 +120,9 @@ def apply_group(target: Target, steps: Sequence[Step]) -> None:
     pod, name = target.pod, target.pod_ifname
     if isinstance(steps[0], AddRule):
         rules = (step for step in steps if isinstance(step, AddRule))
-        add_rules(pod, rules, name, lambda rule: target.undo_later(partial(remove_rules, pod, [rule], name)))
+        target.rules.add(
+            rules, name, lambda rule: target.undo_later(partial(remove_rules, pod, [rule], name))
+        )
     elif isinstance(steps[0], _REQUESTS):
         _send(target, steps)
     else:
@@ -189,7 +199,7 @@ def _iter_requests(target: Target, step: Step) -> Iterator[Request]:
     index, name = target.link.ifindex, target.pod_ifname
     match step:
         case AddAddress():
-            yield add_address_request(index, _with_time_left(step.address, target.lease), name)
+            yield add_address_request(index, _with_lifetime(target, step.address), name)
         case AddRoute():
             yield route_request(index, step.route, name)
         case AddNeighbour():
@@ -205,14 +215,40 @@ def _iter_requests(target: Target, step: Step) -> Iterator[Request]:
                 yield set_link_request(index, attributes, operation="set-token", link=name)
 
 
-def _with_time_left(address: Address, lease: DhcpLease | None) -> Address:
-    """A leased address lives as long as the lease still does, which was taken at Prepare.
+def _with_lifetime(target: Target, address: Address) -> Address:
+    """A leased address lives as long as its lease; one that routers advertise lives until they do no more, if
+    the pod hears them. No one would renew any other in the pod: it is permanent.
 
     Raises:
         KernelError: ``DHCPLeaseExpired``: somebody else may have the address by now.
     """
-    if lease is None or address.cidr != lease.address:
+    if target.lease is not None and address.cidr == target.lease.address:
+        return _with_time_left(address, target.lease)
+    if address.valid_seconds is None or (":" in address.cidr and _hears_routers(target)):
         return address
+    return replace(address, valid_seconds=None, preferred_seconds=None)
+
+
+def _hears_routers(target: Target) -> bool:
+    """Whether the kernel renews, from router advertisements, the address that it makes of the link's hardware
+    address (``accept_ra`` in ``Documentation/networking/ip-sysctl.rst``)."""
+    names = ("accept_ra", "forwarding", "autoconf", "accept_ra_pinfo", "addr_gen_mode")
+    try:
+        accepts, *rest = target.pod.run(
+            lambda: [read_sysctl(f"ipv6/conf/{target.pod_ifname}/{name}") for name in names]
+        )
+    except KernelError:  # no IPv6, which the address itself will tell
+        return False
+    forwards, *made = rest
+    return made == ["1", "1", "0"] and (accepts == "2" or (accepts == "1" and forwards == "0"))
+
+
+def _with_time_left(address: Address, lease: DhcpLease) -> Address:
+    """What is left of the lease, which was taken at Prepare.
+
+    Raises:
+        KernelError: ``DHCPLeaseExpired``.
+    """
     left = seconds_left(lease, time.time())
     if left == 0:
         raise KernelError(
@@ -250,7 +286,10 @@ def _explain(target: Target, step: Step, refusal: KernelError) -> None:
     if isinstance(step, AddRoute) and refusal.errno == errno.EEXIST:
         rival = describe_rival(target.pod, step.route)
         refusal.message += f": the pod has another route with that destination and metric ({rival})"
-        refusal.hint = "give the route a metric of its own (routes[].metric)"
+        refusal.hint = (
+            "give the route a metric of its own (routes[].metric); one of the node's stays there with "
+            "interface.inheritRouting: false"
+        )
     refusal.hint = refusal.hint or _HINTS.get((type(step), refusal.errno), "")
 
 

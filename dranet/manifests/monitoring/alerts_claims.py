@@ -102,12 +102,12 @@ CLAIM_ALERTS = (
         "",
         "increase(dranet_hook_deadline_misses_total[15m]) > 0",
         "Hooks on {{ $labels.node }} are not done in time",
-        "The kernel needs longer than the runtime waits. The attach goes on, and containers are refused until "
-        "all devices are there, so pods start late.",
+        "The kernel needs longer than the runtime waits. The attach goes on, and containers are refused "
+        "until all devices are there, so pods start late.",
         c.LOGS,
-        "`dranet_attach_step_seconds` says which step. Many NICs in one pod, or a slow driver: fewer channels "
-        "(`ethtool -L`) make each NIC faster; a longer `plugin_request_timeout` of the runtime, with a longer "
-        "`hook_budget_seconds`, saves attempts.",
+        "`dranet_attach_step_seconds` says which step. Many NICs in one pod, or a slow driver: fewer "
+        "channels (`ethtool -L`) make each NIC faster; a longer `plugin_request_timeout` of the runtime, "
+        "with a longer `hook_budget_seconds`, saves attempts.",
         ("troubleshooting.md#reasons",),
     ),
     Alert(
