@@ -17,13 +17,9 @@ import pytest_asyncio
 from dranet.model.device import Device
 from dranet.testbed.containerd import node
 from dranet.testbed.containerd import runtime as containerd_runtime
-from dranet.testbed.containerd.fetch import (
-    ContainerdUnavailable,
-    fetch_newer_toolchain,
-    fetch_toolchain,
-)
+from dranet.testbed.containerd.fetch import Toolchain, read_toolchain
 from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.machine.guest import CONTAINERD_CACHE, IN_MACHINE
+from dranet.testbed.machine.guest import CONTAINERDS, IN_MACHINE
 from tests.machine import slow_nics
 from tests.machine.slow_nics import NAMES, NICS, Counts, Driver, Started, start_pod
 
@@ -44,7 +40,7 @@ _BOOT_SECONDS = 90.0
 FIGURES = "slow-nics"
 """File of the exchange folder with what was measured."""
 
-FETCH = {"1.7": fetch_toolchain, "2.x": fetch_newer_toolchain}
+MAJORS = {"1.7": 1, "2.x": 2}
 
 
 @pytest.fixture
@@ -60,6 +56,14 @@ def folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+def find_toolchain(lane: str) -> Toolchain:
+    for folder in filter(None, os.environ[CONTAINERDS].split(os.pathsep)):
+        toolchain = read_toolchain(Path(folder))
+        if toolchain.major == MAJORS[lane]:
+            return toolchain
+    pytest.skip(f"no containerd {lane} was fetched for the machine")
+
+
 @pytest_asyncio.fixture
 async def runtime(
     request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,10 +72,7 @@ async def runtime(
     monkeypatch.setattr(node, "check_rights", node.check_root)
     monkeypatch.setattr(containerd_runtime, "_BOOT_SECONDS", _BOOT_SECONDS)
     node.enable_controllers()
-    try:
-        toolchain = FETCH[request.param](Path(os.environ[CONTAINERD_CACHE]), print)
-    except ContainerdUnavailable as unavailable:
-        pytest.skip(str(unavailable))
+    toolchain = find_toolchain(request.param)
     (folder / "c").mkdir()
     running = ContainerdRuntime(toolchain, folder / "c", folder / "nri.sock", folder / "cdi")
     await running.start()
@@ -117,7 +118,7 @@ def check_hooks(driver: Driver, runtime: ContainerdRuntime) -> None:
     assert driver.plugin.is_ready, driver.plugin.last_failure
 
 
-@pytest.mark.parametrize("runtime", FETCH, indirect=True)
+@pytest.mark.parametrize("runtime", MAJORS, indirect=True)
 async def test_eight_slow_nics_reach_their_pod_and_come_back(
     runtime: ContainerdRuntime, devices: Mapping[str, Device], folder: Path
 ) -> None:

@@ -25,6 +25,7 @@ from tests.survival.kill_points.pods_story import (
 )
 from tests.survival.kill_points.publish_story import die_while_slices_are_written
 from tests.survival.kill_points.slow_story import (
+    die_behind_an_answer_to_containerd,
     die_behind_the_answer_of_a_release,
     die_behind_the_answer_of_an_attach,
     die_behind_the_answer_of_an_attach_of_a_pod_that_is_deleted,
@@ -115,9 +116,9 @@ def test_a_driver_that_dies_at_any_step_leaves_what_the_next_one_makes_right(gro
 @pytest.mark.runtime
 @pytest.mark.timeout(SECONDS + 60)
 def test_a_driver_that_dies_beside_a_real_containerd_leaves_what_the_next_one_makes_right() -> None:
-    story = Story(die_while_containerd_works, (1,))
+    stories = [Story(die_while_containerd_works, (1,)), Story(die_behind_an_answer_to_containerd, (3,))]
     scene = Scene(runtime=CONTAINERD, hardware=HARDWARE)
-    _Told({CONTAINERD: _done(perform([story], scene, SECONDS))}).judge(CONTAINERD)
+    _Told({CONTAINERD: _done(perform(stories, scene, SECONDS))}).judge(CONTAINERD)
 
 
 def _done(outcomes: dict[str, Outcome]) -> Future[dict[str, Outcome]]:

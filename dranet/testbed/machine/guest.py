@@ -49,8 +49,8 @@ EXCHANGE = Path("/run/out")
 IN_MACHINE = "MACHINE_LANE_FOLDER"
 """Environment variable that tells a program it runs inside; its value is the exchange folder."""
 
-CONTAINERD_CACHE = "MACHINE_LANE_CONTAINERD_CACHE"
-"""Environment variable with the folder of the containerds that were fetched for the machine."""
+CONTAINERDS = "MACHINE_LANE_CONTAINERDS"
+"""Environment variable with the folders of the containerds that tests inside run, written as ``PATH`` is."""
 
 _LINKS_UP = "for link in /sys/class/net/*; do ip link set ${link##*/} up; done"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from dranet.testbed.containerd.fetch import ContainerdUnavailable, fetch_newer_toolchain, fetch_toolchain
 from dranet.testbed.machine.checkout import REPOSITORY, freeze_checkout
 from dranet.testbed.machine.fetch import Packages, default_cache_dir, fetch_packages
-from dranet.testbed.machine.guest import CONTAINERD_CACHE, EXCHANGE
+from dranet.testbed.machine.guest import CONTAINERDS, EXCHANGE
 from dranet.testbed.machine.hardware import MACHINE
 from dranet.testbed.machine.image import make_image
 from dranet.testbed.machine.machine import Job, Machine, Outcome
@@ -79,7 +79,7 @@ def run_lane(options: Options, show: Callable[[str], None]) -> Outcome:
     report = _Reporter(show)
     packages = fetch_packages(default_cache_dir(), report)
     image = make_image(packages, report)
-    _fetch_containerds(report)
+    environment = _environment(_fetch_containerds(report))
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dranet-machine-")))
         exchange = work / "exchange"
@@ -89,19 +89,21 @@ def run_lane(options: Options, show: Callable[[str], None]) -> Outcome:
         checkout = freeze_checkout(work / "checkout", options.tests)
         report(f"booting Linux {packages.kernel}")
         script = options.script or _test_script(options.tests, _describe(packages))
-        job = Job(script, checkout, _environment(), options.timeout_seconds)
+        job = Job(script, checkout, environment, options.timeout_seconds)
         outcome = Machine(packages, image, MACHINE).run(job, exchange, show)
         report(f"the machine is off; exit status {outcome.status}; {_stages(outcome)}")
         return outcome
 
 
-def _fetch_containerds(report: Callable[[str], None]) -> None:
-    """Each containerd that tests inside run. Without one these are skipped by name."""
+def _fetch_containerds(report: Callable[[str], None]) -> list[Path]:
+    """The folders of those that tests inside run; without one these are skipped by name."""
+    folders = []
     for fetch in (fetch_toolchain, fetch_newer_toolchain):
         try:
-            fetch(_CONTAINERD_CACHE, report)
+            folders.append(fetch(_CONTAINERD_CACHE, report).folder)
         except ContainerdUnavailable as unavailable:
             report(f"no containerd for the machine: {unavailable}")
+    return folders
 
 
 class _Reporter:
@@ -119,13 +121,13 @@ def _stages(outcome: Outcome) -> str:
     return ", ".join(f"{stage} at {seconds:.0f} s" for seconds, stage in outcome.marks)
 
 
-def _environment() -> dict[str, str]:
+def _environment(containerds: Sequence[Path]) -> dict[str, str]:
     """The same interpreter and virtualenv as ours; the tools of the guest's root come after it."""
     path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     return {
         "PATH": os.pathsep.join(path),
         "PYTHONUNBUFFERED": "1",
-        CONTAINERD_CACHE: str(_CONTAINERD_CACHE),
+        CONTAINERDS: os.pathsep.join(map(str, containerds)),
     }
 
 

@@ -40,6 +40,22 @@ RELEASE = (
 """What goes on behind the answer to StopPodSandbox, which comes while the first link is on its way home."""
 
 
+SAMPLE = (
+    f"{Step.ATTACH_LINK_FOUND}:1@{Step.ATTACH_BEFORE_ANSWER}",
+    f"{Step.ATTACH_LINK_MOVED}:2@{Step.ATTACH_BEFORE_ANSWER}",
+    f"{Step.ATTACH_VERIFIED}:1@{Step.ATTACH_BEFORE_ANSWER}",
+)
+"""For a real runtime, where a try takes longer: one device is in the pod, two, all."""
+
+
+async def die_behind_an_answer_to_containerd(stage: Stage, claims: int) -> None:
+    """As on the stand-in, at some of the steps."""
+    async with a_bench(stage, claims, is_slow=True) as bench:
+        await _rehearse(bench)
+        for point in SAMPLE:
+            await _attempt(bench, point, "real runtime", stays)
+
+
 async def die_behind_the_answer_of_an_attach(stage: Stage, claims: int) -> None:
     """The sandbox runs, and a part of its devices is in it: the next driver brings the others in."""
     async with a_bench(stage, claims, is_slow=True) as bench:
