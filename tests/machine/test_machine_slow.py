@@ -36,6 +36,8 @@ SLOWER_OPEN_MS = 1000
 SLOW_RETURN_MS = 2500
 """To close one, so that the kernel takes 20 s to return all of a dead namespace."""
 _BOOT_SECONDS = 90.0
+_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
+"""The CNI plugin switches it on, and new namespaces take it over."""
 
 FIGURES = "slow-nics"
 """File of the exchange folder with what was measured."""
@@ -75,11 +77,13 @@ async def runtime(
     toolchain = find_toolchain(request.param)
     (folder / "c").mkdir()
     running = ContainerdRuntime(toolchain, folder / "c", folder / "nri.sock", folder / "cdi")
+    forwards = _FORWARDING.read_text()
     await running.start()
     try:
         yield running
     finally:
         await running.stop()
+        _FORWARDING.write_text(forwards)
 
 
 async def a_running_pod(driver: Driver, runtime: ContainerdRuntime) -> Started:
