@@ -24,6 +24,12 @@ from tests.survival.kill_points.pods_story import (
     die_while_containerd_works,
 )
 from tests.survival.kill_points.publish_story import die_while_slices_are_written
+from tests.survival.kill_points.slow_story import (
+    die_behind_an_answer_to_containerd,
+    die_behind_the_answer_of_a_release,
+    die_behind_the_answer_of_an_attach,
+    die_behind_the_answer_of_an_attach_of_a_pod_that_is_deleted,
+)
 from tests.survival.stage import CONTAINERD, Outcome, Scene, Story, perform
 from tests.survival.table import TABLE
 
@@ -34,6 +40,11 @@ SCENE = Scene(hardware=HARDWARE)
 GROUPS: dict[str, tuple[Story, ...]] = {
     "three-claims-come": (Story(die_while_a_pod_comes, (3,)),),
     "three-claims-come-and-are-deleted": (Story(die_while_a_pod_comes_that_is_deleted, (3,)),),
+    "three-slow-claims-come": (Story(die_behind_the_answer_of_an_attach, (3,)),),
+    "three-slow-claims-come-and-are-deleted": (
+        Story(die_behind_the_answer_of_an_attach_of_a_pod_that_is_deleted, (3,)),
+        Story(die_behind_the_answer_of_a_release, (3,)),
+    ),
     "three-claims-go": (Story(die_while_a_pod_goes, (3,)), Story(die_while_slices_are_written)),
     "one-claim": (
         Story(die_while_a_pod_comes, (1,)),
@@ -105,9 +116,9 @@ def test_a_driver_that_dies_at_any_step_leaves_what_the_next_one_makes_right(gro
 @pytest.mark.runtime
 @pytest.mark.timeout(SECONDS + 60)
 def test_a_driver_that_dies_beside_a_real_containerd_leaves_what_the_next_one_makes_right() -> None:
-    story = Story(die_while_containerd_works, (1,))
+    stories = [Story(die_while_containerd_works, (1,)), Story(die_behind_an_answer_to_containerd, (3,))]
     scene = Scene(runtime=CONTAINERD, hardware=HARDWARE)
-    _Told({CONTAINERD: _done(perform([story], scene, SECONDS))}).judge(CONTAINERD)
+    _Told({CONTAINERD: _done(perform(stories, scene, SECONDS))}).judge(CONTAINERD)
 
 
 def _done(outcomes: dict[str, Outcome]) -> Future[dict[str, Outcome]]:

@@ -104,10 +104,15 @@ def find_toolchain(cache_dir: Path, containerd_suite: str | None = None) -> Tool
     """A toolchain that was fetched before, or ``None``; needs no network."""
     manifests = cache_dir.resolve().glob(f"{containerd_suite or '*'}-*/manifest.json")
     for manifest in sorted(manifests, reverse=True):
-        data = json.loads(manifest.read_text())
-        if containerd_suite or not data["explicit_suite"]:
-            return Toolchain(manifest.parent, data["version"], data["packages"])
+        if containerd_suite or not json.loads(manifest.read_text())["explicit_suite"]:
+            return read_toolchain(manifest.parent)
     return None
+
+
+def read_toolchain(folder: Path) -> Toolchain:
+    """The toolchain that was unpacked in this folder."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return Toolchain(folder, manifest["version"], manifest["packages"])
 
 
 def fetch_toolchain(cache_dir: Path, report: Report, containerd_suite: str | None = None) -> Toolchain:

@@ -49,6 +49,9 @@ EXCHANGE = Path("/run/out")
 IN_MACHINE = "MACHINE_LANE_FOLDER"
 """Environment variable that tells a program it runs inside; its value is the exchange folder."""
 
+CONTAINERDS = "MACHINE_LANE_CONTAINERDS"
+"""Environment variable with the folders of the containerds that tests inside run, written as ``PATH`` is."""
+
 _LINKS_UP = "for link in /sys/class/net/*; do ip link set ${link##*/} up; done"
 
 SCRIPT, OUTPUT, STATUS, MARKS = "guest.sh", "output", "status", "marks"

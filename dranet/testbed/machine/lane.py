@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from dranet.testbed.machine.checkout import freeze_checkout
+from dranet.testbed.containerd.fetch import ContainerdUnavailable, fetch_newer_toolchain, fetch_toolchain
+from dranet.testbed.machine.checkout import REPOSITORY, freeze_checkout
 from dranet.testbed.machine.fetch import Packages, default_cache_dir, fetch_packages
-from dranet.testbed.machine.guest import EXCHANGE
+from dranet.testbed.machine.guest import CONTAINERDS, EXCHANGE
 from dranet.testbed.machine.hardware import MACHINE
 from dranet.testbed.machine.image import make_image
 from dranet.testbed.machine.machine import Job, Machine, Outcome
@@ -34,6 +35,7 @@ TESTS = (
     "tests/machine/test_machine_locality.py",
     "tests/machine/test_machine_restore.py",
     "tests/machine/test_machine_traffic.py",
+    "tests/machine/test_machine_slow.py",
     "tests/kernel/test_kernel_attach.py::test_round_trip_gives_the_host_back_exactly_what_it_had",
     "tests/kernel/test_kernel_ethtool.py::test_speed_duplex_and_queues_are_those_that_ethtool_prints",
     "tests/kernel/test_kernel_ethtool.py::test_the_driver_is_the_one_that_ethtool_prints",
@@ -48,6 +50,9 @@ TESTS = (
 
 _TEST_TIMEOUT_SECONDS = 120
 """Of one test, in the guest."""
+
+_CONTAINERD_CACHE = REPOSITORY / ".cache" / "containerd"
+"""As for the tests on this machine; the guest sees it at the same place."""
 
 JUNIT, DEVICES, CAPTURE = "junit.xml", "devices.json", "capture.json"
 """What a whole run leaves in the exchange folder."""
@@ -74,6 +79,7 @@ def run_lane(options: Options, show: Callable[[str], None]) -> Outcome:
     report = _Reporter(show)
     packages = fetch_packages(default_cache_dir(), report)
     image = make_image(packages, report)
+    environment = _environment(_fetch_containerds(report))
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dranet-machine-")))
         exchange = work / "exchange"
@@ -83,10 +89,21 @@ def run_lane(options: Options, show: Callable[[str], None]) -> Outcome:
         checkout = freeze_checkout(work / "checkout", options.tests)
         report(f"booting Linux {packages.kernel}")
         script = options.script or _test_script(options.tests, _describe(packages))
-        job = Job(script, checkout, _environment(), options.timeout_seconds)
+        job = Job(script, checkout, environment, options.timeout_seconds)
         outcome = Machine(packages, image, MACHINE).run(job, exchange, show)
         report(f"the machine is off; exit status {outcome.status}; {_stages(outcome)}")
         return outcome
+
+
+def _fetch_containerds(report: Callable[[str], None]) -> list[Path]:
+    """The folders of those that tests inside run; without one these are skipped by name."""
+    folders = []
+    for fetch in (fetch_toolchain, fetch_newer_toolchain):
+        try:
+            folders.append(fetch(_CONTAINERD_CACHE, report).folder)
+        except ContainerdUnavailable as unavailable:
+            report(f"no containerd for the machine: {unavailable}")
+    return folders
 
 
 class _Reporter:
@@ -104,10 +121,14 @@ def _stages(outcome: Outcome) -> str:
     return ", ".join(f"{stage} at {seconds:.0f} s" for seconds, stage in outcome.marks)
 
 
-def _environment() -> dict[str, str]:
+def _environment(containerds: Sequence[Path]) -> dict[str, str]:
     """The same interpreter and virtualenv as ours; the tools of the guest's root come after it."""
     path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
-    return {"PATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+    return {
+        "PATH": os.pathsep.join(path),
+        "PYTHONUNBUFFERED": "1",
+        CONTAINERDS: os.pathsep.join(map(str, containerds)),
+    }
 
 
 def _describe(packages: Packages) -> str:

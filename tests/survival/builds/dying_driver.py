@@ -1,10 +1,14 @@
 """The driver, armed: it kills itself (SIGKILL) at a marked step. Else it is the ordinary program.
 
-``python -m tests.survival.builds.dying_driver FOLDER [--die-at attach:link-moved:2] [--rdma FOLDER] OPTIONS``
+``python -m tests.survival.builds.dying_driver FOLDER [--die-at attach:link-moved:2] [--rdma FOLDER]
+[--slow SECONDS] OPTIONS``
 
-``STEP:n`` means the n-th time that the step is reached, counted from the moment of arming. A driver that
+``STEP:n`` means the n-th time that the step is reached, counted from the moment of arming, and
+``STEP:n@OTHER`` counted from the first time that the step ``OTHER`` is reached. A driver that
 runs is armed by SIGUSR1, with what the file ``die-at`` in ``FOLDER`` says then; it removes the file when it
-is armed. Each step that it reaches is a line of ``FOLDER/journal``, the last one included.
+is armed. Each step that it reaches is a line of ``FOLDER/journal``, the last one included. While it is armed
+each link takes ``--slow`` seconds to move, as with a NIC whose firmware stops its queues; the kernel is not
+involved, so nothing else waits as it would for RTNL.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +29,17 @@ from tests.survival.builds import rdma_of_files
 
 JOURNAL, ORDER = "journal", "die-at"
 
+SLOW = frozenset(
+    {marks.Step.ATTACH_LINK_FOUND, marks.Step.ATTACH_SUBLINK_UNNAMED, marks.Step.RELEASE_LINK_HOME}
+)
+"""A link has moved, or is about to."""
+
 
 class Hand:
     """Counts steps, and kills at the one that it was told."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, slow_seconds: float) -> None:
+        self._slow_seconds = slow_seconds
         self._order = folder / ORDER
         self._journal = os.open(
             folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -36,12 +47,12 @@ class Hand:
         self._lock = threading.RLock()
         """Re-entrant: a signal comes to the main thread wherever it is."""
         self._seen: Counter[str] = Counter()
-        self._die_at = ""
+        self._die_at = self._after = ""
 
     def arm(self, die_at: str) -> None:
         with self._lock:
             self._seen.clear()
-            self._die_at = die_at
+            self._die_at, _, self._after = die_at.partition("@")
 
     def take_order(self, *_: object) -> None:
         self.arm(self._order.read_text())
@@ -49,10 +60,20 @@ class Hand:
 
     def note(self, step: marks.Step) -> None:
         with self._lock:
-            self._seen[step] += 1
             os.write(self._journal, f"{step}\n".encode())
-            if f"{step}:{self._seen[step]}" == self._die_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+            self._count(step)
+            is_slow = bool(self._die_at) and step in SLOW
+        if is_slow:
+            time.sleep(self._slow_seconds)
+
+    def _count(self, step: marks.Step) -> None:
+        if step == self._after:
+            self._after = ""
+            self._seen.clear()
+            return
+        self._seen[step] += 1
+        if not self._after and f"{step}:{self._seen[step]}" == self._die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,8 +81,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--die-at", default="")
     parser.add_argument("--rdma", type=Path)
+    parser.add_argument("--slow", type=float, default=0.0)
     own, options = parser.parse_known_args(arguments)
-    hand = Hand(own.folder)
+    hand = Hand(own.folder, own.slow)
     hand.arm(own.die_at)
     marks.listen(hand.note)
     signal.signal(signal.SIGUSR1, hand.take_order)

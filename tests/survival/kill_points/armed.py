@@ -19,20 +19,32 @@ UNCOUNTED = frozenset({Step.ATTACH_STATUS_WRITTEN, Step.HANDOVER_REQUEST_LEFT, S
 who waits asks again. Only their first time is a point."""
 
 
+SLOW_SECONDS, HOOK_SECONDS = 0.6, 0.5
+"""What a link takes to move, and how long a hook may take: one link is enough for it to be answered."""
+
+
 class Armed:
     """One driver of the test build. ``folder`` is its own; ``rdma`` is where it is written down in whose
-    namespace each RDMA device is, ``None``: they do not move."""
+    namespace each RDMA device is, ``None``: they do not move. ``slow``: hooks are answered while links are
+    still moving, when it is armed."""
 
-    def __init__(self, stage: Stage, driver: DriverProcess, folder: Path, rdma: Path | None) -> None:
+    def __init__(
+        self, stage: Stage, driver: DriverProcess, folder: Path, rdma: Path | None, *, slow: bool = False
+    ) -> None:
         self._stage = stage
         self.driver = driver
         self.folder = folder
         folder.mkdir(exist_ok=True)
         build = (sys.executable, "-m", "tests.survival.builds.dying_driver", str(folder))
         self._command: tuple[str, ...] = (*build, "--rdma", str(rdma)) if rdma else build
+        self._settings: Mapping[str, str] = {}
+        if slow:
+            self._command += ("--slow", str(SLOW_SECONDS))
+            self._settings = {"hook_budget_seconds": str(HOOK_SECONDS)}
 
     async def start(self, die_at: str = "", settings: Mapping[str, str] | None = None) -> None:
         """Start it; does not wait."""
+        settings = {**self._settings, **(settings or {})}
         await self.driver.start(settings, command=(*self._command, "--die-at", die_at))
 
     async def arm(self, point: str) -> None:
@@ -49,7 +61,7 @@ class Armed:
         Raises:
             AssertionError: it has not, in time.
         """
-        step = point.rpartition(":")[0]
+        step = point.partition("@")[0].rpartition(":")[0]
         await self._stage.until(lambda: not self.driver.is_running, f"the driver dies at {point}", 40)
         assert self.driver.exit_code == -signal.SIGKILL, f"{self.driver.exit_code}: {self.driver.log_tail()}"
         assert self.read_journal()[-1] == step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -39,8 +39,9 @@ RESCAN_SECONDS = 70.0
 class Bench:
     """A stage for kill points; ``claims`` of each pod, see :mod:`tests.survival.kill_points.pods`."""
 
-    def __init__(self, stage: Stage, claims: int, driver: DriverProcess) -> None:
+    def __init__(self, stage: Stage, claims: int, driver: DriverProcess, *, is_slow: bool = False) -> None:
         self.stage = stage
+        self._is_slow = is_slow
         self.claims = claims
         is_real = (
             stage.runtime.name != STAND_IN
@@ -56,7 +57,7 @@ class Bench:
     def arm_later(self, driver: DriverProcess) -> Armed:
         """As a driver of the test build; not started."""
         folder = self.stage.testbed.places.work_dir / f"armed{next(_NUMBERS)}"
-        return Armed(self.stage, driver, folder, self._rdma)
+        return Armed(self.stage, driver, folder, self._rdma, slow=self._is_slow)
 
     async def start_driver(self) -> None:
         """The one that may be armed, and is not; until it is ready."""
@@ -134,7 +135,12 @@ class Bench:
             await self.stage.until(lambda: not path.exists(), f"the sandbox of {name} is gone")
 
     async def rehearse(self) -> tuple[Counter[str], Counter[str]]:
-        """A pod that comes and goes, and nobody dies: the steps of both ways."""
+        """As :meth:`rehearse_steps`: how often each step came by."""
+        come, go = await self.rehearse_steps()
+        return Counter(come), Counter(go)
+
+    async def rehearse_steps(self) -> tuple[Sequence[str], Sequence[str]]:
+        """A pod that comes and goes, and no driver dies: the steps of both ways."""
         begin = len(self.armed.read_journal())
         name = await self.add_running_pod()
         await self._wait_written(begin)
@@ -144,7 +150,7 @@ class Bench:
         await self._delete_claims(name)
         await self.stage.assert_well()
         steps = self.armed.read_journal()
-        return Counter(steps[begin:middle]), Counter(steps[middle:])
+        return steps[begin:middle], steps[middle:]
 
     async def _wait_written(self, since: int) -> None:
         """The API server shows a status before the driver has heard that it does, and comes to its mark."""
@@ -153,13 +159,15 @@ class Bench:
 
     # --- tries ------------------------------------------------------------------------------------------
 
-    async def attempt(self, point: str, what: str, deed: Callable[[], Awaitable[Verdict]]) -> None:
-        """One try, which enters the row of its walk.
+    async def attempt(
+        self, point: str, what: str, deed: Callable[[], Awaitable[Verdict]], fault: str = ""
+    ) -> None:
+        """One try, which enters the row of its walk, or of another ``fault``.
 
         Raises:
             AssertionError: something is amiss. The next try would begin with it, so the story ends.
         """
-        row = Row(f"killed in {point.partition(':')[0]}", self.stage.runtime.name)
+        row = Row(fault or f"killed in {point.partition(':')[0]}", self.stage.runtime.name)
         try:
             verdict = await deed()
         except (AssertionError, TimeoutError, DranetError) as error:
@@ -180,14 +188,16 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def a_bench(stage: Stage, claims: int, *, is_shared: bool = False) -> AsyncIterator[Bench]:
+async def a_bench(
+    stage: Stage, claims: int, *, is_shared: bool = False, is_slow: bool = False
+) -> AsyncIterator[Bench]:
     """With a driver of the test build that is ready; it is killed at the end. ``is_shared``: it has a pod
-    UID, so that there may be others."""
+    UID, so that there may be others. ``is_slow``: its links take longer to move than a hook has time."""
     _hurry(stage)
     await stage.testbed.apply(CLASSES)
     if is_shared:
         stage.testbed.driver = stage.testbed.add_instance()
-    bench = Bench(stage, claims, stage.driver)
+    bench = Bench(stage, claims, stage.driver, is_slow=is_slow)
     with (
         NetworkNamespace.open(NETNS_FOLDER / FABRIC_NETNS) as netns,
         ScriptedServer(Namespace(FABRIC_NETNS, netns), "br-storage", _answer),

@@ -31,7 +31,7 @@ async def die_while_a_pod_comes(stage: Stage, claims: int) -> None:
     async with a_bench(stage, claims) as bench:
         rehearsals = [(await bench.rehearse())[0] for _ in range(2)]
         for point in find_points(rehearsals, steps_of("prepare", "attach", without=_without(claims))):
-            await bench.attempt(point, "the pod stays", partial(_stays, bench, point))
+            await bench.attempt(point, "the pod stays", partial(stays, bench, point))
 
 
 async def die_while_a_pod_comes_that_is_deleted(stage: Stage, claims: int) -> None:
@@ -39,7 +39,7 @@ async def die_while_a_pod_comes_that_is_deleted(stage: Stage, claims: int) -> No
     async with a_bench(stage, claims) as bench:
         rehearsals = [(await bench.rehearse())[0] for _ in range(2)]
         for point in find_points(rehearsals, steps_of("prepare", "attach", without=_without(claims))):
-            await bench.attempt(point, "the pod goes meanwhile", partial(_goes_meanwhile, bench, point))
+            await bench.attempt(point, "the pod goes meanwhile", partial(goes_meanwhile, bench, point))
 
 
 async def die_while_a_pod_goes(stage: Stage, claims: int) -> None:
@@ -48,7 +48,7 @@ async def die_while_a_pod_goes(stage: Stage, claims: int) -> None:
         rehearsals = [(await bench.rehearse())[1] for _ in range(2)]
         wanted = steps_of("release", without=_without(claims)) | {Step.ATTACH_STATUS_WRITTEN}
         for point in find_points(rehearsals, wanted):
-            await bench.attempt(point, "the pod goes", partial(_goes, bench, point))
+            await bench.attempt(point, "the pod goes", partial(goes, bench, point))
 
 
 async def _die(bench: Bench, point: str) -> str:
@@ -62,7 +62,8 @@ async def _die(bench: Bench, point: str) -> str:
     return name
 
 
-async def _stays(bench: Bench, point: str) -> Verdict:
+async def stays(bench: Bench, point: str) -> Verdict:
+    """The driver dies; another one comes; the pod runs whole, and goes."""
     name = await _die(bench, point)
     await bench.start_driver()
     await bench.stage.wait_running(name)
@@ -73,7 +74,8 @@ async def _stays(bench: Bench, point: str) -> Verdict:
     return await bench.judge()
 
 
-async def _goes_meanwhile(bench: Bench, point: str) -> Verdict:
+async def goes_meanwhile(bench: Bench, point: str) -> Verdict:
+    """The driver dies, the pod is deleted, and another driver comes."""
     name = await _die(bench, point)
     await bench.delete_while_dead(name)
     await bench.start_driver()
@@ -81,7 +83,8 @@ async def _goes_meanwhile(bench: Bench, point: str) -> Verdict:
     return await bench.judge()
 
 
-async def _goes(bench: Bench, point: str) -> Verdict:
+async def goes(bench: Bench, point: str) -> Verdict:
+    """The driver dies while a running pod is deleted."""
     name = await bench.add_running_pod()
     await bench.armed.arm(point)
     await bench.stage.testbed.delete_pod(name)
@@ -92,16 +95,16 @@ async def _goes(bench: Bench, point: str) -> Verdict:
 
 
 SAMPLE = (
-    (_stays, f"{Step.PREPARE_RECORD_COMMITTED}:1"),
-    (_stays, f"{Step.PREPARE_BEFORE_ANSWER}:1"),
-    (_stays, f"{Step.ATTACH_PLACE_COMMITTED}:1"),
-    (_stays, f"{Step.ATTACH_LINK_MOVED}:1"),
-    (_stays, f"{Step.ATTACH_VERIFIED}:1"),
-    (_stays, f"{Step.ATTACH_BEFORE_ANSWER}:1"),
-    (_stays, f"{Step.ATTACH_BEFORE_CONTAINER}:1"),
-    (_goes, f"{Step.RELEASE_LINK_HOME}:1"),
-    (_goes, f"{Step.RELEASE_PLACE_CLEARED}:1"),
-    (_goes, f"{Step.RELEASE_RECORD_DELETED}:1"),
+    (stays, f"{Step.PREPARE_RECORD_COMMITTED}:1"),
+    (stays, f"{Step.PREPARE_BEFORE_ANSWER}:1"),
+    (stays, f"{Step.ATTACH_PLACE_COMMITTED}:1"),
+    (stays, f"{Step.ATTACH_LINK_MOVED}:1"),
+    (stays, f"{Step.ATTACH_VERIFIED}:1"),
+    (stays, f"{Step.ATTACH_BEFORE_ANSWER}:1"),
+    (stays, f"{Step.ATTACH_BEFORE_CONTAINER}:1"),
+    (goes, f"{Step.RELEASE_LINK_HOME}:1"),
+    (goes, f"{Step.RELEASE_PLACE_CLEARED}:1"),
+    (goes, f"{Step.RELEASE_RECORD_DELETED}:1"),
 )
 """For a real runtime, where a try takes longer. A NIC of the testbed is a veth and dies with its namespace:
 no step is among them after which a link is in a pod that ends before another driver is there."""
