@@ -130,7 +130,8 @@ def pod_rdma_device(prepared: PreparedDevice) -> str:
     plan = prepared.plan
     is_theirs = plan is not None and any(isinstance(step, MoveRdma) for step in plan.steps)
     is_usable = is_theirs or bool(prepared.rdma.nodes)
-    return prepared.device.rdma_device if is_usable and not prepared.admin_access else ""
+    name = prepared.rdma.pod_name or prepared.device.rdma_device
+    return name if is_usable and not prepared.admin_access else ""
 
 
 def select_gids(prepared: PreparedDevice, addresses: Iterable[str], gids: Iterable[str]) -> tuple[str, ...]:

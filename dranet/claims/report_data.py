@@ -49,7 +49,7 @@ def build_data(prepared: PreparedDevice, link: AttachedLink | None) -> JsonObjec
 def _of_device(prepared: PreparedDevice) -> JsonObject:
     device = prepared.device
     return {
-        "rdmaDevice": device.rdma_device if prepared.rdma.nodes else "",
+        "rdmaDevice": (prepared.rdma.pod_name or device.rdma_device) if prepared.rdma.nodes else "",
         "pciAddress": device.pci_address,
         "pcieRoot": device.pcie_root,
         "numaNode": device.numa_node,

@@ -16,6 +16,7 @@ from dranet.cli.examples import write_examples
 from dranet.cli.metrics_page import metrics_page
 from dranet.cli.parameters_page import SCHEMA_NAME, parameters_page, parameters_schema
 from dranet.cli.permissions_page import permissions_page
+from dranet.cli.restored_page import restored_page
 from dranet.cli.rights_page import rights_page
 from dranet.cli.run import default_text
 from dranet.manifests.values.page import values_page
@@ -61,6 +62,7 @@ def build_pages() -> Mapping[str, str]:
         "permissions.md": permissions_page(),
         "values.md": values_page(),
         "rights.md": rights_page(),
+        "restored.md": restored_page(),
     }
 
 

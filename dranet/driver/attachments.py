@@ -21,9 +21,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import field, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from dranet import marks
@@ -31,6 +32,7 @@ from dranet.dataclass import dataclass
 from dranet.driver.gate import ReadyGate
 from dranet.driver.held_namespaces import HeldNamespaces, PodLinks
 from dranet.driver.instances.node_lock import NodeLock
+from dranet.driver.rdma_nodes import OpenNamespace, iter_nodes, refresh_nodes
 from dranet.driver.start_windows import may_be_shared
 from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
 from dranet.kernel.attachment.attach import attach, verify
@@ -43,6 +45,7 @@ from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import open_netns, read_netns_id
 from dranet.kernel.netns_search import find_netns
 from dranet.model.claim import ClaimRef
+from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Mount, PodSandbox
 from dranet.model.status import AttachedLink
@@ -58,6 +61,8 @@ RETURN_SECONDS = 60.0
 """The kernel takes down one dead namespace after another, each with a stop of every driver in it; a NIC is on
 neither side meanwhile. One whose PCI function is there and that is away for longer is taken for lost."""
 _LOOK_SECONDS = 0.02
+_DISK_SECONDS = 1.0
+"""How long an attach waits for a disk, once the kernel has done its part."""
 
 
 class StillReturning(KernelError):
@@ -159,6 +164,7 @@ class Attachments:
         pod_links: PodLinks | None = None,
         interrupts: InterruptFiles = INTERRUPTS,
         observer: AttachObserver | None = None,
+        sysfs_root: Path = Path("/sys"),
     ) -> None:
         """``on_released`` is told of releases that nobody asked for: a sandbox ended without a word.
         ``observer`` hears what the kernel takes."""
@@ -168,6 +174,7 @@ class Attachments:
         self._uplink_rules = uplink_rules
         self._on_released = on_released
         self._interrupts = interrupts
+        self._sysfs_root = sysfs_root
         self._lock = NodeLock(store.folder / LOCK_FILE)
         self._namespaces = HeldNamespaces(pod_links)
         self._stopped_sandboxes: set[str] = set()
@@ -209,7 +216,7 @@ class Attachments:
         them.
 
         Raises:
-            ClaimError: the pod runs on the host's network.
+            ClaimError: the pod runs on the host's network, and a device needs a namespace.
             KernelError: whatever the kernel refused, or others had the devices until ``deadline``
                 (``HookDeadlineExceeded``); the host is as before.
             StoreError: the disk refused; no container starts, and a later call finishes or gives back.
@@ -222,10 +229,10 @@ class Attachments:
                 if expected is not None:  # its release has been asked for since, and waits for us
                     return None
                 raise KernelError(f"pod sandbox {pod.id} of {pod.namespace}/{pod.name} has been stopped")
-            _check_has_own_network(pod)
+            _check_has_own_network(pod, claims)
             self._release_earlier_sandbox(pod, claims)
             is_news = not self._is_in_place(pod, claims)
-            return AttachReport(self._attach(pod, claims, deadline), is_news)
+            return AttachReport(self._attach(pod, claims), is_news)
 
     def describe_progress(self, sandbox_id: str) -> str:
         """How far the attach is that works for this sandbox; empty where there is none."""
@@ -262,25 +269,33 @@ class Attachments:
                 if self._on_released is not None:
                     self._on_released(report)
 
-    def _attach(
-        self, pod: PodSandbox, claims: tuple[PreparedClaim, ...], deadline: float
-    ) -> tuple[AttachedLink, ...]:
-        netns = NetworkNamespace.open(pod.netns_path)
+    def _attach(self, pod: PodSandbox, claims: tuple[PreparedClaim, ...]) -> tuple[AttachedLink, ...]:
+        netns = NetworkNamespace.open(pod.place)
         self._progress[pod.id] = _Progress(len(_plans(claims)))
         try:
-            self._commit_place(pod, claims, read_netns_id(netns), deadline)
-            links = attach(
-                _plans(claims),
-                netns,
-                self._uplink_rules(),
-                why_stop=partial(self._why_stop, pod),
-                interrupts=self._interrupts,
-                observe=partial(self._observe_step, pod),
-            )
+            placed = self._commit_place(pod, claims, read_netns_id(netns))
+
+            def read_nodes() -> None:
+                self._commit_nodes(placed, lambda: nullcontext(netns), time.monotonic() + _DISK_SECONDS)
+
+            if pod.is_on_host_network:
+                links: tuple[AttachedLink, ...] = ()
+                read_nodes()
+            else:
+                links = attach(
+                    _plans(claims),
+                    netns,
+                    self._uplink_rules(),
+                    why_stop=partial(self._why_stop, pod),
+                    interrupts=self._interrupts,
+                    observe=partial(self._observe_step, pod),
+                    confirm=read_nodes,
+                )
             marks.reached(marks.Step.ATTACH_VERIFIED)
         except Exception:
             self._observer.rolled_back()
-            if all(claim.sandbox_id == pod.id for claim in claims):  # what was in the pod stays there
+            was_there = all(claim.sandbox_id == pod.id for claim in claims)
+            if was_there and not pod.is_on_host_network:  # what was in the pod stays there
                 self._namespaces.hold(pod.uid, pod.id, netns)
             else:
                 netns.close()
@@ -289,11 +304,14 @@ class Attachments:
             raise
         finally:
             del self._progress[pod.id]
-        self._namespaces.hold(pod.uid, pod.id, netns)
+        if pod.is_on_host_network:
+            netns.close()  # nothing of the pod is in it
+        else:
+            self._namespaces.hold(pod.uid, pod.id, netns)
         for claim in claims:
             if not may_be_shared(claim):
-                self.gate.open(claim.claim.uid, pod.netns_path)
-            self.gate.note_attached(claim.claim.uid, pod.netns_path)
+                self.gate.open(claim.claim.uid, pod.place)
+            self.gate.note_attached(claim.claim.uid, pod.place)
             marks.reached(marks.Step.ATTACH_GATE_OPENED)
         return links
 
@@ -306,15 +324,38 @@ class Attachments:
         self._observer.observe_step(step, seconds)
 
     def _commit_place(
-        self, pod: PodSandbox, claims: Sequence[PreparedClaim], netns_id: str, deadline: float
-    ) -> None:
+        self, pod: PodSandbox, claims: Sequence[PreparedClaim], netns_id: str
+    ) -> Sequence[PreparedClaim]:
         placed = [
-            replace(claim, sandbox_id=pod.id, netns_path=pod.netns_path, netns_id=netns_id)
-            for claim in claims
+            replace(claim, sandbox_id=pod.id, netns_path=pod.place, netns_id=netns_id) for claim in claims
         ]
         if placed != list(claims):
-            self._store.put_all(placed, durable=False, deadline=deadline)
+            self._store.put_all(placed, durable=False, deadline=time.monotonic() + _DISK_SECONDS)
             marks.reached(marks.Step.ATTACH_PLACE_COMMITTED)
+        return placed
+
+    def _commit_nodes(
+        self, claims: Sequence[PreparedClaim], open_namespace: OpenNamespace, deadline: float
+    ) -> tuple[PreparedClaim, ...]:
+        """With the RDMA nodes that the kernel has now; on the disk where they are others."""
+        fresh = refresh_nodes(claims, open_namespace, self._sysfs_root)
+        if fresh != tuple(claims):
+            self._store.put_all(fresh, durable=False, deadline=deadline)
+        return fresh
+
+    def read_nodes(self, pod: PodSandbox, *, deadline: float) -> tuple[CharDevice, ...]:
+        """The RDMA nodes for a container of a pod that has its devices, as the kernel numbers them now.
+
+        Raises:
+            DeviceError: an RDMA device, or a node of it, is not there.
+            KernelError: as :meth:`find_missing`.
+        """
+        with self._locked_until(deadline):
+            claims = self._get_moving(pod)
+            fresh = self._commit_nodes(
+                claims, lambda: self._namespaces.open(claims[0], pod.netns_path), deadline
+            )
+            return tuple(iter_nodes(fresh))
 
     def find_missing(self, pod: PodSandbox, *, deadline: float) -> tuple[str, ...]:
         """Names of the pod's prepared devices that are not in its namespace as planned; asks the kernel.
@@ -612,10 +653,14 @@ def _are_same(claims: Sequence[PreparedClaim], expected: Sequence[PreparedClaim]
     return [claim.without_leases() for claim in claims] == [claim.without_leases() for claim in expected]
 
 
-def _check_has_own_network(pod: PodSandbox) -> None:
-    if not pod.netns_path:
+def _check_has_own_network(pod: PodSandbox, claims: Sequence[PreparedClaim]) -> None:
+    """Device nodes need no namespace: those of an RDMA device in shared mode, which stays where it is."""
+    needy = [plan.device for plan in _plans(claims) if plan.steps]
+    if pod.is_on_host_network and needy:
         raise ClaimError(
-            f"pod {pod.namespace}/{pod.name} claims network devices but runs on the host's network",
-            hint="set hostNetwork: false, or drop the claim",
+            f"pod {pod.namespace}/{pod.name} claims {', '.join(needy)}, which needs a network namespace of "
+            "the pod, but runs on the host's network",
+            hint="set hostNetwork: false, or drop the claim; there a pod can have devices without a link and "
+            "without settings: RDMA-only ones in shared mode, and GPUs",
             reason=Reason.UNSUPPORTED_CLAIM,
         )

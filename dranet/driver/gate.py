@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dranet import files, marks
 from dranet.errors import ProtocolError, StoreError
+from dranet.kernel.node_proc import find_path_of_process
 from dranet.model.sandbox import Mount
 from dranet.runtime.cdi import is_name
 
@@ -46,7 +47,7 @@ class ReadyGate:
 
     def is_attached(self, claim_uid: str) -> bool:
         """Whether the claim was verified in a sandbox that lives."""
-        return (self._notes / claim_uid).exists()
+        return _leads_somewhere(self._notes / claim_uid)
 
     def read_attached_at(self, claim_uid: str) -> float | None:
         """Since when (unix seconds), as the file's own time tells."""
@@ -57,7 +58,7 @@ class ReadyGate:
 
     def is_open(self, claim_uid: str) -> bool:
         """Whether a container of the claim could start now."""
-        return (self._folder / claim_uid).exists()
+        return _leads_somewhere(self._folder / claim_uid)
 
     def note_attached(self, claim_uid: str, netns_path: str) -> None:
         """The claim is verified in the sandbox with this network namespace; its containers are held back.
@@ -116,6 +117,14 @@ class ReadyGate:
             StoreError: a folder cannot be read.
         """
         return frozenset(_list_links(self._folder)) | frozenset(_list_links(self._notes))
+
+
+def _leads_somewhere(path: Path) -> bool:
+    """Whether the namespace is there that a file links to. That of a process (``/proc/PID/ns/net``) is one of
+    the node's processes, which our own ``/proc`` may not show."""
+    if not path.is_symlink():
+        return path.exists()
+    return Path(find_path_of_process(str(path.readlink()))).exists()
 
 
 def _name(claim_uid: str) -> str:

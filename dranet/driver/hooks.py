@@ -32,10 +32,8 @@ from dranet.driver.reconcile.runtime_view import (
 from dranet.driver.reports.announce import Announcer
 from dranet.driver.start_windows import StartWindows
 from dranet.driver.workload.pack import WorkloadPack
-from dranet.errors import ClaimError, DranetError, HookDeadlineError, KernelError, Reason
+from dranet.errors import ClaimError, DranetError, HookDeadlineError, Reason
 from dranet.model.claim import ClaimRef
-from dranet.model.device import DeviceKind
-from dranet.model.facts import CharDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, PodSandbox, Rlimit
 from dranet.model.status import AttachedLink
@@ -227,7 +225,6 @@ class PodHooks:
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
         adjustment = replace(
             extras or ContainerAdjustment(),
-            devices=_rdma_nodes(devices),
             rlimits=_rlimits(devices, container),
         )
         return adjustment.without(container)
@@ -258,18 +255,19 @@ class PodHooks:
     def _let_start(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
     ) -> ContainerAdjustment:
-        """What it gets for the programs in it, if any of its claims asks for that."""
+        """Its RDMA nodes, and what it gets for the programs in it, if any of its claims asks for that."""
         self._ensure_attached(pod, container, claims, deadline)
+        _check_in_time(deadline)
+        nodes = self._attachments.read_nodes(pod, deadline=deadline)
         extras = self._workload.adjust(pod, container, claims) if self._workload is not None else None
-        if time.monotonic() >= deadline:  # the container is refused, and its start window would stay open
-            raise HookDeadlineError("the devices were attached behind the runtime's answer")
+        _check_in_time(deadline)
         self._windows.begin(pod.uid, container.id, claims)
-        return extras or ContainerAdjustment()
+        return replace(extras or ContainerAdjustment(), devices=nodes)
 
     def _ensure_attached(
         self, pod: PodSandbox, container: Container, claims: Sequence[PreparedClaim], deadline: float
     ) -> None:
-        missing = self._find_missing(pod, deadline)
+        missing = self._attachments.find_missing(pod, deadline=deadline)
         if missing:
             # The sandbox started without us, or somebody has taken a device away since.
             context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
@@ -277,14 +275,6 @@ class PodHooks:
             self._attach(pod, claims)
         elif self._metadata is not None and (links := self._metadata.refreshed(claims, pod.netns_path)):
             self._announcer.attached(claims, links)
-
-    def _find_missing(self, pod: PodSandbox, deadline: float) -> Sequence[str]:
-        try:
-            return self._attachments.find_missing(pod, deadline=deadline)
-        except KernelError as busy:
-            if busy.reason is Reason.HOOK_DEADLINE_EXCEEDED:
-                raise HookDeadlineError(busy.message) from busy
-            raise
 
     def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Give the sandbox's devices back. Returns whether it had any.
@@ -389,6 +379,7 @@ class PodHooks:
         report = self._attachments.attach_pod(pod, deadline=time.monotonic() + BEHIND_SECONDS)
         if report is None:
             return  # unprepared meanwhile
+        claims = self._moving_claims(pod)  # the attach has noted names and nodes of RDMA devices
         links: Sequence[AttachedLink] = report.links
         if self._metadata is not None:
             links = self._metadata.attached(claims, links, pod.netns_path)
@@ -408,19 +399,10 @@ class PodHooks:
         self._announcer.attached(claims, links)
 
 
-def _rdma_nodes(devices: Iterable[PreparedDevice]) -> tuple[CharDevice, ...]:
-    """The character devices of the NICs, each once (``rdma_cm`` is shared)."""
-    nodes = {node.path: node for prepared in devices for node in _rdma_nodes_of(prepared)}
-    return tuple(nodes.values())
-
-
-def _rdma_nodes_of(prepared: PreparedDevice) -> tuple[CharDevice, ...]:
-    """As Prepare chose them. A record of an earlier version, which knew no link on top of a device, has them
-    with the device alone."""
-    is_on_top = prepared.plan is not None and prepared.plan.is_on_top
-    if prepared.rdma.nodes or is_on_top or prepared.device.kind is DeviceKind.GPU:
-        return prepared.rdma.nodes
-    return prepared.device.char_devices
+def _check_in_time(deadline: float) -> None:
+    """The container is refused by now, and its start window would stay open."""
+    if time.monotonic() >= deadline:
+        raise HookDeadlineError("the devices were attached behind the runtime's answer")
 
 
 def _rlimits(devices: Iterable[PreparedDevice], container: Container) -> tuple[Rlimit, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dranet.errors import DeviceError, KernelError, Reason
+from dranet.kernel.attachment.ipoib import read_ipoib_states
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import open_host_side
 from dranet.kernel.attachment.queues import open_queues
@@ -18,12 +19,13 @@ from dranet.kernel.genl import NETLINK_GENERIC
 from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.irqbalance import find_balancer
 from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.rdma_cm import read_cm_defaults
 from dranet.kernel.rdmanl import read_netns_exclusive
 from dranet.kernel.sysctl import read_link_sysctls
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.facts import CharDevice, Link
-from dranet.model.plan import RECORD_VERSION, AddRule, LinkState
+from dranet.model.plan import RECORD_VERSION, AddRule, IpoibState, LinkState
 
 
 class NodeReader:
@@ -55,6 +57,15 @@ class NodeReader:
         """
         return read_link_state(ifname)
 
+    def read_ipoib(self, pci_address: str) -> tuple[IpoibState, ...]:
+        """The IPoIB interfaces of a PCI function whose RDMA device will move.
+
+        Raises:
+            DeviceError: one could not be restored.
+            KernelError: netlink failed.
+        """
+        return read_ipoib_states(pci_address)
+
     def read_parent(self, ifname: str) -> LinkState:
         """Of a link that stays: what links on top of it depend on, without addresses and routes.
 
@@ -66,7 +77,7 @@ class NodeReader:
             link = _read_present(rtnl, ifname)
             _check_parent(rtnl, link)
         with NetlinkSocket.open(NETLINK_GENERIC) as genl:
-            ethtool = read_ethtool_state(genl, link.ifindex)
+            ethtool = read_ethtool_state(genl, link.ifindex, link=link.ifname)
         return LinkState(
             ifindex=link.ifindex,
             ifname=link.ifname,
@@ -125,6 +136,10 @@ class NodeReader:
         if warnings:
             raise KernelError(f"the RDMA namespace mode cannot be read: {warnings[0]}", operation="rdma-mode")
         return exclusive
+
+    def read_cm_defaults(self, rdma_device: str) -> Mapping[str, str]:
+        """The defaults of ``rdma_cm`` that a device loses when it moves, by ``1/default_roce_mode``."""
+        return read_cm_defaults(rdma_device)
 
     def read_management_nodes(self, rdma_device: str) -> tuple[CharDevice, ...]:
         """``umad`` and ``issm`` of an RDMA device.

@@ -120,6 +120,7 @@ class Parts:
             self.pod_links,
             InterruptFiles(settings.sysfs_root, settings.procfs_root),
             observer=self.metrics.attach,
+            sysfs_root=settings.sysfs_root,
         )
         self.leases = Leases(self.store, self.attachments, self.announcer, self.metrics)
         self.inventory = Inventory(reader, policy.get, self.store, self.metrics, self.gpus.judge)

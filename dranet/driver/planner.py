@@ -32,7 +32,9 @@ from dranet.model.plan import (
     AddRule,
     AttachPlan,
     DhcpLease,
+    IpoibState,
     LinkState,
+    MoveRdma,
     PreparedClaim,
     PreparedDevice,
     RdmaAccess,
@@ -284,8 +286,11 @@ class Planner:
             physical_function_mtu=parent_mtu,
             cpus=self._read_cpus(decoded),
             host_rules=rules,
+            ipoib=self._read_ipoib(device, exclusive),
         )
         self._check_sysctls(device, config)
+        if any(isinstance(step, MoveRdma) for step in plan.steps):
+            return replace(plan, rdma_cm=self._node.read_cm_defaults(device.rdma_device))
         return plan
 
     def _read_cpus(self, decoded: DecodedDevice) -> CpuSurroundings | None:
@@ -293,6 +298,11 @@ class Planner:
         if not asked or decoded.is_on_top:
             return None
         return self._node.read_cpu_surroundings(device.pci_address, device.ifname, asked)
+
+    def _read_ipoib(self, device: Device, exclusive: bool) -> tuple[IpoibState, ...]:
+        """What the kernel destroys with the move of an RDMA device that has no link of its own."""
+        moves_alone = exclusive and device.kind is DeviceKind.RDMA and device.rdma_pci_address
+        return self._node.read_ipoib(device.rdma_pci_address) if moves_alone else ()
 
     def _check_sysctls(self, device: Device, config: NetworkConfig) -> None:
         """Those of the whole namespace: the kernel of the node has what that of the pod has."""

@@ -107,9 +107,10 @@ class _Parts:
         functions = _index(facts.pci_functions, lambda function: function.address)
         around = _Surroundings.of(facts, functions, policy)
         rdma_on = _group_rdma(facts.rdma_devices, held)
+        moves_ipoib = policy.move_ib_interfaces and not facts.rdma_netns_exclusive
         return cls(
             functions,
-            _group_links(around.links, functions, policy),
+            _group_links(around.links, functions, moves_ipoib),
             rdma_on,
             _group_by_netdev(rdma_on.get("", ())),
             _index(facts.gpus, lambda gpu: gpu.pci_address),
@@ -175,6 +176,8 @@ class _Parts:
             numa_node=function.numa_node if function else None,
             rdma_device=rdma.name if rdma else "",
             char_devices=rdma.char_devices if rdma else (),
+            rdma_guid=rdma.node_guid if rdma else "",
+            rdma_pci_address=rdma.pci_address if rdma else "",
             left_out=fitted.left_out,
         )
 
@@ -239,13 +242,17 @@ def _index(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, _T]:
 
 
 def _group_links(
-    links: Mapping[int, Link], functions: Mapping[str, PciFunction], policy: Policy
+    links: Mapping[int, Link], functions: Mapping[str, PciFunction], moves_ipoib: bool
 ) -> Mapping[str, Sequence[Link]]:
-    """Links by the function that carries them (empty: none), each in the order of ifindex."""
+    """Links by the function that carries them (empty: none), each in the order of ifindex.
+
+    An IPoIB interface is no device where its adapter's RDMA device moves to the pod: the kernel destroys the
+    interface then.
+    """
     grouped: dict[str, list[Link]] = defaultdict(list)
     for index in sorted(links):
         link = links[index]
-        if policy.move_ib_interfaces or not is_ipoib(link):
+        if moves_ipoib or not is_ipoib(link):
             grouped[carrier(link, functions) if link.pci_address else ""].append(link)
     return grouped
 

@@ -20,11 +20,12 @@ from dranet.inventory.decision import Decision
 from dranet.inventory.gpu_rules import find_gpu_fault
 from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
 from dranet.inventory.policy import DEFAULT_POLICY, DeviceFilter, Given, Policy
+from dranet.inventory.rdma_limits import find_immobility, find_loss
 from dranet.inventory.served_gpus import NOBODY, ServedGpus
 from dranet.inventory.ties import Ties, find_ties
 from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
 from dranet.model.device import Device, DeviceKind
-from dranet.model.facts import Link, NodeFacts, PciFunction
+from dranet.model.facts import Link, NodeFacts, PciFunction, RdmaDevice
 from dranet.model.uplinks import has_local_parent
 from dranet.settings import PublishGpus
 
@@ -76,6 +77,9 @@ class _HostView:
     """ifindex -> name of a link that rides on it (VLAN, macvlan ...), here or in a pod. The two ends of a
     pair name each other, and each can do without the other's place."""
     ties: Ties
+    rdma: Mapping[str, RdmaDevice]
+    kernel: str
+    """``uname -r``."""
     rdma_moves: bool
     """An RDMA device moves into the pod's namespace, and its IPoIB interfaces are lost to the node."""
     offered_kinds: Collection[str]
@@ -100,6 +104,8 @@ class _HostView:
             on_function=on_function,
             riders={**_riders_in_pods(held, by_name), **_riders_here(facts)},
             ties=find_ties(facts),
+            rdma={device.name: device for device in facts.rdma_devices},
+            kernel=facts.host.kernel,
             rdma_moves=facts.rdma_netns_exclusive,
             offered_kinds=policy.offer_link_kinds,
             served=served,
@@ -146,8 +152,10 @@ def _decide_free(device: Device, view: _HostView, policy: Policy) -> Decision:
     if reason or (rider and policy.shared is None):
         return Decision(device, False, reason or rider)
     if policy.rules is None and policy.filter is None and policy.shared is None:
-        return Decision(device, True, _OFFERED[device.kind])
+        return Decision(device, True, _say_offered(device, view))
     decision = _decide_once(device, policy)
+    if decision.published and device.kind is DeviceKind.RDMA:
+        decision = replace(decision, reason=_say_offered(device, view))
     if rider and decision.published and not decision.device.shared:  # what is shared stays where it is
         return Decision(decision.device, False, rider)
     return decision
@@ -203,6 +211,18 @@ _OFFERED = {
     DeviceKind.RDMA: "is an RDMA device without network interface",
     DeviceKind.GPU: "is a GPU",
 }
+
+
+def _say_offered(device: Device, view: _HostView) -> str:
+    """In exclusive mode an IPoIB interface is no device: with the RDMA device it ends, and comes back new."""
+    links = [link.ifname for link in view.links_of(device)] if device.kind is DeviceKind.RDMA else []
+    if not links or not view.rdma_moves:
+        return _OFFERED[device.kind]
+    names = ", ".join(links)
+    return (
+        f"is an RDMA device; its IPoIB interface {names} is not offered: in exclusive RDMA mode the kernel "
+        "destroys it when the device moves, and the node has it again, restored, when the device is back"
+    )
 
 
 _RECORDED = {IFNAME.qualified: "name", RDMA_DEVICE.qualified: "RDMA device's name", ALIAS.qualified: "alias"}
@@ -280,12 +300,27 @@ def _master_reason(link: Link, view: _HostView) -> str:
 
 
 def _rider_reason(device: Device, view: _HostView) -> str:
-    """What would go, or break, with a device that leaves the node."""
+    """What would go, or break, with a device that leaves the node. What is shared stays there."""
     if device.kind is DeviceKind.GPU or (device.kind is DeviceKind.RDMA and not view.rdma_moves):
         return ""
+    if reason := _rdma_reason(device, view):
+        return reason
     for link in view.links_of(device):
         if rider := view.riders.get(link.ifindex):
             return f"carries another interface: {rider} on {link.ifname} would be lost"
+    return ""
+
+
+def _rdma_reason(device: Device, view: _HostView) -> str:
+    """Why the RDMA device does not get into a pod with the rest of the device, or does not survive it."""
+    rdma = view.rdma.get(device.rdma_device)
+    if rdma is None:
+        return ""
+    function = view.functions.get(rdma.pci_address)
+    if device.kind is DeviceKind.NIC and (why := find_loss(rdma, function, view.kernel)):
+        return f"has the RDMA device {rdma.name}, which ends when the interface moves: {why}"
+    if view.rdma_moves and (why := find_immobility(rdma, function)):
+        return f"has the RDMA device {rdma.name}, which must move in exclusive RDMA mode: {why}"
     return ""
 
 

@@ -1,20 +1,23 @@
 """What ``ethtool`` may change of a link: read it, set it, and give it back.
 
-Offloads, private flags, rings, channels and coalescing go by generic netlink; a kernel without it (before
-Linux 5.6) has none of them for us. Reading takes one batch of requests, setting two: what is there, then the
-changes, with what came of them read behind them.
+Offloads, private flags, rings, channels, coalescing, pause frames, EEE and FEC go by generic netlink; a
+kernel without it (before Linux 5.6) has none of them for us. What is not in it (RSS, flow rules) is in
+``steering``. Reading takes one batch of requests, setting two: what is there, then the changes, with what
+came of them read behind them.
 """
 
 from __future__ import annotations
 
 import errno as errno_numbers
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field
 
 from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel.ethtool_messages import (
     CHANNELS,
     COALESCE,
+    EEE,
     ETHTOOL_A_FEATURES_WANTED,
     ETHTOOL_A_PRIVFLAGS_FLAGS,
     ETHTOOL_FAMILY,
@@ -23,6 +26,8 @@ from dranet.kernel.ethtool_messages import (
     ETHTOOL_MSG_FEATURES_SET,
     ETHTOOL_MSG_PRIVFLAGS_GET,
     ETHTOOL_MSG_PRIVFLAGS_SET,
+    FEC,
+    PAUSE,
     RINGS,
     Features,
     bitset_attribute,
@@ -32,6 +37,7 @@ from dranet.kernel.ethtool_messages import (
 )
 from dranet.kernel.genl import resolve_family
 from dranet.kernel.netlink import NetlinkSocket, Outcome, Request
+from dranet.kernel.untold import report_untold
 from dranet.model.plan import EthtoolState
 
 OPERATION = "set-ethtool"
@@ -39,28 +45,40 @@ OPERATION = "set-ethtool"
 _RESTORE_ROUNDS = 2
 """What was refused because of something that came later is taken the second time."""
 
-_NUMBERS = {numbers.name: numbers for numbers in (CHANNELS, RINGS, COALESCE)}
+_NUMBERS = {numbers.name: numbers for numbers in (CHANNELS, RINGS, COALESCE, PAUSE, EEE, FEC)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """One field of ``EthtoolState``: how people say it, which option of ``ethtool`` shows it, its request."""
+class Part:
+    """One field of ``EthtoolState``: how people say it, which option of ``ethtool`` shows it, its request,
+    and its row in ``docs/user/restored.md``."""
 
     word: str
     option: str
     get: int
+    what: str
+    limits: str = ""
 
 
-_PARTS = {
-    "private_flags": _Part("private flag", "--show-priv-flags", ETHTOOL_MSG_PRIVFLAGS_GET),
-    "channels": _Part("channels", "-l", CHANNELS.get),
-    "rings": _Part("rings", "-g", RINGS.get),
-    "coalesce": _Part("coalesce", "-c", COALESCE.get),
-    "features": _Part("feature", "-k", ETHTOOL_MSG_FEATURES_GET),
+PARTS = {
+    "private_flags": Part("private flag", "--show-priv-flags", ETHTOOL_MSG_PRIVFLAGS_GET, "private flags"),
+    "channels": Part("channels", "-l", CHANNELS.get, "channels"),
+    "rings": Part("rings", "-g", RINGS.get, "ring sizes"),
+    "coalesce": Part(
+        "coalesce",
+        "-c",
+        COALESCE.get,
+        "interrupt coalescing",
+        "values that the driver adapts by itself are not",
+    ),
+    "pause": Part("pause", "-a", PAUSE.get, "pause frames", "with `autoneg` on only that"),
+    "eee": Part("eee", "--show-eee", EEE.get, "Energy-Efficient Ethernet"),
+    "fec": Part("fec", "--show-fec", FEC.get, "forward error correction", "Linux 5.13"),
+    "features": Part("feature", "-k", ETHTOOL_MSG_FEATURES_GET, "offloads"),
 }
 """In the order in which they are set. Private flags decide what else a driver takes (mlx5's striding receive
 queues bound rings and offloads); a new number of channels makes many drivers put rings and coalescing back to
-their defaults."""
+their defaults. The table of what is restored (``restored``) is made of it."""
 
 _ADAPTIVE = {"rx_": "adaptive_rx", "tx_": "adaptive_tx"}
 """By what the names of a direction start with: whether the driver adapts its coalescing by itself."""
@@ -69,19 +87,15 @@ _SWITCHES = frozenset({"private_flags", "features"})
 
 
 def _values(state: EthtoolState) -> dict[str, Mapping[str, int]]:
-    return {
-        "private_flags": state.private_flags,
-        "channels": state.channels,
-        "rings": state.rings,
-        "coalesce": state.coalesce,
-        "features": state.features,
-    }
+    return {part: getattr(state, part) for part in PARTS}
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
     state: EthtoolState
     features: Features
+    errors: Mapping[str, KernelError] = field(default_factory=dict)
+    """By part: the error of a driver that has such settings and failed to tell them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,7 @@ class _Change:
 
     def __str__(self) -> str:
         settings = " ".join(f"{name}={_say(self.part, value)}" for name, value in self.values.items())
-        return f"{_PARTS[self.part].word} {settings}"
+        return f"{PARTS[self.part].word} {settings}"
 
     def attributes(self) -> list[bytes]:
         if self.part in _NUMBERS:
@@ -117,19 +131,29 @@ def _say(part: str, value: int | None) -> str:
 # --- reading -------------------------------------------------------------------------------------------
 
 
-def read_ethtool_state(genl: NetlinkSocket, ifindex: int) -> EthtoolState:
-    """Read a link of the socket's namespace. What the driver or the kernel does not have is absent.
+def read_ethtool_state(
+    genl: NetlinkSocket, ifindex: int, parts: Collection[str] = tuple(PARTS), link: str = ""
+) -> EthtoolState:
+    """Read these parts of a link of the socket's namespace. What the driver does not have is absent.
+
+    A part for which the driver answers with another error than EOPNOTSUPP is absent and has that error in
+    ``refused``: drivers answer a GET with whatever their firmware says, and a move does not need it.
 
     Raises:
-        KernelError: there is no such link (ENODEV), its driver failed to tell, or netlink failed.
+        KernelError: there is no such link (ENODEV), or netlink failed.
     """
+    if not parts:
+        return EthtoolState()
     try:
         family = resolve_family(genl, ETHTOOL_FAMILY)
     except KernelError as error:
         if error.errno == errno_numbers.ENOENT:
             return EthtoolState()
         raise
-    return _Talk(genl, family, ifindex, str(ifindex)).read(_PARTS).state
+    found = _Talk(genl, family, ifindex, link or str(ifindex)).read(parts)
+    for part, failure in found.errors.items():
+        report_untold(link, part, failure)
+    return found.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +166,7 @@ class _Talk:
     link: str
 
     def read(self, parts: Collection[str]) -> _Reading:
-        """Raises ``KernelError`` where something else than "not supported" is in the way."""
+        """Raises ``KernelError`` where the link is gone or netlink failed."""
         return self.apply((), parts)[1]
 
     def apply(self, changes: Sequence[_Change], parts: Collection[str]) -> tuple[list[Outcome], _Reading]:
@@ -153,8 +177,16 @@ class _Talk:
         """
         requests = [*map(self._set_request, changes), *map(self._get_request, parts)]
         outcomes = self.genl.batch(requests)
-        answers = zip(parts, outcomes[len(changes) :], strict=True)
-        return outcomes[: len(changes)], _parse({part: _payload(outcome) for part, outcome in answers})
+        payloads: dict[str, bytes] = {}
+        errors: dict[str, KernelError] = {}
+        for part, outcome in zip(parts, outcomes[len(changes) :], strict=True):
+            if not isinstance(outcome, KernelError):
+                payloads |= {part: outcome[0].payload} if outcome else {}
+            elif outcome.errno == errno_numbers.ENODEV:
+                raise outcome
+            elif outcome.errno != errno_numbers.EOPNOTSUPP:
+                errors[part] = outcome
+        return outcomes[: len(changes)], _parse(payloads, errors)
 
     def _set_request(self, change: _Change) -> Request:
         return ethtool_request(
@@ -168,22 +200,13 @@ class _Talk:
         )
 
     def _get_request(self, part: str) -> Request:
-        operation = f"read {_PARTS[part].word} settings of link"
+        operation = f"read {PARTS[part].word} settings of link"
         return ethtool_request(
-            self.family, _PARTS[part].get, self.ifindex, operation=operation, link=self.link
+            self.family, PARTS[part].get, self.ifindex, operation=operation, link=self.link
         )
 
 
-def _payload(outcome: Outcome) -> bytes | None:
-    """The answer to a GET; ``None`` where the driver has no such settings."""
-    if not isinstance(outcome, KernelError):
-        return outcome[0].payload if outcome else None
-    if outcome.errno == errno_numbers.EOPNOTSUPP:
-        return None
-    raise outcome
-
-
-def _parse(payloads: Mapping[str, bytes | None]) -> _Reading:
+def _parse(payloads: Mapping[str, bytes], errors: Mapping[str, KernelError]) -> _Reading:
     """Raises ``KernelError`` for a malformed answer."""
     numbers: dict[str, dict[str, int]] = {name: {} for name in _NUMBERS}
     maxima: dict[str, int] = {}
@@ -198,12 +221,11 @@ def _parse(payloads: Mapping[str, bytes | None]) -> _Reading:
         features=found.wanted,
         fixed=found.fixed,
         private_flags=parse_private_flags(flags) if flags is not None else {},
-        rings=numbers["rings"],
-        channels=numbers["channels"],
-        coalesce=numbers["coalesce"],
         maxima=maxima,
+        refused={part: error.message for part, error in errors.items()},
+        **numbers,
     )
-    return _Reading(state, found)
+    return _Reading(state, found, errors)
 
 
 # --- setting -------------------------------------------------------------------------------------------
@@ -226,6 +248,8 @@ def set_ethtool(genl: NetlinkSocket, ifindex: int, settings: EthtoolState, link:
     try:
         talk = _Talk(genl, resolve_family(genl, ETHTOOL_FAMILY), ifindex, link)
         before = talk.read(asked)
+        for error in before.errors.values():
+            raise error
         _check_offered(settings, before, link)
         changes = _changes_to_set(settings, before)
         if not changes:
@@ -242,7 +266,7 @@ def set_ethtool(genl: NetlinkSocket, ifindex: int, settings: EthtoolState, link:
 def _refusal(error: KernelError, link: str, part: str) -> KernelError:
     hint = error.hint
     if error.errno == errno_numbers.EOPNOTSUPP and part:
-        hint = f"the driver cannot change this; `ethtool {_PARTS[part].option} {link}` shows what it has"
+        hint = f"the driver cannot change this; `ethtool {PARTS[part].option} {link}` shows what it has"
     return KernelError(
         error.message,
         errno=error.errno,
@@ -268,7 +292,7 @@ def _check_offered(settings: EthtoolState, found: _Reading, link: str) -> None:
             if name in has:
                 excesses += _excess(part, name, value, found.state.maxima)
             elif part != "features":
-                lacks.append(f"the driver has no {_PARTS[part].word} {name}")
+                lacks.append(f"the driver has no {PARTS[part].word} {name}")
             elif name not in found.features.known:
                 lacks.append(f"there is no feature {name}")
             elif (name in found.features.active) != bool(value):
@@ -290,7 +314,7 @@ def _excess(part: str, name: str, value: int, maxima: Mapping[str, int]) -> list
 def _offer(settings: EthtoolState, found: EthtoolState) -> str:
     """What the driver has of that which was asked for; features are too many to list."""
     parts = [part for part, values in _values(settings).items() if values and part != "features"]
-    texts = [f"{_PARTS[part].word}: {', '.join(_values(found)[part]) or 'none'}" for part in parts]
+    texts = [f"{PARTS[part].word}: {', '.join(_values(found)[part]) or 'none'}" for part in parts]
     return f"the driver has {'; '.join(texts)}" if texts else ""
 
 
@@ -394,12 +418,13 @@ def restore_ethtool(genl: NetlinkSocket, ifindex: int, state: EthtoolState, link
             break
         outcomes, found = talk.apply(changes, parts)
         refusals = [outcome.message for outcome in outcomes if isinstance(outcome, KernelError)]
+    refusals += [error.message for error in found.errors.values()]
     left = difference(state, found.state)
     return [*left, *refusals] if left else []
 
 
 def _changes_to_restore(wanted: EthtoolState, found: EthtoolState) -> Iterable[_Change]:
-    differing: dict[str, dict[str, int]] = {part: {} for part in _PARTS}
+    differing: dict[str, dict[str, int]] = {part: {} for part in PARTS}
     for part, name, value, has in _differing(wanted, found):
         if has is not None:
             differing[part][name] = value
@@ -415,10 +440,11 @@ def _changes_to_restore(wanted: EthtoolState, found: EthtoolState) -> Iterable[_
 def difference(wanted: EthtoolState, found: EthtoolState) -> list[str]:
     """One line for each setting of ``wanted`` that is not so: ``rings rx: wanted 256, found 512``.
 
-    What coalescing works with while the driver adapts it by itself is no difference.
+    What coalescing works with while the driver adapts it by itself is no difference, and neither are the
+    directions of pause frames that both ends of the cable agree on by themselves.
     """
     return [
-        f"{_PARTS[part].word} {name}: wanted {_say(part, value)}, found {_say(part, has)}"
+        f"{PARTS[part].word} {name}: wanted {_say(part, value)}, found {_say(part, has)}"
         for part, name, value, has in _differing(wanted, found)
     ]
 
@@ -432,7 +458,8 @@ def _differing(wanted: EthtoolState, found: EthtoolState) -> Iterable[tuple[str,
     )
     for part, values in _values(wanted).items():
         has = _values(found)[part]
+        agreed = part == "pause" and values.get("autoneg") and has.get("autoneg")
         for name, value in values.items():
-            drifts = part == "coalesce" and name.startswith(adapting)
+            drifts = bool(agreed) or (part == "coalesce" and name.startswith(adapting))
             if has.get(name) != value and not drifts:
                 yield part, name, value, has.get(name)

@@ -1,4 +1,4 @@
-"""The messages of the ethtool family: requests, bit sets, and the numbers of rings, channels and coalescing.
+"""The messages of the ethtool family: requests, bit sets, and numbers (rings, channels, coalescing ...).
 
 Numbers are those of ``linux/ethtool_netlink.h``, what they mean is in the kernel's
 ``Documentation/networking/ethtool-netlink.rst``. Bit sets travel by name (the verbose form, which the kernel
@@ -171,21 +171,30 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A message of numbers; ``name`` is the field of ``EthtoolState``."""
+    """A message of numbers; ``name`` is the field of ``EthtoolState``.
+
+    ``modes`` is the attribute of a bit set in the same message (0: it has none), whose bits are values of 0
+    or 1 next to the numbers. ``known_modes`` are names that a plain list leaves out where they are off.
+    """
 
     name: str
     get: int
     set: int
     settings: Mapping[str, Number]
+    modes: int = 0
+    known_modes: tuple[str, ...] = ()
 
     def attributes(self, values: Mapping[str, int]) -> list[bytes]:
         """Encode the values that go into a SET request."""
-        return [
+        numbers = [
             attribute_u8(self.settings[name].kind, value)
             if self.settings[name].size == 1
             else attribute_u32(self.settings[name].kind, value)
             for name, value in values.items()
+            if name in self.settings
         ]
+        modes = {name: bool(value) for name, value in values.items() if name not in self.settings}
+        return [*numbers, *([bitset_attribute(self.modes, modes)] if modes else [])]
 
     def parse(self, payload: bytes) -> tuple[dict[str, int], dict[str, int]]:
         """The values in an answer to GET, and the most that each may be where the kernel tells.
@@ -202,6 +211,9 @@ class Numbers:
                 values[name] = value[0] if number.size == 1 else int(_U32.unpack(value)[0])
                 if number.most and len(most) == _U32.size:
                     maxima[name] = int(_U32.unpack(most)[0])
+        if self.modes and self.modes in found:
+            modes = dict.fromkeys(self.known_modes, 0)
+            values |= modes | {name: int(value) for name, value in parse_bitset(found[self.modes]).items()}
         return values, maxima
 
 
@@ -270,3 +282,30 @@ COALESCE = Numbers(
         "tx_aggr_time_usecs": Number(28),
     },
 )
+
+PAUSE = Numbers(
+    "pause",
+    get=21,
+    set=22,
+    settings={"autoneg": Number(2, size=1), "rx": Number(3, size=1), "tx": Number(4, size=1)},
+)
+"""Flow control by 802.3x pause frames."""
+
+EEE = Numbers(
+    "eee",
+    get=23,
+    set=24,
+    settings={"enabled": Number(5, size=1), "tx_lpi_enabled": Number(6, size=1), "tx_lpi_timer": Number(7)},
+    modes=2,
+)
+"""Energy-Efficient Ethernet; the modes are the speeds for which the link offers it."""
+
+FEC = Numbers(
+    "fec",
+    get=29,
+    set=30,
+    settings={"auto": Number(3, size=1)},
+    modes=2,
+    known_modes=("None", "RS", "BASER", "LLRS"),
+)
+"""Forward error correction. The kernel lists the encodings that are configured, without the others."""

@@ -12,6 +12,7 @@ that containers have are read-only by themselves.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -71,9 +72,33 @@ def _reconfigure(mount: int, flag: bytes) -> None:
         os.close(context)
 
 
+@contextmanager
+def open_configfs() -> Iterator[Path | None]:
+    """The root of the node's configfs, mounted in the same way; ``None`` where the kernel has none loaded.
+
+    Raises:
+        KernelError: the kernel refused the mount.
+    """
+    try:
+        fd = _mount(b"configfs", _PLAIN)
+    except KernelError as error:
+        if error.errno != errno.ENODEV:
+            raise
+        yield None
+        return
+    try:
+        yield Path(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+
+
 def _mount_sysfs(attributes: int) -> int:
     """In the calling thread's network namespace; returns a descriptor of the root."""
-    context = _call(_FSOPEN, b"sysfs", _FSOPEN_CLOEXEC)
+    return _mount(b"sysfs", attributes)
+
+
+def _mount(kind: bytes, attributes: int) -> int:
+    context = _call(_FSOPEN, kind, _FSOPEN_CLOEXEC)
     try:
         _call(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
         return _call(_FSMOUNT, context, _FSMOUNT_CLOEXEC, attributes)
@@ -84,11 +109,11 @@ def _mount_sysfs(attributes: int) -> int:
 def _call(number: int, *arguments: bytes | int | None) -> int:
     result: int = _libc.syscall(number, *arguments)
     if result < 0:
-        error = ctypes.get_errno()
+        number = ctypes.get_errno()
         raise KernelError(
-            f"mount sysfs in a pod's namespace: {os.strerror(error)}",
-            errno=error,
-            operation="mount sysfs",
-            hint=explain_refusal(error, "SYS_ADMIN", "fsopen, fsconfig, fsmount and fspick"),
+            f"mount a file system of the kernel: {os.strerror(number)}",
+            errno=number,
+            operation="mount",
+            hint=explain_refusal(number, "SYS_ADMIN", "fsopen, fsconfig, fsmount and fspick"),
         )
     return result

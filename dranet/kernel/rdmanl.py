@@ -9,6 +9,10 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 from dranet.errors import DeviceError, KernelError
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
@@ -19,17 +23,21 @@ from dranet.kernel.netlink import (
     Message,
     NetlinkSocket,
     Request,
+    attribute_text,
     attribute_u32,
     open_raw_socket,
     parse_attributes,
     parse_messages,
 )
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netns_sysfs import open_sysfs
+from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
+from dranet.model.device import NamedRdma, RdmaIdentity
 
 # The message type is the client (5, NLDEV) shifted by 10 bits, plus the command.
 _NLDEV = 5 << 10
 RDMA_NLDEV_GET, RDMA_NLDEV_SET, RDMA_NLDEV_SYS_GET = _NLDEV | 1, _NLDEV | 2, _NLDEV | 6
-RDMA_ATTR_DEV_INDEX, RDMA_ATTR_DEV_NAME, RDMA_ATTR_NDEV_INDEX = 1, 2, 50
+RDMA_ATTR_DEV_INDEX, RDMA_ATTR_DEV_NAME, RDMA_ATTR_NODE_GUID, RDMA_ATTR_NDEV_INDEX = 1, 2, 6, 50
 RDMA_ATTR_SYS_NETNS_MODE, RDMA_ATTR_NET_NS_FD = 66, 68
 _NETNS_MODE_EXCLUSIVE = 0
 RDMA_NL_GROUP_NOTIFY = 4
@@ -92,7 +100,7 @@ def parse_rdma_changes(chunk: bytes) -> Changes:
     return changes
 
 
-def attach_rdma(name: str, pod: NetworkNamespace) -> bool:
+def attach_rdma(identity: RdmaIdentity, pod: NetworkNamespace) -> bool:
     """Move an RDMA device from the calling thread's namespace into ``pod``.
 
     Returns whether it moved; ``False`` when it was there already.
@@ -101,14 +109,18 @@ def attach_rdma(name: str, pod: NetworkNamespace) -> bool:
         DeviceError: it is in neither namespace (``DeviceNotFound``).
         KernelError: EOPNOTSUPP in shared mode and for drivers that cannot move.
     """
-    if _move_from_here(name, pod):
-        return True
-    if has_rdma(name, pod):
+    with NetworkNamespace.current() as home:
+        if _move_from_here(identity, home, pod):
+            return True
+    if has_rdma(identity, pod):
         return False
-    raise DeviceError(f"RDMA device {name} is neither on this node nor in the pod")
+    raise DeviceError(
+        f"RDMA device {identity.name}{describe_driver(identity)} is neither on this node nor in the pod",
+        hint=LOST_WITH_LINK,
+    )
 
 
-def detach_rdma(name: str, home: NetworkNamespace, pod: NetworkNamespace) -> bool:
+def detach_rdma(identity: RdmaIdentity, home: NetworkNamespace, pod: NetworkNamespace) -> bool:
     """Move an RDMA device from ``pod`` to ``home``; returns ``False`` when it was not in the pod.
 
     Raises:
@@ -116,34 +128,106 @@ def detach_rdma(name: str, home: NetworkNamespace, pod: NetworkNamespace) -> boo
     """
     # A socket of the pod's namespace is not enough: the kernel compares the device's namespace with that of
     # the thread that asks (ib_device_set_netns_put).
-    return pod.run(lambda: _move_from_here(name, home))
+    return pod.run(lambda: _move_from_here(identity, pod, home))
 
 
-def _move_from_here(name: str, target: NetworkNamespace) -> bool:
+def restore_rdma_name(identity: RdmaIdentity, home: NetworkNamespace) -> bool:
+    """Give a device of the calling thread's namespace its recorded name; returns whether it is there.
+
+    A tenant may have renamed it. A kernel with names for each namespace makes ``ibdev%d`` of a name that is
+    taken when it returns a device from a namespace that ended.
+
+    Raises:
+        KernelError: the kernel refused the name: another device has it (EEXIST).
+    """
     with NetlinkSocket.open(NETLINK_RDMA) as rdma:
-        return _move(rdma, name, target)
+        found = _find(rdma, identity, home)
+        if found is not None and found.name != identity.name:
+            body = attribute_u32(RDMA_ATTR_DEV_INDEX, found.number)
+            body += attribute_text(RDMA_ATTR_DEV_NAME, identity.name)
+            rdma.request(Request(RDMA_NLDEV_SET, body, operation="rename RDMA device", link=found.name))
+        return found is not None
 
 
-def has_rdma(name: str, netns: NetworkNamespace) -> bool:
+def has_rdma(identity: RdmaIdentity, netns: NetworkNamespace) -> bool:
     """Whether the RDMA device belongs to ``netns``."""
+    return bool(find_rdma_name(identity, netns))
+
+
+def find_rdma_name(identity: RdmaIdentity, netns: NetworkNamespace) -> str:
+    """The name of the RDMA device in ``netns``; empty where it is not there."""
     with netns.open_netlink(NETLINK_RDMA) as rdma:
-        return _find_index(rdma, name) is not None
+        found = _find(rdma, identity, netns)
+        return found.name if found is not None else ""
 
 
-def _move(rdma: NetlinkSocket, name: str, target: NetworkNamespace) -> bool:
-    index = _find_index(rdma, name)
-    if index is None:
-        return False
-    body = attribute_u32(RDMA_ATTR_DEV_INDEX, index) + attribute_u32(RDMA_ATTR_NET_NS_FD, target.fileno())
-    rdma.request(Request(RDMA_NLDEV_SET, body, operation="move RDMA device", link=name))
-    return True
+LOST_WITH_LINK = (
+    "software RDMA (rxe, siw), and bnxt_re before Linux 6.3, lose the RDMA device when its link moves; it is "
+    "there again when it was added again, or its driver bound again"
+)
 
 
-def _find_index(rdma: NetlinkSocket, name: str) -> int | None:
-    wanted = frozenset({RDMA_ATTR_DEV_INDEX, RDMA_ATTR_DEV_NAME})
+def describe_driver(identity: RdmaIdentity) -> str:
+    """The driver of its PCI function, as `` (bnxt_en)``; for the text of an error."""
+    if not (identity.node_guid or identity.pci_address):
+        return ""  # a record of an earlier version does not say what it is
+    sysfs = PseudoFiles(Path("/sys"), [])
+    driver = sysfs.link(f"bus/pci/devices/{identity.pci_address}/driver") if identity.pci_address else ""
+    name = driver.rpartition("/")[2] or ("" if identity.pci_address else "software RDMA")
+    return f" ({name})" if name else ""
+
+
+class _Found(NamedTuple):
+    name: str
+    node_guid: str
+    number: int
+    """Index in the kernel."""
+
+
+def _move_from_here(identity: RdmaIdentity, here: NetworkNamespace, target: NetworkNamespace) -> bool:
+    with NetlinkSocket.open(NETLINK_RDMA) as rdma:
+        found = _find(rdma, identity, here)
+        if found is None:
+            return False
+        body = attribute_u32(RDMA_ATTR_DEV_INDEX, found.number)
+        body += attribute_u32(RDMA_ATTR_NET_NS_FD, target.fileno())
+        try:
+            rdma.request(Request(RDMA_NLDEV_SET, body, operation="move RDMA device", link=found.name))
+        except KernelError as refusal:
+            if refusal.errno == errno.EOPNOTSUPP:
+                refusal.message += f"{describe_driver(identity)}: its driver cannot, or the mode is shared"
+            raise
+        return True
+
+
+def _find(rdma: NetlinkSocket, identity: RdmaIdentity, netns: NetworkNamespace) -> _Found | None:
+    """The device among those of ``netns``, in which the socket is."""
+    devices = list(_iter_devices(rdma, identity.name))
+    name = identity.choose(
+        [NamedRdma(device.name, device.node_guid) for device in devices],
+        partial(_read_pci_address, netns),
+    )
+    return next((device for device in devices if device.name == name), None)
+
+
+def _iter_devices(rdma: NetlinkSocket, name: str) -> Iterator[_Found]:
+    wanted = frozenset({RDMA_ATTR_DEV_INDEX, RDMA_ATTR_DEV_NAME, RDMA_ATTR_NODE_GUID})
     for payload in rdma.dump(Request(RDMA_NLDEV_GET, b"", operation="read RDMA devices", link=name)):
         found = parse_attributes(payload, 0, wanted)
-        index = found.get(RDMA_ATTR_DEV_INDEX, b"")
-        if found.get(RDMA_ATTR_DEV_NAME, b"").rstrip(b"\0") == name.encode() and len(index) == 4:
-            return int(struct.unpack("=I", index)[0])
-    return None
+        index, guid = found.get(RDMA_ATTR_DEV_INDEX, b""), found.get(RDMA_ATTR_NODE_GUID, b"")
+        if len(index) == 4:
+            device = found.get(RDMA_ATTR_DEV_NAME, b"").rstrip(b"\0").decode(errors="replace")
+            number = int(struct.unpack("=Q", guid)[0]) if len(guid) == 8 else 0
+            yield _Found(device, format_guid(number), int(struct.unpack("=I", index)[0]))
+
+
+def format_guid(number: int) -> str:
+    """As sysfs writes it (``0c42:a103:0065:7b22``); empty for none."""
+    text = f"{number:016x}"
+    return ":".join(text[at : at + 4] for at in range(0, 16, 4)) if number else ""
+
+
+def _read_pci_address(netns: NetworkNamespace, name: str) -> str:
+    """sysfs shows the devices of the namespace that it was mounted from."""
+    with open_sysfs(netns) as root:
+        return nearest_pci_address(PseudoFiles(root, []).home(f"class/infiniband/{name}"))

@@ -48,6 +48,8 @@ IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_GROUP, IFLA_NET_NS_FD, IFLA_EXT_MASK = 20, 26, 
 IFLA_CARRIER, IFLA_PHYS_SWITCH_ID, IFLA_LINK_NETNSID, IFLA_PHYS_PORT_NAME = 33, 36, 37, 38
 IFLA_GSO_MAX_SIZE, IFLA_XDP, IFLA_NEW_IFINDEX = 41, 43, 49
 IFLA_PROP_LIST, IFLA_ALT_IFNAME, IFLA_PERM_ADDRESS = 52, 53, 54
+MOST_IFNAME_BYTES = 15
+"""``IFNAMSIZ`` without the terminating zero; an alternative name may be longer (``ALTIFNAMSIZ``)."""
 IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME, IFLA_GRO_MAX_SIZE = 56, 57, 58
 IFLA_GSO_IPV4_MAX_SIZE, IFLA_GRO_IPV4_MAX_SIZE = 63, 64
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
@@ -233,10 +235,15 @@ def link_header(ifindex: int = 0, flags: int = 0, change: int = 0) -> bytes:
 
 
 def get_link_request(ifindex: int = 0, ifname: str = "") -> Request:
-    """Ask for one link, by index or by name."""
+    """Ask for one link, by index or by name, an alternative one included.
+
+    A name of more than 15 characters goes in ``IFLA_ALT_IFNAME``: the kernel refuses it in ``IFLA_IFNAME``
+    and looks for both kinds in either.
+    """
     body = link_header(ifindex) + attribute_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
     if ifname:
-        body += attribute_text(IFLA_IFNAME, ifname)
+        is_long = len(ifname.encode()) > MOST_IFNAME_BYTES
+        body += attribute_text(IFLA_ALT_IFNAME if is_long else IFLA_IFNAME, ifname)
     return Request(RTM_GETLINK, body, operation="get link", link=ifname or str(ifindex))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
+from typing import NamedTuple
 
 from dranet.dataclass import dataclass
 from dranet.model.facts import CharDevice
@@ -22,6 +23,41 @@ class DeviceKind(StrEnum):
     RDMA = "rdma"
     """An RDMA device without a network interface: nothing to move but the RDMA link."""
     GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaIdentity:
+    """Which RDMA device is meant, whatever its name is by now.
+
+    The node GUID decides, then the PCI function. A record of an earlier version has neither: its name does.
+    """
+
+    name: str
+    """As recorded; the device gets it again when it returns to the host."""
+    node_guid: str = ""
+    """Empty where none was assigned: some drivers (EFA) and fresh virtual functions have none."""
+    pci_address: str = ""
+    """Empty for a software device."""
+
+    def choose(self, devices: Sequence[NamedRdma], read_pci_address: Callable[[str], str]) -> str:
+        """The present name of this device among those of one namespace; empty where it is not among them.
+
+        ``read_pci_address`` costs a look-up, and is called only where the GUID does not decide.
+        """
+        if not (self.node_guid or self.pci_address):
+            return self.name if any(device.name == self.name for device in devices) else ""
+        found = [d.name for d in devices if self.node_guid and d.node_guid == self.node_guid]
+        if len(found) != 1 and self.pci_address:
+            candidates = found or [device.name for device in devices]
+            found = [name for name in candidates if read_pci_address(name) == self.pci_address] or found
+        return self.name if self.name in found else next(iter(found), "")
+
+
+class NamedRdma(NamedTuple):
+    """An RDMA device of some namespace."""
+
+    name: str
+    node_guid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +88,12 @@ class Device:
     """Several claims may hold it at once, each with a link on top of it (``allowMultipleAllocations``)."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Attributes (qualified names) that the facts give but that no slice can take, each with the reason."""
+    rdma_guid: str = ""
+    """Node GUID of the RDMA device."""
+    rdma_pci_address: str = ""
+    """The PCI function of the RDMA device; empty for a software device on this one's link."""
+
+    @property
+    def rdma_identity(self) -> RdmaIdentity:
+        """Of the RDMA device, which has a name."""
+        return RdmaIdentity(self.rdma_device, self.rdma_guid, self.rdma_pci_address)

@@ -229,6 +229,9 @@ class RdmaDevice:
     ports: tuple[RdmaPort, ...] = ()
     char_devices: tuple[CharDevice, ...] = ()
     """``/dev/infiniband/uverbsN`` of this device and the shared ``rdma_cm``."""
+    auxiliary: bool = False
+    """Its driver is bound to an auxiliary device of the PCI function (``mlx5_core.rdma.0``), and so does not
+    follow what becomes of the function's link; ``False`` also where nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)

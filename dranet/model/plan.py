@@ -14,7 +14,7 @@ from typing import Literal
 
 from dranet.dataclass import dataclass
 from dranet.model.claim import AllocationResult, ClaimRef, PodRef
-from dranet.model.device import Device
+from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
 from dranet.model.workload import NO_WISHES, WorkloadWishes
 
@@ -47,6 +47,63 @@ class EthtoolState:
     coalesce: Mapping[str, int] = field(default_factory=dict)
     maxima: Mapping[str, int] = field(default_factory=dict)
     """The most that the device takes, by ``rings.rx``, ``channels.combined``."""
+    pause: Mapping[str, int] = field(default_factory=dict)
+    """``autoneg``, ``rx``, ``tx``."""
+    eee: Mapping[str, int] = field(default_factory=dict)
+    """``enabled``, ``tx_lpi_enabled``, ``tx_lpi_timer``, and modes by name (``100baseT/Full``)."""
+    fec: Mapping[str, int] = field(default_factory=dict)
+    """``auto``, and the kernel's name of each encoding (``RS``)."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By field of this class: the error of a driver that failed to tell it. A plan is made with it and keeps
+    none of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RssContext:
+    """One table that spreads what a NIC receives over its queues; number 0 is that of all other traffic."""
+
+    number: int = 0
+    table: str = ""
+    """``equal 8``: queues in turn, as the kernel makes it; else the queue of each entry: ``0,0,1,1``."""
+    key: str = ""
+    """In hex; empty where the driver has none."""
+    function: int = 0
+    """``ETH_RSS_HASH_*``; 0 where the driver does not tell it."""
+    transform: int = 0
+    """``RXH_XFRM_*``: what is done to the packet's fields before they are hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRule:
+    """One rule that steers packets of a flow to a queue (``ethtool -N``, n-tuple)."""
+
+    location: int
+    spec: str
+    """``struct ethtool_rx_flow_spec`` in hex, without its location and without zeros at its end."""
+    context: int = 0
+    """The RSS context that it spreads over."""
+
+
+@dataclass(frozen=True, slots=True)
+class SteeringState:
+    """How a NIC chooses the queue for what it receives; ``None`` is "not told by the driver"."""
+
+    rss: RssContext | None = None
+    contexts: tuple[RssContext, ...] | None = None
+    """The additional ones."""
+    hash_fields: Mapping[str, int] = field(default_factory=dict)
+    """``RXH_*`` by ethtool's word for the flow (``udp4``)."""
+    rules: tuple[FlowRule, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DcbState:
+    """Data Center Bridging of a port (IEEE 802.1Qaz, ``dcb``); a driver without it has neither."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """``ets``, ``pfc``, ``maxrate`` and ``dcbx``, each as the kernel's structure in hex, without counters."""
+    apps: tuple[str, ...] | None = None
+    """``APP`` table, by attribute and ``struct dcb_app``: ``1:5,3,24`` is DSCP 24 to priority 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +160,30 @@ class LinkState:
     """BPF programs on the link, for the report of what a move destroys; we cannot load them again."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
     """What is below ``/proc/sys/net/{ipv4,ipv6}/{conf,neigh}/<ifname>``, by ``ipv4/conf/rp_filter``."""
+    steering: SteeringState = field(default=SteeringState())
+    dcb: DcbState = field(default=DcbState())
+    queues: Mapping[str, str] = field(default_factory=dict)
+    """The CPUs of its queues where there are any (XPS, RPS), by file below ``queues``: ``tx-0/xps_cpus``."""
     read_at: float | None = field(default=None, compare=False)
     """Seconds since boot (``CLOCK_BOOTTIME``, which no one sets and a suspend does not stop) when this was
     read: address lifetimes count from here. ``None``: not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class IpoibState:
+    """An IPoIB interface of an RDMA device that moves: the kernel destroys it then and creates another one.
+
+    The new one has neither the name nor the index, and another hardware address: its first four bytes are
+    the number of a queue pair (RFC 4391). The port of the RDMA device is what stays.
+    """
+
+    link: LinkState
+    port: int
+    """``dev_port``: 0 for the first port."""
+    mode: int | None = None
+    """``IFLA_IPOIB_MODE``: 0 datagram, 1 connected."""
+    user_multicast: int | None = None
+    """``IFLA_IPOIB_UMCAST``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +397,14 @@ class MoveRdma:
 
     rdma_device: str
     step: Literal["move-rdma"] = "move-rdma"
+    node_guid: str = ""
+    pci_address: str = ""
+    """With the GUID, what the device is found by when its name has changed (:class:`RdmaIdentity`)."""
+
+    @property
+    def identity(self) -> RdmaIdentity:
+        """Which device moves."""
+        return RdmaIdentity(self.rdma_device, self.node_guid, self.pci_address)
 
 
 Step = (
@@ -381,6 +467,10 @@ class AttachPlan:
     lease: DhcpLease | None = None
     cpus: CpuState | None = None
     """What the host gets back of a :class:`SetCpuLocality`; ``None`` where there is none."""
+    ipoib: tuple[IpoibState, ...] = ()
+    """What the host gets back with the RDMA device of a :class:`MoveRdma`."""
+    rdma_cm: Mapping[str, str] = field(default_factory=dict)
+    """Defaults of ``rdma_cm`` for the device that a :class:`MoveRdma` moves, by ``1/default_roce_mode``."""
 
     @property
     def is_on_top(self) -> bool:
@@ -393,9 +483,12 @@ class RdmaAccess:
     """What the pod's containers get of an RDMA device, decided at Prepare."""
 
     nodes: tuple[CharDevice, ...] = ()
-    """``uverbs``, ``rdma_cm``, and where asked for ``umad`` and ``issm``."""
+    """``uverbs``, ``rdma_cm``, and where asked for ``umad`` and ``issm``. The kernel numbers them again when
+    the device moves or its driver recovers, so they are read again after the attach."""
     memlock_bytes: int | None = None
     """RLIMIT_MEMLOCK; -1 is unlimited, ``None`` leaves it alone."""
+    pod_name: str = ""
+    """Name of the device as found after the attach; empty: that of Prepare."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,20 @@ class PodSandbox:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def is_on_host_network(self) -> bool:
+        """Whether it has no network namespace of its own; not to be asked at Stop."""
+        return not self.netns_path
+
+    @property
+    def place(self) -> str:
+        """A path that leads to its network namespace while the sandbox lives.
+
+        That of a sandbox on the host's network ends with its process. Where the runtime runs none (CRI-O) it
+        is that of the node, and ends with the node.
+        """
+        return self.netns_path or f"/proc/{self.pid or 1}/ns/net"
+
+    @property
     def running(self) -> bool:
         """Whether the sandbox lives (only from Synchronize on: stopped ones are listed with pid 0)."""
         return self.pid > 0

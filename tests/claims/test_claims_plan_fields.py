@@ -526,6 +526,28 @@ def test_a_device_without_any_of_a_kind_says_so(ethtool: dict[str, Any], complai
     assert refusal(replace(HOST, ethtool=EthtoolState()), ethtool=ethtool).startswith(complaint)
 
 
+@pytest.mark.parametrize(
+    ("part", "field", "ethtool"),
+    [
+        ("features", "ethtool.features", {"features": {"gro": True}}),
+        ("private_flags", "ethtool.privateFlags", {"privateFlags": {"a": True}}),
+        ("rings", "ethtool.rings", {"rings": {"rx": 1}}),
+        ("channels", "ethtool.channels", {"channels": {"rx": 1}}),
+        ("coalesce", "ethtool.coalesce", {"coalesce": {"rxUsecs": 1}}),
+    ],
+)
+def test_what_the_driver_failed_to_tell_refuses_the_claim_that_sets_it_and_no_other(
+    part: str, field: str, ethtool: dict[str, Any]
+) -> None:
+    broken: dict[str, Any] = {part: {}, "refused": {part: "read settings: Input/output error (EIO)"}}
+    host = replace(HOST, ethtool=replace(ETHTOOL, **broken))
+    told = f"{field}: the driver does not tell them: read settings: Input/output error (EIO)"
+    assert refusal(host, ethtool=ethtool) == told
+    made = plan(host, interface={"mtu": 1500})
+    assert made.host is not None
+    assert made.host.ethtool.refused == {}, "a record does not need it"
+
+
 # --- RDMA ----------------------------------------------------------------------------------------------
 
 

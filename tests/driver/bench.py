@@ -91,14 +91,18 @@ class Told(Announcer):
 class Bench:
     """The part of the driver that moves devices, over a state folder; another one is the driver restarted."""
 
-    def __init__(self, folder: Path, node: Namespace, boot_id: str = "boot") -> None:
+    def __init__(
+        self, folder: Path, node: Namespace, boot_id: str = "boot", sysfs_root: Path = Path("/sys")
+    ) -> None:
         self.node = node
         self.told = Told()
         self.store = ClaimStore(folder / "claims.db")
         self.store.open()
         self.gate = ReadyGate(folder)
         self.windows = StartWindows(self.gate)
-        self.attachments = Attachments(self.store, self.gate, on_released=self.told.released)
+        self.attachments = Attachments(
+            self.store, self.gate, on_released=self.told.released, sysfs_root=sysfs_root
+        )
         self.snapshots: list[RuntimeSnapshot] = []
         self.waiting: list[ClaimRef] = []
         self.view = RuntimeView()

@@ -15,10 +15,10 @@ from tests.namespaces import Namespace
 def start(tmp_path: Path, node: Namespace) -> Iterator[Callable[..., Bench]]:
     started: list[Bench] = []
 
-    def make(boot_id: str = "boot") -> Bench:
+    def make(boot_id: str = "boot", sysfs_root: Path = Path("/sys")) -> Bench:
         if started:
             started[-1].close()  # the driver before was killed
-        started.append(Bench(tmp_path, node, boot_id))
+        started.append(Bench(tmp_path, node, boot_id, sysfs_root))
         return started[-1]
 
     yield make

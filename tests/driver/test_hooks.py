@@ -16,6 +16,7 @@ from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, PodSandbox, Rlimit
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
+from tests.driver.rdma_tree import RdmaTree
 from tests.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
@@ -228,30 +229,6 @@ def an_rdma_device(name: str, rdma: RdmaAccess) -> PreparedDevice:
     return PreparedDevice("hca", "node", device, plan=AttachPlan(name), rdma=rdma)
 
 
-def test_a_container_gets_the_nodes_that_prepare_chose_each_once_with_its_mode(
-    start: Callable[..., Bench], pod: Namespace
-) -> None:
-    cm = CharDevice("/dev/infiniband/rdma_cm", 10, 122, 0o666)
-    umad = CharDevice("/dev/infiniband/umad0", 231, 0, 0o600)
-    uverbs1 = CharDevice("/dev/infiniband/uverbs1", 231, 193, 0o666)
-    bench = start()
-    bench.put(an_rdma_device("mlx5_0", RdmaAccess(nodes=(UVERBS, cm, umad))), "claim-a")
-    bench.put(an_rdma_device("mlx5_1", RdmaAccess(nodes=(uverbs1, cm))), "claim-b")
-    bench.run_sandbox(sandbox(pod))
-    for container in ("init", "main"):
-        assert bench.create_container(sandbox(pod), container).devices == (UVERBS, cm, umad, uverbs1)
-
-
-def test_a_record_of_an_earlier_version_gives_the_nodes_of_its_device(
-    start: Callable[..., Bench], pod: Namespace
-) -> None:
-    bench = start()
-    bench.put(an_rdma_device("mlx5_0", RdmaAccess()))
-    bench.run_sandbox(sandbox(pod))
-    adjustment = bench.create_container(sandbox(pod))
-    assert (adjustment.devices, adjustment.rlimits) == ((UVERBS,), ())
-
-
 def test_a_gpu_or_admin_access_adds_nothing_to_other_containers(
     start: Callable[..., Bench], pod: Namespace
 ) -> None:
@@ -287,12 +264,15 @@ MI = 1 << 20
 def test_a_container_may_lock_the_most_that_a_claim_asks_for_or_keeps_more(
     start: Callable[..., Bench],
     pod: Namespace,
+    tmp_path: Path,
     asked: list[int | None],
     has: tuple[int, int] | None,
     limit: tuple[int, int] | None,
 ) -> None:
-    bench = start()
+    tree = RdmaTree(tmp_path / "sys")
+    bench = start(sysfs_root=tree.root)
     for number, memlock in enumerate(asked):
+        tree.add(f"mlx5_{number}", number)
         bench.put(an_rdma_device(f"mlx5_{number}", RdmaAccess((UVERBS,), memlock)), f"claim-{number}")
     bench.run_sandbox(sandbox(pod))
     files = Rlimit("RLIMIT_NOFILE", soft=1024, hard=1024)

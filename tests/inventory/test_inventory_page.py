@@ -15,7 +15,17 @@ from dranet.inventory.policy import Policy
 from dranet.inventory.rules import parse_rules
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.model.device import AttributeValue, Device, DeviceKind
-from dranet.model.facts import CharDevice, Gpu, Lifeline, Link, NodeFacts, PciFunction, Route
+from dranet.model.facts import (
+    CharDevice,
+    Gpu,
+    Lifeline,
+    Link,
+    NodeFacts,
+    PciFunction,
+    RdmaDevice,
+    RdmaPort,
+    Route,
+)
 from dranet.settings import PublishGpus
 
 PAGE = (Path(__file__).parents[2] / "docs" / "user" / "inventory.md").read_text()
@@ -119,10 +129,17 @@ def held_back_for_every_reason() -> set[str]:
         Link(10, "eth5", phys_port_name="pf0vf0"),
         Link(11, "eth6", mtu=1),
         Link(12, "eth7", mtu=2),
+        Link(13, "eth8"),
     )
+    functions.append(PciFunction("0000:1c:00.0", 0x020000, 1, 2, driver="efa", path=("0000:1c:00.0",)))
     facts = NodeFacts(
         links=links,
         pci_functions=tuple(functions),
+        rdma_devices=(
+            RdmaDevice("efa_0", "0000:1c:00.0", ports=(RdmaPort(1),)),
+            RdmaDevice("rxe0", ports=(RdmaPort(1, netdevs=("eth8",)),)),
+        ),
+        rdma_netns_exclusive=True,
         gpus=(
             Gpu("0000:2a:00.0", "nvidia"),
             Gpu("0000:2c:00.0", "intel", parts="tiles"),

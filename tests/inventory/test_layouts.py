@@ -530,7 +530,7 @@ def test_virtual_node_was_captured_in_the_machine_lane() -> None:
     assert re.fullmatch(told, read_layout("virtual-node").source)
 
 
-def test_virtual_node_offers_everything_but_the_loopback_and_displays_that_compute_nothing(
+def test_virtual_node_offers_all_but_the_loopback_dead_displays_and_the_card_below_soft_rdma(
     node: Callable[[str], Node],
 ) -> None:
     decisions = node("virtual-node").decisions
@@ -540,6 +540,8 @@ def test_virtual_node_offers_everything_but_the_loopback_and_displays_that_compu
         "gpu-0000-22-00-0": "is a display adapter of a virtual machine",
         "gpu-0000-26-00-0": "is a display adapter of a virtual machine",
         "gpu-0000-82-00-0": "has no driver",
+        "pci-0000-83-00-0": "has the RDMA device rxe0, which ends when the interface moves: it is software "
+        "RDMA (rxe, siw)",
     }
     assert len(decisions) == 6 + 3 + 2 + 3 + 1  # cards, two groups of virtual functions, GPUs, loopback
 

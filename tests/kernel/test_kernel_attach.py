@@ -463,13 +463,19 @@ def test_links_that_a_tenant_put_on_the_nic_do_not_go_on_using_it(node: Namespac
     wait_unchanged(before, node)
 
 
+LONG_NAME = "enp180s0f0v10np1-of-the-second-rail"
+"""No interface may have a name of more than 15 characters, an alternative name may: udev gives such names."""
+
+
+@pytest.mark.parametrize("name", ["eth2", LONG_NAME], ids=len)
 def test_a_tenant_cannot_keep_the_link_by_giving_it_a_name_that_the_node_uses(
-    node: Namespace, pod: Namespace
+    node: Namespace, pod: Namespace, name: str
 ) -> None:
+    node.ip("link", "property", "add", "dev", "eth2", "altname", LONG_NAME)
     before = wait_settled(node)
     plan = make_plan(node, "eth1", "net1")
     attach_from(node, pod, plan)
-    pod.ip("link", "property", "add", "dev", "net1", "altname", "uplink", "altname", "eth2")
+    pod.ip("link", "property", "add", "dev", "net1", "altname", "uplink", "altname", name)
     assert detach_to(node, pod, plan) == DetachReport(restored=("dev-eth1",))
     wait_unchanged(before, node)
 

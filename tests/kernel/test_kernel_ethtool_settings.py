@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import re
 import shutil
@@ -30,6 +31,9 @@ from dranet.kernel.ethtool import difference, read_ethtool_state, restore_ethtoo
 from dranet.kernel.ethtool_messages import (
     CHANNELS,
     COALESCE,
+    EEE,
+    FEC,
+    PAUSE,
     RINGS,
     Features,
     Numbers,
@@ -66,7 +70,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "bitset": parse_bitset,
     "features": parse_features,
     "private flags": parse_private_flags,
-    **{numbers.name: numbers.parse for numbers in (RINGS, CHANNELS, COALESCE)},
+    **{numbers.name: numbers.parse for numbers in (RINGS, CHANNELS, COALESCE, PAUSE, EEE, FEC)},
 }
 
 
@@ -190,9 +194,20 @@ def test_what_a_driver_adapts_by_itself_is_no_difference() -> None:
 
 # --- a driver in the test: what this machine's drivers do not have --------------------------------------
 
-SETS = {14: "private_flags", 16: "rings", 18: "channels", 20: "coalesce", 12: "features"}
+SETS = {
+    14: "private_flags",
+    16: "rings",
+    18: "channels",
+    20: "coalesce",
+    22: "pause",
+    24: "eee",
+    30: "fec",
+    12: "features",
+}
 GETS = {command - 1: part for command, part in SETS.items()}
-NUMBERS: dict[str, Numbers] = {"rings": RINGS, "channels": CHANNELS, "coalesce": COALESCE}
+NUMBERS: dict[str, Numbers] = {
+    numbers.name: numbers for numbers in (RINGS, CHANNELS, COALESCE, PAUSE, EEE, FEC)
+}
 
 Refuse = Callable[["Driver", str, dict[str, int]], str]
 
@@ -242,6 +257,8 @@ class Driver(NetlinkSocket):
             return b"".join(
                 bitset_attribute(kind, bits) for kind, bits in ((2, everything), (3, on), (4, on), (5, {}))
             )
+        if part == "fec":  # a plain list of what is on
+            values = {name: value for name, value in values.items() if value or name == "auto"}
         settings = NUMBERS[part].settings
         most = [
             attribute_u32(settings[name].most, self.maxima[f"{part}.{name}"])
@@ -274,6 +291,9 @@ def nic() -> Driver:
             "rings": {"rx": 256, "tx": 256},
             "channels": {"combined": 4, "other": 1},
             "coalesce": {"rx_usecs": 3, "tx_usecs": 3, "adaptive_rx": 1, "adaptive_tx": 0},
+            "pause": {"autoneg": 0, "rx": 1, "tx": 1},
+            "eee": {"enabled": 1, "tx_lpi_enabled": 0, "tx_lpi_timer": 17, "1000baseT/Full": 1},
+            "fec": {"auto": 0, "None": 0, "RS": 1, "BASER": 0, "LLRS": 0},
             "features": {"rx-gro": 1, "rx-lro": 0},
         },
         {"rings.rx": 4096, "rings.tx": 4096, "channels.combined": 8, "channels.other": 1},
@@ -289,8 +309,50 @@ def test_everything_that_a_driver_tells_is_in_the_state(nic: Driver) -> None:
         channels={"combined": 4, "other": 1},
         coalesce={"rx_usecs": 3, "tx_usecs": 3, "adaptive_rx": 1, "adaptive_tx": 0},
         maxima=nic.maxima,
+        pause={"autoneg": 0, "rx": 1, "tx": 1},
+        eee={"enabled": 1, "tx_lpi_enabled": 0, "tx_lpi_timer": 17, "1000baseT/Full": 1},
+        fec={"auto": 0, "None": 0, "RS": 1, "BASER": 0, "LLRS": 0},
     )
     assert nic.sends == 1
+
+
+def test_pause_frames_eee_and_fec_are_restored_and_only_what_differs_is_sent(nic: Driver) -> None:
+    before = read_ethtool_state(nic, 2)
+    nic.settings["pause"] |= {"rx": 0}
+    nic.settings["eee"] |= {"enabled": 0, "1000baseT/Full": 0}
+    nic.settings["fec"] |= {"RS": 0, "BASER": 1}
+    assert restore_ethtool(nic, 2, before, "eth1") == []
+    assert nic.log == [
+        ("pause", {"rx": 1}),
+        ("eee", {"enabled": 1, "1000baseT/Full": 1}),
+        ("fec", {"None": 0, "RS": 1, "BASER": 0, "LLRS": 0}),
+    ]
+
+
+def test_directions_of_pause_frames_that_are_agreed_on_with_the_switch_are_no_difference() -> None:
+    before = EthtoolState(pause={"autoneg": 1, "rx": 1, "tx": 1})
+    after = EthtoolState(pause={"autoneg": 1, "rx": 0, "tx": 0})
+    assert difference(before, after) == []
+    assert difference(before, replace(after, pause={"autoneg": 0, "rx": 1, "tx": 0})) == [
+        "pause autoneg: wanted 1, found 0",
+        "pause tx: wanted 1, found 0",
+    ]
+
+
+def test_what_the_driver_did_not_tell_at_prepare_is_not_asked_for_again() -> None:
+    asked: list[int] = []
+
+    class Counting(Driver):
+        def _answer(self, request: Request) -> Outcome:
+            asked.append(request.body[0])
+            return super()._answer(request)
+
+    counting = Counting({"rings": {"rx": 256}})
+    recorded = read_ethtool_state(counting, 2)
+    assert len(asked) == len(GETS)
+    asked.clear()
+    assert restore_ethtool(counting, 2, recorded, "eth1") == []
+    assert asked == [15]
 
 
 ASKED = EthtoolState(
@@ -367,15 +429,55 @@ def test_a_driver_that_cannot_change_what_it_tells_says_so_with_a_hint(nic: Driv
     assert caught.value.hint == "the driver cannot change this; `ethtool -g net1` shows what it has"
 
 
-def test_a_driver_that_fails_to_tell_is_no_driver_without_settings() -> None:
-    class Broken(Driver):
-        def _answer(self, request: Request) -> Outcome:
-            return kernel_error(errno.EIO, "", request.operation, request.link)
+ODD = (errno.EINVAL, errno.EBUSY, errno.EPERM, errno.EIO, errno.ERANGE, errno.ETIMEDOUT)
+"""What drivers answer to a GET where they mean "not now" or "not here"."""
 
-    with pytest.raises(
-        KernelError, match=r"read private flag settings of link 2: Input/output error \(EIO\)"
-    ):
-        read_ethtool_state(Broken({}), 2)
+
+@dataclass
+class Odd(Driver):
+    """Answers one command with this errno."""
+
+    command: int = 0
+    number: int = 0
+
+    def _answer(self, request: Request) -> Outcome:
+        if request.body[0] == self.command:
+            return kernel_error(self.number, "", request.operation, request.link)
+        return super()._answer(request)
+
+
+@pytest.mark.parametrize("number", ODD)
+@pytest.mark.parametrize("command", GETS)
+def test_an_odd_answer_to_one_question_leaves_out_that_part_alone(
+    nic: Driver, command: int, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd, part = Odd(nic.settings, nic.maxima, command=command, number=number), GETS[command]
+    link = f"odd{command}-{number}"
+    with caplog.at_level("WARNING"):
+        states = [read_ethtool_state(odd, 2, link=link) for _ in range(2)]
+    reason = f"settings of link {link}: {os.strerror(number)} ({errno.errorcode[number]})"
+    assert [reason in record.getMessage() for record in caplog.records] == [True], "said, and once"
+    whole = read_ethtool_state(nic, 2)
+    kept = {name: most for name, most in whole.maxima.items() if not name.startswith(f"{part}.")}
+    expected = replace(whole, maxima=kept, refused=states[0].refused, **{part: {}})
+    assert states == [expected, expected]
+    assert list(states[0].refused) == [part]
+    assert reason in states[0].refused[part]
+
+
+def test_an_odd_answer_refuses_only_the_claim_that_sets_that_part(nic: Driver) -> None:
+    odd = Odd(nic.settings, nic.maxima, command=19, number=errno.EIO)
+    set_ethtool(odd, 2, EthtoolState(rings={"rx": 512}), "net1")
+    assert nic.settings["rings"]["rx"] == 512
+    with pytest.raises(KernelError, match="read coalesce settings of link net1: Input/output error") as error:
+        set_ethtool(odd, 2, EthtoolState(coalesce={"rx_usecs": 8}), "net1")
+    assert (error.value.operation, error.value.link) == ("set-ethtool", "net1")
+
+
+def test_a_link_that_is_gone_is_an_error(nic: Driver) -> None:
+    gone = Odd(nic.settings, nic.maxima, command=15, number=errno.ENODEV)
+    with pytest.raises(KernelError, match="ENODEV"):
+        read_ethtool_state(gone, 2)
 
 
 def test_giving_back_restores_all_that_a_tenant_changed(nic: Driver) -> None:

@@ -7,6 +7,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from dranet.kernel.attachment.detach import DetachReport
 from dranet.kernel.attachment.readback import read_attached
 from dranet.kernel.netlink import NetlinkSocket, Request
 from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import Route
 from dranet.model.network import NetworkConfig
-from dranet.model.plan import AddRule, AttachPlan
+from dranet.model.plan import AddRoute, AddRule, AttachPlan
 from dranet.model.status import AttachedLink, AttachedRoute
 from tests.kernel.plans import attach_from, detach_to, rules_of
 from tests.namespaces import Namespace, wait_settled, wait_unchanged
@@ -73,7 +75,7 @@ def far(fabric: Namespace, make_namespace: Callable[..., Namespace]) -> Namespac
     host = make_namespace()
     host.ip("link", "add", "eth0", "type", "veth", "peer", "name", "to-far", "netns", fabric.name)
     for name in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
-        fabric.run(lambda name=name: Path("/proc/sys/net", name).write_text("1"))
+        fabric.run(partial(Path("/proc/sys/net", name).write_text, "1"))
     fabric.ip_lines(
         "link set to-far up\naddr add 10.20.0.1/24 dev to-far\naddr add fd20::1/64 dev to-far nodad\n"
         "addr add 10.9.0.1/24 dev p-eth1\naddr add fd09::1/64 dev p-eth1 nodad\n"
@@ -217,6 +219,12 @@ def test_a_route_that_the_pod_replaced_is_its_own_choice_and_the_status_says_it(
     assert verify([attached_plan], pod.netns) == ()
     (link,) = read_attached([attached_plan], pod.netns)
     assert link.routes == (AttachedRoute("0.0.0.0/0", ("10.9.0.2",), 100),)
+
+
+def test_a_route_of_a_table_that_never_was_is_missed(pod: Namespace, attached_plan: AttachPlan) -> None:
+    more = AddRoute(Route("10.8.0.0/16", gateway="10.9.0.1", table=4242))
+    planned = replace(attached_plan, steps=(*attached_plan.steps, more))
+    assert verify([planned], pod.netns) == ("dev-eth1",)
 
 
 def test_a_route_with_several_ways_is_missed_too(node: Namespace, pod: Namespace) -> None:

@@ -14,7 +14,7 @@ from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.podlinks import PodLinks
 from dranet.kernel.rdma_ports import read_ports_here
 from dranet.kernel.rdmanl import attach_rdma, detach_rdma
-from dranet.model.device import Device
+from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import RdmaPort
 from dranet.model.health import CARRIER_LOSSES
 from dranet.testbed.machine.hardware import MACHINE
@@ -36,9 +36,9 @@ def pod(make_namespace: Callable[..., Namespace]) -> Namespace:
 def moved(pod: Namespace) -> Iterator[Namespace]:
     """A pod that has the InfiniBand device mlx5_2, in exclusive mode."""
     with NetworkNamespace.current() as here:
-        assert attach_rdma("mlx5_2", pod.netns)
+        assert attach_rdma(RdmaIdentity("mlx5_2"), pod.netns)
         yield pod
-        detach_rdma("mlx5_2", here, pod.netns)
+        detach_rdma(RdmaIdentity("mlx5_2"), here, pod.netns)
 
 
 @pytest.mark.parametrize("name", ["mlx5_0", "mlx5_1", "mlx5_2", "rxe0"])

@@ -12,7 +12,7 @@ from dranet.driver.metrics.reading import CounterReader, Readings
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.port_counters import PORT_COUNTERS, read_port_counters
 from dranet.kernel.rdmanl import attach_rdma, detach_rdma
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import Device, DeviceKind, RdmaIdentity
 from tests.driver.metrics_node import Node
 from tests.namespaces import Namespace
 
@@ -27,9 +27,9 @@ def pod(make_namespace: Callable[..., Namespace]) -> Iterator[Namespace]:
     """One that has the InfiniBand device mlx5_2, in exclusive mode."""
     made = make_namespace()
     with NetworkNamespace.current() as here:
-        assert attach_rdma(MOVED, made.netns)
+        assert attach_rdma(RdmaIdentity(MOVED), made.netns)
         yield made
-        detach_rdma(MOVED, here, made.netns)
+        detach_rdma(RdmaIdentity(MOVED), here, made.netns)
 
 
 @pytest.mark.parametrize("name", ["mlx5_0", "mlx5_1", "rxe0"])

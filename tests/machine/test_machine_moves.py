@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.rdma_cm import read_cm_defaults
 from dranet.kernel.rdmanl import attach_rdma, detach_rdma, has_rdma, read_netns_exclusive
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import Device, DeviceKind, RdmaIdentity
 from dranet.model.facts import Address
 from dranet.model.plan import AddAddress, AttachPlan, MoveLink, MoveRdma, SetUp, Step
 from dranet.testbed.machine.hardware import MACHINE, Function
@@ -181,15 +183,15 @@ def in_sysfs(name: str) -> bool:
 
 def test_an_rdma_device_moves_and_comes_back(pod: Namespace) -> None:
     guid = {entry["ifname"]: entry["node_guid"] for entry in kernel_view.rdma("dev", "show")}["mlx5_0"]
-    assert attach_rdma("mlx5_0", pod.netns) is True
+    assert attach_rdma(RdmaIdentity("mlx5_0"), pod.netns) is True
     assert not in_sysfs("mlx5_0")
-    assert has_rdma("mlx5_0", pod.netns)
+    assert has_rdma(RdmaIdentity("mlx5_0"), pod.netns)
     inside = kernel_view.run("ip", "netns", "exec", pod.name, "ls", "/sys/class/infiniband").split()
     assert inside == ["mlx5_0"], "seen from inside the pod"
-    assert attach_rdma("mlx5_0", pod.netns) is False, "it is there already"
+    assert attach_rdma(RdmaIdentity("mlx5_0"), pod.netns) is False, "it is there already"
     with NetworkNamespace.current() as home:
-        assert detach_rdma("mlx5_0", home, pod.netns) is True
-        assert detach_rdma("mlx5_0", home, pod.netns) is False
+        assert detach_rdma(RdmaIdentity("mlx5_0"), home, pod.netns) is True
+        assert detach_rdma(RdmaIdentity("mlx5_0"), home, pod.netns) is False
     assert in_sysfs("mlx5_0")
     again = {entry["ifname"]: entry["node_guid"] for entry in kernel_view.rdma("dev", "show")}["mlx5_0"]
     assert again == guid
@@ -207,17 +209,17 @@ def test_a_verbs_node_opens_only_in_the_namespace_of_its_device(pod: Namespace) 
         return True
 
     assert may_open()
-    attach_rdma("mlx5_1", pod.netns)
+    attach_rdma(RdmaIdentity("mlx5_1"), pod.netns)
     try:
         assert (may_open(), pod.run(may_open)) == (False, True)
     finally:
         with NetworkNamespace.current() as home:
-            detach_rdma("mlx5_1", home, pod.netns)
+            detach_rdma(RdmaIdentity("mlx5_1"), home, pod.netns)
     assert may_open()
 
 
 def test_the_kernel_returns_an_rdma_device_with_its_dying_namespace(pod: Namespace) -> None:
-    attach_rdma("mlx5_2", pod.netns)
+    attach_rdma(RdmaIdentity("mlx5_2"), pod.netns)
     assert not in_sysfs("mlx5_2")
     pod.delete()
     wait_until(lambda: in_sysfs("mlx5_2"), "the RDMA device is back", 60)
@@ -225,7 +227,7 @@ def test_the_kernel_returns_an_rdma_device_with_its_dying_namespace(pod: Namespa
 
 def test_a_soft_rdma_device_does_not_move_and_the_kernel_says_why(pod: Namespace) -> None:
     with pytest.raises(KernelError) as caught:
-        attach_rdma("rxe0", pod.netns)
+        attach_rdma(RdmaIdentity("rxe0"), pod.netns)
     assert caught.value.errno == errno.EOPNOTSUPP
     assert in_sysfs("rxe0")
 
@@ -242,6 +244,48 @@ def test_a_nic_takes_its_rdma_device_along_and_both_come_back(pod: Namespace) ->
     assert shown(ifname) == before
     (link,) = [x for x in kernel_view.rdma("link", "show") if x["ifname"] == "mlx5_0"]
     assert link["netdev"] == ifname
+
+
+CM_FOLDER = Path("rdma_cm/mlx5_0/ports/1")
+
+
+@pytest.fixture
+def configfs(tmp_path: Path) -> Iterator[Path]:
+    """The node's configfs, as an administrator mounts it; the driver mounts its own."""
+    kernel_view.run("mount", "-t", "configfs", "configfs", str(tmp_path))
+    yield tmp_path
+    kernel_view.run("umount", str(tmp_path))
+
+
+def cm_defaults(configfs: Path) -> dict[str, str]:
+    return {file.name: file.read_text().strip() for file in (configfs / CM_FOLDER).iterdir()}
+
+
+@pytest.mark.parametrize("keeps_folder", [True, False])
+def test_the_defaults_of_rdma_cm_are_those_of_the_node_in_the_pod_and_after_it(
+    pod: Namespace, configfs: Path, keeps_folder: bool
+) -> None:
+    folder = configfs / "rdma_cm" / "mlx5_0"
+    folder.mkdir()
+    plain = cm_defaults(configfs)
+    (configfs / CM_FOLDER / "default_roce_tos").write_text("106")
+    before = cm_defaults(configfs)
+    assert before != plain
+    if not keeps_folder:
+        folder.rmdir()
+    defaults = read_cm_defaults("mlx5_0")
+    assert folder.exists() == keeps_folder, "looked at without a trace"
+    plan = replace(plan_for(IGB, MoveRdma("mlx5_0")), rdma_cm=defaults)
+    folder.mkdir(exist_ok=True)
+    attach([plan], pod.netns)
+    assert cm_defaults(configfs) == before, "in the pod"
+    (configfs / CM_FOLDER / "default_roce_tos").write_text("9")
+    assert detach([plan], pod.netns) == DetachReport(restored=(plan.device,))
+    assert cm_defaults(configfs) == before
+    assert {f"1/{name}": value for name, value in before.items()} == defaults
+    for name, value in plain.items():
+        (configfs / CM_FOLDER / name).write_text(value)
+    folder.rmdir()
 
 
 def _rdma_links(pod: Namespace) -> list[dict[str, object]]:
@@ -278,12 +322,12 @@ def test_an_rdma_only_device_that_a_pod_has_stays_published_as_it_was(pod: Names
     name = name_of(MACHINE.function("igb1/0"))
     before = scan_devices()[name]
     assert (before.kind, before.rdma_device, before.ifname) == (DeviceKind.RDMA, "mlx5_2", "")
-    attach_rdma("mlx5_2", pod.netns)
+    attach_rdma(RdmaIdentity("mlx5_2"), pod.netns)
     try:
         assert scan_devices({name: before})[name] == before
     finally:
         with NetworkNamespace.current() as home:
-            detach_rdma("mlx5_2", home, pod.netns)
+            detach_rdma(RdmaIdentity("mlx5_2"), home, pod.netns)
 
 
 # --- last, because every test after it would see another mode -------------------------------------------
@@ -300,7 +344,7 @@ def test_in_shared_mode_nothing_moves_and_the_mode_is_told(make_namespace: Calla
         assert read_netns_exclusive([]) is False
         pod = make_namespace()
         with pytest.raises(KernelError) as caught:
-            attach_rdma("mlx5_0", pod.netns)
+            attach_rdma(RdmaIdentity("mlx5_0"), pod.netns)
         assert caught.value.errno == errno.EOPNOTSUPP
         assert pod.run(lambda: in_sysfs("mlx5_0")), "every namespace sees it"
         pod.delete()

@@ -35,6 +35,7 @@ from dranet.testbed.runtime.contract import (
     SandboxSpec,
 )
 from tests.driver.bench import POD_UID, Bench
+from tests.driver.rdma_tree import RdmaTree
 from tests.namespaces import Namespace
 from tests.runtime.private_node import in_private_node
 
@@ -108,9 +109,18 @@ def node() -> Iterator[Namespace]:
 
 @pytest.fixture
 def bench(folder: Path, node: Namespace) -> Iterator[Bench]:
-    made = Bench(folder, node)
+    made = Bench(folder, node, sysfs_root=show_adapter(folder / "sys").root)
     yield made
     made.close()
+
+
+def show_adapter(root: Path) -> RdmaTree:
+    """``mlx5_0`` with the node :data:`NULL`."""
+    tree = RdmaTree(root)
+    tree.write("class/infiniband/mlx5_0/node_guid", "0c42:a103:0021:1000")
+    attributes = {"ibdev": "mlx5_0", "dev": "1:3", "uevent": "DEVMODE=0640"}
+    tree.write_all("class/infiniband_verbs/uverbs7", **attributes)
+    return tree
 
 
 @pytest.fixture
@@ -268,6 +278,28 @@ async def test_a_pod_on_the_hosts_network_is_refused_with_our_reason(
         await runtime.run_sandbox(SandboxSpec("default", "pod", POD_UID, host_network=True))
     assert node.picture() == before
     assert len(bench.told.failures) == 1
+
+
+@in_private_node
+async def test_a_pod_on_the_hosts_network_gets_an_rdma_only_device_that_stays_where_it_is(
+    runtime: ContainerdRuntime, bench: Bench
+) -> None:
+    """In shared mode. The ready file leads to the namespace of the sandbox's process, and ends with it."""
+    device = Device("mlx5_0", DeviceKind.RDMA, rdma_device="mlx5_0", rdma_guid="0c42:a103:0021:1000")
+    old = CharDevice("/dev/infiniband/uverbs3", 231, 195)
+    bench.put(PreparedDevice("hca", "node", device, plan=AttachPlan("mlx5_0"), rdma=RdmaAccess((old,))))
+    foreign = await runtime.run_sandbox(SandboxSpec("default", "other", "other", host_network=True))
+    with pytest.raises(RuntimeFailure):
+        await runtime.create_container(foreign, container_of(bench))
+    spec = SandboxSpec("default", "pod", POD_UID, host_network=True)
+    sandbox = await runtime.run_sandbox(spec)
+    assert bench.gate.is_open("claim-uid")
+    container = await runtime.create_container(sandbox, container_of(bench))
+    assert (container.devices[NULL.path], old.path in container.devices) == ("1:3", False)
+    assert [claim.claim.uid for claim in bench.told.attached_claims] == ["claim-uid"]
+    await runtime.remove_sandbox(sandbox.id)
+    assert not bench.gate.is_open("claim-uid")
+    assert bench.told.stuck == []
 
 
 @in_private_node

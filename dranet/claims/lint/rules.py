@@ -182,9 +182,10 @@ CLAIM_SHARED = Rule(
 )
 HOST_NETWORK = Rule(
     "host-network",
-    _ERROR,
+    _WARNING,
     "a pod with hostNetwork and a network device",
-    "The pod has no network namespace that a device could move to; the driver refuses to start it.",
+    "The pod has no network namespace that a device could move to. The driver refuses to start it, unless "
+    "all its devices are RDMA-only ones in shared mode.",
 )
 NODE_NAME = Rule(
     "node-name",

@@ -42,7 +42,7 @@ from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
-from dranet.model.plan import AddAddress, AddRule, AttachPlan, DhcpLease, LinkState, SetUp, Step
+from dranet.model.plan import AddAddress, AddRule, AttachPlan, DhcpLease, IpoibState, LinkState, SetUp, Step
 
 
 def plan_device(
@@ -56,6 +56,7 @@ def plan_device(
     physical_function_mtu: int | None = None,
     cpus: CpuSurroundings | None = None,
     host_rules: tuple[AddRule, ...] = (),
+    ipoib: tuple[IpoibState, ...] = (),
 ) -> AttachPlan:
     """The plan for one device; without steps where nothing moves (a GPU, RDMA in shared mode).
 
@@ -70,6 +71,7 @@ def plan_device(
         physical_function_mtu: MTU of the physical function above a virtual one, where it can be seen.
         cpus: of the node, and which work for the device now, where the config asks for near ones.
         host_rules: the policy rules of the host's namespace.
+        ipoib: the IPoIB interfaces of an RDMA device without a link, which end when it moves.
 
     Raises:
         ClaimError: UnsupportedClaim for what needs a link on a device without one; InvalidConfig for what
@@ -78,7 +80,8 @@ def plan_device(
         ValueError: the config wants DHCP and there is no lease, or near CPUs and there is nothing about them.
     """
     if device.kind is not DeviceKind.NIC:
-        return _plan_without_link(device, config, rdma_exclusive, cpus)
+        plan = _plan_without_link(device, config, rdma_exclusive, cpus)
+        return replace(plan, ipoib=ipoib)
     if host is None:
         raise DeviceError(f"device {device.name} has no network interface on the host")
     if config.interface.dhcp and lease is None:
@@ -97,7 +100,7 @@ def plan_device(
 
 def _to_restore(host: LinkState) -> LinkState:
     """Without what nobody can change, which would be a third of the record."""
-    return replace(host, ethtool=replace(host.ethtool, fixed={}))
+    return replace(host, ethtool=replace(host.ethtool, fixed={}, refused={}))
 
 
 def _plan_without_link(

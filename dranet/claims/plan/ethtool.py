@@ -38,7 +38,11 @@ def check_ethtool(given: PlanInput) -> Iterator[str]:
     if not given.moves:
         yield from _check_sub_link(given)
         return
+    refused = state.refused
     unknown = [name for name in ethtool.private_flags if name not in state.private_flags]
+    if unknown and "private_flags" in refused:
+        yield f"ethtool.privateFlags: the driver does not tell them: {refused['private_flags']}"
+        unknown = []
     shown_by = f"ethtool --show-priv-flags {given.host.ifname}"
     yield from _missing("ethtool.privateFlags", "private flags", unknown, state.private_flags, shown_by)
     parts = (
@@ -47,12 +51,18 @@ def check_ethtool(given: PlanInput) -> Iterator[str]:
         ("coalesce", ethtool.coalesce, state.coalesce),
     )
     for name, asked, present in parts:
+        if name in refused and not asked.is_empty:
+            yield f"ethtool.{name}: the driver does not tell them: {refused[name]}"
+            continue
         yield from _check_numbers(name, asked, present, state.maxima)
 
 
 def _check_features(given: PlanInput) -> Iterator[str]:
     """A link on top of the device has features of its own, most of which are the device's."""
     present = given.host.ethtool
+    if given.config.ethtool.features and "features" in present.refused:
+        yield f"ethtool.features: the driver does not tell them: {present.refused['features']}"
+        return
     try:
         _, unknown = resolve_features(given.config.ethtool.features, present.features, present.fixed)
     except ClaimError as error:

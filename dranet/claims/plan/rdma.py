@@ -13,7 +13,7 @@ from dranet.model.plan import MoveRdma, RdmaAccess
 def plan_rdma_move(device: Device, config: NetworkConfig, *, exclusive: bool) -> Iterator[MoveRdma]:
     """In exclusive mode the RDMA device goes where its link goes."""
     if exclusive and device.rdma_device and config.interface.is_passthrough:
-        yield MoveRdma(device.rdma_device)
+        yield MoveRdma(device.rdma_device, node_guid=device.rdma_guid, pci_address=device.rdma_pci_address)
 
 
 def plan_rdma_access(

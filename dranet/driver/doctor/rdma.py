@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dranet.driver.doctor.checks import Surroundings, Told, check, fine, join, note, warning
+from dranet.inventory.build import is_ipoib
+from dranet.inventory.rdma_limits import find_immobility, find_loss
 
 RDMA = "rdma"
 
@@ -56,4 +58,58 @@ def connection_manager(seen: Surroundings) -> Iterator[Told]:
         yield fine("rdma_cm is there") if there else note("there is no rdma_cm")
 
 
-CHECKS = (mode, verbs, connection_manager)
+@check(
+    "rdma-lost-with-link",
+    RDMA,
+    "RDMA devices that end when their interface moves",
+    matters="bnxt_re before Linux 6.3, and software RDMA (rxe, siw), unregister the RDMA device when the "
+    "interface leaves the node, and it does not come back. Such an interface is offered only as a shared "
+    "one, with links on top of it.",
+    mend="Update the kernel to 6.3 or later; or offer the interface by `shared_devices`; or remove the "
+    "software RDMA device: `rdma link delete NAME`.",
+)
+def lost_with_link(seen: Surroundings) -> Iterator[Told]:
+    functions = {function.address: function for function in seen.node.pci_functions}
+    for device in seen.node.rdma_devices:
+        why = find_loss(device, functions.get(device.pci_address), seen.node.host.kernel)
+        if why and device.pci_address:
+            yield warning(f"{device.name} ends when its interface moves: {why}")
+        elif why:
+            yield note(f"{device.name} ends when its interface moves: {why}")
+
+
+@check(
+    "rdma-immobile",
+    RDMA,
+    "RDMA devices that exclusive mode would move, and whose driver cannot",
+    matters="In exclusive mode an RDMA device works only in the network namespace that has it. EFA and "
+    "software RDMA cannot change theirs, so these devices are not offered.",
+    mend="Use shared mode: remove `netns_mode=0` of ib_core from /etc/modprobe.d, and boot.",
+)
+def immobile(seen: Surroundings) -> Iterator[Told]:
+    if seen.node.rdma_netns_exclusive:
+        functions = {function.address: function for function in seen.node.pci_functions}
+        for device in seen.node.rdma_devices:
+            if why := find_immobility(device, functions.get(device.pci_address)):
+                yield (warning if device.pci_address else note)(f"{device.name} cannot move: {why}")
+
+
+@check(
+    "rdma-ipoib-exclusive",
+    RDMA,
+    "IPoIB interfaces in exclusive mode",
+    matters="The kernel destroys an IPoIB interface when its RDMA device moves, and makes another one. So in "
+    "exclusive mode the adapter is offered as an RDMA device alone. When the pod ends the interface is "
+    "restored with its addresses, routes, mode and MTU; programs that use it until then (Lustre, NFS) lose "
+    "it. "
+    "An adapter whose interface is used by others (a bond, a partition) is not offered.",
+    mend="Use shared mode where pods need IPoIB interfaces; or exclude adapters whose IPoIB the node needs "
+    "by the setting `filter`.",
+)
+def ipoib(seen: Surroundings) -> Iterator[Told]:
+    names = sorted(link.ifname for link in seen.node.links if is_ipoib(link))
+    if seen.node.rdma_netns_exclusive and names:
+        yield note(f"exclusive mode, and IPoIB interfaces {join(names)}")
+
+
+CHECKS = (mode, verbs, connection_manager, lost_with_link, immobile, ipoib)

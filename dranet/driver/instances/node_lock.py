@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dranet.errors import KernelError, Reason
+from dranet.errors import HookDeadlineError, KernelError, Reason
 from dranet.filelock import FileLock
 
 CLOSE_SECONDS = 5.0
@@ -66,7 +66,8 @@ class NodeLock:
 
 def _busy(seconds: float, reason: Reason | None, holder: str = "") -> KernelError:
     where = holder and f", in {holder}"
-    return KernelError(
+    kind = HookDeadlineError if reason is Reason.HOOK_DEADLINE_EXCEEDED else KernelError
+    return kind(
         f"another attach or release on this node took longer than {seconds:.3g} s{where}",
         operation="wait for the node's devices",
         reason=reason,

@@ -42,11 +42,13 @@ def placements(records: Iterable[PreparedClaim]) -> Mapping[str, str]:
 
 
 def lives(pod: PodSandbox) -> bool:
-    """Whether the sandbox has a network namespace of its own that is there. Its process says nothing: some
-    runtimes (CRI-O) run sandboxes without any. Where nobody can look nothing is attached; whoever gives back
-    looks himself."""
+    """Whether the sandbox has a network namespace of its own that is there, or has a process on the host's
+    network. Of others a process says nothing: some runtimes (CRI-O) run sandboxes without any. Where nobody
+    can look nothing is attached; whoever gives back looks himself."""
+    if pod.is_on_host_network:
+        return pod.running
     try:
-        return bool(pod.netns_path) and Path(pod.netns_path).exists()
+        return Path(pod.netns_path).exists()
     except OSError:
         return False
 

@@ -18,7 +18,12 @@ from typing import TypeVar
 from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
-from dranet.kernel.attachment.detach import INTERRUPTS, give_back_link, give_back_rdma
+from dranet.kernel.attachment.detach import (
+    INTERRUPTS,
+    give_back_link,
+    give_back_rdma,
+    restore_rdma_defaults,
+)
 from dranet.kernel.attachment.lacks import find_lack
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locality import give_back_cpus, set_cpu_locality
@@ -52,7 +57,7 @@ from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
 from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.netlink import attribute, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rdmanl import attach_rdma, has_rdma
+from dranet.kernel.rdmanl import attach_rdma, find_rdma_name, has_rdma
 from dranet.kernel.rtnl import (
     IFLA_ADDRESS,
     IFLA_IFNAME,
@@ -91,6 +96,10 @@ Interrupt = Callable[[], str]
 """Why the attach is to stop, empty while it may go on; asked before each step, so it must be quick."""
 
 
+def _confirm_all() -> None:
+    """The caller has nothing to look at."""
+
+
 def _tell_nobody(_step: str, _seconds: float) -> None:
     """Nobody wants to know."""
 
@@ -108,6 +117,7 @@ def attach(
     why_stop: Interrupt = _go_on,
     interrupts: InterruptFiles = INTERRUPTS,
     observe: StepObserver = _tell_nobody,
+    confirm: Callable[[], None] = _confirm_all,
 ) -> tuple[AttachedLink, ...]:
     """Attach every planned device, in order, from the calling thread's namespace; safe to repeat.
 
@@ -118,7 +128,8 @@ def attach(
 
     ``why_stop`` is asked before each step; a reason is a failure like any other. A step that the kernel is
     busy with is not cut off. ``observe`` hears of each step that was taken, by the name of the first of those
-    that went out together, and for how long.
+    that went out together, and for how long. ``confirm`` is called when all is in place: what it raises
+    undoes the attach as a refused step does.
 
     Raises:
         DeviceError: a link is gone or another device than the one prepared (``DeviceNotFound``), enslaved
@@ -136,13 +147,15 @@ def attach(
         guard = UplinkGuard(home.rtnl, rules)
         attachment = _Attachment(home, pod, guard, undo, why_stop, interrupts, observe, PodRules(pod))
         try:
-            return attachment.attach_all(plans)
+            links = attachment.attach_all(plans)
+            confirm()
         except DranetError as error:
             error.hint = "; ".join(filter(None, (error.hint, *undo.run())))
             raise
         except BaseException:
             undo.run()
             raise
+        return links
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,11 +300,13 @@ class _Attachment:
         return self._target(plan, link, is_new=False)
 
     def _move_rdma(self, plan: AttachPlan, steps: Sequence[Step]) -> None:
-        for name in [step.rdma_device for step in steps if isinstance(step, MoveRdma)]:
+        for identity in [step.identity for step in steps if isinstance(step, MoveRdma)]:
             if plan.host is None:  # a link has been checked, with all that belongs to it
-                self.guard.check_rdma(name)
-            if attach_rdma(name, self.pod.netns):
+                self.guard.check_rdma(find_rdma_name(identity, self.home.netns))
+            if attach_rdma(identity, self.pod.netns):
+                self.undo.later(plan.device, partial(restore_rdma_defaults, plan))  # once it is home again
                 self.undo.later(plan.device, partial(give_back_rdma, plan, self.home, self.pod))
+                restore_rdma_defaults(plan)  # the pod's connections have them as well
                 marks.reached(marks.Step.ATTACH_RDMA_MOVED)
 
     def _set_locality(self, plan: AttachPlan, step: SetCpuLocality) -> None:
@@ -323,7 +338,7 @@ def verify(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, .
 
 def _is_attached(plan: AttachPlan, pod: Side, rules: PodRules) -> bool:
     steps = [step for step in plan.steps if isinstance(step, MoveRdma)]
-    if not all(has_rdma(step.rdma_device, pod.netns) for step in steps):
+    if not all(has_rdma(step.identity, pod.netns) for step in steps):
         return False
     if plan.host is None and planned_creation(plan) is None:
         return True

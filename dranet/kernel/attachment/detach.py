@@ -14,6 +14,7 @@ from functools import partial
 from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError
+from dranet.kernel.attachment.ipoib import restore_ipoib
 from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_link
 from dranet.kernel.attachment.locality import give_back_cpus
 from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_side, open_pod_side
@@ -25,7 +26,8 @@ from dranet.kernel.attachment.vrf import remove_unused_vrf
 from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.netlink import Request, attribute_text, attribute_u32
 from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rdmanl import detach_rdma
+from dranet.kernel.rdma_cm import restore_cm_defaults
+from dranet.kernel.rdmanl import detach_rdma, restore_rdma_name
 from dranet.kernel.rtnl import (
     IFLA_IFNAME,
     IFLA_NET_NS_FD,
@@ -103,10 +105,12 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: Inter
     if pod is not None:  # RDMA first: the link's return makes watchers scan
         problems += [problem for remove in _iter_removals(plan, pod) for problem in _try(remove)]
         marks.reached(marks.Step.RELEASE_EXTRAS_REMOVED)
-        try:
-            give_back_rdma(plan, home, pod)
-        except DranetError as error:
-            stuck = error
+    try:
+        problems += give_back_rdma(plan, home, pod)
+    except LinkMissing:
+        raise
+    except DranetError as error:
+        stuck = error
     creation = planned_creation(plan)
     if creation is not None and pod is not None:
         delete_sublink(pod, creation)
@@ -121,6 +125,7 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: Inter
             problems += _try(partial(remove_unused_vrf, pod, step))
     if stuck is not None:
         raise stuck
+    problems += restore_rdma_defaults(plan)
     return [f"{plan.device}: {problem}" for problem in problems]
 
 
@@ -154,20 +159,50 @@ def _remove_limits(pod: Side, pod_ifname: str) -> None:
     remove_limits(pod, link.ifindex if link is not None else 0, pod_ifname)
 
 
-def give_back_rdma(plan: AttachPlan, home: Side, pod: Side) -> None:
-    """Move the RDMA device of a plan home, if it is in the pod.
+def give_back_rdma(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
+    """Move the RDMA device of a plan home, if it is in the pod, and restore its name and IPoIB interfaces.
+
+    Returns what could not be restored.
 
     Raises:
+        LinkMissing: it is on neither side, and with it its IPoIB interfaces.
         KernelError: it is still in the pod.
     """
+    problems: list[str] = []
     for step in plan.steps:
         if isinstance(step, MoveRdma):
             try:
-                if detach_rdma(step.rdma_device, home.netns, pod.netns):
+                if pod is not None and detach_rdma(step.identity, home.netns, pod.netns):
                     marks.reached(marks.Step.RELEASE_RDMA_HOME)
+                problems += _restore_rdma(plan, step, home)
             except KernelError as error:
                 if error.errno != errno.EPROTONOSUPPORT:  # without RDMA netlink nothing can have moved
                     raise
+    return problems
+
+
+def _restore_rdma(plan: AttachPlan, step: MoveRdma, home: Side) -> list[str]:
+    """What a device of the host gets back. Its name is an identity for programs, and never worth a device."""
+    problems: list[str] = []
+    is_home = True
+    try:
+        is_home = restore_rdma_name(step.identity, home.netns)
+    except KernelError as error:
+        if error.errno == errno.EPROTONOSUPPORT:
+            raise
+        problems.append(error.message)
+    if plan.ipoib and not is_home:
+        raise LinkMissing(f"RDMA device {step.rdma_device} is gone while it was being given back")
+    for state in plan.ipoib:
+        problems += restore_ipoib(home, state, step.pci_address)
+    return problems
+
+
+def restore_rdma_defaults(plan: AttachPlan) -> list[str]:
+    """Write what ``rdma_cm`` forgot of the RDMA device of a plan when it moved; it finds the device by name,
+    wherever that is. Returns what could not be written."""
+    moves = (step for step in plan.steps if isinstance(step, MoveRdma))
+    return [problem for step in moves for problem in restore_cm_defaults(step.rdma_device, plan.rdma_cm)]
 
 
 def give_back_link(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from dranet.kernel.attachment.ipoib import find_ipoib
 from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_addresses, read_link
 from dranet.kernel.attachment.locate import Side, find_link, is_same_device, open_host_side, open_pod_side
 from dranet.kernel.attachment.sublink import is_planned_sublink, planned_creation
@@ -39,7 +40,7 @@ def find_lost(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str
 
 def _is_present(plan: AttachPlan, pod: Side, names: Collection[str]) -> bool:
     """``names`` are those that the pod's links have by their plans."""
-    if not all(has_rdma(step.rdma_device, pod.netns) for step in plan.steps if isinstance(step, MoveRdma)):
+    if not all(has_rdma(step.identity, pod.netns) for step in plan.steps if isinstance(step, MoveRdma)):
         return False
     if plan.host is None and planned_creation(plan) is None:
         return True
@@ -72,10 +73,14 @@ def find_strayed(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
         KernelError: netlink failed.
     """
     moved = [(plan, plan.host) for plan in plans if plan.host is not None and not plan.is_on_top]
-    if not moved:
+    remade = [plan for plan in plans if plan.ipoib]
+    if not (moved or remade):
         return ()
     with open_host_side() as home:
-        return tuple(plan.device for plan, host in moved if _has_strayed(plan, host, home))
+        return (
+            *(plan.device for plan, host in moved if _has_strayed(plan, host, home)),
+            *(plan.device for plan in remade if _has_bare_ipoib(plan, home)),
+        )
 
 
 def find_down(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
@@ -95,6 +100,18 @@ def find_down(plans: Sequence[AttachPlan]) -> tuple[str, ...]:
 def _has_strayed(plan: AttachPlan, host: LinkState, home: Side) -> bool:
     found = find_link(plan, host, home, None)
     return found is not None and (found.link.ifname != host.ifname or _is_bare(found.link, host, home))
+
+
+def _has_bare_ipoib(plan: AttachPlan, home: Side) -> bool:
+    """Whether the RDMA device is home and the interfaces that the kernel made again are not as recorded."""
+    for step in plan.steps:
+        if isinstance(step, MoveRdma) and has_rdma(step.identity, home.netns):
+            found = [(find_ipoib(home, state, step.pci_address), state.link) for state in plan.ipoib]
+            return any(
+                link is not None and (link.ifname != host.ifname or _is_bare(link, host, home))
+                for link, host in found
+            )
+    return False
 
 
 def _is_bare(link: Link, host: LinkState, home: Side) -> bool:

@@ -79,10 +79,23 @@ class Queues:
             raise KernelError(told, operation=_OPERATION, link=self.ifname)
 
     def _is_same(self, name: str, one: str, other: str) -> bool:
-        first, second = parse_cpu_mask(one), parse_cpu_mask(other)
-        if one == other or first is None or second is None:
-            return one == other
-        return not (first ^ second) & (self.online if name.endswith("_cpus") else ~0)
+        return _is_same_mask(one, other, self.online if name.endswith("_cpus") else ~0)
+
+
+def _is_same_mask(one: str, other: str, counting: int = ~0) -> bool:
+    first, second = parse_cpu_mask(one), parse_cpu_mask(other)
+    if one == other or first is None or second is None:
+        return one == other
+    return not (first ^ second) & counting
+
+
+def queue_difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """One line for each file that says something else; a queue that the link no longer has is none."""
+    return [
+        f"{name}: wanted {value}, found {found[name]}"
+        for name, value in wanted.items()
+        if found.get(name) and not _is_same_mask(found[name], value)
+    ]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, KernelError, Reason
+from dranet.kernel.attachment.hardware import HARDWARE
 from dranet.kernel.attachment.linkdetails import LinkDetails, parse_link_details
 from dranet.kernel.attachment.linkstate import (
     check_is_free,
@@ -20,7 +21,6 @@ from dranet.kernel.attachment.linkstate import (
 from dranet.kernel.attachment.locate import Side, open_host_side
 from dranet.kernel.attachment.programs import read_program_names
 from dranet.kernel.boot import read_boot_clock
-from dranet.kernel.ethtool import read_ethtool_state
 from dranet.kernel.rtnl import (
     IFF_ALLMULTI,
     IFF_MULTICAST,
@@ -33,7 +33,7 @@ from dranet.kernel.rtnl import (
 from dranet.kernel.sysctl import read_link_sysctls
 from dranet.kernel.tc import read_filters, read_traffic_control
 from dranet.model.facts import Link, Route
-from dranet.model.plan import RECORD_VERSION, EthtoolState, LinkState
+from dranet.model.plan import RECORD_VERSION, LinkState
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def read_link_state(ifname: str) -> LinkState:
         link, details = found
         check_is_free(side.rtnl, link)
         _check_can_be_said(link, details)
-        return _read_state(side, link, details, read_routes(side.rtnl, link))
+        return _read_state(side, link, details, read_routes(side.rtnl, link), None)
 
 
 def _check_can_be_said(link: Link, details: LinkDetails) -> None:
@@ -78,8 +78,10 @@ def _check_can_be_said(link: Link, details: LinkDetails) -> None:
         )
 
 
-def read_present(side: Side, ifindex: int) -> Present | None:
+def read_present(side: Side, ifindex: int, recorded: LinkState) -> Present | None:
     """A link as it is now, whoever depends on it; ``None`` where it is gone.
+
+    Of what the card keeps only that is read which its driver told when it was recorded.
 
     Raises:
         KernelError: netlink failed.
@@ -89,7 +91,7 @@ def read_present(side: Side, ifindex: int) -> Present | None:
         return None
     link, details = found
     routes = read_sayable_routes(side.rtnl, link)
-    return Present(link, details, _read_state(side, link, details, routes))
+    return Present(link, details, _read_state(side, link, details, routes, recorded))
 
 
 def _read_link(side: Side, ifindex: int = 0, ifname: str = "") -> tuple[Link, LinkDetails] | None:
@@ -106,7 +108,9 @@ def _read_link(side: Side, ifindex: int = 0, ifname: str = "") -> tuple[Link, Li
     return link, decode(lambda data: parse_link_details(data, link), payload)
 
 
-def _read_state(side: Side, link: Link, details: LinkDetails, routes: tuple[Route, ...]) -> LinkState:
+def _read_state(
+    side: Side, link: Link, details: LinkDetails, routes: tuple[Route, ...], recorded: LinkState | None
+) -> LinkState:
     traffic = read_traffic_control(side.rtnl, link.ifindex)
     # Filters need a qdisc that somebody made; without one there is nothing to look for.
     filters = read_filters(side.rtnl, link.ifindex) if traffic else ()
@@ -132,19 +136,12 @@ def _read_state(side: Side, link: Link, details: LinkDetails, routes: tuple[Rout
         multicast=bool(link.flags & IFF_MULTICAST),
         offload_sizes=details.offload_sizes,
         token=details.token,
-        ethtool=_read_ethtool(side, link),
         traffic_control=traffic,
         programs=(*read_program_names(side, link.ifindex), *filters),
         sysctls=side.run(lambda: read_link_sysctls(link.ifname)),
         read_at=read_boot_clock(),
+        **{
+            field: part.read(side, link, getattr(recorded, field) if recorded else None)
+            for field, part in HARDWARE.items()
+        },
     )
-
-
-def _read_ethtool(side: Side, link: Link) -> EthtoolState:
-    """Some drivers tell nothing of a link that is down (EBUSY, EINVAL); then they take nothing, either."""
-    try:
-        return read_ethtool_state(side.genl, link.ifindex)
-    except KernelError:
-        if link.is_up:
-            raise
-        return EthtoolState()

@@ -14,9 +14,9 @@ from dataclasses import field, replace
 from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import KernelError
-from dranet.kernel import ethtool
 from dranet.kernel.attachment.aging import age_state
 from dranet.kernel.attachment.differences import Difference, find_differences
+from dranet.kernel.attachment.hardware import HARDWARE
 from dranet.kernel.attachment.linkstate import has_route, read_addresses
 from dranet.kernel.attachment.locate import Side
 from dranet.kernel.attachment.programs import remove_programs
@@ -75,7 +75,8 @@ class _Restoring:
     state: LinkState
     refusals: dict[str, KernelError] = field(default_factory=dict)
     """The kernel's words by what they are about."""
-    ethtool_words: list[str] = field(default_factory=list)
+    hardware_refusals: dict[str, list[str]] = field(default_factory=dict)
+    """The same, by the part of the card."""
 
     def run(self) -> list[str]:
         self.state = age_state(self.state, read_boot_clock())
@@ -95,7 +96,7 @@ class _Restoring:
         return [*self._lines(present), *late]
 
     def _read(self) -> Present:
-        present = read_present(self.side, self.link.ifindex)
+        present = read_present(self.side, self.link.ifindex, self.state)
         if present is None:
             text = f"restore {self.state.ifname}: the link is gone"
             raise KernelError(text, errno=errno.ENODEV, operation="restore", link=self.state.ifname)
@@ -104,8 +105,13 @@ class _Restoring:
     def _lines(self, present: Present) -> list[str]:
         """What is left to do, or was left undone."""
         lines = [self._say(d) for d in find_differences(self.state, present.state, present.details)]
-        settings = ethtool.difference(self.state.ethtool, present.state.ethtool)
-        return [*lines, *dict.fromkeys((*settings, *self.ethtool_words) if settings else ())]
+        for name in HARDWARE:
+            left = self._hardware_difference(name, present.state)
+            lines += dict.fromkeys((*left, *self.hardware_refusals.get(name, ())) if left else ())
+        return lines
+
+    def _hardware_difference(self, name: str, present: LinkState) -> list[str]:
+        return HARDWARE[name].difference(getattr(self.state, name), getattr(present, name))
 
     def _say(self, difference: Difference) -> str:
         refusal = self.refusals.get(difference.what)
@@ -136,13 +142,14 @@ class _Restoring:
         link = replace(present.link, ifname=self.state.ifname if renamed else present.link.ifname)
         listens = self._set_token(link, present.state)
         self._write_sysctls(link, present.state.sysctls, listens)  # IPv4 forwarding turns an offload off
-        self._set_ethtool(link, present.state)
+        self._set_hardware(link, present.state, needs_up=False)
         self._send(iter_traffic_wishes(link, present.state, self.state))
         marks.reached(marks.Step.RELEASE_LINK_TUNED)
         addresses = read_addresses(self.side.rtnl, link)
         if self.link.ifname != self.state.ifname:  # it came back by itself, and others took it for a new one
             self._send(iter_extra_address_wishes(link, addresses, self.state))
         self._send(iter_network_wishes(link, addresses, self.state))
+        self._set_hardware(link, present.state, needs_up=True)
 
     def _send(self, wishes: Iterable[Wish]) -> None:
         asked = tuple(wishes)
@@ -180,16 +187,15 @@ class _Restoring:
         if values:
             self.refusals |= self.side.run(lambda: _write_link_sysctls(link.ifname, values))
 
-    def _set_ethtool(self, link: Link, present: LinkState) -> None:
-        self.ethtool_words = []
-        if not ethtool.difference(self.state.ethtool, present.ethtool):
-            return
-        try:
-            self.ethtool_words = ethtool.restore_ethtool(
-                self.side.genl, link.ifindex, self.state.ethtool, link.ifname
-            )
-        except KernelError as error:  # some drivers say nothing while the link is down: the second round
-            self.ethtool_words = [error.message]
+    def _set_hardware(self, link: Link, present: LinkState, *, needs_up: bool) -> None:
+        for name, part in HARDWARE.items():
+            if part.needs_up != needs_up or not (needs_up or self._hardware_difference(name, present)):
+                continue
+            wanted, found = getattr(self.state, name), getattr(present, name)
+            try:
+                self.hardware_refusals[name] = part.restore(self.side, link, wanted, found)
+            except KernelError as error:  # some drivers say nothing while the link is down: the second round
+                self.hardware_refusals[name] = [error.message]
 
     # --- programs --------------------------------------------------------------------------------------
 

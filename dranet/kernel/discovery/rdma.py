@@ -8,12 +8,13 @@ access to the whole fabric.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
+from dranet.model.device import NamedRdma, RdmaIdentity
 from dranet.model.facts import CharDevice, RdmaDevice, RdmaPort
 
 Slot = TypeVar("Slot")
@@ -81,6 +82,41 @@ def read_management_nodes(sysfs: PseudoFiles, rdma_device: str) -> tuple[CharDev
     return tuple(node for entry in mine if (node := _read_node(sysfs, entry)) is not None)
 
 
+def find_rdma_device(sysfs: PseudoFiles, identity: RdmaIdentity) -> str:
+    """The name by which sysfs shows a device now; empty where it shows none."""
+
+    def read_address(name: str) -> str:
+        return nearest_pci_address(sysfs.home(f"{RDMA_CLASS}/{name}"))
+
+    def read(name: str) -> NamedRdma:
+        return NamedRdma(name, _read_guid(sysfs, f"{RDMA_CLASS}/{name}/node_guid"))
+
+    if sysfs.has(f"{RDMA_CLASS}/{identity.name}"):
+        same_name = read(identity.name)
+        is_same = identity.node_guid in ("", same_name.node_guid)
+        if is_same and identity.pci_address in ("", read_address(identity.name)):
+            return identity.name
+    return identity.choose([read(name) for name in sysfs.entries(RDMA_CLASS)], read_address)
+
+
+def read_nodes_of(sysfs: PseudoFiles, rdma_device: str, kinds: Collection[str]) -> tuple[CharDevice, ...]:
+    """The nodes of one device of these kinds: ``uverbs``, ``umad``, ``issm``, and the shared ``rdma_cm``."""
+    entries: list[str] = []
+    for folder, prefixes in ((_VERBS_CLASS, ("uverbs",)), (_MAD_CLASS, ("umad", "issm"))):
+        wanted = tuple(prefix for prefix in prefixes if prefix in kinds)
+        entries += _entries_of(sysfs, folder, rdma_device, wanted) if wanted else ()
+    entries += [_CM_ENTRY] if "rdma_cm" in kinds else []
+    return tuple(node for entry in entries if (node := _read_node(sysfs, entry)) is not None)
+
+
+def _entries_of(sysfs: PseudoFiles, folder: str, rdma_device: str, prefixes: tuple[str, ...]) -> list[str]:
+    """Looked for at the function that carries the device, which has few; a software device has none."""
+    near = f"{RDMA_CLASS}/{rdma_device}/device/{folder.removeprefix('class/')}"
+    names = sysfs.entries(near) or sysfs.entries(folder)
+    entries = [f"{folder}/{name}" for name in names if name.startswith(prefixes)]
+    return [entry for entry in entries if sysfs.text(f"{entry}/ibdev") == rdma_device]
+
+
 def _read_node(sysfs: PseudoFiles, entry: str) -> CharDevice | None:
     """The character device of a class entry, with the mode that devtmpfs gives it."""
     node = sysfs.char_device(f"{entry}/dev", f"{_DEVICE_FOLDER}/{entry.rpartition('/')[2]}")
@@ -112,6 +148,7 @@ def read_rdma_device(sysfs: PseudoFiles, name: str) -> RdmaDevice:
         system_image_guid=_read_guid(sysfs, f"{folder}/sys_image_guid"),
         board_id=sysfs.text(f"{folder}/board_id"),
         ports=tuple(_read_port(sysfs, f"{folder}/ports/{number}", number, parent) for number in numbers),
+        auxiliary=any(".rdma." in entry for entry in sysfs.entries(f"{folder}/device")),
     )
 
 

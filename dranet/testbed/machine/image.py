@@ -18,7 +18,7 @@ from dranet.testbed.machine.fetch import Cause, MachineUnavailable, Packages, Re
 from dranet.testbed.machine.guest import BOOT_MODULES, INIT, MODULES
 from dranet.testbed.machine.kernel import BadImage, Modules, find_payload, initramfs_nodes, pack_cpio
 
-HELPER_MODULES = ("vnode_hca", "vnode_nic", "vnode_slow")
+HELPER_MODULES = ("vnode_hca", "vnode_ipoib", "vnode_nic", "vnode_slow")
 
 _SOURCES = Path(__file__).parent / "modules"
 

@@ -26,14 +26,18 @@ from tests.driver.doctor.healthy import (
     KERNEL,
     LINKS,
     NICS,
+    in_exclusive_mode,
     with_adapter,
     with_cluster,
+    with_driver,
     with_host,
     with_kernel,
     with_link,
+    with_mlx5,
     with_node,
     with_pci,
     with_runtime,
+    with_soft_rdma,
     with_tuning,
     without,
 )
@@ -66,6 +70,10 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
             WARNING,
             "2 s in",
         ),
+    ),
+    "hook-estimate": (
+        (with_mlx5(8, 63), NOTE, "8 mlx5 NICs with 504 channels: some 3.5 s for all of them in one pod"),
+        (with_mlx5(32, 16), NOTE, "32 mlx5 NICs with 512 channels: some 3.6 s"),
     ),
     "cdi-off": ((with_runtime(cdi=False), PROBLEM, "CDI is off"),),
     "cdi-folder-unread": (
@@ -119,6 +127,15 @@ CASES: Mapping[str, tuple[tuple[Surroundings, Severity, str], ...]] = {
     "rdma-shared-mode": ((with_node(rdma_netns_exclusive=False), NOTE, "shared"),),
     "rdma-verbs-missing": ((with_adapter(1, char_devices=()), WARNING, "mlx5_1"),),
     "rdma-cm-missing": ((with_host(misc_devices=()), NOTE, "no rdma_cm"),),
+    "rdma-lost-with-link": (
+        (with_driver("bnxt_en", "6.1.0-28-amd64"), WARNING, "mlx5_0 ends when its interface moves"),
+        (with_soft_rdma(), NOTE, "rxe0 ends when its interface moves"),
+    ),
+    "rdma-immobile": (
+        (in_exclusive_mode(with_driver("efa")), WARNING, "mlx5_0 cannot move: the driver efa cannot"),
+        (in_exclusive_mode(with_soft_rdma()), NOTE, "rxe0 cannot move"),
+    ),
+    "rdma-ipoib-exclusive": ((in_exclusive_mode(with_link(0, kind="ipoib")), NOTE, "ens1"),),
     "gpudirect-no-path": (
         (
             with_host(kernel=replace(KERNEL, modules=("nvidia",)), gpus=GpuStack("550.1", False)),

@@ -11,6 +11,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import (
     CharDevice,
     Gpu,
+    Host,
     Link,
     NodeFacts,
     NumaNode,
@@ -194,6 +195,17 @@ def with_node(**changes: Any) -> Surroundings:
     return replace(HEALTHY, node=replace(NODE, **changes))
 
 
+def with_mlx5(count: int, channels: int, timeout_seconds: float | None = None) -> Surroundings:
+    """More NICs on offer, with so many channels each; the runtime's timeout is this one or the default."""
+    names = [f"rail{index}" for index in range(count)]
+    links = tuple(
+        Link(100 + index, name, driver="mlx5_core", queues=channels) for index, name in enumerate(names)
+    )
+    devices = tuple(Device(name, DeviceKind.NIC, ifname=name) for name in names)
+    seen = replace(with_node(links=(*NODE.links, *links)), offered=(*HEALTHY.offered, *devices))
+    return replace(seen, host=with_runtime(nri_timeout_seconds=timeout_seconds).host)
+
+
 def with_link(index: int, **changes: Any) -> Surroundings:
     links = list(NODE.links)
     links[index] = replace(links[index], **changes)
@@ -204,6 +216,23 @@ def with_adapter(index: int, **changes: Any) -> Surroundings:
     adapters = list(NODE.rdma_devices)
     adapters[index] = replace(adapters[index], **changes)
     return with_node(rdma_devices=tuple(adapters))
+
+
+def with_driver(driver: str, kernel: str = "") -> Surroundings:
+    """The first adapter's function by another driver, on another kernel."""
+    first, *others = NODE.pci_functions
+    function = replace(first, driver=driver)
+    adapters = (replace(NODE.rdma_devices[0], pci_address=function.address), *NODE.rdma_devices[1:])
+    return with_node(pci_functions=(function, *others), rdma_devices=adapters, host=Host(kernel=kernel))
+
+
+def in_exclusive_mode(seen: Surroundings) -> Surroundings:
+    return replace(seen, node=replace(seen.node, rdma_netns_exclusive=True))
+
+
+def with_soft_rdma() -> Surroundings:
+    soft = RdmaDevice("rxe0", ports=(RdmaPort(1, "ACTIVE", "Ethernet", netdevs=(LINKS[0],)),))
+    return with_node(rdma_devices=(*NODE.rdma_devices, soft))
 
 
 def with_pci(address: str, **changes: Any) -> Surroundings:

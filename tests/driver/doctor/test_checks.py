@@ -39,6 +39,7 @@ from tests.driver.doctor.healthy import (
     with_adapter,
     with_host,
     with_link,
+    with_mlx5,
     with_pci,
     with_tuning,
 )
@@ -82,6 +83,8 @@ MEANT_TOGETHER = {
     "roce-mtu-small": {"mtu-differs"},
     "gpudirect-no-path": {"gpu-persistence"},
     "kubelet-gate-off": {"topology-manager"},
+    "rdma-lost-with-link": {"rdma-immobile"},
+    "rdma-immobile": {"rdma-lost-with-link"},
     "memlock-low": {"fabric-manager-missing", "gpu-persistence"},
 }
 """What one change of the healthy node brings beside the id itself."""
@@ -108,6 +111,31 @@ def test_what_cannot_be_read_is_not_judged_and_not_praised() -> None:
     nobody = with_host(processes=None)
     judged = {finding.id for finding in run_checks(nobody)}
     assert judged.isdisjoint({"memlock-low", "irqbalance", "fabric-manager-missing", "gpu-persistence"})
+
+
+def estimate(seen: Surroundings) -> Finding:
+    (found,) = [finding for finding in run_checks(seen) if finding.id == "hook-estimate"]
+    return found
+
+
+def test_nics_with_many_channels_take_longer_than_a_hook_has_and_fewer_channels_help() -> None:
+    found = estimate(with_mlx5(8, 63))
+    assert found.severity is Severity.NOTE
+    assert found.seen.endswith("some 3.5 s for all of them in one pod, a hook has 1.7 s")
+    assert "`ethtool -L rail0 combined 16`" in found.mend
+    assert "and 5 more on the node: 0.9 s" in found.mend
+    assert "starts late and is not broken" in found.matters
+
+
+def test_nics_with_few_channels_are_in_time() -> None:
+    found = estimate(with_mlx5(8, 16))
+    assert (found.severity, found.mend) == (Severity.OK, "")
+    assert "8 mlx5 NICs with 128 channels: some 0.9 s" in found.seen
+    assert estimate(with_mlx5(8, 63, timeout_seconds=10.0)).severity is Severity.OK
+
+
+def test_where_fewer_channels_do_not_help_the_runtime_has_to_wait_longer() -> None:
+    assert estimate(with_mlx5(32, 16)).mend.startswith("Raise `plugin_request_timeout`")
 
 
 def test_a_root_port_that_redirects_does_not_matter() -> None:

@@ -14,6 +14,7 @@ from dranet.driver import node_reader
 from dranet.kernel.attachment import attach, detach, presence
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import read_netns_id
+from dranet.model.device import RdmaIdentity
 
 
 class RdmaFiles:
@@ -28,19 +29,25 @@ class RdmaFiles:
         path = self._folder / f"{name}.rdma"
         return path.read_text() if path.exists() else ""
 
-    def attach_rdma(self, name: str, pod: NetworkNamespace) -> bool:
-        if self.has_rdma(name, pod):
+    def attach_rdma(self, identity: RdmaIdentity, pod: NetworkNamespace) -> bool:
+        if self.has_rdma(identity, pod):
             return False
-        (self._folder / f"{name}.rdma").write_text(read_netns_id(pod))
+        (self._folder / f"{identity.name}.rdma").write_text(read_netns_id(pod))
         return True
 
-    def has_rdma(self, name: str, netns: NetworkNamespace) -> bool:
-        return self.find(name) == read_netns_id(netns)
+    def has_rdma(self, identity: RdmaIdentity, netns: NetworkNamespace) -> bool:
+        return self.find(identity.name) == read_netns_id(netns)
 
-    def detach_rdma(self, name: str, _: NetworkNamespace, pod: NetworkNamespace) -> bool:
-        if not self.has_rdma(name, pod):
+    def find_rdma_name(self, identity: RdmaIdentity, _: NetworkNamespace) -> str:
+        return identity.name
+
+    def restore_rdma_name(self, identity: RdmaIdentity, _: NetworkNamespace) -> bool:
+        return not self.find(identity.name)
+
+    def detach_rdma(self, identity: RdmaIdentity, _: NetworkNamespace, pod: NetworkNamespace) -> bool:
+        if not self.has_rdma(identity, pod):
             return False
-        (self._folder / f"{name}.rdma").unlink()
+        (self._folder / f"{identity.name}.rdma").unlink()
         return True
 
 
@@ -65,6 +72,8 @@ def install(folder: Path) -> None:
         "attach_rdma": files.attach_rdma,
         "has_rdma": files.has_rdma,
         "detach_rdma": files.detach_rdma,
+        "find_rdma_name": files.find_rdma_name,
+        "restore_rdma_name": files.restore_rdma_name,
         "read_netns_exclusive": _is_exclusive,
     }
     for name, stand_in in stand_ins.items():

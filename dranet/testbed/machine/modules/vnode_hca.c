@@ -104,8 +104,10 @@ static int get_port_immutable(struct ib_device *ib, u32 port, struct ib_port_imm
 	immutable->gid_tbl_len = GID_TABLE;
 	immutable->pkey_tbl_len = 1;
 	immutable->max_mad_size = 0;
+	/* IB_CM: rdma_cm knows the device, and keeps its defaults in configfs. */
 	immutable->core_cap_flags =
-		to_hca(ib)->ethernet ? RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP : RDMA_CORE_CAP_PROT_IB;
+		to_hca(ib)->ethernet ? RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP | RDMA_CORE_CAP_IB_CM
+				     : RDMA_CORE_CAP_PROT_IB;
 	return 0;
 }
 

@@ -1,0 +1,37 @@
+"""The page of what is restored is made by what records and restores: field by field."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from dranet.kernel import ethtool
+from dranet.kernel.attachment.differences import _PROPERTIES
+from dranet.kernel.attachment.hardware import HARDWARE
+from dranet.kernel.attachment.restored import DEVICE, IDENTITY, LINK, list_restored
+from dranet.model.plan import AttachPlan, EthtoolState, LinkState
+
+AID = {"fixed", "maxima", "refused"}
+"""Fields of ``EthtoolState`` that a plan is made with; nobody can set them."""
+
+
+def names(kind: type) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def test_each_field_of_the_record_of_a_link_has_a_row_on_the_page() -> None:
+    told = {field for row in list_restored() for field in row.fields}
+    assert told - {field for row in DEVICE for field in row.fields} == names(LinkState) - IDENTITY
+    assert {field for row in DEVICE for field in row.fields} <= names(AttachPlan)
+
+
+def test_each_part_of_ethtool_is_recorded_and_has_a_row() -> None:
+    assert set(ethtool.PARTS) == names(EthtoolState) - AID
+    rows = [row.what for row in list_restored() if row.fields == ("ethtool",)]
+    assert len(rows) == len(ethtool.PARTS)
+    for part in ethtool.PARTS.values():
+        assert any(f"`ethtool {part.option}`" in row for row in rows), part
+
+
+def test_what_is_compared_at_release_has_a_row() -> None:
+    assert set(_PROPERTIES.values()) <= {field for row in LINK for field in row.fields}
+    assert set(HARDWARE) <= {field for row in list_restored() for field in row.fields}
