@@ -36,8 +36,6 @@ SLOWER_OPEN_MS = 1000
 SLOW_RETURN_MS = 2500
 """To close one, so that the kernel takes 20 s to return all of a dead namespace."""
 _BOOT_SECONDS = 90.0
-_FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
-"""The CNI plugin switches it on, and new namespaces take it over."""
 
 FIGURES = "slow-nics"
 """File of the exchange folder with what was measured."""
@@ -58,6 +56,15 @@ def folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture
+def forwarding() -> Iterator[None]:
+    """As it was: the CNI plugin switches it on, and namespaces that other tests make take it over."""
+    place = Path("/proc/sys/net/ipv4/ip_forward")
+    before = place.read_text()
+    yield
+    place.write_text(before)
+
+
 def find_toolchain(lane: str) -> Toolchain:
     for folder in filter(None, os.environ[CONTAINERDS].split(os.pathsep)):
         toolchain = read_toolchain(Path(folder))
@@ -68,22 +75,21 @@ def find_toolchain(lane: str) -> Toolchain:
 
 @pytest_asyncio.fixture
 async def runtime(
-    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch, forwarding: None
 ) -> AsyncIterator[ContainerdRuntime]:
     """A containerd of the machine's own, which is the private tree that it asks for."""
+    del forwarding
     monkeypatch.setattr(node, "check_rights", node.check_root)
     monkeypatch.setattr(containerd_runtime, "_BOOT_SECONDS", _BOOT_SECONDS)
     node.enable_controllers()
     toolchain = find_toolchain(request.param)
     (folder / "c").mkdir()
     running = ContainerdRuntime(toolchain, folder / "c", folder / "nri.sock", folder / "cdi")
-    forwards = _FORWARDING.read_text()
     await running.start()
     try:
         yield running
     finally:
         await running.stop()
-        _FORWARDING.write_text(forwards)
 
 
 async def a_running_pod(driver: Driver, runtime: ContainerdRuntime) -> Started:
