@@ -261,10 +261,11 @@ def _group_rdma(
     devices: Iterable[RdmaDevice], held: Mapping[str, Device]
 ) -> Mapping[str, Sequence[RdmaDevice]]:
     """RDMA devices that no pod has, by PCI address (empty: none), each in the order of names."""
-    names = {device.rdma_device for device in held.values()}
+    guids = {device.rdma_guid for device in held.values()} - {""}
+    names = {device.rdma_device for device in held.values() if not device.rdma_guid}
     grouped: dict[str, list[RdmaDevice]] = defaultdict(list)
     for name, rdma in sorted(_index(devices, lambda rdma: rdma.name).items()):
-        if name not in names:
+        if rdma.node_guid not in guids and name not in names:
             grouped[rdma.pci_address].append(rdma)
     return grouped
 

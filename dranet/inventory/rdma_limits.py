@@ -1,6 +1,6 @@
 """RDMA devices that cannot go where their claim wants them, told by their drivers.
 
-Two limits of kernel drivers, neither of which the kernel tells before somebody tries:
+Two limits of kernel drivers, neither of which the kernel reports before an attempt:
 
 * Some RDMA devices end when their link leaves its namespace: software ones (rxe and siw unregister on
   ``NETDEV_UNREGISTER``), and those of bnxt_re before Linux 6.3, which made it an auxiliary driver.

@@ -141,12 +141,16 @@ def restore_rdma_name(identity: RdmaIdentity, home: NetworkNamespace) -> bool:
         KernelError: the kernel refused the name: another device has it (EEXIST).
     """
     with NetlinkSocket.open(NETLINK_RDMA) as rdma:
-        found = _find(rdma, identity, home)
-        if found is not None and found.name != identity.name:
-            body = attribute_u32(RDMA_ATTR_DEV_INDEX, found.number)
-            body += attribute_text(RDMA_ATTR_DEV_NAME, identity.name)
-            rdma.request(Request(RDMA_NLDEV_SET, body, operation="rename RDMA device", link=found.name))
-        return found is not None
+        return _restore_name(rdma, identity, home)
+
+
+def _restore_name(rdma: NetlinkSocket, identity: RdmaIdentity, home: NetworkNamespace) -> bool:
+    found = _find(rdma, identity, home)
+    if found is not None and found.name != identity.name:
+        body = attribute_u32(RDMA_ATTR_DEV_INDEX, found.number)
+        body += attribute_text(RDMA_ATTR_DEV_NAME, identity.name)
+        rdma.request(Request(RDMA_NLDEV_SET, body, operation="rename RDMA device", link=found.name))
+    return found is not None
 
 
 def has_rdma(identity: RdmaIdentity, netns: NetworkNamespace) -> bool:
@@ -186,18 +190,24 @@ class _Found(NamedTuple):
 
 def _move_from_here(identity: RdmaIdentity, here: NetworkNamespace, target: NetworkNamespace) -> bool:
     with NetlinkSocket.open(NETLINK_RDMA) as rdma:
-        found = _find(rdma, identity, here)
-        if found is None:
-            return False
-        body = attribute_u32(RDMA_ATTR_DEV_INDEX, found.number)
-        body += attribute_u32(RDMA_ATTR_NET_NS_FD, target.fileno())
-        try:
-            rdma.request(Request(RDMA_NLDEV_SET, body, operation="move RDMA device", link=found.name))
-        except KernelError as refusal:
-            if refusal.errno == errno.EOPNOTSUPP:
-                refusal.message += f"{describe_driver(identity)}: its driver cannot, or the mode is shared"
-            raise
-        return True
+        return _move(rdma, identity, here, target)
+
+
+def _move(
+    rdma: NetlinkSocket, identity: RdmaIdentity, here: NetworkNamespace, target: NetworkNamespace
+) -> bool:
+    found = _find(rdma, identity, here)
+    if found is None:
+        return False
+    body = attribute_u32(RDMA_ATTR_DEV_INDEX, found.number)
+    body += attribute_u32(RDMA_ATTR_NET_NS_FD, target.fileno())
+    try:
+        rdma.request(Request(RDMA_NLDEV_SET, body, operation="move RDMA device", link=found.name))
+    except KernelError as refusal:
+        if refusal.errno == errno.EOPNOTSUPP:
+            refusal.message += f"{describe_driver(identity)}: its driver cannot, or the mode is shared"
+        raise
+    return True
 
 
 def _find(rdma: NetlinkSocket, identity: RdmaIdentity, netns: NetworkNamespace) -> _Found | None:

@@ -231,7 +231,7 @@ class RdmaDevice:
     """``/dev/infiniband/uverbsN`` of this device and the shared ``rdma_cm``."""
     auxiliary: bool = False
     """Its driver is bound to an auxiliary device of the PCI function (``mlx5_core.rdma.0``), and so does not
-    follow what becomes of the function's link; ``False`` also where nobody looked."""
+    follow what becomes of the function's link; ``False`` also where it was not read."""
 
 
 @dataclass(frozen=True, slots=True)

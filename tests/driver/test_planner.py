@@ -21,6 +21,7 @@ from dranet.model.plan import (
     AddRule,
     CreateLink,
     DhcpLease,
+    IpoibState,
     LinkState,
     MoveLink,
     MoveRdma,
@@ -37,9 +38,12 @@ ETH = Device("eth-1", DeviceKind.NIC, ifname="eth1")
 VF = Device("vf-0", DeviceKind.NIC, ifname="vf0", physical_function="0000:1a:00.0")
 AWAY = Device("away", DeviceKind.NIC)
 HCA = Device("hca-0", DeviceKind.RDMA, rdma_device="mlx5_1", char_devices=(UVERBS,))
+IB = replace(
+    HCA, name="ib-0", rdma_device="mlx5_2", rdma_guid="0c42:a103:0021:1000", rdma_pci_address="0000:3b:00.0"
+)
 GPU = Device("gpu-0", DeviceKind.GPU, char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
 PARENT = Device("parent-0", DeviceKind.NIC, ifname="parent0", shared=True)
-DEVICES = {device.name: device for device in (RAIL, ETH, VF, AWAY, HCA, GPU, PARENT)}
+DEVICES = {device.name: device for device in (RAIL, ETH, VF, AWAY, HCA, IB, GPU, PARENT)}
 POD = Consumer("pods", "pod", "pod-uid")
 
 Given = dict[str, Any]
@@ -77,6 +81,10 @@ class FakeNode(NodeReader):
     def read_rules(self) -> tuple[AddRule, ...]:
         self.asked.append("rules")
         return (RULE,)
+
+    def read_ipoib(self, pci_address: str) -> tuple[IpoibState, ...]:
+        self.asked.append(f"ipoib {pci_address}")
+        return (IpoibState(LinkState(7, "ib0", "00:00:01", 2044, up=True), port=0, mode=1),)
 
     def read_physical_function_mtu(self, pci_address: str) -> int | None:
         self.asked.append(f"mtu {pci_address}")
@@ -190,6 +198,19 @@ def test_the_rdma_mode_is_asked_when_it_matters(bench: Bench) -> None:
     bench.node.mode_error = KernelError("no answer")
     assert bench.plan(a_claim("b", result("eth-1"), pod="other")).plans
     assert bench.refusal(a_claim("c", result("hca-0"), pod="third")) is bench.node.mode_error
+
+
+def test_what_ends_with_the_move_of_an_adapter_is_recorded_in_exclusive_mode(bench: Bench) -> None:
+    (plan,) = bench.plan(a_claim("a", result("ib-0"))).plans
+    assert (plan.steps, plan.ipoib, bench.node.asked) == ((), (), [])
+
+    bench.node.exclusive = True
+    bench.store.delete("a")
+    (plan,) = bench.plan(a_claim("b", result("ib-0"), pod="other")).plans
+    moved = MoveRdma("mlx5_2", node_guid="0c42:a103:0021:1000", pci_address="0000:3b:00.0")
+    assert plan.steps == (moved,)
+    assert [state.link.ifname for state in plan.ipoib] == ["ib0"]
+    assert bench.node.asked == ["ipoib 0000:3b:00.0"]
 
 
 def test_management_nodes_are_looked_up_for_those_who_ask(bench: Bench) -> None:

@@ -138,3 +138,12 @@ def test_an_adapter_with_a_partition_or_an_enslaved_ipoib_link_is_not_offered_in
     enslaved = an_infiniband_node(exclusive=True)
     enslaved["links"] = (replace(enslaved["links"][0], master=9),)
     assert decide_one(**enslaved).reason == "is enslaved: ib0 is a port of interface 9"
+
+
+def test_the_rdma_device_of_a_pod_is_known_by_its_guid_whatever_its_name_is_by_now() -> None:
+    guid, other = "0200:0000:0000:0001", "0200:0000:0000:0002"
+    soft = RdmaDevice("siw0", node_guid=guid, ports=(RdmaPort(1, link_layer="Ethernet"),))
+    (held,) = build_devices(NodeFacts(rdma_devices=(soft,)), {})
+    seen = NodeFacts(rdma_devices=(replace(soft, name="ibdev0"), replace(soft, name="siw1", node_guid=other)))
+    devices = {device.name: device.rdma_guid for device in build_devices(seen, {held.name: held})}
+    assert devices == {"rdma-siw0": guid, "rdma-siw1": other}

@@ -16,6 +16,9 @@ from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.netlink import NETLINK_RDMA, Message, NetlinkSocket, Request, attribute, attribute_text
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rdmanl import read_netns_exclusive
+from dranet.model.device import RdmaIdentity
+
+GUIDS = {4: 0x0C42A10300211000, 11: 0x0C42A10300212000}
 
 
 class RecordedRdma(NetlinkSocket):
@@ -28,7 +31,10 @@ class RecordedRdma(NetlinkSocket):
         assert (request.type, request.body) == (5 << 10 | 1, b"")
         names = {4: "mlx5_1", 11: "mlx5_10"}
         return [
-            attribute(1, struct.pack("=I", index)) + attribute_text(2, name) for index, name in names.items()
+            attribute(1, struct.pack("=I", index))
+            + attribute_text(2, name)
+            + attribute(6, struct.pack("=Q", GUIDS[index]))
+            for index, name in names.items()
         ]
 
     def request(self, request: Request) -> tuple[Message, ...]:
@@ -36,20 +42,48 @@ class RecordedRdma(NetlinkSocket):
         return ()
 
 
-def test_a_move_names_the_device_by_index_and_the_target_by_descriptor() -> None:
+@pytest.mark.parametrize(
+    "identity",
+    [
+        RdmaIdentity("mlx5_10"),
+        RdmaIdentity("mlx5_10", "0c42:a103:0021:2000"),
+        RdmaIdentity("mlx5_1", "0c42:a103:0021:2000"),
+        RdmaIdentity("renamed", "0c42:a103:0021:2000", "0000:3b:00.0"),
+    ],
+)
+def test_a_move_names_the_device_by_index_and_the_target_by_descriptor(identity: RdmaIdentity) -> None:
     rdma = RecordedRdma()
     with NetworkNamespace.current() as target:
-        assert rdmanl._move(rdma, "mlx5_10", target)
+        assert rdmanl._move(rdma, identity, target, target)
         (request,) = rdma.requests
         assert request.type == 5 << 10 | 2
         assert request.body == struct.pack("=HHIHHI", 8, 1, 11, 8, 68, target.fileno())
 
 
-def test_a_device_that_is_elsewhere_is_not_moved() -> None:
+@pytest.mark.parametrize("identity", [RdmaIdentity("mlx5_2"), RdmaIdentity("mlx5_1", "0c42:a103:0021:3000")])
+def test_a_device_that_is_elsewhere_is_not_moved(identity: RdmaIdentity) -> None:
     rdma = RecordedRdma()
     with NetworkNamespace.current() as target:
-        assert not rdmanl._move(rdma, "mlx5_2", target)
+        assert not rdmanl._move(rdma, identity, target, target)
     assert rdma.requests == []
+
+
+def test_a_device_gets_its_recorded_name_again() -> None:
+    rdma = RecordedRdma()
+    with NetworkNamespace.current() as home:
+        assert rdmanl._restore_name(rdma, RdmaIdentity("mlx5_9", "0c42:a103:0021:1000"), home)
+        (request,) = rdma.requests
+        assert request.type == 5 << 10 | 2
+        assert request.body == struct.pack("=HHI", 8, 1, 4) + attribute_text(2, "mlx5_9")
+        rdma.requests.clear()
+        assert rdmanl._restore_name(rdma, RdmaIdentity("mlx5_1", "0c42:a103:0021:1000"), home)
+        assert not rdmanl._restore_name(rdma, RdmaIdentity("mlx5_1", "0c42:a103:0021:3000"), home)
+        assert rdma.requests == []
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, ""), (GUIDS[4], "0c42:a103:0021:1000")])
+def test_a_guid_reads_as_in_sysfs(number: int, text: str) -> None:
+    assert rdmanl.format_guid(number) == text
 
 
 @pytest.mark.parametrize(("mode", "exclusive"), [(b"\0", True), (b"\1", False)])

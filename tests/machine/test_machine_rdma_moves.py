@@ -242,7 +242,7 @@ def ib_links() -> list[dict[str, Any]]:
 
 
 def shown_ipoib() -> list[dict[str, object]]:
-    """What ``ip`` says of the IPoIB links, without what a new link has anew."""
+    """What ``ip`` says of the IPoIB links, without what differs for each new link."""
     kept = ("ifname", "mtu", "txqlen", "ifalias", "linkinfo")
     return [
         {

@@ -288,9 +288,9 @@ async def test_a_pod_on_the_hosts_network_gets_an_rdma_only_device_that_stays_wh
     device = Device("mlx5_0", DeviceKind.RDMA, rdma_device="mlx5_0", rdma_guid="0c42:a103:0021:1000")
     old = CharDevice("/dev/infiniband/uverbs3", 231, 195)
     bench.put(PreparedDevice("hca", "node", device, plan=AttachPlan("mlx5_0"), rdma=RdmaAccess((old,))))
-    foreign = await runtime.run_sandbox(SandboxSpec("default", "other", "other", host_network=True))
+    other = await runtime.run_sandbox(SandboxSpec("default", "other", "other", host_network=True))
     with pytest.raises(RuntimeFailure):
-        await runtime.create_container(foreign, container_of(bench))
+        await runtime.create_container(other, container_of(bench))
     spec = SandboxSpec("default", "pod", POD_UID, host_network=True)
     sandbox = await runtime.run_sandbox(spec)
     assert bench.gate.is_open("claim-uid")

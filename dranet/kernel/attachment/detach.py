@@ -192,9 +192,12 @@ def _restore_rdma(plan: AttachPlan, step: MoveRdma, home: Side) -> list[str]:
             raise
         problems.append(error.message)
     if plan.ipoib and not is_home:
-        raise LinkMissing(f"RDMA device {step.rdma_device} is gone while it was being given back")
+        raise LinkMissing(f"RDMA device {step.rdma_device} is on neither side, nor are its interfaces")
     for state in plan.ipoib:
-        problems += restore_ipoib(home, state, step.pci_address)
+        try:
+            problems += restore_ipoib(home, state, step.pci_address)
+        except DranetError as error:  # the device is home
+            problems.append(error.message)
     return problems
 
 

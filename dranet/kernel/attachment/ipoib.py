@@ -68,7 +68,7 @@ def read_ipoib_states(pci_address: str) -> tuple[IpoibState, ...]:
 
 
 def restore_ipoib(home: Side, state: IpoibState, pci_address: str) -> list[str]:
-    """Bring the interface that the kernel made anew to its recorded state; returns what still differs.
+    """Bring the interface that the kernel made again to its recorded state; returns what still differs.
 
     Raises:
         KernelError: netlink failed.
