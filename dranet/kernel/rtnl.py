@@ -174,6 +174,11 @@ def parse_link_name(payload: bytes) -> tuple[int, str]:
     raise ValueError("link without a name")
 
 
+def tells_netns_immutable(payload: bytes) -> bool:
+    """Whether the kernel says of its links which are pinned to their namespace (Linux 6.15)."""
+    return bool(parse_attributes(payload, _LINK.size, frozenset({IFLA_NETNS_IMMUTABLE})))
+
+
 def _place(home: str, kind: str, parent_bus: str, parent_device: str) -> tuple[str, bool]:
     """The PCI function that carries the link, and whether the link is virtual.
 

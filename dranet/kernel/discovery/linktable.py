@@ -14,7 +14,13 @@ from dataclasses import replace
 from functools import partial
 
 from dranet.errors import KernelError
-from dranet.kernel.discovery.ethtool import DriverInfo, LinkSettings, read_driver_infos, read_link_settings
+from dranet.kernel.discovery.ethtool import (
+    DriverInfo,
+    LinkSettings,
+    read_driver_infos,
+    read_link_settings,
+    read_netns_local,
+)
 from dranet.kernel.discovery.programs import LinkPrograms, read_link_programs
 from dranet.kernel.inet import dump_addresses_request, parse_address
 from dranet.kernel.netlink import NetlinkSocket
@@ -25,6 +31,7 @@ from dranet.kernel.rtnl import (
     get_link_request,
     parse_link,
     parse_link_name,
+    tells_netns_immutable,
 )
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.facts import Address, Link
@@ -42,6 +49,9 @@ class LinkTable:
 
     def __init__(self) -> None:
         self._links: dict[int, Link] = {}
+        self._netns_local: dict[int, bool] = {}
+        """Whether the kernel pins a link to its namespace, where only ethtool tells it: read once for each
+        link, and again when it changes."""
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -62,6 +72,10 @@ class LinkTable:
             homes=_read_all_homes(sysfs, set(names.values())),
         )
         links = _parse_and_complete(rtnl, payloads, surroundings, sysfs.warnings)
+        self._netns_local = {
+            index: is_local for index, is_local in self._netns_local.items() if index in names
+        }
+        links = self._with_netns_local(links, payloads, sysfs.warnings)
         self._links = {link.ifindex: self._as_known(link) for link in links}
 
     def read_again(self, rtnl: NetlinkSocket, ifindexes: Iterable[int], sysfs: PseudoFiles) -> frozenset[str]:
@@ -85,7 +99,23 @@ class LinkTable:
             homes=sysfs.homes("class/net", tuple(names.values())),
         )
         links = _parse_and_complete(rtnl, found.values(), surroundings, sysfs.warnings)
-        return self._put(asked, links)
+        for index in asked:
+            self._netns_local.pop(index, None)
+        return self._put(asked, self._with_netns_local(links, found.values(), sysfs.warnings))
+
+    def _with_netns_local(
+        self, links: list[Link], payloads: Collection[bytes], warnings: list[str]
+    ) -> list[Link]:
+        """The links as they are where netlink says which are pinned; else with what ethtool says of them."""
+        if not payloads or tells_netns_immutable(next(iter(payloads))):
+            return links
+        news = {link.ifindex for link in links if _is_worth_details(link)} - self._netns_local.keys()
+        local = read_netns_local(news, warnings)
+        self._netns_local |= {index: index in local for index in news}
+        return [
+            replace(link, netns_immutable=True) if self._netns_local.get(link.ifindex) else link
+            for link in links
+        ]
 
     def _put(self, asked: Collection[int], links: Iterable[Link]) -> frozenset[str]:
         read = {link.ifindex: self._as_known(link) for link in links}
@@ -165,7 +195,7 @@ def _parse_and_complete(
     rtnl: NetlinkSocket, payloads: Iterable[bytes], surroundings: Surroundings, warnings: list[str]
 ) -> list[Link]:
     links = decode_all(partial(parse_link, surroundings=surroundings), payloads, warnings)
-    worth = [link for link in links if link.kind not in UNDETAILED_KINDS and not link.is_loopback]
+    worth = [link for link in links if _is_worth_details(link)]
     if not worth:
         return links
     indexes = [link.ifindex for link in worth]
@@ -179,6 +209,10 @@ def _parse_and_complete(
         for link in worth
     }
     return [detailed.get(link.ifindex, link) for link in links]
+
+
+def _is_worth_details(link: Link) -> bool:
+    return link.kind not in UNDETAILED_KINDS and not link.is_loopback
 
 
 def _with_details(
