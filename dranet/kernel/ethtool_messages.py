@@ -8,7 +8,6 @@ uses unless it is asked for the compact one), so that nobody here has to know wh
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -34,9 +33,9 @@ ETHTOOL_MSG_PRIVFLAGS_GET, ETHTOOL_MSG_PRIVFLAGS_SET = 13, 14
 ETHTOOL_A_HEADER = 1
 ETHTOOL_A_HEADER_DEV_INDEX, ETHTOOL_A_HEADER_FLAGS = 1, 3
 ETHTOOL_FLAG_COMPACT_BITSETS, ETHTOOL_FLAG_OMIT_REPLY = 1, 2
-ETHTOOL_A_BITSET_NOMASK, ETHTOOL_A_BITSET_BITS, ETHTOOL_A_BITSET_VALUE = 1, 3, 4
+ETHTOOL_A_BITSET_NOMASK, ETHTOOL_A_BITSET_BITS = 1, 3
 ETHTOOL_A_BITSET_BITS_BIT = 1
-ETHTOOL_A_BITSET_BIT_INDEX, ETHTOOL_A_BITSET_BIT_NAME, ETHTOOL_A_BITSET_BIT_VALUE = 1, 2, 3
+ETHTOOL_A_BITSET_BIT_NAME, ETHTOOL_A_BITSET_BIT_VALUE = 2, 3
 ETHTOOL_A_FEATURES_HW, ETHTOOL_A_FEATURES_WANTED = 2, 3
 ETHTOOL_A_FEATURES_ACTIVE, ETHTOOL_A_FEATURES_NOCHANGE = 4, 5
 ETHTOOL_A_PRIVFLAGS_FLAGS = 2
@@ -146,37 +145,6 @@ def parse_features(payload: bytes) -> Features:
         active=frozenset(name for name, is_on in active.items() if is_on),
         known=frozenset(hardware),
     )
-
-
-def parse_feature_index(payload: bytes, name: str) -> int | None:
-    """The number of the feature ``name`` in this kernel's bit sets, of an answer to FEATURES_GET by name;
-    ``None`` for a kernel without it.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
-    found = parse_attributes(payload, GENL_HEADER_BYTES, frozenset({ETHTOOL_A_FEATURES_HW}))
-    bits = parse_attributes(found.get(ETHTOOL_A_FEATURES_HW, b""), 0, _BITSET).get(ETHTOOL_A_BITSET_BITS, b"")
-    for _, bit in iter_attributes(bits):
-        entry = dict(iter_attributes(bit))
-        if entry.get(ETHTOOL_A_BITSET_BIT_NAME, b"").rstrip(b"\0") == name.encode():
-            return int.from_bytes(entry.get(ETHTOOL_A_BITSET_BIT_INDEX, b""), sys.byteorder)
-    return None
-
-
-def parse_active_feature(payload: bytes, index: int) -> bool:
-    """Whether the feature of that number is on, of an answer to FEATURES_GET in the compact form.
-
-    Raises:
-        KernelError: the message is malformed.
-    """
-    found = parse_attributes(payload, GENL_HEADER_BYTES, frozenset({ETHTOOL_A_FEATURES_ACTIVE}))
-    active = parse_attributes(
-        found.get(ETHTOOL_A_FEATURES_ACTIVE, b""), 0, frozenset({ETHTOOL_A_BITSET_VALUE})
-    )
-    words = active.get(ETHTOOL_A_BITSET_VALUE, b"")
-    word = words[index // 32 * 4 : index // 32 * 4 + 4]
-    return bool(int.from_bytes(word, sys.byteorder) >> index % 32 & 1)
 
 
 def parse_private_flags(payload: bytes) -> dict[str, bool]:

@@ -269,6 +269,14 @@ def set_link_request(
     return Request(RTM_NEWLINK, body, operation=operation, link=link)
 
 
+def stay_request(ifindex: int, netns_fd: int) -> Request:
+    """Move a link to the namespace where it is, which changes nothing."""
+    operation = "ask whether the kernel lets move"
+    return set_link_request(
+        ifindex, attribute_u32(IFLA_NET_NS_FD, netns_fd), operation=operation, link=f"link {ifindex}"
+    )
+
+
 def create_link_request(kind: str, data: bytes, *attributes: bytes, link: str, flags: int = 0) -> Request:
     """Make a link of a kind: the kind's own attributes (``IFLA_INFO_DATA``), then the general ones."""
     info = nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, kind), nested(IFLA_INFO_DATA, data))

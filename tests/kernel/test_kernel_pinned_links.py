@@ -1,12 +1,12 @@
-"""Links that the kernel pins to their network namespace: read from netlink, before Linux 6.15 from ethtool.
+"""Links that the kernel pins to their network namespace.
 
-A bridge is such a link on every kernel. The machine lane has a kernel before 6.15 and shows that the word of
-ethtool is read; here it is shown that ethtool is asked only for links that are new or changed.
+Since Linux 6.15 a link says so itself. The machine lane has a kernel before that, and shows that its answer
+is taken; here it is shown that asking changes nothing and happens once for each link.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.kernel.discovery import linktable
 from dranet.kernel.discovery.changes import Changes
+from dranet.kernel.discovery.linktable import read_pins
 from dranet.kernel.discovery.scan import NodeScanner
+from dranet.kernel.netlink import NetlinkSocket
 from dranet.kernel.rtnl import parse_link
 from dranet.model.facts import Link, NodeFacts
 from tests.namespaces import Namespace
@@ -48,31 +50,48 @@ def test_a_pinned_link_is_not_offered_even_where_its_kind_is(node: Namespace) ->
         assert decision.published is not is_pinned
 
 
-def test_where_netlink_does_not_say_it_ethtool_is_asked_once_for_each_link(
-    node: Namespace, monkeypatch: pytest.MonkeyPatch
+def test_to_ask_the_kernel_changes_nothing(node: Namespace) -> None:
+    node.ip_lines("link add br0 type bridge\nlink add mv0 link eth1 type macvlan\nlink set mv0 up\n")
+    before = node.picture()
+    indexes = {entry["ifname"]: entry["ifindex"] for entry in node.read_raw("link")}
+
+    def ask() -> frozenset[int] | None:
+        with NetlinkSocket.open() as rtnl:
+            return read_pins(rtnl, [*indexes.values(), 9999])
+
+    told = node.run(ask)
+    assert node.picture() == before
+    assert told is None or told == {indexes["lo"], indexes["br0"]}  # by the version of the kernel
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_where_links_do_not_say_it_the_kernel_is_asked_once_for_each(
+    node: Namespace, monkeypatch: pytest.MonkeyPatch, tells: bool
 ) -> None:
-    asked: list[set[int]] = []
-    indexes = {}
+    asked: list[list[int]] = []
+    node.ip_lines("link add br0 type bridge\nlink add mv0 link eth1 type macvlan\n")
+    indexes = {entry["ifname"]: entry["ifindex"] for entry in node.read_raw("link")}
 
-    def read(ifindexes: set[int], _: list[str]) -> frozenset[int]:
-        asked.append(set(ifindexes))
-        return frozenset(ifindexes & set(indexes.values()))
-
-    def index_of(name: str) -> int:
-        return int(node.read_raw("link", "show", name)[0]["ifindex"])
+    def read(_: NetlinkSocket, ifindexes: Collection[int]) -> frozenset[int] | None:
+        asked.append(sorted(ifindexes))
+        return frozenset({1, indexes["mv0"]}) if tells else None
 
     monkeypatch.setattr(linktable, "tells_netns_immutable", lambda _: False)
     monkeypatch.setattr(linktable, "parse_link", _without_immutable(parse_link))
-    monkeypatch.setattr(linktable, "read_netns_local", read)
-    node.ip_lines("link add br0 type bridge\nlink add mv0 link eth1 type macvlan\n")
-    indexes["br0"] = index_of("br0")
+    monkeypatch.setattr(linktable, "read_pins", read)
     scanner = NodeScanner(NOWHERE, NOWHERE)
-    assert pinned(node.run(scanner.read)) == {"br0"}
-    assert pinned(node.run(scanner.read)) == {"br0"}
-    indexes["mv0"] = index_of("mv0")
+    expected = {"mv0"} if tells else {"br0"}
+    assert pinned(node.run(scanner.read)) == expected
+    assert pinned(node.run(scanner.read)) == expected
     changes = Changes(links=frozenset({indexes["mv0"]}))
-    assert pinned(node.run(lambda: scanner.read(changes))) == {"br0", "mv0"}
-    assert asked == [{indexes["br0"], indexes["mv0"]}, set(), {indexes["mv0"]}]
+    assert pinned(node.run(lambda: scanner.read(changes))) == expected
+    assert asked == [sorted([indexes["br0"], indexes["mv0"]]), [], [indexes["mv0"]]]
+
+
+def test_a_card_with_an_embedded_switch_may_be_pinned_where_the_kernel_does_not_tell() -> None:
+    card = Link(2, "enp1s0f0np0", phys_switch_id="b8599f0300c1", phys_port_name="p0")
+    assert linktable._may_be_pinned(card)
+    assert not linktable._may_be_pinned(replace(card, phys_switch_id=""))
 
 
 def _without_immutable(parse: Callable[..., Link]) -> Callable[..., Link]:

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import struct
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
 from typing import TypeVar
 
 from dranet.dataclass import dataclass
@@ -20,10 +19,7 @@ from dranet.errors import KernelError
 from dranet.kernel.ethtool_messages import (
     ETHTOOL_FAMILY,
     ETHTOOL_FLAG_COMPACT_BITSETS,
-    ETHTOOL_MSG_FEATURES_GET,
     ethtool_request,
-    parse_active_feature,
-    parse_feature_index,
     parse_ifindex,
 )
 from dranet.kernel.genl import GENL_HEADER_BYTES, NETLINK_GENERIC, resolve_family
@@ -48,10 +44,6 @@ _MOST_ASKED_SINGLY = 64
 
 _NO_FACT = frozenset({errno.EOPNOTSUPP, errno.ENODEV})
 """The driver does not tell, or the link has gone: nothing to warn of."""
-
-_NETNS_LOCAL = "netns-local"
-_LOOPBACK = 1
-"""Its ifindex, in every namespace (``loopback_net_init``)."""
 
 _DUPLEXES = {0: "half", 1: "full"}
 _LARGEST_SPEED = 0x7FFFFFFF
@@ -106,28 +98,6 @@ def read_link_settings(ifindexes: Collection[int], warnings: list[str]) -> dict[
     return {ifindex: found for ifindex, found in settings.items() if found != _NOTHING}
 
 
-def read_netns_local(ifindexes: Collection[int], warnings: list[str]) -> frozenset[int]:
-    """Those of ``ifindexes`` that the kernel pins to their network namespace, in that of the calling thread.
-
-    For kernels before Linux 6.15, which have it as the feature ``netns-local``; later ones say it of each
-    link (``IFLA_NETNS_IMMUTABLE``) and have no such feature.
-    """
-    if not ifindexes:
-        return frozenset()
-    try:
-        with NetlinkSocket.open(NETLINK_GENERIC) as genl:
-            reader = _Reader(genl, resolve_family(genl, ETHTOOL_FAMILY), frozenset(ifindexes), warnings)
-            index = reader.find_feature(_NETNS_LOCAL)
-            if index is None:
-                return frozenset()
-            parse = partial(parse_active_feature, index=index)
-            found = reader.read(ETHTOOL_MSG_FEATURES_GET, parse, "read features")
-    except KernelError as error:
-        warnings.append(error.message)
-        return frozenset()
-    return frozenset(ifindex for ifindex, is_pinned in found.items() if is_pinned)
-
-
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """One open socket, and the links that are asked for."""
@@ -150,16 +120,6 @@ class _Reader:
             if fact is not None:
                 found[ifindex] = fact
         return found
-
-    def find_feature(self, name: str) -> int | None:
-        """Its number in this kernel's bit sets, as the loopback or one of the wanted links tells."""
-        operation = "read the names of features"
-        for ifindex in (_LOOPBACK, *sorted(self.wanted)):
-            request = ethtool_request(self.family, ETHTOOL_MSG_FEATURES_GET, ifindex, operation=operation)
-            (outcome,) = self.genl.batch([request])
-            if not isinstance(outcome, KernelError) and outcome:
-                return parse_feature_index(outcome[0].payload, name)
-        return None
 
     def _answers(self, command: int, operation: str) -> Iterable[bytes]:
         if len(self.wanted) <= _MOST_ASKED_SINGLY:
