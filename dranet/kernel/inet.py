@@ -235,10 +235,10 @@ def nexthop_id(payload: bytes) -> int:
 
 def one_for_each_output(payloads: Iterable[bytes]) -> Iterator[bytes]:
     """The default routes, and of the others the first of each type and output: a table may hold a million."""
-    seen: set[tuple[int, frozenset[tuple[int, bytes]]]] = set()
+    seen: set[tuple[bytes, frozenset[tuple[int, bytes]]]] = set()
     for payload in payloads:
         found = parse_attributes(payload, _ROUTE.size, _OUTPUT_ATTRIBUTES)
-        key = payload[7], frozenset(found.items())
+        key = payload[7:8], frozenset(found.items())
         if is_default_route(payload):
             yield payload
         elif key not in seen:

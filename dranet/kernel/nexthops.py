@@ -79,11 +79,12 @@ def _read_objects(rtnl: NetlinkSocket, numbers: Iterable[int]) -> dict[int, dict
     objects: dict[int, dict[int, bytes]] = {}
     for number, outcome in zip(ordered, rtnl.batch([_get_request(n) for n in ordered]), strict=True):
         if not isinstance(outcome, KernelError) and outcome:
-            objects[number] = decode(_parse_object, outcome[0].payload)
+            objects[number] = decode(parse_nexthop, outcome[0].payload)
     return objects
 
 
-def _parse_object(payload: bytes) -> dict[int, bytes]:
+def parse_nexthop(payload: bytes) -> dict[int, bytes]:
+    """Parse RTM_NEWNEXTHOP: the attributes that say where it leads."""
     found = parse_attributes(payload, _HEADER.size, frozenset({NHA_GROUP, NHA_OIF}))
     if len(found.get(NHA_GROUP, b"")) % _MEMBER.size:
         raise ValueError(f"nexthop group of {len(found[NHA_GROUP])} bytes")

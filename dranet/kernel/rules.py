@@ -42,6 +42,7 @@ _SAYABLE = frozenset(
     }
 )  # fmt: skip
 _LOOKUP = frozenset({FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_OIFNAME, FRA_TABLE, FRA_SUPPRESS_PREFIXLEN})
+_LOCAL_AND_MAIN = (bytes([RT_TABLE_LOCAL]), bytes([RT_TABLE_MAIN]))
 _NO_SUPPRESSION = b"\xff" * 4
 _FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
@@ -101,7 +102,7 @@ def _prefix(family: int, address: bytes | None, length: int) -> str:
 def is_of_local_or_main(payload: bytes) -> bool:
     """Whether a rule looks up a table that the kernel has by itself; asked before parsing, a node may have a
     rule for each pod."""
-    return payload[4] in (RT_TABLE_LOCAL, RT_TABLE_MAIN)
+    return payload[4:5] in _LOCAL_AND_MAIN
 
 
 def parse_lookup(payload: bytes) -> Rule | None:
