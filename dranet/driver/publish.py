@@ -359,6 +359,7 @@ class PublishLoop:
             log.warning("scan failed, the last inventory stays published: %s", error)
             return False
         view = self._inventory.view
+        self._watch.set_tables({rule.table for rule in view.facts.rules})
         devices = tuple(view.offered.values())
         plan = plan_slices(devices, view.policy)
         self._lost = warn_once("publish", plan.losses, self._lost)

@@ -12,6 +12,9 @@ in the result even when its function is gone from the facts: ``filter`` tells th
 One PCI function is one device, as in DraNet, because the function is what a claim names and what has the
 RDMA device. Where it carries several links (dual-port cards such as ConnectX-3, cxgb4), the first one stands
 for it and the others stay on the node; representors and sub-functions never stand for it.
+
+With RoCE LAG the driver makes one RDMA device (``mlx5_bond_0``) of the functions whose links are the ports of
+one bond. It belongs to the bond then, although it sits on the first of the functions.
 """
 
 from __future__ import annotations
@@ -95,6 +98,8 @@ class _Parts:
     rdma_on: Mapping[str, Sequence[RdmaDevice]]
     rdma_under: Mapping[str, Sequence[RdmaDevice]]
     """RDMA devices without PCI (soft RDMA), by the name of each interface below them."""
+    lags: Mapping[str, _Lag]
+    """By the name of the bond."""
     gpus: Mapping[str, Gpu]
     held_functions: frozenset[str]
     """Addresses of the functions whose network or RDMA device a pod has. A GPU on the same function (Gaudi)
@@ -107,12 +112,15 @@ class _Parts:
         functions = _index(facts.pci_functions, lambda function: function.address)
         around = _Surroundings.of(facts, functions, policy)
         rdma_on = _group_rdma(facts.rdma_devices, held)
+        lags = _find_lags(around.links.values(), functions, rdma_on)
+        of_lags = {lag.rdma.name for lag in lags.values()}
         moves_ipoib = policy.move_ib_interfaces and not facts.rdma_netns_exclusive
         return cls(
             functions,
             _group_links(around.links, functions, moves_ipoib),
-            rdma_on,
+            {address: [d for d in devices if d.name not in of_lags] for address, devices in rdma_on.items()},
             _group_by_netdev(rdma_on.get("", ())),
+            lags,
             _index(facts.gpus, lambda gpu: gpu.pci_address),
             frozenset(d.pci_address for d in held.values() if d.kind is not DeviceKind.GPU),
             around,
@@ -141,8 +149,11 @@ class _Parts:
             name = naming.link_device_name(link.ifname)
             name = naming.encoded_link_name(link.ifname) if name in taken else name
             taken.add(name)
-            if infrastructure_reason(link, self.offered_kinds):
+            lag = self.lags.get(link.ifname)
+            if infrastructure_reason(link, {link.kind} if lag else self.offered_kinds):
                 yield bare_device(name, link.ifname)
+            elif lag:
+                yield self._device(name, link, lag.rdma, place=lag.place)
             else:
                 yield self._device(name, link, self._soft_rdma(link))
 
@@ -161,19 +172,28 @@ class _Parts:
         on_link = self.rdma_under.get(link.ifname, ()) if link else ()
         return min(on_link, key=lambda rdma: rdma.name, default=None)
 
-    def _device(self, name: str, link: Link | None, rdma: RdmaDevice | None, address: str = "") -> Device:
+    def _device(
+        self,
+        name: str,
+        link: Link | None,
+        rdma: RdmaDevice | None,
+        address: str = "",
+        place: PciFunction | None = None,
+    ) -> Device:
+        """``place``: where a device without a function of its own sits in the PCIe and NUMA tree."""
         function = self.functions.get(address)
-        fitted = self._describe(link, rdma, function, address)
+        fitted = self._describe(link, rdma, function, address, place)
+        at = function or place
         return Device(
             name,
             _kind(link, rdma, function),
             fitted.kept,
             ifname=link.ifname if link else "",
             pci_address=address,
-            pci_path=function.path if function else (),
-            pcie_root=function.root if function else "",
+            pci_path=at.path if at else (),
+            pcie_root=at.root if at else "",
             physical_function=function.physical_function if function else "",
-            numa_node=function.numa_node if function else None,
+            numa_node=at.numa_node if at else None,
             rdma_device=rdma.name if rdma else "",
             char_devices=rdma.char_devices if rdma else (),
             rdma_guid=rdma.node_guid if rdma else "",
@@ -182,7 +202,12 @@ class _Parts:
         )
 
     def _describe(
-        self, link: Link | None, rdma: RdmaDevice | None, function: PciFunction | None, address: str
+        self,
+        link: Link | None,
+        rdma: RdmaDevice | None,
+        function: PciFunction | None,
+        address: str,
+        place: PciFunction | None,
     ) -> FittedValues:
         values: _Values = {VIRTUAL: False}
         if address:
@@ -191,6 +216,10 @@ class _Parts:
             values |= self._function_values(function)
             values |= describe.describe_near_gpus(self.around.gpus.of(function))
             values |= describe.describe_erdma(function)
+        if place:
+            values |= describe.describe_place(place)
+            values |= describe.describe_numa(place.numa_node, self.around.numa_lists)
+            values |= describe.describe_near_gpus(self.around.gpus.of(place))
         if link or function:
             values |= describe.describe_sriov(function)
         if link:
@@ -211,6 +240,50 @@ class _Parts:
     def _function_values(self, function: PciFunction) -> _Values:
         numa = describe.describe_numa(function.numa_node, self.around.numa_lists)
         return {**describe.describe_pci(function), **numa}
+
+
+@dataclass(frozen=True, slots=True)
+class _Lag:
+    """A bond whose ports' functions share one RDMA device."""
+
+    rdma: RdmaDevice
+    place: PciFunction | None
+    """The function of the RDMA device, with those parts of its place that the ports have in common."""
+
+
+def _find_lags(
+    links: Collection[Link],
+    functions: Mapping[str, PciFunction],
+    rdma_on: Mapping[str, Sequence[RdmaDevice]],
+) -> Mapping[str, _Lag]:
+    """The bonds of RoCE LAG. The GID table of each port of an ordinary bond names the bond as well; so there
+    must be one RDMA device for all ports."""
+    ports: dict[int, set[str]] = defaultdict(set)
+    for link in links:
+        if link.master and link.pci_address and (address := carrier(link, functions)):
+            ports[link.master].add(address)
+    found: dict[str, _Lag] = {}
+    for bond in (link for link in links if link.kind == "bond"):
+        addresses = sorted(ports[bond.ifindex])
+        devices = [rdma for address in addresses for rdma in rdma_on.get(address, ())]
+        if len(addresses) > 1 and len(devices) == 1 and bond.ifname in _netdevs(devices[0]):
+            members = [functions[address] for address in addresses if address in functions]
+            found[bond.ifname] = _Lag(devices[0], _common_place(devices[0], members))
+    return found
+
+
+def _common_place(rdma: RdmaDevice, members: Sequence[PciFunction]) -> PciFunction | None:
+    own = next((function for function in members if function.address == rdma.pci_address), None)
+    if own is None:
+        return None
+    has_root = all(function.root == own.root for function in members)
+    has_numa = all(function.numa_node == own.numa_node for function in members)
+    return replace(
+        own,
+        path=own.path if has_root else (),
+        root=own.root if has_root else "",
+        numa_node=own.numa_node if has_numa else None,
+    )
 
 
 def carrier(link: Link, functions: Mapping[str, PciFunction]) -> str:

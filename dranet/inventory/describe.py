@@ -135,6 +135,12 @@ def describe_pci(function: PciFunction) -> Values:
     }
 
 
+def describe_place(function: PciFunction) -> Values:
+    """Where the function is in the PCIe tree, for a device that is not the function itself."""
+    described = describe_pci(function)
+    return {name: described[name] for name in (a.STANDARD_PCIE_ROOT, a.PCIE_SWITCH)}
+
+
 def _switch_above(path: Sequence[str]) -> str | None:
     """The bridge above the port that the function is plugged into: whatever else has it there is at most one
     switch away, by the definition of ``PIX``."""

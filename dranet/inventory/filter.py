@@ -145,19 +145,19 @@ def _decide_held(device: Device, view: _HostView) -> Decision:
 
 def _decide_free(device: Device, view: _HostView, policy: Policy) -> Decision:
     link = None if device.attributes else view.by_name.get(device.ifname)
-    if link and (reason := _soft_link_reason(link, view)):
+    if link and (reason := _soft_link_reason(link, view, view.offered_kinds)):
         return _decide_bare(device.name, device.ifname, reason)
     reason = _reason_to_hold(device, view, policy)
-    rider = "" if reason else _rider_reason(device, view)
-    if reason or (rider and policy.shared is None):
-        return Decision(device, False, reason or rider)
+    anchor = "" if reason else _pinned_reason(device, view) or _rider_reason(device, view)
+    if reason or (anchor and policy.shared is None):
+        return Decision(device, False, reason or anchor)
     if policy.rules is None and policy.filter is None and policy.shared is None:
         return Decision(device, True, _say_offered(device, view))
     decision = _decide_once(device, policy)
     if decision.published and device.kind is DeviceKind.RDMA:
         decision = replace(decision, reason=_say_offered(device, view))
-    if rider and decision.published and not decision.device.shared:  # what is shared stays where it is
-        return Decision(decision.device, False, rider)
+    if anchor and decision.published and not decision.device.shared:  # what is shared stays where it is
+        return Decision(decision.device, False, anchor)
     return decision
 
 
@@ -240,7 +240,11 @@ def _reason_to_hold(device: Device, view: _HostView, policy: Policy) -> str:
     link = view.by_name.get(device.ifname)
     if link is None:
         return _no_link_reason(device, view)
-    return _tied_reason(device, view) if device.pci_address else _soft_link_reason(link, view)
+    if device.pci_address:
+        return _tied_reason(device, view)
+    # A bond with an RDMA device of its own (RoCE LAG) is no mere piece of the node's network.
+    kinds = {"bond", *view.offered_kinds} if device.rdma_device else view.offered_kinds
+    return _soft_link_reason(link, view, kinds)
 
 
 def _gpu_reason(device: Device, view: _HostView, policy: Policy) -> str:
@@ -262,12 +266,12 @@ def _find_unrecordable(device: Device) -> str:
     return next((_RECORDED[name] for name in names), "")
 
 
-def _soft_link_reason(link: Link, view: _HostView) -> str:
+def _soft_link_reason(link: Link, view: _HostView, offered_kinds: Collection[str]) -> str:
     """A node full of pods has a thousand of these; what most of them are is asked early."""
     tie = view.ties.links.get(link.ifname)
     if tie:
         return tie.reason_for(link.ifname)
-    return infrastructure_reason(link, view.offered_kinds) or _master_reason(link, view)
+    return infrastructure_reason(link, offered_kinds) or _master_reason(link, view)
 
 
 def _no_link_reason(device: Device, view: _HostView) -> str:
@@ -322,6 +326,16 @@ def _rdma_reason(device: Device, view: _HostView) -> str:
     if view.rdma_moves and (why := find_immobility(rdma, function)):
         return f"has the RDMA device {rdma.name}, which must move in exclusive RDMA mode: {why}"
     return ""
+
+
+def _pinned_reason(device: Device, view: _HostView) -> str:
+    link = view.by_name.get(device.ifname)
+    if link is None or not link.netns_immutable:
+        return ""
+    return (
+        f"cannot move into a pod: the kernel pins {link.ifname} to the node's network namespace; "
+        "shared_devices may offer it as the parent of links on top"
+    )
 
 
 def _master_name(index: int, view: _HostView) -> str:

@@ -1,8 +1,8 @@
 """Which links the node lives by, and what is tied to them: the first thing that is never given away.
 
-The node lives by its uplinks (the links of its default routes) and by its lifelines (the links of its own
-addresses and of the way to the API server). A link is tied to one of them if taking it away, or taking along
-what belongs to it, may cut the node off.
+The node lives by its uplinks (the links of its default routes, and those by which rules send the traffic of
+others, such as pods) and by its lifelines (the links of its own addresses and of the way to the API server).
+A link is tied to one of them if taking it away, or taking along what belongs to it, may cut the node off.
 """
 
 from __future__ import annotations
@@ -13,7 +13,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dranet.dataclass import dataclass
 from dranet.inventory.build import carrier
 from dranet.model.facts import Link, NodeFacts, PciFunction
-from dranet.model.uplinks import OPENVSWITCH, TUNNEL_KINDS, choose_uplinks, has_local_parent, is_hardware
+from dranet.model.uplinks import (
+    DEFAULT_ROUTE,
+    OPENVSWITCH,
+    TUNNEL_KINDS,
+    UNTOLD,
+    UNTOLD_DEFAULT_ROUTE,
+    Addresses,
+    Routing,
+    find_uplinks,
+    has_local_parent,
+    is_hardware,
+    may_carry,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +37,7 @@ class Tie:
     why: str
     """What ``root`` does for the node: ``carries a default route``."""
     is_uplink: bool
-    """It carries a default route (else a lifeline)."""
+    """It carries a default route, or traffic of others by policy routing (else a lifeline)."""
 
     def reason_for(self, ifname: str) -> str:
         """A clause that reads after the device's name."""
@@ -67,20 +79,31 @@ def _roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Tie]:
     def name(index: int) -> str:
         return by_index[index].ifname if index in by_index else f"interface {index}"
 
-    ties = {
-        line.ifindex: Tie(name(line.ifindex), f"carries {line.purpose} {line.address}", is_uplink=False)
-        for line in reversed(facts.lifelines)
-    }
-    for index in sorted(choose_uplinks(facts.default_routes, by_index.get)):
-        ties[index] = Tie(name(index), "carries a default route", is_uplink=True)
-    return ties
+    routing = Routing(facts.default_routes, facts.rules, facts.policy_routes)
+    addresses = Addresses(lambda: {link.ifindex: link.addresses for link in facts.links})
+    uplinks = find_uplinks(routing, by_index.get, addresses)
+    untold = [
+        f"may carry {line.purpose} {line.address}, {UNTOLD}" for line in facts.lifelines if not line.ifindex
+    ]
+    untold += [UNTOLD_DEFAULT_ROUTE] if uplinks.untold else []
+    ties: dict[int, Tie] = {}
+    for why in untold:
+        cards = (link for link in facts.links if may_carry(link))
+        ties |= {link.ifindex: Tie(link.ifname, why, is_uplink=why == UNTOLD_DEFAULT_ROUTE) for link in cards}
+    for line in reversed([line for line in facts.lifelines if line.ifindex]):
+        ties[line.ifindex] = Tie(
+            name(line.ifindex), f"carries {line.purpose} {line.address}", is_uplink=False
+        )
+    ways = {**uplinks.by_policy, **dict.fromkeys(uplinks.by_default, DEFAULT_ROUTE)}
+    return ties | {index: Tie(name(index), ways[index], is_uplink=True) for index in sorted(ways)}
 
 
 def _below_tunnels(ties: Mapping[int, Tie], links: Sequence[Link]) -> dict[int, Tie]:
     """If the node's way out is a tunnel (PPPoE, WireGuard ...) and no hardware is known below it, it may be
     any that is up."""
-    uplinks = [link for link in links if link.ifindex in ties and ties[link.ifindex].is_uplink]
-    ways = uplinks or [link for link in links if link.ifindex in ties]
+    tied = [link for link in links if link.ifindex in ties]
+    uplinks = [link for link in tied if ties[link.ifindex].why == DEFAULT_ROUTE]
+    ways = uplinks or [link for link in tied if not ties[link.ifindex].is_uplink] or tied
     tunnels = [ties[link.ifindex] for link in ways if link.kind in TUNNEL_KINDS]
     if not tunnels or any(map(is_hardware, ways)):
         return {}

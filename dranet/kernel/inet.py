@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_interface, ip_network
 
 from dranet.dataclass import dataclass
@@ -50,9 +50,10 @@ FOR_EVER = 0xFFFFFFFF
 # linux/rtnetlink.h, routes
 RTA_DST, RTA_SRC, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY = 1, 2, 4, 5, 6
 RTA_PREFSRC, RTA_METRICS, RTA_MULTIPATH, RTA_TABLE = 7, 8, 9, 15
-RTA_VIA, RTA_ENCAP = 18, 22
+RTA_VIA, RTA_ENCAP, RTA_NH_ID = 18, 22, 30
 RTAX_MTU = 2
-RT_TABLE_COMPAT, RT_TABLE_MAIN, RT_TABLE_LOCAL = 252, 254, 255
+RT_TABLE_UNSPEC, RT_TABLE_COMPAT, RT_TABLE_DEFAULT = 0, 252, 253
+RT_TABLE_MAIN, RT_TABLE_LOCAL = 254, 255
 RTPROT_REDIRECT, RTPROT_KERNEL, RTPROT_STATIC, RTPROT_RA = 1, 2, 4, 9
 RTN_UNICAST, RTN_LOCAL = 1, 2
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
@@ -81,6 +82,8 @@ _ROUTE_ATTRIBUTES = frozenset(
         RTA_VIA,
     }
 )  # fmt: skip
+
+_OUTPUT_ATTRIBUTES = frozenset({RTA_OIF, RTA_MULTIPATH, RTA_NH_ID})
 
 # --- addresses -----------------------------------------------------------------------------------------
 
@@ -216,6 +219,31 @@ def parse_route(payload: bytes) -> Route | None:
         flags=flags & RTNH_F_ONLINK,
         mtu=_route_mtu(found[RTA_METRICS]) if RTA_METRICS in found else 0,
     )
+
+
+def route_table(payload: bytes) -> int:
+    """The number of its table. Asked of every route notification."""
+    if payload[4] != RT_TABLE_COMPAT:
+        return payload[4]
+    return u32(parse_attributes(payload, _ROUTE.size, frozenset({RTA_TABLE})), RTA_TABLE) or payload[4]
+
+
+def nexthop_id(payload: bytes) -> int:
+    """The nexthop object that a route names; 0 for a route that names none."""
+    return u32(parse_attributes(payload, _ROUTE.size, frozenset({RTA_NH_ID})), RTA_NH_ID)
+
+
+def one_for_each_output(payloads: Iterable[bytes]) -> Iterator[bytes]:
+    """The default routes, and of the others the first of each type and output: a table may hold a million."""
+    seen: set[tuple[bytes, frozenset[tuple[int, bytes]]]] = set()
+    for payload in payloads:
+        found = parse_attributes(payload, _ROUTE.size, _OUTPUT_ATTRIBUTES)
+        key = payload[7:8], frozenset(found.items())
+        if is_default_route(payload):
+            yield payload
+        elif key not in seen:
+            seen.add(key)
+            yield payload
 
 
 def is_default_route(payload: bytes) -> bool:

@@ -13,11 +13,12 @@ from ipaddress import ip_address
 
 from dranet.dataclass import dataclass
 from dranet.errors import KernelError
-from dranet.kernel.inet import dump_addresses_request, find_route_request, parse_address, parse_route
+from dranet.kernel.inet import dump_addresses_request, find_route_request, parse_address
 from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.nexthops import parse_routes
 from dranet.kernel.rtnl import decode_all
 from dranet.model.facts import Address, Lifeline, Link
-from dranet.model.uplinks import outputs
+from dranet.model.uplinks import is_untold, outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,9 @@ def _by_route(rtnl: NetlinkSocket, targets: Iterable[LifelineTarget]) -> Iterato
     outcomes = rtnl.batch([find_route_request(target.address) for target in others])
     for target, outcome in zip(others, outcomes, strict=True):
         answers = () if isinstance(outcome, KernelError) else outcome
-        routes = decode_all(parse_route, (message.payload for message in answers), [])
-        yield from (Lifeline(target.purpose, target.address, index) for index in sorted(outputs(routes)))
+        routes = parse_routes(rtnl, (message.payload for message in answers), [])
+        ways = outputs(routes) | ({0} if any(map(is_untold, routes)) else set())
+        yield from (Lifeline(target.purpose, target.address, index) for index in sorted(ways))
 
 
 def _as_the_kernel_prints(packed: bytes) -> str:

@@ -36,9 +36,11 @@ RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
+RTM_NEWNEXTHOP, RTM_DELNEXTHOP, RTM_GETNEXTHOP = 104, 105, 106
 RTM_NEWLINKPROP, RTM_DELLINKPROP = 108, 109
 RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE = 1, 5, 7, 8
 RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE = 9, 11, 19
+RTNLGRP_NEXTHOP = 32
 RTEXT_FILTER_SKIP_STATS = 8
 
 # linux/if_link.h
@@ -51,7 +53,7 @@ IFLA_PROP_LIST, IFLA_ALT_IFNAME, IFLA_PERM_ADDRESS = 52, 53, 54
 MOST_IFNAME_BYTES = 15
 """``IFNAMSIZ`` without the terminating zero; an alternative name may be longer (``ALTIFNAMSIZ``)."""
 IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME, IFLA_GRO_MAX_SIZE = 56, 57, 58
-IFLA_GSO_IPV4_MAX_SIZE, IFLA_GRO_IPV4_MAX_SIZE = 63, 64
+IFLA_GSO_IPV4_MAX_SIZE, IFLA_GRO_IPV4_MAX_SIZE, IFLA_NETNS_IMMUTABLE = 63, 64, 67
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 IFLA_VLAN_ID, IFLA_VLAN_PROTOCOL = 1, 5
 IFLA_XDP_ATTACHED = 2
@@ -78,7 +80,7 @@ _LINK_ATTRIBUTES = frozenset(
         IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_TXQLEN, IFLA_OPERSTATE,
         IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_CARRIER, IFLA_LINK_NETNSID, IFLA_PROP_LIST,
         IFLA_PERM_ADDRESS, IFLA_PARENT_DEV_NAME, IFLA_PARENT_DEV_BUS_NAME, IFLA_PHYS_SWITCH_ID,
-        IFLA_PHYS_PORT_NAME, IFLA_XDP,
+        IFLA_PHYS_PORT_NAME, IFLA_XDP, IFLA_NETNS_IMMUTABLE,
     }
 )  # fmt: skip
 _INFO_ATTRIBUTES = frozenset({IFLA_INFO_KIND, IFLA_INFO_DATA})
@@ -158,6 +160,7 @@ def parse_link(payload: bytes, surroundings: Surroundings = _ALONE) -> Link:
         virtual=virtual,
         addresses=surroundings.addresses.get(ifindex, ()),
         vlan_id=vlan_id,
+        netns_immutable=found.get(IFLA_NETNS_IMMUTABLE, b"\0")[0] != 0,
         phys_switch_id=found[IFLA_PHYS_SWITCH_ID].hex() if IFLA_PHYS_SWITCH_ID in found else "",
         phys_port_name=_free_text(found[IFLA_PHYS_PORT_NAME]) if IFLA_PHYS_PORT_NAME in found else "",
         xdp=IFLA_XDP in found and not found[IFLA_XDP].startswith(_NO_XDP),
@@ -171,6 +174,11 @@ def parse_link_name(payload: bytes) -> tuple[int, str]:
         if kind == IFLA_IFNAME:
             return ifindex, text(value)
     raise ValueError("link without a name")
+
+
+def tells_netns_immutable(payload: bytes) -> bool:
+    """Whether the kernel says of its links which are pinned to their namespace (Linux 6.15)."""
+    return bool(parse_attributes(payload, _LINK.size, frozenset({IFLA_NETNS_IMMUTABLE})))
 
 
 def _place(home: str, kind: str, parent_bus: str, parent_device: str) -> tuple[str, bool]:
@@ -266,6 +274,14 @@ def set_link_request(
     """Change one link: ready-made attributes, and the IFF bits ``flags`` where ``change`` is set."""
     body = link_header(ifindex, flags, change) + b"".join(attributes)
     return Request(RTM_NEWLINK, body, operation=operation, link=link)
+
+
+def stay_request(ifindex: int, netns_fd: int) -> Request:
+    """Move a link to the namespace where it is, which changes nothing."""
+    operation = "ask whether the kernel lets move"
+    return set_link_request(
+        ifindex, attribute_u32(IFLA_NET_NS_FD, netns_fd), operation=operation, link=f"link {ifindex}"
+    )
 
 
 def create_link_request(kind: str, data: bytes, *attributes: bytes, link: str, flags: int = 0) -> Request:

@@ -10,7 +10,7 @@ import struct
 from dataclasses import replace
 from ipaddress import ip_network
 
-from dranet.kernel.inet import RT_TABLE_MAIN, RTPROT_STATIC
+from dranet.kernel.inet import RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TABLE_UNSPEC, RTPROT_STATIC
 from dranet.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -20,15 +20,17 @@ from dranet.kernel.netlink import (
     attribute_u8,
     attribute_u32,
     iter_attributes,
+    parse_attributes,
 )
 from dranet.kernel.rtnl import RTM_DELRULE, RTM_GETRULE, RTM_NEWRULE, text, u32
+from dranet.model.facts import Rule
 from dranet.model.plan import AddRule
 
 FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FRA_FWMARK = 1, 2, 3, 6, 10
 FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_FWMASK, FRA_OIFNAME = 14, 15, 16, 17
 FRA_PROTOCOL = 21
 FR_ACT_TO_TBL = 1
-FIB_RULE_IIF_DETACHED, FIB_RULE_OIF_DETACHED = 0x08, 0x10
+FIB_RULE_INVERT, FIB_RULE_IIF_DETACHED, FIB_RULE_OIF_DETACHED = 0x02, 0x08, 0x10
 ALL_BITS = 0xFFFFFFFF
 
 _RULE = struct.Struct("=BBBBBxxBI")
@@ -39,6 +41,9 @@ _SAYABLE = frozenset(
         FRA_PROTOCOL,
     }
 )  # fmt: skip
+_LOOKUP = frozenset({FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_OIFNAME, FRA_TABLE, FRA_SUPPRESS_PREFIXLEN})
+_LOCAL_AND_MAIN = (bytes([RT_TABLE_LOCAL]), bytes([RT_TABLE_MAIN]))
+_NO_SUPPRESSION = b"\xff" * 4
 _FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 
@@ -69,7 +74,7 @@ def parse_rule(payload: bytes) -> AddRule | None:
     if family not in _FAMILIES.values() or action != FR_ACT_TO_TBL or tos or flags & ~_STATE_FLAGS:
         return None
     found = dict(iter_attributes(payload, _RULE.size))
-    if found.pop(FRA_SUPPRESS_PREFIXLEN, b"\xff" * 4) != b"\xff" * 4 or not found.keys() <= _SAYABLE:
+    if found.pop(FRA_SUPPRESS_PREFIXLEN, _NO_SUPPRESSION) != _NO_SUPPRESSION or not found.keys() <= _SAYABLE:
         return None
     has_mark = FRA_FWMARK in found or FRA_FWMASK in found
     return AddRule(
@@ -85,8 +90,39 @@ def parse_rule(payload: bytes) -> AddRule | None:
     )
 
 
+def _narrowing(prefix: str) -> str:
+    """Empty for what every address is in. The kernel keeps the host bits of a rule as they were given."""
+    return "" if prefix.endswith("/0") else prefix
+
+
 def _prefix(family: int, address: bytes | None, length: int) -> str:
     return f"{socket.inet_ntop(family, address)}/{length}" if address is not None else ""
+
+
+def is_of_local_or_main(payload: bytes) -> bool:
+    """Whether a rule looks up a table that the kernel has by itself; asked before parsing, a node may have a
+    rule for each pod."""
+    return payload[4:5] in _LOCAL_AND_MAIN
+
+
+def parse_lookup(payload: bytes) -> Rule | None:
+    """Parse RTM_NEWRULE as far as it says whose traffic looks up which table; ``None`` for one that looks up
+    none (``goto``, ``unreachable`` ...) or that of a VRF (``l3mdev``), whose outputs are ports of the VRF."""
+    family, destination_length, source_length, _, _, action, flags = _RULE.unpack_from(payload)
+    found = parse_attributes(payload, _RULE.size, _LOOKUP)
+    table = u32(found, FRA_TABLE) or payload[4]
+    if family not in _FAMILIES.values() or action != FR_ACT_TO_TBL or table == RT_TABLE_UNSPEC:
+        return None
+    return Rule(
+        family=4 if family == socket.AF_INET else 6,
+        table=table,
+        source=_narrowing(_prefix(family, found.get(FRA_SRC), source_length)),
+        destination=_narrowing(_prefix(family, found.get(FRA_DST), destination_length)),
+        input_interface=text(found.get(FRA_IIFNAME, b"")),
+        output_interface=text(found.get(FRA_OIFNAME, b"")),
+        inverted=bool(flags & FIB_RULE_INVERT),
+        suppresses_default=found.get(FRA_SUPPRESS_PREFIXLEN, _NO_SUPPRESSION) != _NO_SUPPRESSION,
+    )
 
 
 def dump_rules_request(family: int) -> Request:

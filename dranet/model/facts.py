@@ -70,6 +70,8 @@ class Link:
     """Its sysfs home is ``/sys/devices/virtual``."""
     addresses: tuple[Address, ...] = ()
     vlan_id: int | None = None
+    netns_immutable: bool = False
+    """The kernel refuses to move it out of its network namespace."""
     phys_switch_id: str = ""
     """Hex; the same for all ports of one embedded switch (``switchdev``), its representors among them."""
     phys_port_name: str = ""
@@ -126,6 +128,28 @@ class Route:
     flags: int = 0
     """``RTNH_F_*``: 4 onlink."""
     mtu: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One policy rule (``ip-rule(8)``) that looks up a table. What it matches on besides is not recorded: it
+    may be true of any traffic."""
+
+    family: int
+    """4 or 6."""
+    table: int
+    source: str = ""
+    """CIDR of the source addresses; empty: all."""
+    destination: str = ""
+    """CIDR of the destinations; empty: all."""
+    input_interface: str = ""
+    """Name of the link that the traffic came in by; ``lo`` is the node's own."""
+    output_interface: str = ""
+    """Name of the link that the sender bound its socket to."""
+    inverted: bool = False
+    """Matches what the rest does not (``not``)."""
+    suppresses_default: bool = False
+    """The table's default routes do not count (``suppress_prefixlength``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +293,7 @@ class Lifeline:
     """Reads after "carries": ``the route to the API server``, ``the node's address``."""
     address: str
     ifindex: int
+    """0: there is a route, and its output cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +318,11 @@ class NodeFacts:
     gpus: tuple[Gpu, ...] = ()
     default_routes: tuple[Route, ...] = ()
     """Main-table default routes of both families, all metrics."""
+    rules: tuple[Rule, ...] = ()
+    """Rules of both families that look up a table other than local and main."""
+    policy_routes: tuple[Route, ...] = ()
+    """Of the tables that ``rules`` look up: default routes; and, where a rule names a source, of the other
+    routes one for each output."""
     lifelines: tuple[Lifeline, ...] = ()
     """The node's own addresses and the ways to the API server."""
     numa_nodes: tuple[NumaNode, ...] = ()

@@ -25,6 +25,7 @@ from dranet.model.facts import (
     RdmaDevice,
     RdmaPort,
     Route,
+    Rule,
 )
 from tests.data.parts import Part
 
@@ -48,6 +49,8 @@ class Machine:
     rdma_devices: list[RdmaDevice] = field(default_factory=list)
     gpus: list[Gpu] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
+    policy_routes: list[Route] = field(default_factory=list)
     lifelines: list[Lifeline] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     _macs: int = 0
@@ -71,6 +74,8 @@ class Machine:
             rdma_devices=tuple(sorted(self.rdma_devices, key=lambda device: device.name)),
             gpus=tuple(sorted(self.gpus, key=lambda gpu: gpu.pci_address)),
             default_routes=tuple(self.routes),
+            rules=tuple(self.rules),
+            policy_routes=tuple(self.policy_routes),
             lifelines=tuple(self.lifelines),
             numa_nodes=self.numa_nodes,
             host=self.host,

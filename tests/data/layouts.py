@@ -14,7 +14,7 @@ from dranet.inventory.slices import fit_attributes
 from dranet.model.capture import Capture, decode_capture
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import distance
-from tests.data.machines import clouds, gpu_servers, servers
+from tests.data.machines import clouds, gpu_servers, routed, servers
 
 FOLDER = Path(__file__).parent
 
@@ -22,13 +22,17 @@ DESCRIBED: Mapping[str, Callable[[], Capture]] = {
     "aws-p5": clouds.aws_p5,
     "azure-gb300": clouds.azure_gb300,
     "azure-nd-h100-v5": clouds.azure_nd_h100_v5,
+    "cilium-eni": routed.cilium_eni,
     "dgx-a100": gpu_servers.dgx_a100,
     "dgx-h100": gpu_servers.dgx_h100,
+    "eks-vpc-cni": routed.eks_vpc_cni,
+    "h20-roce-lag": routed.h20_roce_lag,
     "hgx-b200": gpu_servers.hgx_b200,
     "infiniband-only": servers.infiniband_only,
     "mi300x": gpu_servers.mi300x,
     "oci-gb200": clouds.oci_gb200,
     "plain-server": servers.plain_server,
+    "terway": routed.terway,
 }
 """Layouts that are described by hand."""
 

@@ -35,6 +35,7 @@ _GEN5, _GEN6 = "32.0 GT/s PCIe", "64.0 GT/s PCIe"
 _CX7, _CX6 = "MT_0000000838", "MT_0000000223"
 
 A100 = Part(0x030200, (0x10DE, 0x20B0), (0x10DE, 0x134F), "nvidia", _GEN4, 16)
+H20 = Part(0x030200, (0x10DE, 0x2329), (0x10DE, 0x198B), "nvidia", _GEN5, 16)
 H100 = Part(0x030200, (0x10DE, 0x2330), (0x10DE, 0x16C1), "nvidia", _GEN5, 16)
 B200 = Part(0x030200, (0x10DE, 0x2901), (0x10DE, 0x1999), "nvidia", _GEN5, 16)
 GB200 = Part(0x030200, (0x10DE, 0x2941), (0x10DE, 0x2046), "nvidia", _GEN6, 1)
@@ -57,6 +58,7 @@ E810_VF = Part(0x020000, (0x8086, 0x1889), (0x8086, 0x0000), "iavf")
 ENA = Part(0x020000, (0x1D0F, 0xEC20), (0x1D0F, 0xEC20), "ena", _GEN4, 8)
 EFA = Part(0x020000, (0x1D0F, 0xEFA1), (0x1D0F, 0xEFA1), "efa", _GEN4, 8)
 MANA_VF = Part(0x020000, (0x1414, 0x00BA), (0x1414, 0x00B9), "mana")
+VIRTIO = Part(0x020000, (0x1AF4, 0x1000), (0x1AF4, 0x0001), "virtio-pci")
 BMC_VGA = Part(0x030000, (0x1A03, 0x2000), (0x1A03, 0x2000), "ast", _GEN2, 1)
 
 _VENDORS = {
@@ -65,12 +67,14 @@ _VENDORS = {
     0x1414: "Microsoft Corporation",
     0x15B3: "Mellanox Technologies",
     0x1A03: "ASPEED Technology, Inc.",
+    0x1AF4: "Red Hat, Inc.",
     0x1D0F: "Amazon.com, Inc.",
     0x8086: "Intel Corporation",
 }
 _DEVICES = {
     (0x1002, 0x74A1): "Aqua Vanjaram [Instinct MI300X]",
     (0x10DE, 0x20B0): "GA100 [A100 SXM4 40GB]",
+    (0x10DE, 0x2329): "GH100 [H20]",
     (0x10DE, 0x2330): "GH100 [H100 SXM5 80GB]",
     (0x15B3, 0x101B): "MT28908 Family [ConnectX-6]",
     (0x15B3, 0x101E): "ConnectX Family mlx5Gen Virtual Function",
@@ -78,6 +82,7 @@ _DEVICES = {
     (0x15B3, 0x1023): "CX8 Family [ConnectX-8]",
     (0x15B3, 0xA2DC): "MT43244 BlueField-3 integrated ConnectX-7 network controller",
     (0x1A03, 0x2000): "ASPEED Graphics Family",
+    (0x1AF4, 0x1000): "Virtio network device",
     (0x1D0F, 0xEC20): "Elastic Network Adapter (ENA)",
     (0x1D0F, 0xEFA1): "Elastic Fabric Adapter (EFA)",
     (0x8086, 0x1533): "I210 Gigabit Network Connection",

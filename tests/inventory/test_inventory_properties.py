@@ -37,6 +37,7 @@ from dranet.model.facts import (
     RdmaDevice,
     RdmaPort,
     Route,
+    Rule,
 )
 from dranet.settings import PublishGpus
 from dranet.testbed.apiserver.kinds import RESOURCE_SLICES
@@ -142,6 +143,7 @@ LINK = st.builds(
     virtual=st.booleans(),
     addresses=tuples(st.builds(Address, CIDR)),
     vlan_id=st.none() | NUMBER,
+    netns_immutable=st.booleans(),
     phys_port_name=st.sampled_from(["", "p0", "pf0vf3"]) | TEXT,
     driver=DRIVER,
     driver_version=TEXT,
@@ -197,6 +199,22 @@ RDMA = st.builds(
 )
 GPU = st.builds(Gpu, BDF, TEXT, TEXT, TEXT, CHAR_DEVICES)
 NODE = st.builds(NumaNode, SMALL, TEXT, tuples(NUMBER, 5), st.none() | st.integers(0, 1))
+RULE = st.builds(
+    Rule,
+    st.sampled_from([4, 6]),
+    SMALL,
+    source=CIDR,
+    input_interface=IFNAME,
+    inverted=st.booleans(),
+    suppresses_default=st.booleans(),
+)
+POLICY_ROUTE = st.builds(
+    Route,
+    st.sampled_from(["0.0.0.0/0", "::/0"]) | TEXT,
+    ifindex=SMALL,
+    next_hops=tuples(SMALL, 2),
+    table=SMALL,
+)
 ROUTE = st.builds(Route, st.sampled_from(["0.0.0.0/0", "::/0"]), ifindex=SMALL, next_hops=tuples(SMALL, 2))
 FACTS = st.builds(
     NodeFacts,
@@ -205,6 +223,8 @@ FACTS = st.builds(
     rdma_devices=tuples(RDMA),
     gpus=tuples(GPU, 2),
     default_routes=tuples(ROUTE, 2),
+    rules=tuples(RULE, 2),
+    policy_routes=tuples(POLICY_ROUTE, 2),
     lifelines=tuples(st.builds(Lifeline, TEXT, TEXT, SMALL), 2),
     numa_nodes=tuples(NODE),
     rdma_netns_exclusive=st.booleans(),

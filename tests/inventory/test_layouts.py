@@ -10,6 +10,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,13 +29,17 @@ KNOWN = {
     "aws-p5",
     "azure-gb300",
     "azure-nd-h100-v5",
+    "cilium-eni",
     "dgx-a100",
     "dgx-h100",
+    "eks-vpc-cni",
+    "h20-roce-lag",
     "hgx-b200",
     "infiniband-only",
     "mi300x",
     "oci-gb200",
     "plain-server",
+    "terway",
     "virtual-node",
 }
 
@@ -626,3 +631,97 @@ def test_virtual_node_only_the_nic_behind_the_switch_is_beside_a_gpu(node: Calla
 
 def test_virtual_node_a_virtio_nic_is_its_pci_function(node: Callable[[str], Node]) -> None:
     assert node("virtual-node").decisions["pci-0000-83-00-0"].device.kind is DeviceKind.NIC
+
+
+# EKS with the VPC CNI, Cilium's ENI mode, Terway: pods on a second interface by policy routing
+
+
+@pytest.mark.parametrize("layout", ["eks-vpc-cni", "cilium-eni", "terway"])
+def test_an_interface_that_carries_pods_by_policy_routing_stays_and_a_spare_one_is_offered(
+    layout: str, node: Callable[[str], Node]
+) -> None:
+    assert not node(layout).link("eth1").published
+    assert "eth1 carries traffic of others by routing table" in node(layout).link("eth1").reason
+    assert node(layout).link("eth2").published
+    assert node(layout).published == {node(layout).link("eth2").device.name}
+
+
+# H20 with RoCE LAG: dranet issue #239
+
+
+class Bonds:
+    """What an operator shares on such a node."""
+
+    def matches(self, attributes: Any) -> bool:
+        return str(attributes.get("dra.net/ifName", "")).startswith("bond")
+
+
+SHARED = Policy(shared=Bonds())
+
+
+def test_roce_lag_a_bond_has_the_rdma_device_and_the_place_of_its_ports() -> None:
+    offered = {
+        d.device.name: d.device
+        for d in take_inventory(read_layout("h20-roce-lag").facts, {}, SHARED)
+        if d.published
+    }
+    bonds = {name: device for name, device in offered.items() if device.kind is DeviceKind.NIC}
+    assert set(bonds) == {"bond0", "bond1", "bond2", "bond3"}
+    for number, (root, numa) in enumerate(
+        [("pci0000:7c", 0), ("pci0000:c4", 0), ("pci0001:05", 1), ("pci0001:9f", 1)]
+    ):
+        device = bonds[f"bond{number}"]
+        assert (device.shared, device.rdma_device) == (True, f"mlx5_bond_{number}")
+        assert (device.pcie_root, device.numa_node, device.pci_address) == (root, numa, "")
+        assert device.attributes["resource.kubernetes.io/pcieRoot"] == root
+        assert device.attributes["dra.net/numaNode"] == numa
+        assert device.attributes["dra.net/rdma"] is True
+        gpu = next(d for d in offered.values() if d.kind is DeviceKind.GPU and d.pcie_root == root)
+        assert device.attributes["dra.net/nearestGpus"] == gpu.pci_address
+        assert [node.path for node in device.char_devices] == [
+            f"/dev/infiniband/uverbs{number}",
+            "/dev/infiniband/rdma_cm",
+        ]
+
+
+def test_roce_lag_a_bond_is_not_offered_to_move_and_its_ports_never_are(node: Callable[[str], Node]) -> None:
+    for number in range(4):
+        assert "shared_devices may offer it" in node("h20-roce-lag").link(f"bond{number}").reason
+    assert {d.device.kind for d in node("h20-roce-lag").decisions.values() if d.published} == {DeviceKind.GPU}
+
+
+def test_roce_lag_a_bond_that_is_the_uplink_is_never_offered() -> None:
+    facts = read_layout("h20-roce-lag").facts
+    bond = next(link for link in facts.links if link.ifname == "bond1")
+    facts = replace(facts, default_routes=(replace(facts.default_routes[0], ifindex=bond.ifindex),))
+    decisions = {d.device.name: d for d in take_inventory(facts, {}, SHARED)}
+    assert {name for name in decisions if decisions[name].published} >= {"bond0", "bond2", "bond3"}
+    assert decisions["bond1"].reason == "is the node's uplink: bond1 carries a default route"
+    assert decisions["pci-0000-c7-00-0"].reason == "is tied to bond1, the node's uplink"
+
+
+def test_roce_lag_a_bond_of_ports_that_keep_their_own_rdma_devices_is_none() -> None:
+    """Of an ordinary bond each port's GID table names the bond as well."""
+    facts = read_layout("h20-roce-lag").facts
+    devices = tuple(
+        replace(device, name=f"mlx5_{2 * number + port}", pci_address=f"{device.pci_address[:-1]}{port}")
+        for number, device in enumerate(facts.rdma_devices)
+        for port in range(2)
+    )
+    decisions = take_inventory(replace(facts, rdma_devices=devices), {}, SHARED)
+    bonds = [d for d in decisions if d.device.ifname.startswith("bond")]
+    assert {d.reason for d in bonds} == {"is part of the node's own network: of kind bond"}
+    assert {d.device.rdma_device for d in decisions if d.device.ifname == "reth1"} == {"mlx5_1"}
+
+
+def test_roce_lag_a_place_that_the_ports_do_not_share_is_not_told() -> None:
+    facts = read_layout("h20-roce-lag").facts
+    functions = tuple(
+        replace(f, root="pci0000:99", numa_node=1) if f.address == "0000:7f:00.1" else f
+        for f in facts.pci_functions
+    )
+    decisions = take_inventory(replace(facts, pci_functions=functions), {}, SHARED)
+    bond = next(d.device for d in decisions if d.device.ifname == "bond0")
+    assert (bond.rdma_device, bond.pcie_root, bond.pci_path, bond.numa_node) == ("mlx5_bond_0", "", (), None)
+    assert "resource.kubernetes.io/pcieRoot" not in bond.attributes
+    assert "dra.net/numaNode" not in bond.attributes

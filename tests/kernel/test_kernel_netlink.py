@@ -23,9 +23,11 @@ from dranet.kernel.inet import (
     add_route_request,
     is_default_route,
     is_plain_route,
+    nexthop_id,
     parse_address,
     parse_permanent_neighbour,
     parse_route,
+    route_table,
 )
 from dranet.kernel.netlink import (
     NLM_F_ACK_TLVS,
@@ -43,6 +45,7 @@ from dranet.kernel.netlink import (
     parse_messages,
 )
 from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.nexthops import parse_nexthop
 from dranet.kernel.rtnl import (
     decode,
     decode_all,
@@ -52,6 +55,7 @@ from dranet.kernel.rtnl import (
     parse_link_name,
     set_link_request,
 )
+from dranet.kernel.rules import parse_lookup, parse_rule
 from dranet.model.facts import Address, Neighbour, Route
 from tests.kernel.plans import list_descriptors
 from tests.namespaces import Namespace
@@ -65,6 +69,11 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "route": parse_route,
     "plain route": is_plain_route,
     "default route": is_default_route,
+    "route's table": route_table,
+    "route's nexthop object": nexthop_id,
+    "nexthop object": parse_nexthop,
+    "rule": parse_rule,
+    "rule's table": parse_lookup,
     "neighbour": partial(parse_permanent_neighbour, ifindex=1),
 }
 

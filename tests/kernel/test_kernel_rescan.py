@@ -19,7 +19,7 @@ from dranet.kernel.discovery.scan import NodeScanner, read_ipv4_default_routes, 
 from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.netlink import NetlinkSocket
-from dranet.model.facts import Lifeline, Link, NodeFacts
+from dranet.model.facts import Lifeline, Link, NodeFacts, Route
 from tests.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
@@ -333,9 +333,13 @@ def test_ipv4_default_routes_are_found_before_all_others(node: Namespace) -> Non
         read.append(len(chunk))
         return chunk
 
+    def read_defaults() -> tuple[Route, ...]:
+        with NetlinkSocket.open() as rtnl:
+            return read_ipv4_default_routes(rtnl, [])
+
     with pytest.MonkeyPatch.context() as counted:
         counted.setattr(NetlinkSocket, "_receive", counting)
-        routes = node.run(lambda: read_ipv4_default_routes([]))
+        routes = node.run(read_defaults)
     assert [(route.gateway, route.metric) for route in routes] == [("192.0.2.1", 0), ("192.0.2.7", 900)]
     assert len(read) == 1
 

@@ -315,6 +315,32 @@ def test_routing_by_policy_is_told_since_it_may_carry_a_lifeline(node: Namespace
     watch_in(node, scenario)
 
 
+def test_without_lifelines_rules_nexthop_objects_and_tables_that_rules_look_up_are_told(
+    node: Namespace,
+) -> None:
+    """Any of them may make a link an uplink."""
+
+    async def scenario(watch: ChangeWatch) -> None:
+        await settle(watch)
+        for line in (
+            "rule add from 10.1.0.30 table 500",
+            "-6 rule add from 2001:db8:1::30 table 500",
+            "nexthop add id 7 via 192.0.2.9 dev uplink",
+        ):
+            await asyncio.to_thread(node.ip, *line.split())
+            assert await changed_within(watch, 5.0) == Changes(routes=True)
+        await ip(node, "route add default via 192.0.2.9 table 500\n")
+        assert not await changed_within(watch, 0.5), "the table is not known yet"
+        watch.set_tables({500})
+        assert await changed_within(watch, 5.0) == Changes(routes=True), "what it held was not looked at"
+        watch.set_tables({500})
+        assert not await changed_within(watch, 0.5)
+        await ip(node, "route add 10.8.0.0/16 via 192.0.2.9 table 500\n")
+        assert await changed_within(watch, 5.0) == Changes(routes=True)
+
+    watch_in(node, scenario)
+
+
 def test_what_somebody_else_knows_is_told_with_the_rest(node: Namespace) -> None:
     async def scenario(watch: ChangeWatch) -> None:
         await settle(watch)

@@ -1,29 +1,41 @@
 """May the node spare a link? Asked again at attach, because routes change.
 
 The rules are those of the inventory (``inventory.ties``), read from the kernel as it is now: the node lives
-by its default routes and by its lifelines, and a link is tied to them if either stands on what the other
-stands on. Links are looked up one by one: a node has a thousand, and the runtime is waiting.
+by its default routes, by the ways of policy routing for traffic of others, and by its lifelines, and a link
+is tied to them if either stands on what the other stands on. Links are looked up one by one: a node has a
+thousand, and the runtime is waiting.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, Reason
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.discovery.rdma import RDMA_CLASS
-from dranet.kernel.discovery.scan import read_default_routes
+from dranet.kernel.discovery.scan import read_routing
+from dranet.kernel.inet import dump_addresses_request, parse_address
 from dranet.kernel.lifelines import LifelineTarget, read_lifelines
 from dranet.kernel.netlink import NetlinkSocket, Request
 from dranet.kernel.rtnl import decode_all, dump_links_request, parse_link
 from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
-from dranet.model.facts import Link
-from dranet.model.uplinks import OPENVSWITCH, TUNNEL_KINDS, choose_uplinks, is_hardware
+from dranet.model.facts import Address, Link
+from dranet.model.uplinks import (
+    OPENVSWITCH,
+    TUNNEL_KINDS,
+    UNTOLD,
+    UNTOLD_DEFAULT_ROUTE,
+    Addresses,
+    find_uplinks,
+    is_hardware,
+    may_carry,
+)
 
 MASTER_KINDS = frozenset({"bond", "bridge", "team", "vrf", OPENVSWITCH})
-
 
 _DEFAULT_ROUTE = "default route"
 
@@ -46,12 +58,18 @@ class _Foundation:
     is not yet enslaved to the first."""
     hidden: str
     """The purpose of a tunnel, if that is the way out and no card is known below it: any may be."""
+    untold: str = ""
+    """The purpose of a route whose output the kernel does not tell: any card may be it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.links or self.untold)
 
     def purpose_of(self, link: Link) -> str:
         """Empty for what the node can spare."""
         if link.ifindex in self.links or not is_hardware(link):
             return self.links.get(link.ifindex, "")
-        return self.macs.get(link.mac, "") or (self.hidden if link.is_up else "")
+        hidden = self.hidden if link.is_up else ""
+        return self.macs.get(link.mac, "") or hidden or (self.untold if may_carry(link) else "")
 
 
 class UplinkGuard:
@@ -75,7 +93,7 @@ class UplinkGuard:
         """
         if self._foundation is None:
             self._foundation = self._read_foundation()
-        for reached in self._read_below((link, *self._read_function(link)) if self._foundation.links else ()):
+        for reached in self._read_below((link, *self._read_function(link)) if self._foundation else ()):
             purpose = self._foundation.purpose_of(reached)
             if purpose:
                 raise DeviceError(
@@ -96,15 +114,26 @@ class UplinkGuard:
     def _read_foundation(self) -> _Foundation:
         """Everything that the node's vital links stand on, and what stands on it."""
         lifelines = read_lifelines(self._rtnl, self._lifelines)
-        uplinks = choose_uplinks(read_default_routes(self._rtnl, []), self._read)
-        vital = {line.ifindex: line.purpose for line in lifelines} | dict.fromkeys(uplinks, _DEFAULT_ROUTE)
+        uplinks = find_uplinks(read_routing(self._rtnl, []), self._read, Addresses(self._read_addresses))
+        vital = {line.ifindex: line.purpose for line in lifelines if line.ifindex}
+        vital |= {**uplinks.by_policy, **dict.fromkeys(uplinks.by_default, _DEFAULT_ROUTE)}
+        untold = [UNTOLD_DEFAULT_ROUTE] if uplinks.untold else []
+        untold += [f"{line.purpose}, {UNTOLD}" for line in lifelines if not line.ifindex]
         below = {index: self._read_below(self._known([index])) for index in vital}
         told = [(link, vital[index]) for index, links in below.items() for link in links]
         return _Foundation(
             links=vital | {link.ifindex: purpose for link, purpose in told},
             macs={link.mac: purpose for link, purpose in told if is_hardware(link) and link.mac.strip("0:")},
-            hidden=_hidden_way([pair for pair in told if pair[1] == _DEFAULT_ROUTE] or told),
+            hidden=_hidden_way(_ways_out(told, uplinks.by_policy.values())),
+            untold=next(iter(untold), ""),
         )
+
+    def _read_addresses(self) -> Mapping[int, Sequence[Address]]:
+        found: dict[int, list[Address]] = defaultdict(list)
+        payloads = self._rtnl.dump(dump_addresses_request())
+        for ifindex, address in decode_all(partial(parse_address, names={}), payloads, []):
+            found[ifindex].append(address)
+        return found
 
     def _read_below(self, links: Iterable[Link]) -> Collection[Link]:
         """The links, their masters with all ports, and their lower links, all the way."""
@@ -156,6 +185,12 @@ class UplinkGuard:
         if ifindex not in self._links:
             self._links[ifindex] = read_link(self._rtnl, ifindex)
         return self._links[ifindex]
+
+
+def _ways_out(told: Sequence[tuple[Link, str]], by_policy: Collection[str]) -> Sequence[tuple[Link, str]]:
+    """By what the node's own traffic leaves: default routes, or else the ways to its lifelines."""
+    by_default = [pair for pair in told if pair[1] == _DEFAULT_ROUTE]
+    return by_default or [pair for pair in told if pair[1] not in by_policy] or told
 
 
 def _hidden_way(told: Sequence[tuple[Link, str]]) -> str:

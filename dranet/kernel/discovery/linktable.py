@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +18,7 @@ from dranet.kernel.discovery.ethtool import DriverInfo, LinkSettings, read_drive
 from dranet.kernel.discovery.programs import LinkPrograms, read_link_programs
 from dranet.kernel.inet import dump_addresses_request, parse_address
 from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rtnl import (
     Surroundings,
     decode_all,
@@ -25,6 +26,8 @@ from dranet.kernel.rtnl import (
     get_link_request,
     parse_link,
     parse_link_name,
+    stay_request,
+    tells_netns_immutable,
 )
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.facts import Address, Link
@@ -37,11 +40,18 @@ FEW_LINKS = 64
 """Up to here addresses are asked link by link; beyond, one dump of all costs less."""
 
 
+LOOPBACK = 1
+"""Its ifindex, in every namespace (``loopback_net_init``)."""
+
+
 class LinkTable:
     """The links as last read, by ifindex. Not safe for threads."""
 
     def __init__(self) -> None:
         self._links: dict[int, Link] = {}
+        self._pinned: dict[int, bool] = {}
+        """Whether the kernel pins a link to its namespace, where the link does not say so: asked once for
+        each link, and again when it changes."""
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -62,6 +72,8 @@ class LinkTable:
             homes=_read_all_homes(sysfs, set(names.values())),
         )
         links = _parse_and_complete(rtnl, payloads, surroundings, sysfs.warnings)
+        self._pinned = {index: is_pinned for index, is_pinned in self._pinned.items() if index in names}
+        links = self._with_pins(rtnl, links, payloads)
         self._links = {link.ifindex: self._as_known(link) for link in links}
 
     def read_again(self, rtnl: NetlinkSocket, ifindexes: Iterable[int], sysfs: PseudoFiles) -> frozenset[str]:
@@ -85,7 +97,23 @@ class LinkTable:
             homes=sysfs.homes("class/net", tuple(names.values())),
         )
         links = _parse_and_complete(rtnl, found.values(), surroundings, sysfs.warnings)
-        return self._put(asked, links)
+        for index in asked:
+            self._pinned.pop(index, None)
+        return self._put(asked, self._with_pins(rtnl, links, found.values()))
+
+    def _with_pins(self, rtnl: NetlinkSocket, links: list[Link], payloads: Collection[bytes]) -> list[Link]:
+        """The links as they are where netlink says which are pinned; else with what the kernel answers, and
+        where that says nothing, with what may be."""
+        if not payloads or tells_netns_immutable(next(iter(payloads))):
+            return links
+        news = [link for link in links if _is_worth_details(link) and link.ifindex not in self._pinned]
+        told = read_pins(rtnl, [link.ifindex for link in news])
+        self._pinned |= {
+            link.ifindex: _may_be_pinned(link) if told is None else link.ifindex in told for link in news
+        }
+        return [
+            replace(link, netns_immutable=True) if self._pinned.get(link.ifindex) else link for link in links
+        ]
 
     def _put(self, asked: Collection[int], links: Iterable[Link]) -> frozenset[str]:
         read = {link.ifindex: self._as_known(link) for link in links}
@@ -124,6 +152,35 @@ def _read_links(rtnl: NetlinkSocket, ifindexes: Iterable[int]) -> dict[int, byte
         elif outcome:
             found[ifindex] = outcome[0].payload
     return found
+
+
+def read_pins(rtnl: NetlinkSocket, ifindexes: Sequence[int]) -> frozenset[int] | None:
+    """Those that the kernel pins to the namespace of the socket, which must be the calling thread's; ``None``
+    where it does not tell.
+
+    For kernels before Linux 6.15 (``IFLA_NETNS_IMMUTABLE``); the feature ``netns-local`` of ethtool went with
+    6.12. Up to 6.12 the kernel refuses to move a pinned link before it looks where to
+    (``__dev_change_net_namespace``), and does nothing with another that is where it is asked to go. Later
+    ones look first, and without rights all are refused: what it answers of the loopback, which is always
+    pinned, shows whether it tells.
+    """
+    if not ifindexes:
+        return frozenset()
+    with NetworkNamespace.current() as here:
+        asked = [LOOPBACK, *ifindexes]
+        outcomes = rtnl.batch([stay_request(index, here.fileno()) for index in asked])
+    pinned = frozenset(
+        index
+        for index, outcome in zip(asked, outcomes, strict=True)
+        if isinstance(outcome, KernelError) and outcome.errno == errno.EINVAL
+    )
+    return pinned if LOOPBACK in pinned else None
+
+
+def _may_be_pinned(link: Link) -> bool:
+    """Bonds and bridges always are; of cards drivers pin the one that has an embedded switch below it (mlx5
+    since Linux 6.3, ``mlx5e_fix_uplink_rep_features``)."""
+    return link.kind in ("bond", "bridge") or bool(link.phys_switch_id)
 
 
 def _read_addresses(
@@ -165,7 +222,7 @@ def _parse_and_complete(
     rtnl: NetlinkSocket, payloads: Iterable[bytes], surroundings: Surroundings, warnings: list[str]
 ) -> list[Link]:
     links = decode_all(partial(parse_link, surroundings=surroundings), payloads, warnings)
-    worth = [link for link in links if link.kind not in UNDETAILED_KINDS and not link.is_loopback]
+    worth = [link for link in links if _is_worth_details(link)]
     if not worth:
         return links
     indexes = [link.ifindex for link in worth]
@@ -179,6 +236,10 @@ def _parse_and_complete(
         for link in worth
     }
     return [detailed.get(link.ifindex, link) for link in links]
+
+
+def _is_worth_details(link: Link) -> bool:
+    return link.kind not in UNDETAILED_KINDS and not link.is_loopback
 
 
 def _with_details(

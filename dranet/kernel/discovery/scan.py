@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,15 +23,17 @@ from dranet.kernel.inet import (
     dump_routes_request,
     is_beyond_default_routes,
     is_default_route,
-    parse_route,
+    one_for_each_output,
 )
 from dranet.kernel.lifelines import LifelineTarget, find_lifelines
-from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.netlink import NetlinkSocket, Request
+from dranet.kernel.nexthops import parse_routes
 from dranet.kernel.rdmanl import read_netns_exclusive
 from dranet.kernel.rtnl import decode_all
+from dranet.kernel.rules import dump_rules_request, is_of_local_or_main, parse_lookup
 from dranet.kernel.sysfs import PseudoFiles
-from dranet.model.facts import NodeFacts, Route
-from dranet.model.uplinks import outputs
+from dranet.model.facts import NodeFacts, Route, Rule
+from dranet.model.uplinks import Routing, outputs
 
 
 def read_node_facts(sysfs_root: Path, procfs_root: Path) -> NodeFacts:
@@ -80,8 +82,8 @@ class NodeScanner:
         sysfs = PseudoFiles(self._sysfs_root, self._missing_mounts())
         with NetlinkSocket.open() as rtnl:
             self._links.read_all(rtnl, sysfs)
-            routes = read_default_routes(rtnl, sysfs.warnings)
-            facts = self._merge(rtnl, routes, self._hardware.read(sysfs.warnings))
+            routing = read_routing(rtnl, sysfs.warnings)
+            facts = self._merge(rtnl, routing, self._hardware.read(sysfs.warnings))
         exclusive = sysfs.has(RDMA_CLASS) and read_netns_exclusive(sysfs.warnings)
         return replace(facts, rdma_netns_exclusive=exclusive, warnings=_once(sysfs.warnings))
 
@@ -100,9 +102,9 @@ class NodeScanner:
         last = self._facts
         with NetlinkSocket.open() as rtnl:
             touched = self._read_links(rtnl, changes, sysfs)
-            routes = self._read_routes(rtnl, changes, sysfs.warnings)
+            routing = self._read_routing(rtnl, changes, sysfs.warnings)
             hardware = self._hardware.read(sysfs.warnings, changes.hardware, touched)
-            facts = self._merge(rtnl, routes, hardware)
+            facts = self._merge(rtnl, routing, hardware)
         warnings = _once((*last.warnings, *sysfs.warnings))
         return replace(facts, rdma_netns_exclusive=last.rdma_netns_exclusive, warnings=warnings)
 
@@ -117,31 +119,34 @@ class NodeScanner:
         before = [link.ifname for link in self._facts.links if link.ifindex in changes.links]
         return self._links.read_again(rtnl, changes.links, sysfs).union(before)
 
-    def _read_routes(self, rtnl: NetlinkSocket, changes: Changes, warnings: list[str]) -> tuple[Route, ...]:
+    def _read_routing(self, rtnl: NetlinkSocket, changes: Changes, warnings: list[str]) -> Routing:
         """Routes go without a notification when their link goes down or loses their source address.
 
         IPv4 is cheap to ask. IPv6 is asked when its default routes are among those that could have gone.
         """
-        known = self._facts.default_routes
+        known = self._facts
         if changes.routes or changes.all_links:
-            return read_default_routes(rtnl, warnings)
+            return read_routing(rtnl, warnings)
         if not changes.links:
-            return known
-        ipv6 = [route for route in known if ":" in route.destination]
+            return Routing(known.default_routes, known.rules, known.policy_routes)
+        ipv6 = [route for route in known.default_routes if ":" in route.destination]
         at_stake = any(route.source for route in ipv6) or outputs(ipv6) & changes.links
-        return (
-            *read_ipv4_default_routes(warnings),
+        default_routes = (
+            *read_ipv4_default_routes(rtnl, warnings),
             *(read_ipv6_default_routes(rtnl, warnings) if at_stake else ipv6),
         )
+        return Routing(default_routes, known.rules, read_policy_routes(rtnl, known.rules, warnings))
 
-    def _merge(self, rtnl: NetlinkSocket, routes: tuple[Route, ...], hardware: Hardware) -> NodeFacts:
+    def _merge(self, rtnl: NetlinkSocket, routing: Routing, hardware: Hardware) -> NodeFacts:
         links = self._links.links
         return NodeFacts(
             links=links,
             pci_functions=hardware.pci_functions,
             rdma_devices=hardware.rdma_devices,
             gpus=hardware.gpus,
-            default_routes=routes,
+            default_routes=tuple(routing.default_routes),
+            rules=tuple(routing.rules),
+            policy_routes=tuple(routing.policy_routes),
             lifelines=find_lifelines(rtnl, self._targets, links),
             numa_nodes=hardware.numa_nodes,
             host=hardware.host,
@@ -152,6 +157,51 @@ def _once(warnings: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(warnings))
 
 
+def read_routing(rtnl: NetlinkSocket, warnings: list[str]) -> Routing:
+    """Default routes, the rules that look up other tables, and what these tables lead to.
+
+    For the calling thread's namespace, which must be the socket's.
+
+    Raises:
+        KernelError: a dump failed.
+    """
+    rules = read_rules(rtnl, warnings)
+    return Routing(read_default_routes(rtnl, warnings), rules, read_policy_routes(rtnl, rules, warnings))
+
+
+def read_rules(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Rule, ...]:
+    """The rules that look up a table other than local and main, IPv4 first.
+
+    Raises:
+        KernelError: a dump failed.
+    """
+    payloads = (
+        payload
+        for family in (4, 6)
+        for payload in rtnl.dump(dump_rules_request(family))
+        # A kernel without the family answers with the rules of all families.
+        if payload[:1] == bytes([_FAMILIES[family]]) and not is_of_local_or_main(payload)
+    )
+    return tuple(decode_all(parse_lookup, payloads, warnings))
+
+
+def read_policy_routes(rtnl: NetlinkSocket, rules: Iterable[Rule], warnings: list[str]) -> tuple[Route, ...]:
+    """What the tables that ``rules`` look up lead to: default routes; and, of a table that a rule looks up by
+    source, one other route for each output. Such a table is read whole, others up to their default routes.
+
+    Raises:
+        KernelError: a dump failed.
+    """
+    tables: dict[tuple[int, int], bool] = {}
+    for rule in rules:
+        tables[rule.family, rule.table] = tables.get((rule.family, rule.table), False) or bool(rule.source)
+    return tuple(
+        route
+        for (family, table), by_source in sorted(tables.items())
+        for route in _read_table(rtnl, _FAMILIES[family], table, warnings, only_defaults=not by_source)
+    )
+
+
 def read_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route, ...]:
     """Main-table default routes of both families, with every metric and next hop; IPv4 first.
 
@@ -160,19 +210,16 @@ def read_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route
     Raises:
         KernelError: a dump failed.
     """
-    return (*read_ipv4_default_routes(warnings), *read_ipv6_default_routes(rtnl, warnings))
+    return (*read_ipv4_default_routes(rtnl, warnings), *read_ipv6_default_routes(rtnl, warnings))
 
 
-def read_ipv4_default_routes(warnings: list[str]) -> tuple[Route, ...]:
+def read_ipv4_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route, ...]:
     """Those of the calling thread's namespace. Costs the same with a whole Internet in the table.
 
     Raises:
         KernelError: the dump failed.
     """
-    request = dump_routes_request(socket.AF_INET, table=RT_TABLE_MAIN)
-    with NetlinkSocket.open() as rtnl:
-        payloads = _dump_table(lambda: rtnl.dump_start(request, is_beyond_default_routes))
-    return _parse_defaults(socket.AF_INET, payloads, warnings)
+    return _read_table(rtnl, socket.AF_INET, RT_TABLE_MAIN, warnings)
 
 
 def read_ipv6_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Route, ...]:
@@ -181,22 +228,35 @@ def read_ipv6_default_routes(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[
     Raises:
         KernelError: the dump failed.
     """
-    request = dump_routes_request(socket.AF_INET6, table=RT_TABLE_MAIN)
-    return _parse_defaults(socket.AF_INET6, _dump_table(lambda: rtnl.dump(request)), warnings)
+    return _read_table(rtnl, socket.AF_INET6, RT_TABLE_MAIN, warnings)
 
 
-def _dump_table(dump: Callable[[], list[bytes]]) -> list[bytes]:
+_FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
+
+
+def _read_table(
+    rtnl: NetlinkSocket, family: int, table: int, warnings: list[str], *, only_defaults: bool = True
+) -> tuple[Route, ...]:
+    """Unicast routes of one table, with the outputs of their nexthop objects."""
+    payloads: Iterable[bytes] = _dump_table(rtnl, dump_routes_request(family, table=table), only_defaults)
+    if only_defaults:
+        payloads = filter(is_default_route, payloads)
+    # A kernel without the family answers with the routes of all families: keep our own only.
+    own = (payload for payload in one_for_each_output(payloads) if payload[:1] == bytes([family]))
+    routes = parse_routes(rtnl, own, warnings)
+    return tuple(route for route in routes if route.table == table and route.type == RTN_UNICAST)
+
+
+def _dump_table(rtnl: NetlinkSocket, request: Request, only_defaults: bool) -> list[bytes]:
     """Empty where the kernel has not made the table yet: it does so with the first route."""
     try:
-        return dump()
+        if not only_defaults or request.body[:1] != bytes([socket.AF_INET]):
+            return rtnl.dump(request)
+        with (
+            NetlinkSocket.open() as rest
+        ):  # an IPv4 table begins with them; what is left ends with the socket
+            return rest.dump_start(request, is_beyond_default_routes)
     except KernelError as error:
         if error.errno == errno.ENOENT:
             return []
         raise
-
-
-def _parse_defaults(family: int, payloads: Iterable[bytes], warnings: list[str]) -> tuple[Route, ...]:
-    # A kernel without the family answers with the routes of all families: keep our own only.
-    defaults = (p for p in payloads if p[:1] == bytes([family]) and is_default_route(p))
-    routes = decode_all(parse_route, defaults, warnings)
-    return tuple(route for route in routes if route.table == RT_TABLE_MAIN and route.type == RTN_UNICAST)

@@ -8,6 +8,7 @@ none. Where notifications were lost, everything may have changed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import importlib
 import math
@@ -22,7 +23,15 @@ from typing import Any, Self
 from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.inet import RT_TABLE_MAIN, is_default_route, parse_address, parse_route, route_contains
+from dranet.kernel.inet import (
+    RT_TABLE_DEFAULT,
+    RT_TABLE_MAIN,
+    is_default_route,
+    parse_address,
+    parse_route,
+    route_contains,
+    route_table,
+)
 from dranet.kernel.netlink import (
     NETLINK_ADD_MEMBERSHIP,
     NETLINK_ROUTE,
@@ -35,10 +44,12 @@ from dranet.kernel.rdmanl import open_rdma_notifications, parse_rdma_changes
 from dranet.kernel.rtnl import (
     RTM_DELADDR,
     RTM_DELLINK,
+    RTM_DELNEXTHOP,
     RTM_DELROUTE,
     RTM_DELRULE,
     RTM_NEWADDR,
     RTM_NEWLINK,
+    RTM_NEWNEXTHOP,
     RTM_NEWROUTE,
     RTM_NEWRULE,
     RTNLGRP_IPV4_IFADDR,
@@ -48,6 +59,7 @@ from dranet.kernel.rtnl import (
     RTNLGRP_IPV6_ROUTE,
     RTNLGRP_IPV6_RULE,
     RTNLGRP_LINK,
+    RTNLGRP_NEXTHOP,
     decode,
     parse_link,
 )
@@ -85,6 +97,9 @@ _GROUPS = (
     RTNLGRP_IPV4_RULE,
     RTNLGRP_IPV6_RULE,
 )
+_TABLES = frozenset({RT_TABLE_DEFAULT})
+"""Those that the kernel's own rules look up, without local and main."""
+
 _RECEIVE_BUFFER_BYTES = 8 << 20
 """Took 2,000 link events with the reader held up; what does not fit is an overrun."""
 
@@ -101,9 +116,11 @@ _HARDWARE_SUBSYSTEMS = ("pci", "infiniband", "drm")
 class ChangeFilter:
     """Decides which notifications change what a scan shows. Holds one hash for each link and address."""
 
-    def __init__(self, lifelines: Collection[bytes] = ()) -> None:
-        """``lifelines``: packed addresses; a route that contains one matters as default routes do."""
+    def __init__(self, lifelines: Collection[bytes] = (), tables: frozenset[int] = _TABLES) -> None:
+        """``lifelines``: packed addresses; a route that contains one matters as default routes do. So does
+        any route of ``tables``, which rules look up."""
         self.lifelines = lifelines
+        self.tables = tables
         self._links: dict[int, int] = {}
         self._addresses: dict[int, dict[str, int]] = {}
 
@@ -115,7 +132,9 @@ class ChangeFilter:
             if kind in (RTM_NEWADDR, RTM_DELADDR):
                 return self._judge_address(kind == RTM_DELADDR, payload)
             if kind in (RTM_NEWRULE, RTM_DELRULE):
-                return Changes(routes=bool(self.lifelines))
+                return Changes(routes=True)  # it may lead to an uplink, or to a lifeline
+            if kind in (RTM_NEWNEXTHOP, RTM_DELNEXTHOP):
+                return Changes(routes=True)  # routes lead elsewhere without a word of their own
             is_route = kind in (RTM_NEWROUTE, RTM_DELROUTE)
             return Changes(routes=is_route and decode(self._is_of_interest, payload))
         except KernelError:
@@ -150,8 +169,11 @@ class ChangeFilter:
     def _is_of_interest(self, payload: bytes) -> bool:
         if any(route_contains(payload, address) for address in self.lifelines):
             return True  # of any table: rules may lead there
-        route = parse_route(payload) if is_default_route(payload) else None
-        return route is not None and route.table == RT_TABLE_MAIN
+        table = route_table(payload)
+        if table in self.tables:
+            return True
+        is_main = table == RT_TABLE_MAIN and is_default_route(payload)
+        return is_main and parse_route(payload) is not None
 
 
 class ChangeWatch:
@@ -203,6 +225,12 @@ class ChangeWatch:
     def set_lifelines(self, addresses: Collection[bytes]) -> None:
         """Packed addresses whose routes matter from now on."""
         self._filter.lifelines = tuple(addresses)
+
+    def set_tables(self, tables: Collection[int]) -> None:
+        """Routing tables whose routes matter from now on. What happened in a new one is not known."""
+        if not self._filter.tables.issuperset(tables):
+            self.note(Changes(routes=True))
+        self._filter.tables = _TABLES.union(tables)
 
     async def wait_changed(self) -> Changes:
         """What changed since the last return, once it has settled.
@@ -282,7 +310,9 @@ class ChangeWatch:
         """An overrun is a change of who knows what. Anything else is not read again, or we would spin."""
         if error.errno == errno.ENOBUFS:
             self.overruns += 1
-            self._filter = ChangeFilter(self._filter.lifelines)  # what it knows may be stale
+            self._filter = ChangeFilter(
+                self._filter.lifelines, self._filter.tables
+            )  # what it knows may be stale
         else:
             asyncio.get_running_loop().remove_reader(source.fileno())
             self._failure = kernel_error(error.errno or 0, "", "receive notifications of changes")
@@ -346,4 +376,6 @@ def _open_notifications() -> socket.socket:
     sock.bind((0, 0))  # without an address of its own the kernel takes the socket for itself and skips it
     for group in _GROUPS:
         sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group)
+    with contextlib.suppress(OSError):  # before Linux 5.3 there are no nexthop objects
+        sock.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, RTNLGRP_NEXTHOP)
     return sock
