@@ -48,8 +48,9 @@ _FAMILIES = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 
 def canonical_rule(rule: AddRule) -> AddRule:
-    """The same rule in the one spelling that :func:`parse_rule` gives."""
-    is_marked = rule.mark is not None
+    """The same rule in the one spelling that :func:`parse_rule` gives: a mark of which no bit counts is none
+    for the kernel."""
+    is_marked = rule.mark is not None and bool(rule.mark or rule.mask != 0)
     return replace(
         rule,
         table=rule.table or RT_TABLE_MAIN,

@@ -227,17 +227,24 @@ def test_a_route_of_a_table_that_never_was_is_missed(pod: Namespace, attached_pl
     assert verify([planned], pod.netns) == ("dev-eth1",)
 
 
-def test_a_route_with_several_ways_is_missed_too(node: Namespace, pod: Namespace) -> None:
-    hops = [{"gateway": "10.9.0.1"}, {"gateway": "10.9.0.2", "weight": 3}]
+@pytest.mark.parametrize(
+    ("destination", "gateways"),
+    [("10.8.0.0/16", ("10.9.0.1", "10.9.0.2")), ("fd08::/48", ("fd09::1", "fd09::2"))],
+)
+def test_a_route_with_several_ways_is_missed_too(
+    node: Namespace, pod: Namespace, destination: str, gateways: tuple[str, str]
+) -> None:
+    hops = [{"gateway": gateways[0]}, {"gateway": gateways[1], "weight": 3}]
     plan = plan_of(
         node,
-        interface={"addresses": ["10.9.0.5/24"]},
-        routes=[{"destination": "10.8.0.0/16", "nextHops": hops}],
+        interface={"addresses": ["10.9.0.5/24", "fd09::5/64"]},
+        routes=[{"destination": destination, "nextHops": hops}],
     )
     (link,) = attach_from(node, pod, plan)
-    assert link.routes == (AttachedRoute("10.8.0.0/16", ("10.9.0.1", "10.9.0.2")),)
+    assert link.routes == (AttachedRoute(destination, gateways),)
     assert verify([plan], pod.netns) == ()
-    pod.ip("route", "del", "10.8.0.0/16")
+    assert attach_from(node, pod, plan) == (link,)
+    pod.ip("route", "del", destination)
     assert verify([plan], pod.netns) == ("dev-eth1",)
 
 
