@@ -350,6 +350,8 @@ class Attachments:
             DeviceError: an RDMA device, or a node of it, is not there.
             KernelError: as :meth:`find_missing`.
         """
+        if not any(iter_nodes(self._get_moving(pod))):
+            return ()
         with self._locked_until(deadline):
             claims = self._get_moving(pod)
             fresh = self._commit_nodes(

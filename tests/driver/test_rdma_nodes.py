@@ -223,3 +223,15 @@ def test_a_device_that_needs_a_namespace_is_refused_on_the_hosts_network(
         bench.run_sandbox(on_host_network(process))
     assert caught.value.reason is Reason.UNSUPPORTED_CLAIM
     assert not bench.gate.is_open("claim-uid")
+
+
+def test_a_gpu_and_an_rdma_only_device_of_one_pod_are_given_on_the_hosts_network(
+    bench: Bench, tree: RdmaTree, process: int
+) -> None:
+    gpu = Device("gpu-0", DeviceKind.GPU, char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
+    tree.add("efa_0", 0, GUID)
+    bench.put(PreparedDevice("gpu", "node", gpu), "claim-a")
+    assert not bench.run_sandbox(on_host_network(process)), "nothing of a GPU is attached"
+    bench.put(in_shared_mode("efa_0", uverbs(0), RDMA_CM), "claim-b")
+    assert bench.run_sandbox(on_host_network(process))
+    assert set(bench.create_container(on_host_network(process)).devices) == {uverbs(0), RDMA_CM}
