@@ -100,7 +100,7 @@ def test_all_that_goes_together_comes_back_from_a_quiet_tenant(node: Namespace, 
 
 
 def queue_cpus(namespace: Namespace, link: str, *lines: str) -> dict[str, str]:
-    """What the files of a link's queues say, by a sysfs of the shell's own, after these lines were run there."""
+    """What the files of a link's queues say in a sysfs of the shell's own, after it has run these lines."""
     script = ["mount -t sysfs s /sys", f"cd /sys/class/net/{link}/queues", *lines, "grep . *x-*/[rx]ps_cpus"]
     command = ["unshare", "-m", "sh", "-ec", "\n".join(script)]
     done = namespace.run(lambda: subprocess.run(command, capture_output=True, text=True))

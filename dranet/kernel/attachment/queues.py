@@ -115,8 +115,8 @@ def open_queues(side: Side, ifname: str) -> Iterator[Queues]:
 
 @contextmanager
 def look_at_queues(side: Side, link: Link) -> Iterator[Queues]:
-    """As :func:`open_queues`, to read: through ``/sys`` where that shows this very link, as on a node. A mount
-    that is taken away again waits for a grace period of RCU, some 20 ms.
+    """As :func:`open_queues`, to read: through ``/sys`` where that shows this link, as on a node. To take a
+    mount away waits for a grace period of RCU, some 20 ms.
 
     Raises:
         KernelError: no sysfs can be had there.
