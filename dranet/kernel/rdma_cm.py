@@ -30,7 +30,8 @@ def read_cm_defaults(rdma_device: str) -> Mapping[str, str]:
         with _open_folder(rdma_device) as ports:
             return dict(_iter_files(ports)) if ports is not None else {}
     except (OSError, KernelError) as error:
-        report_untold(rdma_device, "rdma_cm", _explain(error, rdma_device, "read"))
+        if error.errno != errno.ENODEV:  # of a device that rdma_cm does not serve (EFA) there are none
+            report_untold(rdma_device, "rdma_cm", _explain(error, rdma_device, "read"))
         return {}
 
 

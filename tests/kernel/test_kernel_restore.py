@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -96,6 +97,27 @@ def test_all_that_goes_together_comes_back_from_a_quiet_tenant(node: Namespace, 
     attach_from(node, pod, plan)
     assert detach_to(node, pod, plan) == GIVEN_BACK
     wait_unchanged(before, node)
+
+
+def queue_cpus(namespace: Namespace, link: str, *lines: str) -> dict[str, str]:
+    """What the files of a link's queues say in a sysfs of the shell's own, after it has run these lines."""
+    script = ["mount -t sysfs s /sys", f"cd /sys/class/net/{link}/queues", *lines, "grep . *x-*/[rx]ps_cpus"]
+    command = ["unshare", "-m", "sh", "-ec", "\n".join(script)]
+    done = namespace.run(lambda: subprocess.run(command, capture_output=True, text=True))
+    assert done.returncode == 0, done.stderr
+    return {name: value for name, _, value in (line.partition(":") for line in done.stdout.splitlines())}
+
+
+def test_the_cpus_of_queues_are_those_that_the_host_had_set(node: Namespace, pod: Namespace) -> None:
+    set_up(node, "eth3", "channels")
+    before = queue_cpus(node, "eth3", "echo 1 > tx-1/xps_cpus", "echo 1 > rx-0/rps_cpus")
+    assert [name for name, value in before.items() if value.strip("0,")] == ["rx-0/rps_cpus", "tx-1/xps_cpus"]
+    plan = move_plan(node, "eth3", "net1", SetUp())
+    attach_from(node, pod, plan)
+    inside = queue_cpus(pod, "net1", "echo 0 > tx-1/xps_cpus", "echo 0 > rx-0/rps_cpus")
+    assert inside != before
+    assert detach_to(node, pod, plan) == GIVEN_BACK
+    assert queue_cpus(node, "eth3") == before
 
 
 def test_a_link_that_is_as_it_was_is_left_alone(node: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:

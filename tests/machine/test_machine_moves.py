@@ -18,7 +18,7 @@ from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rdma_cm import read_cm_defaults
+from dranet.kernel.rdma_cm import read_cm_defaults, restore_cm_defaults
 from dranet.kernel.rdmanl import attach_rdma, detach_rdma, has_rdma, read_netns_exclusive
 from dranet.model.device import Device, DeviceKind, RdmaIdentity
 from dranet.model.facts import Address
@@ -286,6 +286,21 @@ def test_the_defaults_of_rdma_cm_are_those_of_the_node_in_the_pod_and_after_it(
     for name, value in plain.items():
         (configfs / CM_FOLDER / name).write_text(value)
     folder.rmdir()
+
+
+def test_the_defaults_of_rdma_cm_of_a_soft_device_are_read_and_written(configfs: Path) -> None:
+    before = read_cm_defaults("rxe0")
+    assert set(before) == {"1/default_roce_mode", "1/default_roce_tos"}
+    assert not (configfs / "rdma_cm" / "rxe0").exists(), "looked at without a trace"
+    assert restore_cm_defaults("rxe0", {"1/default_roce_tos": "104"}) == []
+    folder = configfs / "rdma_cm" / "rxe0"
+    folder.mkdir()
+    assert (folder / "ports/1/default_roce_tos").read_text().strip() == "104"
+    (refusal,) = restore_cm_defaults("rxe0", {**before, "1/default_roce_mode": "RoCE v9"})
+    assert "default_roce_mode of rxe0: wanted RoCE v9" in refusal
+    assert read_cm_defaults("rxe0") == before
+    folder.rmdir()
+    assert read_cm_defaults("none0") == {}
 
 
 def _rdma_links(pod: Namespace) -> list[dict[str, object]]:

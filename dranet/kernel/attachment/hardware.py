@@ -13,7 +13,12 @@ from dranet.dataclass import dataclass
 from dranet.errors import KernelError
 from dranet.kernel import ethtool
 from dranet.kernel.attachment.locate import Side
-from dranet.kernel.attachment.queues import open_queues, queue_difference, restore_queues
+from dranet.kernel.attachment.queues import (
+    look_at_queues,
+    open_queues,
+    queue_difference,
+    restore_queues,
+)
 from dranet.kernel.dcb import dcb_difference, read_dcb, restore_dcb
 from dranet.kernel.steering import Nic, read_steering, restore_steering, steering_difference
 from dranet.kernel.untold import report_untold
@@ -70,7 +75,7 @@ def _read_queues(side: Side, link: Link, recorded: Mapping[str, str] | None) -> 
     if recorded is not None and not recorded:
         return {}
     try:
-        with open_queues(side, link.ifname) as queues:
+        with look_at_queues(side, link) as queues:
             if recorded is not None:
                 return {name: queues.read_one(name) for name in recorded}
             found = queues.read(xps=True, rps=True)
@@ -83,8 +88,8 @@ def _read_queues(side: Side, link: Link, recorded: Mapping[str, str] | None) -> 
 def _restore_queues(
     side: Side, link: Link, wanted: Mapping[str, str], _found: Mapping[str, str]
 ) -> list[str]:
-    if not wanted:
-        return []
+    if not queue_difference(wanted, _read_queues(side, link, wanted)):
+        return []  # what was found is from before the link came up
     with open_queues(side, link.ifname) as queues:
         return restore_queues(queues, wanted)
 

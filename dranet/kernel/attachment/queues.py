@@ -16,12 +16,14 @@ from dranet.kernel.attachment.locate import Side
 from dranet.kernel.netns_sysfs import open_sysfs
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.cpus import format_cpu_mask, parse_cpu_list, parse_cpu_mask
+from dranet.model.facts import Link
 from dranet.model.plan import SetCpuLocality
 
 _SEND_FILES = ("xps_cpus", "xps_rxqs")
 """The second, where it says anything, is asked before the first."""
 _RECEIVE_FILES = ("rps_cpus", "rps_flow_cnt")
 _OPERATION = "set queues"
+_SYS = Path("/sys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,23 @@ def open_queues(side: Side, ifname: str) -> Iterator[Queues]:
         sysfs = PseudoFiles(root, [])
         online = sum(1 << cpu for cpu in parse_cpu_list(sysfs.text("devices/system/cpu/online")))
         yield Queues(root, sysfs, ifname, online or ~0)
+
+
+@contextmanager
+def look_at_queues(side: Side, link: Link) -> Iterator[Queues]:
+    """As :func:`open_queues`, to read: through ``/sys`` where that shows this link, as on a node. To take a
+    mount away waits for a grace period of RCU, some 20 ms.
+
+    Raises:
+        KernelError: no sysfs can be had there.
+    """
+    sysfs, folder = PseudoFiles(_SYS, []), f"class/net/{link.ifname}"
+    told = sysfs.text(f"{folder}/ifindex"), sysfs.text(f"{folder}/address")
+    if told == (str(link.ifindex), link.mac):
+        yield Queues(_SYS, sysfs, link.ifname, ~0)
+        return
+    with open_queues(side, link.ifname) as queues:
+        yield queues
 
 
 def set_queues(queues: Queues, step: SetCpuLocality, places: Mapping[int, int]) -> None:

@@ -130,6 +130,72 @@ static int dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)
 	return 0;
 }
 
+/*
+ * What a device must have before clients of the kernel (rdma_cm) take notice of
+ * it. There is no data path, so none of it works.
+ */
+static int create_qp(struct ib_qp *qp, struct ib_qp_init_attr *attr, struct ib_udata *udata)
+{
+	return -EOPNOTSUPP;
+}
+
+static int modify_qp(struct ib_qp *qp, struct ib_qp_attr *attr, int mask, struct ib_udata *udata)
+{
+	return -EOPNOTSUPP;
+}
+
+static int destroy_qp(struct ib_qp *qp, struct ib_udata *udata)
+{
+	return -EOPNOTSUPP;
+}
+
+static int post_send(struct ib_qp *qp, const struct ib_send_wr *wr, const struct ib_send_wr **bad)
+{
+	return -EOPNOTSUPP;
+}
+
+static int post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr, const struct ib_recv_wr **bad)
+{
+	return -EOPNOTSUPP;
+}
+
+static int create_cq(struct ib_cq *cq, const struct ib_cq_init_attr *attr,
+		     struct uverbs_attr_bundle *attrs)
+{
+	return -EOPNOTSUPP;
+}
+
+static int destroy_cq(struct ib_cq *cq, struct ib_udata *udata)
+{
+	return -EOPNOTSUPP;
+}
+
+static int poll_cq(struct ib_cq *cq, int count, struct ib_wc *wc)
+{
+	return -EOPNOTSUPP;
+}
+
+static int req_notify_cq(struct ib_cq *cq, enum ib_cq_notify_flags flags)
+{
+	return -EOPNOTSUPP;
+}
+
+static struct ib_mr *get_dma_mr(struct ib_pd *pd, int access)
+{
+	return ERR_PTR(-EOPNOTSUPP);
+}
+
+static struct ib_mr *reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 address, int access,
+				 struct ib_udata *udata)
+{
+	return ERR_PTR(-EOPNOTSUPP);
+}
+
+static int dereg_mr(struct ib_mr *mr, struct ib_udata *udata)
+{
+	return -EOPNOTSUPP;
+}
+
 static void get_dev_fw_str(struct ib_device *ib, char *text)
 {
 	snprintf(text, IB_FW_VERSION_NAME_MAX, "28.39.1002");
@@ -154,6 +220,18 @@ static const struct ib_device_ops hca_ops = {
 	.alloc_pd = alloc_pd,
 	.dealloc_pd = dealloc_pd,
 	.get_dev_fw_str = get_dev_fw_str,
+	.create_qp = create_qp,
+	.modify_qp = modify_qp,
+	.destroy_qp = destroy_qp,
+	.post_send = post_send,
+	.post_recv = post_recv,
+	.create_cq = create_cq,
+	.destroy_cq = destroy_cq,
+	.poll_cq = poll_cq,
+	.req_notify_cq = req_notify_cq,
+	.get_dma_mr = get_dma_mr,
+	.reg_user_mr = reg_user_mr,
+	.dereg_mr = dereg_mr,
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, hca_ucontext, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, hca_pd, ib),
 };
