@@ -587,7 +587,7 @@ class Attachments:
         Raises:
             StillReturning: a PCI function is there, and its link is on neither side.
         """
-        functions = self._uplink_rules().sysfs_root / "bus/pci/devices"
+        functions = self._sysfs_root / "bus/pci/devices"
         hardware = _hardware(claim) if netns is None else {}
         missing = [name for name in report.missing if name in hardware]
         awaited = [name for name in missing if (functions / hardware[name]).exists()]

@@ -17,7 +17,6 @@ from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport
 from dranet.errors import ClaimError, KernelError, Reason, StoreError
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
@@ -211,7 +210,7 @@ def test_a_nic_that_the_kernel_is_still_bringing_back_from_a_dead_namespace_is_w
 
     monkeypatch.setattr(attachments, "detach", detach_early)
     bench = start()
-    bench.attachments._uplink_rules = lambda: UplinkRules(sysfs_root=tmp_path / "sys")
+    bench.attachments._sysfs_root = tmp_path / "sys"
     bench.reconcile()
     assert bench.told.reports == [ReleaseReport(record.claim)]
     assert _settings(node) == before

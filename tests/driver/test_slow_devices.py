@@ -13,7 +13,6 @@ from dranet import marks
 from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport, StillReturning
 from dranet.errors import HookDeadlineError, KernelError, Reason
-from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.marks import Step
 from tests.driver.bench import Bench, names, sandbox
 from tests.namespaces import Namespace
@@ -152,7 +151,7 @@ class Returning:
 
     def __init__(self, bench: Bench, node: Namespace, pod: Namespace, sysfs: Path) -> None:
         (sysfs / "bus/pci/devices" / PCI).mkdir(parents=True)
-        bench.attachments._uplink_rules = lambda: UplinkRules(sysfs_root=sysfs)
+        bench.attachments._sysfs_root = sysfs
         self.function = sysfs / "bus/pci/devices" / PCI
         self.node, self._pod = node, pod
         self.before = self.read_state()
@@ -184,7 +183,7 @@ def returning(
     first = start()
     nic = Returning(first, node, pod, tmp_path / "sys")
     bench = start()
-    bench.attachments._uplink_rules = lambda: UplinkRules(sysfs_root=tmp_path / "sys")
+    bench.attachments._sysfs_root = tmp_path / "sys"
     return bench, nic
 
 
