@@ -239,8 +239,9 @@ CHOSEN = (
     Rule(
         "mount-sysfs",
         ("fsmount", "fsopen", "fspick"),
-        "open the sysfs of a pod's namespace on a file descriptor: queues and RDMA devices of a NIC in a pod",
-        "claims with `cpuLocality.xps` or `rps` are refused",
+        "open the sysfs of a pod's namespace on a file descriptor: queues and RDMA devices of a NIC in a pod"
+        "; the node's configfs likewise: defaults of `rdma_cm`",
+        "claims with `cpuLocality.xps` or `rps` are refused; `rdma_cm` forgets its defaults in a move",
         needs=("SYS_ADMIN",),
         feature="`cpuLocality`, and RDMA devices in pods",
     ),
