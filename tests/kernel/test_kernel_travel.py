@@ -221,6 +221,17 @@ def test_a_route_that_the_pod_replaced_is_its_own_choice_and_the_status_says_it(
     assert link.routes == (AttachedRoute("0.0.0.0/0", ("10.9.0.2",), 100),)
 
 
+def test_a_default_route_is_there_already_where_a_rule_about_the_link_leads_to_itself(
+    node: Namespace, pod: Namespace
+) -> None:
+    set_up_policy_routing(node)
+    node.ip("-6", "rule", "add", "oif", "eth1", "lookup", "100", "priority", "501")
+    plan = plan_of(node)
+    whole = attach_from(node, pod, plan)
+    pod.ip("neigh", "del", "10.9.0.7", "dev", "net1")
+    assert attach_from(node, pod, plan) == whole
+
+
 def test_a_route_of_a_table_that_never_was_is_missed(pod: Namespace, attached_plan: AttachPlan) -> None:
     more = AddRoute(Route("10.8.0.0/16", gateway="10.9.0.1", table=4242))
     planned = replace(attached_plan, steps=(*attached_plan.steps, more))

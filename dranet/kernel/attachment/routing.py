@@ -40,6 +40,10 @@ from dranet.model.plan import AddRoute, AddRule
 _IPV6_METRIC = 1024
 """What the kernel gives an IPv6 route without one (``IP6_RT_PRIO_USER``)."""
 
+REPEATED_ROUTE = (errno.EEXIST, errno.EHOSTUNREACH)
+"""How the kernel may refuse a route that is there. It looks for the gateway of an IPv6 route first, and by a
+rule for the link finds the route itself, which has a gateway (``ip6_route_check_nh``)."""
+
 LinkRoutes = tuple[tuple[Route, tuple[Hop, ...]], ...]
 """Each with where it leads."""
 
@@ -154,7 +158,7 @@ def add_multipath_route(pod: Side, ifindex: int, ifname: str, step: AddRoute) ->
     try:
         pod.rtnl.request(route_request(0, step.route, ifname, hops))
     except KernelError as refusal:
-        if refusal.errno == errno.EEXIST and has_same_route(pod, 0, step.route, hops):
+        if refusal.errno in REPEATED_ROUTE and has_same_route(pod, 0, step.route, hops):
             return False
         raise
     return True

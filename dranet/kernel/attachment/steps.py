@@ -20,6 +20,7 @@ from dranet.kernel.attachment.pod_sysctls import write_pod_sysctls
 from dranet.kernel.attachment.programs import remove_programs
 from dranet.kernel.attachment.rates import limit_rate, remove_limits
 from dranet.kernel.attachment.routing import (
+    REPEATED_ROUTE,
     PodRules,
     add_multipath_route,
     describe_rival,
@@ -275,7 +276,7 @@ def _read_token(target: Target) -> str:
 
 def _is_there(target: Target, step: Step, refusal: KernelError) -> bool:
     return (
-        refusal.errno == errno.EEXIST
+        refusal.errno in REPEATED_ROUTE
         and isinstance(step, AddRoute)
         and has_same_route(target.pod, target.link.ifindex, step.route)
     )
