@@ -897,7 +897,7 @@ SETTINGS: Mapping[str, Sequence[Effect] | Refused | Elsewhere] = {
         "a file in a container: which ones the kernel has, and that a container opens what it is given",
         (
             f"{HERE}::test_management_devices_are_the_files_that_the_kernel_has",
-            "tests/driver/test_hooks.py::test_a_container_gets_the_nodes_that_prepare_chose_each_once_with_its_mode",
+            "tests/driver/test_rdma_nodes.py::test_each_container_gets_the_nodes_of_all_devices_each_once",
             f"{RUNTIME}::test_a_container_has_its_nic_and_opens_its_rdma_node",
         ),
     ),
