@@ -93,7 +93,7 @@ def test_nccl_takes_from_the_file_the_distances_below_a_switch_that_we_tell(layo
     nics, gpus = ([d for d in DEVICES[layout] if (d.kind is DeviceKind.GPU) is gpu] for gpu in (False, True))
     topology = build_topology(nics, gpus, FACTS[layout])
     ways = {node.address: way for cpu in topology.cpus for way, node in walk(cpu.below)}
-    for nic, gpu in itertools.product([nic for nic in nics if nic.pci_path], gpus):
+    for nic, gpu in itertools.product([nic for nic in nics if nic.pci_address], gpus):
         ours, theirs = distance(nic, gpu), nccl_distance(ways[nic.pci_address], ways[gpu.pci_address])
         assert theirs == ours if ours in (Distance.PIX, Distance.PXB) else theirs == Distance.PHB
 

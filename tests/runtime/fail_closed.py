@@ -41,10 +41,8 @@ ADDRESS = "10.64.0.1"
 VERBS = "/dev/infiniband/uverbs0"
 RUNTIME_GIVES_UP = 2.0
 """``plugin_request_timeout`` of containerd, in seconds."""
-OUT_OF_TIME = 1.3
-"""Longer than the driver lets an attach begin another step, shorter than the runtime waits."""
-TOO_LATE = ("out of time", "still attaching")
-"""The two answers of a hook that has none left: the attach gave up and is undone, or that still goes on."""
+OUT_OF_TIME = 1.55
+"""Longer than a hook of the driver takes, shorter than the runtime waits."""
 SECONDS = 40
 
 BUSY_DRIVER = """
@@ -209,8 +207,8 @@ def open_verbs_to_everybody(sysfs: Path) -> None:
 
 @contextmanager
 def signal_inside_the_hook(pid: int, number: signal.Signals) -> Iterator[threading.Event]:
-    """Send a signal to the driver as soon as the kernel says that the NIC goes down or away: its hook has
-    begun to move it. Once; the event says that it was sent."""
+    """Send a signal to the driver as soon as the kernel says that the NIC leaves: its hook has begun to move
+    it. Once; the event says that it was sent."""
     sent, over = threading.Event(), threading.Event()
     index = socket.if_nametoindex(NIC)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as notifications:
@@ -236,10 +234,10 @@ def signal_inside_the_hook(pid: int, number: signal.Signals) -> Iterator[threadi
 
 
 def is_leaving(notification: bytes, ifindex: int) -> bool:
-    """Whether it says that this link is down or gone (``rtnetlink(7)``: one message each)."""
+    """Whether it says that this link is gone (``rtnetlink(7)``: one message each)."""
     _, kind, _, _, _ = struct.unpack_from("=IHHII", notification)
-    index, flags = struct.unpack_from("=iI", notification, NLMSG_HEADER_BYTES + 4)
-    return index == ifindex and (kind == RTM_DELLINK or (kind == RTM_NEWLINK and not flags & IFF_UP))
+    (index,) = struct.unpack_from("=i", notification, NLMSG_HEADER_BYTES + 4)
+    return index == ifindex and kind == RTM_DELLINK
 
 
 def play(make_runtime: RuntimeFactory, folder: Path, story: Story) -> None:
@@ -328,20 +326,17 @@ async def a_driver_that_hangs_for_longer_than_the_runtime_waits_lets_no_containe
     await pod.delete()
 
 
-async def a_hook_that_is_held_up_answers_with_an_error_while_the_runtime_still_waits(pod: Pod) -> None:
+async def a_hook_that_is_held_up_is_answered_in_time_and_its_work_goes_on(pod: Pod) -> None:
     driver = pod.testbed.driver
+    connections = count_connections(driver)
     with signal_inside_the_hook(driver.pid, signal.SIGSTOP) as stopped:
         await pod.start()
         await until_in_thread(stopped.is_set, "the hook has begun")
         await asyncio.sleep(OUT_OF_TIME)  # what is done to the driver, not a wait for it
         os.kill(driver.pid, signal.SIGCONT)
-        refusal = await pod.wait_event(
-            "that the sandbox is refused", lambda event: bool(event["reason"] == "FailedCreatePodSandBox")
-        )
-    assert any(answer in refusal for answer in TOO_LATE), refusal
-    await pod.wait_running()  # the kubelet's next try
+        await pod.wait_running()
     await pod.assert_whole()
-    await pod.wait_event("why", lambda event: event["message"].startswith("HookDeadlineExceeded: "))
+    assert count_connections(driver) == connections, "the runtime has heard an answer"
     await pod.delete()
 
 
@@ -429,6 +424,6 @@ STORIES: tuple[Story, ...] = (
     a_driver_that_is_killed_inside_its_hook_lets_no_container_start_bare,
     a_pod_that_goes_while_its_driver_is_dead_gives_its_nic_back,
     a_driver_that_hangs_for_longer_than_the_runtime_waits_lets_no_container_start_bare,
-    a_hook_that_is_held_up_answers_with_an_error_while_the_runtime_still_waits,
+    a_hook_that_is_held_up_is_answered_in_time_and_its_work_goes_on,
     a_driver_whose_threads_never_rest_attaches_in_time,
 )

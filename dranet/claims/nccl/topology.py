@@ -126,8 +126,9 @@ def build_topology(
     processor: Processor = UNKNOWN,
     version: int = NCCL,
 ) -> Topology:
-    """The tree of these devices; one that is not on PCI is left out, and NCCL finds it by itself."""
-    devices = {device.pci_address: device for device in (*nics, *gpus) if device.pci_path}
+    """The tree of these devices; one that is no PCI function is left out, and NCCL finds it by itself."""
+    on_pci = (device for device in (*nics, *gpus) if device.pci_address and device.pci_path)
+    devices = {device.pci_address: device for device in on_pci}
     wanted = devices.keys()
     functions = {function.address: function for function in facts.pci_functions if function.address in wanted}
     numa_nodes = _find_numa_nodes(devices.values())
