@@ -237,7 +237,7 @@ def is_leaving(notification: bytes, ifindex: int) -> bool:
     """Whether it says that this link is gone (``rtnetlink(7)``: one message each)."""
     _, kind, _, _, _ = struct.unpack_from("=IHHII", notification)
     (index,) = struct.unpack_from("=i", notification, NLMSG_HEADER_BYTES + 4)
-    return index == ifindex and kind == RTM_DELLINK
+    return bool(index == ifindex and kind == RTM_DELLINK)
 
 
 def play(make_runtime: RuntimeFactory, folder: Path, story: Story) -> None:
