@@ -151,6 +151,11 @@ class Rule:
     suppresses_default: bool = False
     """The table's default routes do not count (``suppress_prefixlength``)."""
 
+    @property
+    def is_from_one_address(self) -> bool:
+        """It matches one source, as rules for pods do."""
+        return self.source.endswith("/128" if self.family == 6 else "/32") and not self.inverted
+
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:

@@ -161,14 +161,14 @@ def _policy_ways(routing: Routing, get: Get, addresses: Addresses) -> Iterator[t
 def _ways(rule: Rule, routes: Sequence[Route], get: Get, addresses: Addresses) -> Iterator[Route]:
     """Of the routes that a rule leads to, those that are a way for traffic other than that of their output.
 
-    Traffic from an address that no link has (a pod's) makes each of them a way. Else only default routes are
-    one: what leads to a single destination is no uplink in the main table either, and a rule for one
+    Traffic from one address that no link has (a pod's) makes each of them a way. Else only default routes
+    are one: what leads to a single destination is no uplink in the main table either, and a rule for one
     destination makes a default route such a one.
     """
     owners: frozenset[int] = frozenset()
     if rule.source and not rule.inverted:
         owners = frozenset(i for i in addresses.owners(rule.source) if not _is_loopback(get(i)))
-        if not owners:
+        if not owners and rule.is_from_one_address:
             yield from (route for route in routes if not (rule.suppresses_default and is_default(route)))
             return
     if rule.suppresses_default or (rule.destination and not rule.inverted):

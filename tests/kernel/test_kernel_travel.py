@@ -158,7 +158,7 @@ def test_several_links_bring_the_same_rule_once_and_the_hook_reads_rules_once(
     monkeypatch.undo()
     assert {link.rules for link in attached} == {(AddRule(4, table=100, priority=500, source="10.9.0.0/16"),)}
     assert len(rules_of(pod)) == len(pod_rules) + 1
-    assert dumps["read rules"] == 2, "once to add what is missing, once to read all back"
+    assert dumps["read rules"] == 4, "of the pod to add and to read back, of the node in two families"
     assert detach_to(node, pod, *plans).problems == ()
     assert rules_of(pod) == pod_rules
 

@@ -65,7 +65,7 @@ DEVICE: tuple[Restored, ...] = (
 )
 """What else belongs to a device; the fields are those of ``AttachPlan``."""
 
-IDENTITY = frozenset({"ifindex", "permanent_mac", "parent_device", "version"})
+IDENTITY = frozenset({"ifindex", "permanent_mac", "parent_device", "version", "read_at"})
 """Fields of ``LinkState`` by which the link is found again."""
 
 NOT_RESTORED: Mapping[str, str] = {

@@ -186,15 +186,17 @@ def read_rules(rtnl: NetlinkSocket, warnings: list[str]) -> tuple[Rule, ...]:
 
 
 def read_policy_routes(rtnl: NetlinkSocket, rules: Iterable[Rule], warnings: list[str]) -> tuple[Route, ...]:
-    """What the tables that ``rules`` look up lead to: default routes; and, of a table that a rule looks up by
-    source, one other route for each output. Such a table is read whole, others up to their default routes.
+    """What the tables that ``rules`` look up lead to: default routes; and, of a table that a rule looks up
+    for one source, one other route for each output. Such a table is read whole, others up to their default
+    routes.
 
     Raises:
         KernelError: a dump failed.
     """
     tables: dict[tuple[int, int], bool] = {}
     for rule in rules:
-        tables[rule.family, rule.table] = tables.get((rule.family, rule.table), False) or bool(rule.source)
+        key = rule.family, rule.table
+        tables[key] = tables.get(key, False) or rule.is_from_one_address
     return tuple(
         route
         for (family, table), by_source in sorted(tables.items())
