@@ -26,7 +26,7 @@ from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.errors import SettingsError
 from dranet.testbed.apiserver.server import ApiServer
-from tests.data.layouts import LAYOUTS, capture_file
+from tests.data.layouts import CLAIMED_LAYOUTS, capture_file
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = sorted((ROOT / "dranet" / "testbed" / "data" / "scenarios").glob("*.yaml"))
@@ -317,7 +317,7 @@ def test_no_selector_of_ours_stops_a_pod_on_a_mixed_node(file: Path, validate: V
     assert "[selector-may-fail]" not in text, text
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", CLAIMED_LAYOUTS)
 @pytest.mark.parametrize(
     "asked", [(), ("--gpus", "2", "--nics", "2"), ("--rails",), ("--per-node",)], ids=" ".join
 )

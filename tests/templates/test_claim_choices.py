@@ -15,11 +15,11 @@ from dranet.templates.choose import Choice, choose_claim
 from dranet.templates.fitting import CannotBeHad
 from dranet.templates.hardware import read_hardware
 from dranet.templates.notes import describe
-from tests.data.layouts import LAYOUTS
+from tests.data.layouts import CLAIMED_LAYOUTS
 from tests.templates.judging import allocate_choice, distances_of, good_nics
 from tests.templates.worlds import VENDOR, Gpus, World, world
 
-WITH_GPUS = [layout for layout in LAYOUTS if layout != "plain-server"]
+WITH_GPUS = [layout for layout in CLAIMED_LAYOUTS if layout != "plain-server"]
 
 
 def choice(*machines: World, held_back: dict[str, list[str]] | None = None, **asked: Any) -> Choice:
@@ -110,7 +110,7 @@ def test_nodes_that_differ_only_in_what_their_gpus_publish_are_two_kinds() -> No
     assert [names for _, names in found.makes] == [("new",), ("old",)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", CLAIMED_LAYOUTS)
 def test_nodes_of_one_machine_type_are_tried_once(layout: str) -> None:
     found = choice(*(world(layout, node=f"node-{number}") for number in range(3)), gpus=0)
 

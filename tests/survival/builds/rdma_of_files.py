@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from dranet.driver import node_reader
+from dranet.driver import node_reader, rdma_nodes
 from dranet.kernel.attachment import attach, detach, presence
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import read_netns_id
 from dranet.model.device import RdmaIdentity
+from dranet.model.plan import PreparedDevice
 
 
 class RdmaFiles:
@@ -61,7 +62,12 @@ def _is_exclusive(_: list[str]) -> bool:
     return True
 
 
-_MODULES: Sequence[ModuleType] = (attach, detach, presence, node_reader)
+def _never_moved(_: PreparedDevice) -> bool:
+    """The stand-in's sysfs shows a device wherever it is; that of a namespace of this kernel shows none."""
+    return False
+
+
+_MODULES: Sequence[ModuleType] = (attach, detach, presence, node_reader, rdma_nodes)
 """Where the calls are made."""
 
 
@@ -75,6 +81,7 @@ def install(folder: Path) -> None:
         "find_rdma_name": files.find_rdma_name,
         "restore_rdma_name": files.restore_rdma_name,
         "read_netns_exclusive": _is_exclusive,
+        "_has_moved": _never_moved,
     }
     for name, stand_in in stand_ins.items():
         callers = [module for module in _MODULES if hasattr(module, name)]
