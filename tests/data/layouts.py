@@ -39,7 +39,7 @@ DESCRIBED: Mapping[str, Callable[[], Capture]] = {
 LAYOUTS = sorted(folder.parent.name for folder in FOLDER.glob("*/capture.json"))
 
 _ROUTED = {"cilium-eni", "eks-vpc-cni", "h20-roce-lag", "terway"}
-"""Of a kind of network alone: without GPUs, or with all NICs in bonds, which are offered as shared devices."""
+"""Without GPUs, or with all NICs in bonds, which are offered as shared devices alone."""
 
 CLAIMED_LAYOUTS = [layout for layout in LAYOUTS if layout not in _ROUTED]
 """Those for which claims are generated."""
