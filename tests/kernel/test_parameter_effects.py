@@ -285,7 +285,7 @@ def node_has_policy_routing(scene: Scene) -> None:
     scene.node.ip_lines(
         f"route add default via 172.16.1.1 dev {NIC} onlink table 100\n"
         f"neigh add 172.16.1.7 lladdr 02:00:00:00:99:07 dev {NIC} nud permanent\n"
-        "rule add from 172.16.1.0/24 lookup 100 priority 500\n"
+        f"rule add iif {NIC} lookup 100 priority 500\n"
     )
 
 
