@@ -94,7 +94,11 @@ def open_configfs() -> Iterator[Path | None]:
 
 def _mount_sysfs(attributes: int) -> int:
     """In the calling thread's network namespace; returns a descriptor of the root."""
-    return _mount(b"sysfs", attributes)
+    try:
+        return _mount(b"sysfs", attributes)
+    except KernelError as refusal:
+        refusal.message = f"mount sysfs in a pod's namespace: {os.strerror(refusal.errno)}"
+        raise
 
 
 def _mount(kind: bytes, attributes: int) -> int:
