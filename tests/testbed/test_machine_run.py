@@ -12,10 +12,11 @@ import dranet.testbed.machine.__main__ as command
 from dranet.testbed.debian.packages import Release
 from dranet.testbed.debian.sources import AptSource
 from dranet.testbed.machine import fetch
+from dranet.testbed.machine.checkout import REPOSITORY
 from dranet.testbed.machine.fetch import Cause, MachineUnavailable, Packages, check_release, merge_usr
 from dranet.testbed.machine.hardware import MACHINE
 from dranet.testbed.machine.image import Image
-from dranet.testbed.machine.lane import Options, run_lane
+from dranet.testbed.machine.lane import TESTS, Options, run_lane
 from dranet.testbed.machine.machine import Job, Machine, MachineDied, Outcome
 
 QEMU = """\
@@ -174,3 +175,9 @@ def test_a_tree_from_before_the_merge_gets_the_new_shape(tmp_path: Path) -> None
     assert (tmp_path / "usr/sbin/depmod").read_text() == "bin/kmod"
     assert (tmp_path / "usr/lib/x86_64-linux-gnu/libkmod.so").is_file()
     assert {entry.name for entry in (tmp_path / "usr/bin").iterdir()} == {"kmod", "tool"}
+
+
+def test_every_file_of_the_machines_own_tests_is_run() -> None:
+    own = {f"tests/machine/{file.name}" for file in (REPOSITORY / "tests/machine").glob("test_*.py")}
+    assert own - set(TESTS) == set(), "add these to TESTS of dranet/testbed/machine/lane.py"
+    assert [name for name in TESTS if not (REPOSITORY / name.partition("::")[0]).is_file()] == []
