@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dranet.model.network import TABLE_MAIN
+from dranet.model.facts import TABLE_MAIN
 from dranet.model.plan import AddRule, AttachPlan, CreateLink, DhcpLease, JoinVrf, MoveLink, PreparedDevice
 from dranet.model.status import AttachedLink, AttachedRoute
 

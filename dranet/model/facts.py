@@ -11,6 +11,9 @@ from dataclasses import field
 
 from dranet.dataclass import dataclass
 
+TABLE_MAIN = 254
+"""``RT_TABLE_MAIN`` of ``linux/rtnetlink.h``: the routing table of routes and rules that name none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -119,7 +122,7 @@ class Route:
     source: str = ""
     """Preferred source address."""
     scope: int = 0
-    table: int = 254
+    table: int = TABLE_MAIN
     protocol: int = 0
     """``RTPROT_*``: 2 kernel, 3 boot, 4 static, 16 dhcp."""
     metric: int = 0

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from dranet.model.facts import TABLE_MAIN
 from dranet.model.network_locality import CpuLocalityConfig
 from dranet.model.network_part import Conflict, Entries, Part, join_path, walk_values
 from dranet.model.network_values import (
@@ -51,7 +52,6 @@ IPV6_MTU_MIN = 1280
 SCOPE_UNIVERSE = 0
 SCOPE_LINK = 253
 
-TABLE_MAIN = 254
 RESERVED_TABLES = (253, TABLE_MAIN, 255)
 """default, main and local."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dranet.dataclass import dataclass
 from dranet.errors import Reason
+from dranet.model.facts import TABLE_MAIN
 from dranet.model.plan import AddRule
 
 
@@ -76,7 +77,7 @@ class AttachedRoute:
     destination: str
     gateways: tuple[str, ...] = ()
     """Several where it is multipath; none where its neighbours are reached directly."""
-    table: int = 254
+    table: int = TABLE_MAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dranet.dataclass import dataclass
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device
-from dranet.model.network import IPV6_MTU_MIN, TABLE_MAIN, NetworkConfig
+from dranet.model.facts import TABLE_MAIN
+from dranet.model.network import IPV6_MTU_MIN, NetworkConfig
 from dranet.model.plan import AddRule, DhcpLease, LinkState
 
 VRF_TABLES_FROM, VRF_TABLES = 1000, 1000

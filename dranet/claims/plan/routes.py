@@ -8,8 +8,8 @@ from ipaddress import IPv4Address, ip_address, ip_network
 
 from dranet.claims.plan.addresses import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, ip_of, plan_addresses
 from dranet.claims.plan.given import PlanInput, is_ipv6
-from dranet.model.facts import Address, Route
-from dranet.model.network import RESERVED_TABLES, SCOPE_LINK, SCOPE_UNIVERSE, TABLE_MAIN, RouteConfig
+from dranet.model.facts import TABLE_MAIN, Address, Route
+from dranet.model.network import RESERVED_TABLES, SCOPE_LINK, SCOPE_UNIVERSE, RouteConfig
 from dranet.model.plan import AddRoute, DhcpLease, NextHop
 
 DHCP_METRIC = 1024

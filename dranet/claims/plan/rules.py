@@ -9,8 +9,8 @@ from ipaddress import ip_address, ip_network
 from dranet.claims.plan.addresses import ip_of, plan_addresses
 from dranet.claims.plan.given import PlanInput, is_ipv6
 from dranet.claims.plan.routes import find_policy_tables
-from dranet.model.facts import Neighbour
-from dranet.model.network import TABLE_MAIN, RuleConfig
+from dranet.model.facts import TABLE_MAIN, Neighbour
+from dranet.model.network import RuleConfig
 from dranet.model.plan import AddNeighbour, AddRule
 
 
