@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from dranet import __version__
 from dranet.cluster.client import ApiClient
 from dranet.driver.captured import CapturedFacts
 from dranet.driver.ending import MAIN_TASK, Ending
+from dranet.driver.instances.handover import InstanceState
 from dranet.driver.parts import Parts
 from dranet.driver.policy import PolicySource
 from dranet.driver.publish import FactsReader
@@ -36,6 +38,9 @@ from dranet.settings import Settings
 log = logging.getLogger(__name__)
 
 CANCEL_AGAIN_SECONDS = 0.5
+LOOK_SECONDS = 0.02
+RUNTIME_SECONDS = 5.0
+"""How long an instance beside another waits for the runtime before it registers with the kubelet."""
 WORKER_THREADS = 4
 """For blocking kernel and disk work, which one lock serialises for the most part."""
 
@@ -102,7 +107,7 @@ class Driver:
             stack.enter_context(contextlib.closing(self._parts.pod_links))
             stack.enter_context(contextlib.closing(self._parts.attachments))
             if await _done_before(stop, self._prepare_state()):
-                await stack.enter_async_context(self._serving())
+                await stack.enter_async_context(self._serving(stop))
                 await self._work_until(stop)
 
     def describe_work(self) -> Sequence[str]:
@@ -159,7 +164,7 @@ class Driver:
             log.warning("the first scan failed, and is done again: %s", error)
 
     @contextlib.asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
+    async def _serving(self, stop: asyncio.Event) -> AsyncIterator[None]:
         """Probes, runtime and kubelet, in this order; stopped in reverse."""
         async with contextlib.AsyncExitStack() as stack:
             await self._parts.probes.start()
@@ -169,9 +174,21 @@ class Driver:
                 self._parts.ready_file.start()
             self._parts.nri.start()
             stack.push_async_callback(asyncio.to_thread, self._parts.nri.stop)
+            await _done_before(stop, self._wait_for_runtime())
             await self._parts.kubelet.start()
             stack.push_async_callback(self._parts.kubelet.stop)
             yield
+
+    async def _wait_for_runtime(self) -> None:
+        """The kubelet calls the instance that registered last. It refuses claims until the runtime knows it.
+
+        A runtime that starts many pods takes a while for that; another instance prepares claims meanwhile.
+        """
+        deadline = time.monotonic() + RUNTIME_SECONDS
+        while self._parts.handover.state is InstanceState.WAITING and time.monotonic() < deadline:
+            if self._parts.nri.is_ready:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:

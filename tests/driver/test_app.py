@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,8 @@ from dranet.driver.probes.server import PartState
 from dranet.errors import KernelError, SettingsError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
+from dranet.testbed.runtime.nri_link import NriTraits
+from dranet.testbed.runtime.nri_server import NriServer
 
 
 def settings(tmp_path: Path) -> Settings:
@@ -135,3 +139,74 @@ async def test_readiness_tells_of_a_newcomer_and_stays_ready_beside_it(
     assert old.readiness.read()["instance"] == PartState(True, told)
     for parts in (old, new):
         parts.handover.leave()
+
+
+@pytest.mark.parametrize(
+    ("has_company", "has_runtime"), [(True, True), (True, False), (False, False)], ids=str
+)
+async def test_an_instance_beside_another_registers_when_the_runtime_calls_its_hooks(
+    tmp_path: Path, client: ApiClient, monkeypatch: pytest.MonkeyPatch, has_company: bool, has_runtime: bool
+) -> None:
+    """The kubelet would call it with a claim, and be refused. Without a runtime it registers too, and says
+    so."""
+    monkeypatch.setattr(app, "RUNTIME_SECONDS", 20.0 if has_runtime or not has_company else 0.1)
+    own = replace(settings(tmp_path), pod_uid="new", nri_socket=tmp_path / "nri.sock")
+    old, new = (
+        Parts(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path))
+        for its in (replace(own, pod_uid="old"), own)
+    )
+    was_ready: list[bool] = []
+
+    async def register() -> None:
+        was_ready.append(new.nri.is_ready)
+
+    async def nothing() -> None: ...
+
+    for part, name, replacement in (
+        (new.kubelet, "start", register),
+        (new.kubelet, "stop", nothing),
+        (new.probes, "start", nothing),
+        (new.probes, "stop", nothing),
+    ):
+        monkeypatch.setattr(part, name, replacement)
+    with contextlib.ExitStack() as stack:
+        if has_company:
+            old.handover.join()
+            stack.callback(old.handover.leave)
+        new.handover.join()
+        stack.callback(new.handover.leave)
+        new.store.open()
+        stack.callback(new.store.close)
+        if has_runtime:
+            runtime = NriServer(tmp_path / "nri.sock", NriTraits())
+            runtime.start()
+            stack.callback(runtime.stop)
+        async with app.Driver(new)._serving(asyncio.Event()):
+            assert was_ready == [has_runtime]
+
+
+async def test_an_instance_that_waits_for_the_runtime_ends_when_it_is_told(
+    tmp_path: Path, client: ApiClient
+) -> None:
+    own = replace(settings(tmp_path), pod_uid="new", nri_socket=tmp_path / "nri.sock")
+    old, new = (
+        Parts(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path))
+        for its in (replace(own, pod_uid="old"), own)
+    )
+    old.handover.join()
+    new.handover.join()
+    stop = asyncio.Event()
+    waiting = asyncio.create_task(app._done_before(stop, app.Driver(new)._wait_for_runtime()))
+    stop.set()
+    assert await waiting is False
+    for parts in (old, new):
+        parts.handover.leave()
+
+
+def test_a_start_loads_nothing_that_only_claims_need() -> None:
+    """Decoding parameters needs pydantic: 8 MB and a third of the start, for nodes without a claim too."""
+    program = (
+        "import sys, dranet.driver.app\nprint('dranet.model.facts' in sys.modules, 'pydantic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
