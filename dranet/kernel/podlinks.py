@@ -16,6 +16,7 @@ import errno
 import logging
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -159,7 +160,10 @@ class _FollowedPod:
         self._look: asyncio.TimerHandle | None = None
         self._looked_at = 0.0
         self._looks_in_a_row = 0
+        self._lock = threading.Lock()
+        """Between the thread that opens and :meth:`close`: the later one releases, and no other."""
         self._is_opening = True
+        self._is_listening = False
         self._is_closed = False
         self._unseen: set[int] | None = None
         """While all links are asked for: those that were not told yet, and may be gone."""
@@ -167,16 +171,24 @@ class _FollowedPod:
     async def open(self) -> None:
         """Open the socket, in a thread that is in the namespace, and begin to listen."""
         try:
-            self._sock = await asyncio.to_thread(self.netns.run, _open_notifications)
+            await asyncio.to_thread(self._open_inside)
         except (KernelError, OSError) as error:
             log.warning("links of a pod are not watched: %s", error)
-        finally:
-            self._is_opening = False
-        if self._is_closed:
-            self._release()
-        elif self._sock is not None:
+        if self._sock is not None and not self._is_closed:
             self._loop.add_reader(self._sock.fileno(), self._schedule_look)
+            self._is_listening = True
             self.ask()
+
+    def _open_inside(self) -> None:
+        """On the thread, which goes on when the loop ends: it releases what was closed meanwhile."""
+        try:
+            self._sock = self.netns.run(_open_notifications)
+        finally:
+            with self._lock:
+                self._is_opening = False
+                is_closed = self._is_closed
+            if is_closed:
+                self._release()
 
     def ask(self) -> None:
         """Have all links told again; not while the answer to an earlier question is still coming."""
@@ -193,17 +205,20 @@ class _FollowedPod:
 
     def close(self) -> None:
         """Stop listening. A namespace that a thread is about to enter is closed when it has left."""
-        self._is_closed = True
-        if not self._is_opening:
+        with self._lock:
+            self._is_closed = True
+            is_opening = self._is_opening
+        if not is_opening:
             self._release()
 
     def _release(self) -> None:
         if self._look is not None:
             self._look.cancel()
-        if self._sock is not None:
-            self._loop.remove_reader(self._sock.fileno())
-            self._sock.close()
-            self._sock = None
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            if self._is_listening:
+                self._loop.remove_reader(sock.fileno())
+            sock.close()
         self.netns.close()
 
     def _schedule_look(self, *, in_storm: bool = False) -> None:

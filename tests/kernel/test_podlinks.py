@@ -376,3 +376,44 @@ def test_after_the_loop_has_ended_nothing_is_followed_and_nothing_leaks(nic: Nam
     links.follow(POD, nic.netns)
     links.forget(POD)
     assert list_descriptors() <= before
+
+
+async def test_a_loop_that_ends_while_a_socket_is_opened_leaves_neither_it_nor_the_namespace(
+    pod: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled task hears no more of its thread."""
+    enter, opened = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    open_socket = podlinks._open_notifications
+
+    def open_late() -> socket.socket:
+        assert enter.wait(DEADLINE)
+        return open_socket()
+
+    monkeypatch.setattr(podlinks, "_open_notifications", open_late)
+    monkeypatch.setattr(
+        podlinks._FollowedPod, "_release", _then(podlinks._FollowedPod._release, loop, opened)
+    )
+    before = list_descriptors()
+    async with following((POD, pod)) as followed:
+        await asyncio.sleep(0)
+        (task,) = followed.links._opening
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list_descriptors() > before, "the thread needs the namespace"
+    enter.set()
+    async with asyncio.timeout(DEADLINE):
+        await opened.wait()
+    assert list_descriptors() == before
+
+
+def _then(
+    release: Callable[[podlinks._FollowedPod], None], loop: asyncio.AbstractEventLoop, done: asyncio.Event
+) -> Callable[[podlinks._FollowedPod], None]:
+    def released(pod: podlinks._FollowedPod) -> None:
+        release(pod)
+        loop.call_soon_threadsafe(done.set)
+
+    return released
