@@ -143,18 +143,17 @@ class Bench:
         """A pod that comes and goes, and no driver dies: the steps of both ways."""
         begin = len(self.armed.read_journal())
         name = await self.add_running_pod()
-        await self._wait_written(begin)
+        await self.wait_reached(Step.ATTACH_STATUS_WRITTEN, begin)
         middle = len(self.armed.read_journal())
         await self._end_pod(name)
-        await self._wait_written(middle)
+        await self.wait_reached(Step.ATTACH_STATUS_WRITTEN, middle)
         await self._delete_claims(name)
         await self.stage.assert_well()
         steps = self.armed.read_journal()
         return steps[begin:middle], steps[middle:]
 
-    async def _wait_written(self, since: int) -> None:
-        """The API server shows a status before the driver has heard that it does, and comes to its mark."""
-        step = Step.ATTACH_STATUS_WRITTEN
+    async def wait_reached(self, step: Step, since: int) -> None:
+        """What others see of a step, they may see before the driver comes to its mark."""
         await self.stage.until(lambda: step in self.armed.read_journal(since), f"the driver comes by {step}")
 
     # --- tries ------------------------------------------------------------------------------------------

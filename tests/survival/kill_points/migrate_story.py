@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from dranet.marks import Step
 from tests.survival.judge import Verdict
 from tests.survival.kill_points.armed import find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
@@ -32,9 +33,11 @@ async def die_while_the_store_is_migrated(stage: Stage, claims: int) -> None:
 
 
 async def _rehearse(bench: Bench) -> Counter[str]:
+    """The first record that is written makes the file the newer version's, soon after the driver is ready."""
     await _put_back(bench)
     begin = len(bench.armed.read_journal())
     await bench.start_driver()
+    await bench.wait_reached(Step.MIGRATE_COMMITTED, begin)
     await bench.stage.assert_well()
     return Counter(bench.armed.read_journal(begin))
 
