@@ -9,10 +9,12 @@ MINUTES ?= 10
 SEEDS   ?= 50
 RUNTIME ?= containerd
 SEED    ?= 0
+KUBE_VERSION ?=
+HARDWARE ?= dgx-h100
 ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-runtime test-machine e2e fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock clean
+.PHONY: help setup demo test test-runtime test-machine e2e cluster cluster-up cluster-down fuzz chaos soak check fmt proto lock docs bench rootfs image image-lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -45,8 +47,17 @@ test-runtime: setup ## run every test that needs a real container runtime, on co
 test-machine: setup ## boot a stock kernel with NUMA, SR-IOV and RDMA in a virtual machine, run discovery and kernel tests inside
 	@$(BIN)/python -m dranet.testbed.machine
 
-e2e: setup ## the scenarios on a real cluster: KUBECONFIG=..., KUBE_BIN_DIR=... or kind where Docker is; LANE=stand-in anywhere
-	@$(BIN)/python -m e2e $(if $(LANE),--lane $(LANE)) $(SCENARIOS)
+e2e: setup ## the scenarios on a real cluster: the one of `make cluster`, yours by KUBECONFIG=..., or LANE=kind; LANE=stand-in anywhere
+	@KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m e2e $(if $(LANE),--lane $(LANE)) $(SCENARIOS)
+
+cluster: setup ## build what a real cluster runs, once: Kubernetes KUBE_VERSION=1.37 (1.36, 1.34), etcd, helm, the image; needs Go
+	@KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m e2e.cluster build
+
+cluster-up: setup ## start a real cluster whose node has HARDWARE=dgx-h100, and leave it running
+	@KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m e2e.cluster up --hardware $(HARDWARE)
+
+cluster-down: setup ## end the cluster of cluster-up
+	@$(BIN)/python -m e2e.cluster down
 
 fuzz: setup ## search for MINUTES=10 for input that breaks something: half by coverage, half with new random examples
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock

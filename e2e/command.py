@@ -22,8 +22,9 @@ from dranet.testbed.debian.packages import Unavailable
 from dranet.testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
 from dranet.testbed.node.iproute import ProgramsMissing, check_programs
 from dranet.testbed.scenario.scenario import Scenario
-from e2e import basics, binaries, kind, kubeconfig, standin
+from e2e import basics, kind, kubeconfig, standin
 from e2e.access import LaneUnavailable
+from e2e.cluster import lane as cluster
 from e2e.run import Became, Book, OpenLane, Outcome, choose, note_skipped, sum_up, walk_on
 from e2e.table import Reach
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
     parser.add_argument("scenario", nargs="*", help=f"names of scenarios, or {basics.NAME}; by default all")
     parser.add_argument(
-        "--lane", choices=LANES, help="by default: binaries, kubeconfig or kind, as the environment says"
+        "--lane", choices=LANES, help="by default: kubeconfig, kind or cluster, as the environment says"
     )
     options = parser.parse_args(arguments)
     never_fail_to_print()
@@ -70,10 +71,10 @@ def _complain(lane: str, error: Exception) -> None:
 
 
 def _choose_lane() -> str:
-    """A folder of programs before a cluster that is there before one that has to be made."""
-    if os.environ.get("KUBE_BIN_DIR"):
-        return binaries.LANE
-    return kubeconfig.LANE if os.environ.get("KUBECONFIG") else kind.LANE
+    """Programs that are named before a cluster that is there, before one that is made here."""
+    if os.environ.get("KUBE_BIN_DIR") or os.environ.get("KUBE_VERSION"):
+        return cluster.LANE
+    return kubeconfig.LANE if os.environ.get("KUBECONFIG") else cluster.LANE
 
 
 def _walk_in_trees(open_lane: OpenLane, names: Sequence[str], book: Book) -> int:
@@ -99,8 +100,8 @@ def _run_standin(names: Sequence[str], book: Book) -> int:
     return _walk_in_trees(standin.open_standin, names, book)
 
 
-def _run_binaries(names: Sequence[str], book: Book) -> int:
-    return _walk_in_trees(binaries.prepare(), names, book)
+def _run_cluster(names: Sequence[str], book: Book) -> int:
+    return _walk_in_trees(cluster.prepare(), names, book)
 
 
 def _run_kubeconfig(names: Sequence[str], book: Book) -> int:
@@ -116,5 +117,5 @@ LANES = {
     standin.LANE: _run_standin,
     kubeconfig.LANE: _run_kubeconfig,
     kind.LANE: _run_kind,
-    binaries.LANE: _run_binaries,
+    cluster.LANE: _run_cluster,
 }

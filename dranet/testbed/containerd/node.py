@@ -119,9 +119,10 @@ def mount_tmpfs(target: Path) -> None:
         raise ContainerdUnavailable(Cause.NO_MOUNTS, detail)
 
 
-def share_mount(target: Path) -> None:
+def share_mount(target: Path, *, recursive: bool = False) -> None:
     """Let what is mounted below from now on be seen where this mount is mounted, too, as systemd has it."""
-    if _libc.mount(None, bytes(target), None, ctypes.c_ulong(_MS_SHARED), None) != 0:
+    flags = _MS_SHARED | (_MS_REC if recursive else 0)
+    if _libc.mount(None, bytes(target), None, ctypes.c_ulong(flags), None) != 0:
         raise ContainerdUnavailable(Cause.NO_MOUNTS, f"share {target}: {os.strerror(ctypes.get_errno())}")
 
 

@@ -237,22 +237,28 @@ class ContainerdRuntime:
         Raises:
             RuntimeFailure: with the words of the program that imports.
         """
-        importing = await asyncio.create_subprocess_exec(
+        return await self._run_ctr("images", "import", str(archive))
+
+    async def tag_image(self, name: str, also: str) -> None:
+        """Let an image be found by a second name.
+
+        Raises:
+            RuntimeFailure: there is no image of that name.
+        """
+        await self._run_ctr("images", "tag", "--force", name, also)
+
+    async def _run_ctr(self, *words: str) -> str:
+        process = await asyncio.create_subprocess_exec(
             self._layout.bin_dir / "ctr",
-            "--address",
-            self._layout.socket,
-            "--namespace",
-            "k8s.io",
-            "images",
-            "import",
-            archive,
+            *("--address", self._layout.socket, "--namespace", "k8s.io"),
+            *words,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said = (await importing.communicate())[0].decode(errors="replace")
-        if importing.returncode != 0:
-            raise RuntimeFailure(f"ctr images import: {said.strip()}")
+        said = (await process.communicate())[0].decode(errors="replace")
+        if process.returncode != 0:
+            raise RuntimeFailure(f"ctr {' '.join(words[:2])}: {said.strip()}")
         return said
 
     async def _inspect(self, container_id: str, name: str) -> RunningContainer:

@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.containerd.node import bind, enable_controllers, mount_tmpfs
+from dranet.testbed.containerd.node import bind, enable_controllers, mount_tmpfs, share_mount
 from dranet.testbed.containerd.runtime import ContainerdRuntime
 from dranet.testbed.driver_pod_node import show_to_driver
 from dranet.testbed.isolation import require_isolation
 from dranet.testbed.node.hardware import Hardware
-from dranet.testbed.node.iproute import NETNS_FOLDER, run_ip
+from dranet.testbed.node.iproute import NETNS_FOLDER
 from dranet.testbed.node.node import Node
 from e2e import image
 from e2e.access import E2eFailed, LaneUnavailable
-from e2e.binaries_config import NODE_ADDRESS, SERVICE_ADDRESS
 
 _VAR_LIB, _VAR_LOG = Path("/var/lib"), Path("/var/log")
 _POD_LOGS = _VAR_LOG / "pods"
@@ -84,10 +83,12 @@ async def boot_node(
     """Inside a private tree only."""
     require_isolation()
     here = work_dir / "logs"
+    share_mount(
+        Path("/"), recursive=True
+    )  # as systemd leaves a node's; this tree's copies, not the machine's
     cover_machine(work_dir / "machine", logs, here)
     node = Node(hardware, work_dir)
     await asyncio.to_thread(stack.enter_context, node)
-    _add_addresses()
     folder = work_dir / "containerd"
     folder.mkdir(parents=True)
     runtime = ContainerdRuntime(toolchain, folder, _NRI_SOCKET, _CDI_DIR, has_own_netns=False)
@@ -113,10 +114,3 @@ def cover_machine(folder: Path, logs: Path, logs_here: Path) -> None:
         own.parent.mkdir(parents=True, exist_ok=True)
         own.write_text(setting.read_text())
         bind(own, setting)
-
-
-def _add_addresses() -> None:
-    """The API server's and the node's, on ``lo``: nobody's uplink, and no NIC of the scenario's."""
-    run_ip("link", "set", "lo", "up")
-    for address in (SERVICE_ADDRESS, NODE_ADDRESS):
-        run_ip("address", "add", f"{address}/32", "dev", "lo")

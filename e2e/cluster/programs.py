@@ -78,15 +78,29 @@ class Programs:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for process in reversed(self._running.values()):
-            await _end(process)
-        self._running.clear()
+        for name in reversed(list(self._running)):
+            await self.stop(name)
 
-    async def start(self, program: Path, flags: Sequence[str]) -> None:
-        with (self._logs / f"{program.name}.log").open("wb") as log:
-            self._running[program.name] = await asyncio.create_subprocess_exec(
+    async def start(self, program: Path, flags: Sequence[str], name: str = "") -> None:
+        """Start it under ``name``, by default the program's. One that is started again appends to its log."""
+        name = name or program.name
+        with self._log(name).open("ab") as log:
+            self._running[name] = await asyncio.create_subprocess_exec(
                 program, *flags, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
             )
+
+    async def stop(self, name: str) -> None:
+        """End it with SIGTERM, and with SIGKILL after :data:`_END_SECONDS`."""
+        await _end(self._running.pop(name))
+
+    async def kill(self, name: str) -> None:
+        """End it with SIGKILL."""
+        process = self._running.pop(name)
+        process.kill()
+        await process.wait()
+
+    def pid(self, name: str) -> int:
+        return self._running[name].pid
 
     async def wait(self, name: str, look: Callable[[], Awaitable[str]], seconds: float) -> None:
         """Until ``look`` has no complaint.
@@ -108,8 +122,11 @@ class Programs:
             raise E2eFailed(text) from error
 
     def _tail(self, name: str) -> str:
-        lines = (self._logs / f"{name}.log").read_text(errors="replace").splitlines()
+        lines = self._log(name).read_text(errors="replace").splitlines()
         return " | ".join(lines[-_TAIL_LINES:])
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
 
 
 async def _try(look: Callable[[], Awaitable[str]]) -> str:

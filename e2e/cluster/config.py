@@ -1,15 +1,15 @@
 """Command lines and configuration of a control plane and a kubelet out of a folder of programs.
 
-Pure: places in, text out. One machine, one node, nothing highly available: everybody meets at the first
-address of the service network, which the lane puts on ``lo``, so that no kube-proxy is needed. Flags and
-fields are those that Kubernetes documents; no such program has run them yet (``docs/dev/e2e.md``).
+Places in, text out. One machine, one node, nothing highly available: everybody meets at the first
+address of the service network, which the lane puts on ``lo``, so that no kube-proxy is needed.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,27 @@ ETCD_URL = "http://127.0.0.1:2379"
 _ETCD_PEERS = "http://127.0.0.1:2380"
 _ISSUER = "https://kubernetes.default.svc.cluster.local"
 
-USERS: Mapping[str, tuple[str, str]] = {
+_USERS: Mapping[str, tuple[str, str]] = {
     "admin": ("dranet-e2e", "system:masters"),
     "kube-controller-manager": ("system:kube-controller-manager", ""),
     "kube-scheduler": ("system:kube-scheduler", ""),
-    "kubelet": ("system:node:{node}", "system:nodes"),
 }
-"""Who has a token: user and group, as the authorizer's own roles name them."""
+
+
+def users_of(nodes: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """User and group behind each token, as the authorizer's own roles name them; one for each kubelet."""
+    return {**_USERS, **{f"kubelet-{node}": (f"system:node:{node}", "system:nodes") for node in nodes}}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where one cluster keeps its files, and what its node is called."""
+    """Where a cluster keeps its files, and what is switched on in it."""
 
     folder: Path
-    node: str
-    runtime_socket: Path
-    cgroup: str
-    kubelet_root: Path = Path("/var/lib/kubelet")
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    """For every program; each ignores none, so a gate must exist in all of them."""
+    runtime_config: Sequence[str] = ()
+    """API versions that the server does not serve by itself: ``resource.k8s.io/v1beta1=true``."""
 
     @property
     def tokens(self) -> Path:
@@ -54,16 +57,48 @@ class Plan:
         return self.folder / "apiserver.key"
 
     @property
+    def kubelet_client(self) -> tuple[Path, Path]:
+        """Certificate and key by which kubelets know the API server, for ``logs`` and ``exec``."""
+        return self.folder / "kubelet-client.crt", self.folder / "kubelet-client.key"
+
+    @property
     def accounts_key(self) -> Path:
         """Signs the tokens of service accounts."""
         return self.folder / "service-accounts.key"
 
-    @property
-    def kubelet_config(self) -> Path:
-        return self.folder / "kubelet.yaml"
-
     def kubeconfig(self, user: str) -> Path:
         return self.folder / f"{user}.kubeconfig"
+
+    def read_token(self, user: str) -> str:
+        """The token of a user whose kubeconfig was written."""
+        return str(json.loads(self.kubeconfig(user).read_text())["users"][0]["user"]["token"])
+
+    @property
+    def gates(self) -> list[str]:
+        pairs = ",".join(f"{name}={str(on).lower()}" for name, on in self.feature_gates.items())
+        return [f"--feature-gates={pairs}"] if pairs else []
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletPlan:
+    """Where one node's kubelet keeps its files, and what it talks to."""
+
+    cluster: Plan
+    node: str
+    runtime_socket: Path
+    cgroup: str
+    address: str = NODE_ADDRESS
+    root: Path = Path("/var/lib/kubelet")
+    static_pods: Path | None = None
+    """Its folder of manifests; without one it has no static pods."""
+
+    @property
+    def config(self) -> Path:
+        return self.cluster.folder / f"{self.node}.yaml"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.cluster.kubeconfig(f"kubelet-{self.node}")
 
 
 def etcd_flags(plan: Plan) -> list[str]:
@@ -94,6 +129,12 @@ def apiserver_flags(plan: Plan) -> list[str]:
         f"--service-account-issuer={_ISSUER}",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        f"--kubelet-client-certificate={plan.kubelet_client[0]}",
+        f"--kubelet-client-key={plan.kubelet_client[1]}",
+        "--kubelet-preferred-address-types=InternalIP",
+        *(f"--runtime-config={item}" for item in plan.runtime_config),
+        *plan.gates,
     ]
 
 
@@ -105,6 +146,7 @@ def controller_manager_flags(plan: Plan) -> list[str]:
         "--use-service-account-credentials=true",
         "--bind-address=127.0.0.1",
         "--leader-elect=false",
+        *plan.gates,
     ]
 
 
@@ -113,30 +155,36 @@ def scheduler_flags(plan: Plan) -> list[str]:
         f"--kubeconfig={plan.kubeconfig('kube-scheduler')}",
         "--bind-address=127.0.0.1",
         "--leader-elect=false",
+        *plan.gates,
     ]
 
 
-def kubelet_flags(plan: Plan) -> list[str]:
+def kubelet_flags(plan: KubeletPlan) -> list[str]:
     return [
-        f"--config={plan.kubelet_config}",
-        f"--kubeconfig={plan.kubeconfig('kubelet')}",
-        f"--root-dir={plan.kubelet_root}",
-        f"--cert-dir={plan.folder / 'kubelet-pki'}",
+        f"--config={plan.config}",
+        f"--kubeconfig={plan.kubeconfig}",
+        f"--root-dir={plan.root}",
+        f"--cert-dir={plan.cluster.folder / f'pki-{plan.node}'}",
         f"--hostname-override={plan.node}",
-        f"--node-ip={NODE_ADDRESS}",
+        f"--node-ip={plan.address}",
+        *plan.cluster.gates,
     ]
 
 
-def build_kubelet_config(plan: Plan) -> dict[str, Any]:
-    """No rule about swap, eviction or version 1 of cgroups: the node is a tree on somebody's machine.
-    Pods have cgroups of their own, since by these the suite finds what is inside."""
-    return {
+def build_kubelet_config(plan: KubeletPlan) -> dict[str, Any]:
+    """Configure a kubelet whose node is a tree on somebody's machine: no rule about swap, eviction or version
+    1 of cgroups. Pods have cgroups of their own, since by these the suite finds what is inside."""
+    config: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "containerRuntimeEndpoint": f"unix://{plan.runtime_socket}",
         "imageServiceEndpoint": f"unix://{plan.runtime_socket}",
-        "address": "127.0.0.1",
-        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
+        "address": plan.address,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(plan.cluster.kubelet_client[0])},
+        },
         "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{plan.cgroup}",
@@ -144,29 +192,27 @@ def build_kubelet_config(plan: Plan) -> dict[str, Any]:
         "failCgroupV1": False,
         "failSwapOn": False,
         "resolvConf": "",  # what the machine's own points at is often below /run, which the tree covers
-        "volumePluginDir": str(plan.folder / "volume-plugins"),
+        "volumePluginDir": str(plan.cluster.folder / "volume-plugins"),
         "localStorageCapacityIsolation": False,
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
         "syncFrequency": "5s",
     }
+    return config if plan.static_pods is None else {**config, "staticPodPath": str(plan.static_pods)}
 
 
-def build_tokens(plan: Plan, tokens: Mapping[str, str]) -> str:
+def build_tokens(tokens: Mapping[str, str], users: Mapping[str, tuple[str, str]]) -> str:
     """The static token file: token, user, uid, groups."""
     rows = []
-    for name, (user, group) in USERS.items():
-        who = user.format(node=plan.node)
-        rows.append(f"{tokens[name]},{who},{who}" + (f',"{group}"' if group else ""))
+    for name, (user, group) in users.items():
+        rows.append(f"{tokens[name]},{user},{user}" + (f',"{group}"' if group else ""))
     return "\n".join(rows) + "\n"
 
 
-def build_kubeconfig(plan: Plan, token: str) -> str:
-    """A kubeconfig (JSON is YAML)."""
-    cluster = {
-        "server": f"https://{SERVICE_ADDRESS}:{API_PORT}",
-        "certificate-authority": str(plan.certificate),
-    }
+def build_kubeconfig(plan: Plan, token: str, server: str = f"https://{SERVICE_ADDRESS}:{API_PORT}") -> str:
+    """A kubeconfig that needs no other file (JSON is YAML)."""
+    authority = base64.b64encode(plan.certificate.read_bytes()).decode()
+    cluster = {"server": server, "certificate-authority-data": authority}
     document = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,0 +1,89 @@
+"""Builds the programs of a real cluster, starts one to play with, and ends it.
+
+Exit codes: 0 done; 1 failed; 3 this machine lacks what is needed, which is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from dranet.errors import DranetError
+from dranet.testbed.debian.packages import Unavailable
+from dranet.testbed.isolation import IsolationRefused
+from e2e.access import LaneUnavailable
+from e2e.cluster import build, local, standing
+from e2e.cluster.standing import Place
+
+FAILED, CANNOT_RUN_HERE = 1, 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("build", "build etcd, Kubernetes, kubectl, helm and the driver's image"),
+        ("up", "start a cluster in the background"),
+        ("down", "end it"),
+        ("serve", "run a cluster until SIGTERM (used by up)"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument(
+            "--version", default="", metavar="MINOR", help="1.34; default KUBE_VERSION, or the newest"
+        )
+        command.add_argument("--hardware", default="dgx-h100", help="a name of `dranet testbed`, or a file")
+    options = parser.parse_args(arguments)
+    try:
+        return _COMMANDS[options.command](options)
+    except (LaneUnavailable, Unavailable, IsolationRefused) as missing:
+        _complain("skipped: ", missing)
+        return CANNOT_RUN_HERE
+    except DranetError as error:
+        _complain("", error)
+        return FAILED
+
+
+def _build(options: argparse.Namespace) -> int:
+    kit = local.prepare(build.say, options.version)
+    helm = build.build(build.HELM, build.say)
+    build.say(f"ready: {kit}, helm {build.HELM.version}")
+    build.say(f"programs are in {kit.control_plane.kubernetes.paths['kubelet'].parent} and {helm}")
+    return 0
+
+
+def _up(options: argparse.Namespace) -> int:
+    kit = local.prepare(build.say, options.version)
+    programs = [
+        kit.control_plane.kubernetes.paths["kubelet"].with_name("kubectl"),
+        build.build(build.HELM, build.say) / "helm",
+    ]
+    place = standing.default_place()
+    build.say(f"starting {kit}, hardware {options.hardware} (half a minute)")
+    standing.start(place, options.hardware, options.version, programs)
+    build.say("the node is ready. To use it:")
+    sys.stdout.write(
+        f"\n  export KUBECONFIG={place.kubeconfig} PATH={place.bin}:$PATH\n  kubectl get nodes\n\n"
+    )
+    build.say(f"logs are in {place.logs}; make cluster-down ends it")
+    return 0
+
+
+def _down(_: argparse.Namespace) -> int:
+    ended = standing.stop(standing.default_place())
+    build.say("ended; nothing is left but its logs" if ended else "there is none")
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    place: Place = standing.default_place()
+    return standing.serve(place, options.hardware, local.prepare(lambda _: None, options.version))
+
+
+_COMMANDS = {"build": _build, "up": _up, "down": _down, "serve": _serve}
+
+
+def _complain(kind: str, error: DranetError | Unavailable) -> None:
+    hint = getattr(error, "hint", "")
+    hint = f" ({hint})" if hint and hint not in str(error) else ""
+    sys.stderr.write(f"cluster: {kind}{error}{hint}\n")

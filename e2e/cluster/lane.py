@@ -1,0 +1,37 @@
+"""The lane of a real cluster on this machine: each part of the suite gets one, with its hardware."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from dranet.testbed.node.hardware import Hardware
+from e2e.access import Access
+from e2e.cluster import build, local
+from e2e.cluster.local import LANE, ClusterKit
+from e2e.run import OpenLane
+
+__all__ = ["LANE", "prepare"]
+
+
+def prepare() -> OpenLane:
+    """Look for everything, fetch and build what is missing.
+
+    Raises:
+        LaneUnavailable: what is missing, by name.
+        Unavailable: no etcd or no containerd can be had.
+    """
+    kit = local.prepare(build.say)
+    logs = Path(os.environ.get("E2E_LOGS", ".cache/e2e")).resolve()
+    sys.stdout.write(f"e2e: {LANE}: {kit}; logs in {logs}\n")
+    return partial(_open, kit, logs)
+
+
+@asynccontextmanager
+async def _open(kit: ClusterKit, logs: Path, hardware: Hardware, work_dir: Path) -> AsyncIterator[Access]:
+    async with local.open_cluster(kit, hardware, work_dir, logs) as cluster:
+        yield cluster.build_access()

@@ -1,0 +1,163 @@
+"""A whole cluster of one node on this machine: control plane, containerd, kubelet and the node's hardware.
+
+Everything runs in the private tree of ``dranet.testbed.isolation``: its own network, mounts and processes,
+which the kernel removes whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import yaml
+
+from dranet.cluster import paths
+from dranet.testbed.cluster import NODE_NAME
+from dranet.testbed.containerd import node as containerd_node
+from dranet.testbed.containerd.fetch import Toolchain, default_cache_dir, fetch_toolchain
+from dranet.testbed.containerd.image import BUSYBOX_IMAGE
+from dranet.testbed.node.hardware import Hardware
+from e2e import image
+from e2e.access import Access, LaneUnavailable
+from e2e.cluster import build, config
+from e2e.cluster.config import KubeletPlan, Plan
+from e2e.cluster.controlplane import ControlPlane, ControlPlaneKit, find_kit, open_control_plane
+from e2e.cluster.node import LaneNode, boot_node, check_uncovered
+from e2e.hands import ProcHands
+from e2e.live_driver import is_ready
+
+LANE = "cluster"
+_NODE_SECONDS = 90.0
+_PATIENCE = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKit:
+    """What is found, fetched and built before the private tree, which has no way to the outside."""
+
+    control_plane: ControlPlaneKit
+    toolchain: Toolchain
+    image: Path
+    """Archive of the driver's image."""
+
+    def __str__(self) -> str:
+        return f"Kubernetes {self.control_plane.kubernetes.version}, containerd {self.toolchain.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a test wants different from an ordinary cluster."""
+
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    runtime_config: Sequence[str] = ()
+    has_static_pods: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """One that runs."""
+
+    plane: ControlPlane
+    node: LaneNode
+    kubelet: KubeletPlan
+
+    async def start_kubelet(self) -> None:
+        """Start it, also again, and wait until its node is ready."""
+        path = self.plane.kit.kubernetes.paths["kubelet"]
+        await self.plane.programs.start(path, config.kubelet_flags(self.kubelet))
+        await self.plane.programs.wait("kubelet", self._check_node, _NODE_SECONDS)
+
+    async def stop_kubelet(self) -> None:
+        await self.plane.programs.stop("kubelet")
+
+    async def kill_kubelet(self) -> None:
+        await self.plane.programs.kill("kubelet")
+
+    def build_access(self) -> Access:
+        """Where the manifests have the host's hardware, the node's described one is mounted."""
+        return Access(
+            lane=LANE,
+            kubeconfig=self.plane.plan.kubeconfig("admin"),
+            node_name=self.kubelet.node,
+            image=image.NAME,
+            pod_image=BUSYBOX_IMAGE,
+            settings={"sysfs_root": str(self.node.hardware.sysfs_root)},
+            host_paths={**self.node.host_paths, "/etc/cdi": str(self.plane.plan.folder / "etc-cdi")},
+            mounts=(str(self.node.hardware.sysfs_root),),
+            hands=ProcHands(),
+            layout=self.node.hardware,
+            log_file=self.node.pod_logs,
+            patience=_PATIENCE,
+        )
+
+    async def _check_node(self) -> str:
+        async with self.plane.connect() as api:
+            node = await api.get(paths.node(self.kubelet.node))
+        return "" if is_ready(node) else f"node {self.kubelet.node}: {node['status'].get('conditions')}"
+
+
+def prepare(report: build.Report, version: str = "") -> ClusterKit:
+    """Find, fetch and build everything. ``version`` of Kubernetes: 1.34; by default ``KUBE_VERSION``.
+
+    Raises:
+        LaneUnavailable: what is missing, by name.
+        Unavailable: no etcd or no containerd can be had.
+    """
+    containerd_node.check_root()
+    control_plane = find_kit(report, version)
+    kit = ClusterKit(
+        control_plane=control_plane,
+        toolchain=fetch_toolchain(default_cache_dir(), report),
+        image=find_image(),
+    )
+    places = [*control_plane.kubernetes.paths.values(), control_plane.etcd, kit.toolchain.folder, kit.image]
+    check_uncovered(places)
+    return kit
+
+
+def find_image() -> Path:
+    """``E2E_IMAGE`` names an archive; without it the image is built from this checkout."""
+    if given := os.environ.get("E2E_IMAGE", ""):
+        if not Path(given).is_file():
+            raise LaneUnavailable(
+                f"E2E_IMAGE={given} is no file; this lane takes an archive of `make rootfs`"
+            )
+        return Path(given).resolve()
+    return image.build_archive(Path(".cache/e2e-image").resolve())
+
+
+@asynccontextmanager
+async def open_cluster(
+    kit: ClusterKit, hardware: Hardware, work_dir: Path, logs: Path, options: Options | None = None
+) -> AsyncIterator[LocalCluster]:
+    """Boot the cluster; inside a private tree only.
+
+    Raises:
+        E2eFailed: a program does not come up; with the end of its log.
+    """
+    options = options or Options()
+    async with AsyncExitStack() as stack:
+        node = await boot_node(stack, kit.toolchain, kit.image, hardware, work_dir, logs)
+        plan = Plan(work_dir / "kubernetes", options.feature_gates, options.runtime_config)
+        plane = await stack.enter_async_context(
+            open_control_plane(kit.control_plane, plan, node.logs, nodes=(NODE_NAME,))
+        )
+        kubelet = write_kubelet_files(plan, node, options)
+        cluster = LocalCluster(plane, node, kubelet)
+        await cluster.start_kubelet()
+        yield cluster
+
+
+def write_kubelet_files(plan: Plan, node: LaneNode, options: Options) -> KubeletPlan:
+    layout = node.runtime.layout
+    kubelet = KubeletPlan(plan, NODE_NAME, layout.socket, layout.cgroup)
+    if options.has_static_pods:
+        kubelet = replace(kubelet, static_pods=plan.folder / "static-pods")
+        assert kubelet.static_pods is not None
+        kubelet.static_pods.mkdir()
+    (plan.folder / "etc-cdi").mkdir(exist_ok=True)
+    kubelet.config.write_text(yaml.safe_dump(config.build_kubelet_config(kubelet)))
+    return kubelet

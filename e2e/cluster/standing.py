@@ -1,0 +1,231 @@
+"""A cluster that stays until it is ended: ``make cluster-up`` and ``make cluster-down``.
+
+It runs in a private tree behind a process of its own. The API server is reached through a port of the
+machine's loopback; ``kubectl`` and ``helm`` find it by the kubeconfig in :attr:`Place.kubeconfig`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dranet.cli.ending import run_in_order
+from dranet.testbed.containerd.image import BUSYBOX_IMAGE
+from dranet.testbed.isolation import WORK_DIR, run_isolated
+from dranet.testbed.node.hardware import load_hardware
+from e2e import image
+from e2e.access import E2eFailed
+from e2e.cluster import config, local
+from e2e.cluster.described_node import build_policy
+from e2e.cluster.local import ClusterKit, LocalCluster, Options
+
+BUSYBOX_NAMES = ("docker.io/library/busybox:1.37", "docker.io/library/busybox:latest")
+DRIVER_NAMES = (
+    "localhost/dranet:0.1.0",
+    "registry.example.com/dranet:0.1.0",
+    "docker.io/library/dranet:0.1.0",
+)
+"""As the chart's values, ``deploy/`` and the documentation name the driver's image."""
+_MUTATING_GATE = "MutatingAdmissionPolicy"
+_STOP_SECONDS = 90.0
+_READY = b"ready\n"
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the cluster's files are on the machine."""
+
+    folder: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.folder / "kubeconfig"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def bin(self) -> Path:
+        """``kubectl`` and ``helm`` of the cluster's version."""
+        return self.folder / "bin"
+
+    @property
+    def lock(self) -> Path:
+        """Locked while the cluster runs; its text is the process to end."""
+        return self.folder / "lock"
+
+
+def default_place() -> Place:
+    return Place(Path(".cache/cluster").resolve())
+
+
+def is_up(place: Place) -> bool:
+    try:
+        with place.lock.open("rb") as file:
+            return not _try_lock(file)
+    except FileNotFoundError:
+        return False
+
+
+def start(place: Place, hardware: str, version: str, programs: list[Path]) -> None:
+    """Start the process of the cluster and pass on what it says until the node is ready.
+
+    Raises:
+        E2eFailed: one runs already, or it does not come up.
+    """
+    if is_up(place):
+        raise E2eFailed("the cluster is up already", hint="make cluster-down ends it")
+    shutil.rmtree(place.folder, ignore_errors=True)
+    place.logs.mkdir(parents=True)
+    _link_programs(place, programs)
+    command = [sys.executable, "-m", "e2e.cluster", "serve", "--hardware", hardware, "--version", version]
+    with (place.logs / "cluster.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == _READY:
+            return
+        sys.stdout.write(line.decode())
+        sys.stdout.flush()
+    code = process.wait()
+    tail = (place.logs / "cluster.log").read_text(errors="replace").strip().splitlines()[-1:]
+    raise E2eFailed(f"the cluster ended with exit code {code}: {' '.join(tail)}", hint=f"see {place.logs}")
+
+
+def stop(place: Place) -> bool:
+    """End it and wait until all of it is gone; false where there was none.
+
+    Raises:
+        E2eFailed: it is still there after a minute and a half.
+    """
+    if not is_up(place):
+        return False
+    os.kill(int(place.lock.read_text()), signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_SECONDS
+    while is_up(place):
+        if time.monotonic() > deadline:
+            raise E2eFailed(f"process {place.lock.read_text()} of the cluster does not end")
+        time.sleep(0.1)
+    return True
+
+
+def serve(place: Place, hardware: str, kit: ClusterKit) -> int:
+    """Run the cluster until SIGTERM; called in the process that :func:`start` makes."""
+    with _hold(place), socket.create_server(("127.0.0.1", 0)) as listener:
+        # The socket is the machine's; whoever has it in the tree accepts there what the machine sends.
+        return run_isolated(lambda: run_in_order(_serve(place, hardware, kit, listener)))
+
+
+async def _serve(place: Place, hardware: str, kit: ClusterKit, listener: socket.socket) -> None:
+    options = _choose_options(kit)
+    async with local.open_cluster(kit, load_hardware(hardware), WORK_DIR, place.logs, options) as cluster:
+        await _name_images(cluster)
+        await _show_hardware(cluster)
+        _write_kubeconfig(place, cluster, listener.getsockname()[1])
+        async with _forward(listener, config.SERVICE_ADDRESS, config.API_PORT):
+            sys.stdout.buffer.write(_READY)
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+
+
+def _choose_options(kit: ClusterKit) -> Options:
+    """Servers before 1.36 serve mutating policies in beta, when they are asked to."""
+    if _has_mutating_policies(kit):
+        return Options()
+    return Options({_MUTATING_GATE: True}, ("admissionregistration.k8s.io/v1beta1=true",))
+
+
+def _has_mutating_policies(kit: ClusterKit) -> bool:
+    return tuple(map(int, kit.control_plane.kubernetes.version.split(".")[:2])) >= (1, 36)
+
+
+async def _name_images(cluster: LocalCluster) -> None:
+    """No registry is reached from the tree: what manifests would pull is there under its name."""
+    names = {image.NAME: DRIVER_NAMES, BUSYBOX_IMAGE: BUSYBOX_NAMES}
+    for name, others in names.items():
+        for other in others:
+            await cluster.node.runtime.tag_image(name, other)
+
+
+async def _show_hardware(cluster: LocalCluster) -> None:
+    version = "v1beta1" if cluster.plane.plan.runtime_config else "v1"
+    async with cluster.plane.connect() as api:
+        for item in build_policy(cluster.node, version):
+            path = f"/apis/{item['apiVersion']}/{_plural(item)}/{item['metadata']['name']}"
+            await api.apply(path, item, field_manager="dranet-cluster")
+
+
+def _plural(item: dict[str, Any]) -> str:
+    kind = item["kind"].lower()
+    return f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
+
+
+def _write_kubeconfig(place: Place, cluster: LocalCluster, port: int) -> None:
+    plan = cluster.plane.plan
+    token = plan.read_token("admin")
+    place.kubeconfig.write_text(config.build_kubeconfig(plan, token, f"https://127.0.0.1:{port}"))
+    place.kubeconfig.chmod(0o600)
+
+
+@asynccontextmanager
+async def _forward(listener: socket.socket, address: str, port: int) -> AsyncIterator[None]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream, downstream = await asyncio.open_connection(address, port)
+        await asyncio.gather(_copy(reader, downstream), _copy(upstream, writer), return_exceptions=True)
+
+    async with await asyncio.start_server(serve, sock=listener):
+        yield
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+def _link_programs(place: Place, programs: list[Path]) -> None:
+    place.bin.mkdir()
+    for program in programs:
+        (place.bin / program.name).symlink_to(program)
+
+
+@contextmanager
+def _hold(place: Place) -> Iterator[None]:
+    """Say by a lock that the cluster runs; it goes with the process, however that ends."""
+    with place.lock.open("wb") as file:
+        if not _try_lock(file):
+            raise E2eFailed("the cluster is up already")
+        file.write(str(os.getpid()).encode())
+        file.flush()
+        yield
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
