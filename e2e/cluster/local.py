@@ -77,21 +77,7 @@ class LocalCluster:
         await self.plane.programs.kill("kubelet")
 
     def build_access(self) -> Access:
-        """Where the manifests have the host's hardware, the node's described one is mounted."""
-        return Access(
-            lane=LANE,
-            kubeconfig=self.plane.plan.kubeconfig("admin"),
-            node_name=self.kubelet.node,
-            image=image.NAME,
-            pod_image=BUSYBOX_IMAGE,
-            settings={"sysfs_root": str(self.node.hardware.sysfs_root)},
-            host_paths={**self.node.host_paths, "/etc/cdi": str(self.plane.plan.folder / "etc-cdi")},
-            mounts=(str(self.node.hardware.sysfs_root),),
-            hands=ProcHands(),
-            layout=self.node.hardware,
-            log_file=self.node.pod_logs,
-            patience=_PATIENCE,
-        )
+        return build_access(self.plane.plan, self.node)
 
     async def _check_node(self) -> str:
         async with self.plane.connect() as api:
@@ -161,3 +147,21 @@ def write_kubelet_files(plan: Plan, node: LaneNode, options: Options) -> Kubelet
     (plan.folder / "etc-cdi").mkdir(exist_ok=True)
     kubelet.config.write_text(yaml.safe_dump(config.build_kubelet_config(kubelet)))
     return kubelet
+
+
+def build_access(plan: Plan, node: LaneNode) -> Access:
+    """What the suite needs of it: the described hardware is mounted where the manifests have the host's."""
+    return Access(
+        lane=LANE,
+        kubeconfig=plan.kubeconfig("admin"),
+        node_name=NODE_NAME,
+        image=image.NAME,
+        pod_image=BUSYBOX_IMAGE,
+        settings={"sysfs_root": str(node.hardware.sysfs_root)},
+        host_paths={**node.host_paths, "/etc/cdi": str(plan.folder / "etc-cdi")},
+        mounts=(str(node.hardware.sysfs_root),),
+        hands=ProcHands(),
+        layout=node.hardware,
+        log_file=node.pod_logs,
+        patience=_PATIENCE,
+    )

@@ -20,15 +20,15 @@ from dranet.errors import DranetError
 from dranet.testbed.debian.packages import Unavailable
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.iproute import run_ip
-from e2e import binaries, kind
-from e2e import binaries_config as config
+from e2e import kind
 from e2e.access import Access, LaneUnavailable
-from e2e.binaries_config import Plan
-from e2e.etcd import check_health, find_etcd
+from e2e.cluster import config, controlplane
+from e2e.cluster.config import KubeletPlan, Plan
+from e2e.cluster.etcd import check_health, find_etcd
+from e2e.cluster.programs import KUBERNETES, Programs, find_programs
 from e2e.hands import parse_devices
 from e2e.installation import build_installation
 from e2e.objects import MARK, NAMESPACE, fit, path_of
-from e2e.programs import KUBERNETES, Programs, find_programs
 from e2e.run import Book
 from e2e.table import Reach, describe_table
 
@@ -46,7 +46,11 @@ def write_programs(folder: Path, **versions: str) -> Path:
 
 
 def make_plan(folder: Path) -> Plan:
-    return Plan(folder, "node-1", folder / "c.sock", "dranet-testbed-1")
+    return Plan(folder)
+
+
+def make_kubelet(plan: Plan) -> KubeletPlan:
+    return KubeletPlan(plan, "node-1", plan.folder / "c.sock", "dranet-testbed-1")
 
 
 def play(
@@ -98,19 +102,22 @@ class TestPrograms:
                 await programs.wait("kubelet", never, 30)
 
 
-class TestBinaries:
+USERS = config.users_of(["node-1"])
+
+
+class TestCluster:
     @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
     def test_certificate_keys_tokens_and_kubeconfigs_fit_together(self, tmp_path: Path) -> None:
         plan = make_plan(tmp_path)
-        binaries.write_files(plan)
+        controlplane.write_files(plan, ["node-1"])
         context = ssl.create_default_context(cafile=plan.certificate)
         (authority,) = context.get_ca_certs()
         names = str(authority["subjectAltName"])
         assert all(name in names for name in (config.SERVICE_ADDRESS, config.NODE_ADDRESS, "'kubernetes'"))
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(plan.certificate, plan.key)
         rows = [line.split(",") for line in plan.tokens.read_text().splitlines()]
-        assert len(rows) == len({row[0] for row in rows}) == len(config.USERS)
-        for user in config.USERS:
+        assert len(rows) == len({row[0] for row in rows}) == len(USERS)
+        for user in USERS:
             access = read_kubeconfig(plan.kubeconfig(user))
             assert access.url == f"https://{config.SERVICE_ADDRESS}:443"
             assert access.token is not None
@@ -122,10 +129,10 @@ class TestBinaries:
             *config.apiserver_flags(plan),
             *config.controller_manager_flags(plan),
             *config.scheduler_flags(plan),
-            *config.kubelet_flags(plan),
+            *config.kubelet_flags(make_kubelet(plan)),
         ]
-        written = {plan.tokens, plan.certificate, plan.key, plan.accounts_key, plan.kubelet_config}
-        written |= {plan.kubeconfig(user) for user in config.USERS}
+        written = {plan.tokens, plan.certificate, plan.key, plan.accounts_key, make_kubelet(plan).config}
+        written |= {plan.kubeconfig(user) for user in USERS}
         named = {
             Path(value)
             for flag in every
@@ -136,10 +143,10 @@ class TestBinaries:
 
     def test_the_kubelet_is_node_to_the_authorizer_and_finds_the_runtime(self, tmp_path: Path) -> None:
         plan = make_plan(tmp_path)
-        tokens = config.build_tokens(plan, {user: user for user in config.USERS})
-        assert 'kubelet,system:node:node-1,system:node:node-1,"system:nodes"' in tokens.splitlines()
-        kubelet = config.build_kubelet_config(plan)
-        assert kubelet["containerRuntimeEndpoint"] == f"unix://{plan.runtime_socket}"
+        tokens = config.build_tokens({user: user for user in USERS}, USERS)
+        assert 'kubelet-node-1,system:node:node-1,system:node:node-1,"system:nodes"' in tokens.splitlines()
+        kubelet = config.build_kubelet_config(make_kubelet(plan))
+        assert kubelet["containerRuntimeEndpoint"] == f"unix://{make_kubelet(plan).runtime_socket}"
         assert "--hostname-override=node-1" in config.kubelet_flags(plan)
         assert kubelet.get("cgroupsPerQOS", True), (
             "else no pod has a cgroup with its uid, and hands find none"
@@ -277,7 +284,7 @@ class TestObjects:
 
 def test_the_page_has_the_table_of_what_runs_where() -> None:
     lanes = {
-        "stand-in, binaries": Reach(has_hands=True, has_layout=True),
+        "stand-in, cluster": Reach(has_hands=True, has_layout=True),
         "kind": Reach(has_hands=True, has_layout=False),
         "kubeconfig": Reach(has_hands=False, has_layout=False),
     }

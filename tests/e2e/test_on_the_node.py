@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from e2e.cluster.programs import KUBERNETES
 from e2e.hands import ProcHands
-from e2e.programs import KUBERNETES
 
 REPOSITORY = Path(__file__).parents[2]
 _UID = "6e4b6f5d-0f4c-4b8e-9a39-3c1c5d2f7a10"

@@ -32,10 +32,11 @@ from dranet.testbed.driver_pod_spec import (
 )
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
-from e2e import binaries, image
-from e2e import binaries_config as config
+from e2e import image
 from e2e.access import LaneUnavailable
-from e2e.binaries_node import LaneNode, boot_node, check_uncovered
+from e2e.cluster.config import Plan
+from e2e.cluster.local import Options, build_access, write_kubelet_files
+from e2e.cluster.node import LaneNode, boot_node, check_uncovered
 from e2e.hands import ProcHands
 from e2e.installation import build_installation
 from tests.waiting import until
@@ -165,9 +166,10 @@ def build_sandbox(runtime: ContainerdRuntime, uid: str, spec: Mapping[str, objec
 
 async def run_driver_pod(node: LaneNode, script: str) -> str:
     """What a Python program prints in the driver's container: its image, mounts, rights, seccomp profile."""
-    plan = config.Plan(WORK_DIR / "kubernetes", NODE_NAME, node.runtime.layout.socket, "cgroup")
-    (plan.folder / "etc-cdi").mkdir(parents=True)
-    items = build_installation(binaries.build_access(plan, node), {})
+    plan = Plan(WORK_DIR / "kubernetes")
+    plan.folder.mkdir()
+    write_kubelet_files(plan, node, Options())
+    items = build_installation(build_access(plan, node), {})
     (spec,) = (item["spec"]["template"]["spec"] for item in items if item["kind"] == "DaemonSet")
     maps = {item["metadata"]["name"]: item["data"] for item in items if item["kind"] == "ConfigMap"}
     assert yaml.safe_load(maps["dranet"]["settings.yaml"])["sysfs_root"] == str(node.hardware.sysfs_root)
