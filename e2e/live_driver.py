@@ -74,6 +74,20 @@ class LiveDriver:
             return f"not ready: {', '.join(unready)}; {await self._explain()}"
         return ""
 
+    async def wait_ready(self, within: float) -> None:
+        """Wait until every driver pod is ready.
+
+        Raises:
+            E2eFailed: not within that many seconds; with what is missing.
+        """
+        complaint = "not asked yet"
+        try:
+            async with asyncio.timeout(within):
+                while complaint := await self.check_ready():
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError as error:
+            raise E2eFailed(f"the driver is not ready after {within:g} s: {complaint}") from error
+
     def describe(self) -> str:
         return f"DaemonSet {SYSTEM_NAMESPACE}/{NAME}"
 

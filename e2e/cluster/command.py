@@ -15,6 +15,7 @@ from dranet.testbed.isolation import IsolationRefused
 from e2e.access import LaneUnavailable
 from e2e.cluster import build, local, standing
 from e2e.cluster.standing import Place
+from e2e.cluster.testing import run_tests
 
 FAILED, CANNOT_RUN_HERE = 1, 3
 
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("build", "build etcd, Kubernetes, kubectl, helm and the driver's image"),
         ("up", "start a cluster in the background"),
         ("down", "end it"),
+        ("test", "run the tests of e2e/tests on one; more arguments are pytest's"),
         ("serve", "run a cluster until SIGTERM (used by up)"),
     ):
         command = commands.add_parser(name, help=text)
@@ -33,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "--version", default="", metavar="MINOR", help="1.34; default KUBE_VERSION, or the newest"
         )
         command.add_argument("--hardware", default="dgx-h100", help="a name of `dranet testbed`, or a file")
-    options = parser.parse_args(arguments)
+    options, more = parser.parse_known_args(arguments)
+    if more and options.command != "test":
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    options.pytest = more
     try:
         return _COMMANDS[options.command](options)
     except (LaneUnavailable, Unavailable, IsolationRefused) as missing:
@@ -80,7 +85,13 @@ def _serve(options: argparse.Namespace) -> int:
     return standing.serve(place, options.hardware, local.prepare(lambda _: None, options.version))
 
 
-_COMMANDS = {"build": _build, "up": _up, "down": _down, "serve": _serve}
+def _test(options: argparse.Namespace) -> int:
+    kit = local.prepare(build.say, options.version)
+    build.say(f"tests on {kit}")
+    return run_tests(kit, options.pytest)
+
+
+_COMMANDS = {"test": _test, "build": _build, "up": _up, "down": _down, "serve": _serve}
 
 
 def _complain(kind: str, error: DranetError | Unavailable) -> None:

@@ -147,11 +147,11 @@ class TestCluster:
         assert 'kubelet-node-1,system:node:node-1,system:node:node-1,"system:nodes"' in tokens.splitlines()
         kubelet = config.build_kubelet_config(make_kubelet(plan))
         assert kubelet["containerRuntimeEndpoint"] == f"unix://{make_kubelet(plan).runtime_socket}"
-        assert "--hostname-override=node-1" in config.kubelet_flags(plan)
+        assert "--hostname-override=node-1" in config.kubelet_flags(make_kubelet(plan))
         assert kubelet.get("cgroupsPerQOS", True), (
             "else no pod has a cgroup with its uid, and hands find none"
         )
-        assert kubelet["cgroupRoot"] == f"/{plan.cgroup}", "which is removed at the end"
+        assert kubelet["cgroupRoot"] == f"/{make_kubelet(plan).cgroup}", "which is removed at the end"
         assert kubelet["resolvConf"] == "", "the machine's own may be a link into /run"
         assert Path(kubelet["volumePluginDir"]).is_relative_to(plan.folder)
         assert kubelet["failCgroupV1"] is False

@@ -1,0 +1,34 @@
+"""Runs the tests of ``e2e/tests`` inside a private tree, so that one cluster serves them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dranet.testbed.isolation import run_isolated
+from e2e.cluster.local import ClusterKit
+
+# TLS connections to a server that is ended with the run are still closing when the event loop ends.
+_QUIET = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
+FOLDER = Path(__file__).parents[1] / "tests"
+
+
+KIT = pytest.StashKey[ClusterKit]()
+"""The programs, which are found before the tree, in pytest's configuration."""
+
+
+class _Plugin:
+    def __init__(self, kit: ClusterKit) -> None:
+        self._kit = kit
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[KIT] = self._kit
+
+
+def run_tests(kit: ClusterKit, arguments: Sequence[str]) -> int:
+    """The exit code of pytest. ``arguments`` are pytest's; without a file among them all tests run."""
+    named = [argument for argument in arguments if not argument.startswith("-")]
+    words = [*arguments, *([] if named else [str(FOLDER)]), *_QUIET]
+    return run_isolated(lambda: int(pytest.main(words, plugins=[_Plugin(kit)])))
