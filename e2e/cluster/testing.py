@@ -12,6 +12,10 @@ from e2e.cluster.local import ClusterKit
 
 # TLS connections to a server that is ended with the run are still closing when the event loop ends.
 _QUIET = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
+_ONE_LOOP = (
+    *("-o", "asyncio_default_test_loop_scope=session"),
+    *("-o", "asyncio_default_fixture_loop_scope=session"),
+)
 FOLDER = Path(__file__).parents[1] / "tests"
 
 
@@ -30,5 +34,5 @@ class _Plugin:
 def run_tests(kit: ClusterKit, arguments: Sequence[str]) -> int:
     """The exit code of pytest. ``arguments`` are pytest's; without a file among them all tests run."""
     named = [argument for argument in arguments if not argument.startswith("-")]
-    words = [*arguments, *([] if named else [str(FOLDER)]), *_QUIET]
+    words = [*arguments, *([] if named else [str(FOLDER)]), *_QUIET, *_ONE_LOOP]
     return run_isolated(lambda: int(pytest.main(words, plugins=[_Plugin(kit)])))

@@ -29,11 +29,10 @@ _NUMBERS = itertools.count(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        item.add_marker(pytest.mark.asyncio(loop_scope="session"))
         item.add_marker(pytest.mark.cluster)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def cluster(pytestconfig: pytest.Config) -> AsyncIterator[LocalCluster]:
     """The cluster, without the driver."""
     kit = pytestconfig.stash[KIT]
@@ -41,14 +40,14 @@ async def cluster(pytestconfig: pytest.Config) -> AsyncIterator[LocalCluster]:
         yield opened
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def api(cluster: LocalCluster) -> AsyncIterator[ApiClient]:
     """An administrator's client."""
     async with cluster.plane.connect() as client:
         yield client
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="session")
 async def live(cluster: LocalCluster) -> AsyncIterator[LiveCluster]:
     """The cluster with the driver of ``deploy/`` installed and ready, and its device classes."""
     async with LiveCluster(cluster.build_access(), with_classes=True) as opened:
@@ -57,7 +56,7 @@ async def live(cluster: LocalCluster) -> AsyncIterator[LiveCluster]:
         yield opened
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture
 async def namespace(api: ApiClient) -> AsyncIterator[str]:
     """A namespace of the test's own."""
     name = f"test-{next(_NUMBERS)}"
