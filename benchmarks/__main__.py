@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks import image, pod_start
+from benchmarks import image, pod_start, runtime_start
 from benchmarks.measure import HEADER
 from deploy.image.lock import ImageError
 from dranet.cli.screen import format_table
@@ -27,6 +27,7 @@ NAMES = (
     "driver",
     "rolling_update",
     "pod_start",
+    "runtime_start",
     "moves",
     "explain",
     "image",
@@ -34,7 +35,7 @@ NAMES = (
 )
 MODEL = "alignment_model"
 """Measures nothing and has files of its own, so it runs only where it is named, alone."""
-_FETCH = {"pod_start": pod_start.fetch, "image": image.fetch}
+_FETCH = {"pod_start": pod_start.fetch, "runtime_start": runtime_start.fetch, "image": image.fetch}
 RESULTS = Path(__file__).parent / "results"
 
 
