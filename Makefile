@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-PROTOS := $(wildcard proto/dranet/pb/*.proto)
+PROTOS := $(wildcard proto/*/pb/*.proto)
 MINUTES ?= 10
 SEEDS   ?= 50
 RUNTIME ?= containerd
@@ -82,7 +82,7 @@ fmt: setup ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-proto: setup ## regenerate dranet/pb from proto/
+proto: setup ## regenerate dranet/pb and e2e/pb from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 	  --python_out=. --mypy_out=quiet:. $(PROTOS)
 

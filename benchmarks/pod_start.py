@@ -37,7 +37,7 @@ ROUNDS = 20
 SEED = 6
 READY_SECONDS = 120.0
 RELIST_SECONDS = 1.0
-"""The kubelet looks at its containers once in this time (PLEG): an end lasts up to that much longer by chance."""
+"""How often the kubelet looks at its containers (PLEG): by chance an end lasts up to that much longer."""
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _LOGS = Path(".cache/benchmarks/pod_start").resolve()
 

@@ -40,6 +40,22 @@ class Hands(Protocol):
         ...
 
 
+class NodeControl(Protocol):
+    """What a lane does with a node of its own that nobody could do with somebody's."""
+
+    def hold_sandboxes(self, hold: bool) -> None:
+        """Let sandboxes of pods wait between Prepare and the runtime's hook; or let them go on."""
+        ...
+
+    def is_prepared(self, claim_uid: str) -> bool: ...
+
+    async def start_vendor_driver(self, name: str) -> None: ...
+
+    async def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None:
+        """Let the kubelet give these ids, the first ones first, to containers that ask for the resource."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """One cluster, as a lane made or found it."""
@@ -59,6 +75,7 @@ class Access:
     mounts: Sequence[str] = ()
     """More of the node's folders that the driver is to see, where they are on the node."""
     hands: Hands | None = None
+    control: NodeControl | None = None
     layout: Node | None = None
     """The hardware that the lane has put on the node; without it the node has what it has."""
     log_file: Path | None = None

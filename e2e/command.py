@@ -29,6 +29,8 @@ from e2e.run import Became, Book, OpenLane, Outcome, choose, note_skipped, sum_u
 from e2e.table import Reach
 
 FAILED, CANNOT_RUN_HERE = 1, 3
+STAND_IN_REACH = Reach(has_hands=True, has_layout=True)
+CLUSTER_REACH = Reach(has_hands=True, has_layout=True, has_control=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,10 +79,10 @@ def _choose_lane() -> str:
     return kubeconfig.LANE if os.environ.get("KUBECONFIG") else cluster.LANE
 
 
-def _walk_in_trees(open_lane: OpenLane, names: Sequence[str], book: Book) -> int:
+def _walk_in_trees(open_lane: OpenLane, reach: Reach, names: Sequence[str], book: Book) -> int:
     """Each part in a private tree of its own, which the kernel removes whole."""
     check_programs()
-    scenarios = note_skipped(choose(names), Reach(has_hands=True, has_layout=True), book)
+    scenarios = note_skipped(choose(names), reach, book)
     parts: list[Scenario | None] = [None] if not names or basics.NAME in names else []
     for part in [*parts, *scenarios]:
         code = run_isolated(partial(_walk_part, open_lane, part, book))
@@ -97,11 +99,11 @@ def _walk_part(open_lane: OpenLane, part: Scenario | None, book: Book) -> int:
 
 
 def _run_standin(names: Sequence[str], book: Book) -> int:
-    return _walk_in_trees(standin.open_standin, names, book)
+    return _walk_in_trees(standin.open_standin, STAND_IN_REACH, names, book)
 
 
 def _run_cluster(names: Sequence[str], book: Book) -> int:
-    return _walk_in_trees(cluster.prepare(), names, book)
+    return _walk_in_trees(cluster.prepare(), CLUSTER_REACH, names, book)
 
 
 def _run_kubeconfig(names: Sequence[str], book: Book) -> int:

@@ -46,6 +46,7 @@ class LiveCluster:
         self.pods = LivePods(self.api, access)
         self.decisions: Sequence[Decision] = ()
         self._made: dict[str, JsonObject] = {}
+        self._allocated_by_hand: set[str] = set()
 
     async def __aenter__(self) -> Self:
         await self.api.__aenter__()
@@ -74,17 +75,24 @@ class LiveCluster:
         )
 
     async def start_vendor_driver(self, driver: str) -> None:
-        raise E2eFailed(f"no driver {driver} can be played here")
+        assert self.access.control is not None
+        await self.access.control.start_vendor_driver(driver)
 
-    def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None:
-        raise E2eFailed(f"no device plugin for {resource} can be played here: {', '.join(ids)}")
+    async def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None:
+        assert self.access.control is not None
+        await self.access.control.add_device_plugin(resource, ids)
 
     async def apply(self, manifests: Sequence[JsonObject]) -> None:
         for manifest in manifests:
             item = fit(manifest, self.access.pod_image)
+            by_hand = self._allocated_by_hand.intersection(_claims_of(item))
+            if by_hand:
+                item["spec"]["nodeName"] = self.access.node_name
             answer = await self._make(item)
             if item["kind"] == "Pod":
                 self.pods.uids[item["metadata"]["name"]] = answer["metadata"]["uid"]
+            for claim in by_hand:
+                await self._reserve(claim, answer)
 
     async def allocate(self, claim: str, devices: Mapping[str, str]) -> None:
         node = self.access.node_name
@@ -96,6 +104,12 @@ class LiveCluster:
         selector = {"nodeSelectorTerms": [{"matchFields": [here]}]}
         allocation = {"devices": {"results": results}, "nodeSelector": selector}
         await self.api.patch(f"{_CLAIMS}/{claim}/status", {"status": {"allocation": allocation}})
+        self._allocated_by_hand.add(claim)
+
+    async def _reserve(self, claim: str, pod: JsonObject) -> None:
+        """For a pod that no scheduler has seen: a scheduler would undo what it has not allocated itself."""
+        consumer = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        await self.api.patch(f"{_CLAIMS}/{claim}/status", {"status": {"reservedFor": [consumer]}})
 
     async def delete_pod(self, name: str) -> None:
         await self.api.delete(f"{collection('v1', 'Pod', NAMESPACE)}/{name}", uid=self.pods.uids.get(name))
@@ -160,6 +174,14 @@ class LiveCluster:
             with suppress(ClusterError):
                 while is_ours(await self.api.get(path_of(_namespace(name)))):
                     await asyncio.sleep(_POLL_SECONDS)
+
+
+def _claims_of(item: JsonObject) -> list[str]:
+    """The claims that a pod names itself."""
+    if item["kind"] != "Pod":
+        return []
+    entries = item["spec"].get("resourceClaims", ())
+    return [entry["resourceClaimName"] for entry in entries if "resourceClaimName" in entry]
 
 
 def _namespace(name: str) -> JsonObject:

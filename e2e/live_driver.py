@@ -103,12 +103,31 @@ class LiveDriver:
         self._installed = [item for item in self._installed if item["kind"] != "DaemonSet"]
         return exit_code
 
-    async def kill(self) -> None:
+    async def kill(self, *, stays_away: bool) -> None:
         assert self._access.hands is not None
-        for pod in await self.fetch_pods():
-            if self._is_here(pod):
-                await self._access.hands.kill_driver(pod["metadata"]["uid"])
+        if stays_away:
+            await self._orphan_pods()
+        for pod in filter(self._is_here, await self.fetch_pods()):
+            await self._access.hands.kill_driver(pod["metadata"]["uid"])
+            if stays_away:
+                await self._remove_pod(pod)
+            else:
                 await self._wait_restarted(pod)
+
+    async def _orphan_pods(self) -> None:
+        """Take the DaemonSet away, and leave its pods."""
+        self._installed = [item for item in self._installed if item["kind"] != "DaemonSet"]
+        await self._api.delete(_DAEMON_SET, propagation_policy="Orphan")
+        with suppress_not_found():
+            while await self._api.get(_DAEMON_SET):
+                await asyncio.sleep(_POLL_SECONDS)
+
+    async def _remove_pod(self, pod: JsonObject) -> None:
+        """Before the kubelet looks at its containers again, which it does once a second."""
+        assert self._access.hands is not None
+        await self._api.delete(_path_of_pod(pod), grace_period_seconds=0)
+        while await self._access.hands.find_netns(pod["metadata"]["uid"]):
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def roll(self, within: float) -> str:
         before = {pod["metadata"]["uid"] for pod in await self.fetch_pods()}
@@ -150,7 +169,7 @@ class LiveDriver:
 
     async def _wait_restarted(self, pod: JsonObject) -> None:
         """Until the kubelet has seen the end of this container."""
-        path, count = path_of({**pod, "apiVersion": "v1", "kind": "Pod"}), read_restarts(pod)
+        path, count = _path_of_pod(pod), read_restarts(pod)
         while read_restarts(await self._api.get(path)) == count:
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -164,6 +183,11 @@ class LiveDriver:
 
     def _is_here(self, pod: JsonObject) -> bool:
         return bool(pod["spec"].get("nodeName") == self._access.node_name)
+
+
+def _path_of_pod(pod: JsonObject) -> str:
+    """Items of a list have no kind."""
+    return path_of({**pod, "apiVersion": "v1", "kind": "Pod"})
 
 
 def find_log(place: Path | None) -> Path | None:

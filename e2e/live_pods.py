@@ -17,6 +17,7 @@ from e2e.objects import NAMESPACE, collection
 
 _POLL_SECONDS = 0.1
 _PODS = collection("v1", "Pod", NAMESPACE)
+_CLAIMS = collection("resource.k8s.io/v1", "ResourceClaim", NAMESPACE)
 _EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 
 
@@ -30,7 +31,11 @@ class LivePods:
         """Every pod that was applied, also after its end."""
 
     async def wait_prepared(self, pod: str) -> None:
-        raise E2eFailed(f"nobody can see from outside whether pod {pod} is prepared")
+        assert self._access.control is not None
+        claims = await self._fetch_claims(pod)
+        while not claims or not all(map(self._access.control.is_prepared, claims)):
+            await asyncio.sleep(_POLL_SECONDS)
+            claims = await self._fetch_claims(pod)
 
     async def wait_running(self, pod: str) -> None:
         while True:
@@ -73,7 +78,8 @@ class LivePods:
         return list(answer.get("items", ()))
 
     def hold_sandboxes(self, hold: bool) -> None:
-        raise E2eFailed(f"no kubelet can be told to {'hold' if hold else 'release'} sandboxes")
+        assert self._access.control is not None
+        self._access.control.hold_sandboxes(hold)
 
     async def find_nics(self, pod: str) -> list[JsonObject]:
         assert self._access.layout is not None
@@ -101,6 +107,13 @@ class LivePods:
         if not path:
             raise NotThere(f"pod {pod} has no network namespace")
         return path
+
+    async def _fetch_claims(self, pod: str) -> list[str]:
+        """UIDs of the claims that were made for the pod and allocated."""
+        status = (await self._api.get(f"{_PODS}/{pod}")).get("status", {})
+        names = [entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses", ())]
+        claims = [await self._api.get(f"{_CLAIMS}/{name}") for name in names if name]
+        return [claim["metadata"]["uid"] for claim in claims if claim.get("status", {}).get("allocation")]
 
     def _uid(self, pod: str) -> str:
         if pod not in self.uids:

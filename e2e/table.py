@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from dranet.testbed.scenario import scenario as actions
 from dranet.testbed.scenario.scenario import Action, Scenario, known_scenarios, load_scenario
 
-_NOWHERE: Mapping[type[Action], str] = {
-    actions.HoldSandboxes: "no kubelet can be told to hold sandboxes",
-    actions.ReleaseSandboxes: "no kubelet can be told to hold sandboxes",
+_WITH_CONTROL: Mapping[type[Action], str] = {
+    actions.HoldSandboxes: "sandboxes can be held on a node of the suite's own alone",
+    actions.ReleaseSandboxes: "sandboxes can be held on a node of the suite's own alone",
     actions.WaitPodPrepared: "nobody can see from outside that a pod is prepared and has no sandbox yet",
-    actions.StartVendorDriver: "a vendor's GPU driver is played by the testbed alone",
-    actions.AddDevicePlugin: "a device plugin is played by the testbed alone",
+    actions.StartVendorDriver: "a vendor's GPU driver is started on a node of the suite's own alone",
+    actions.AddDevicePlugin: "a device plugin is started on a node of the suite's own alone",
 }
 
 _WITH_HANDS: Mapping[type[Action], str] = {
@@ -35,16 +35,21 @@ class Reach:
     has_hands: bool
     has_layout: bool
     """It can put a scenario's hardware on the node."""
+    has_control: bool = False
+    """It has what :class:`~e2e.access.NodeControl` can do."""
 
 
 def find_obstacle(scenario: Scenario, reach: Reach) -> str:
     """Why a scenario cannot be walked, with the step that says so; empty if it can."""
     if "containerd" not in scenario.runtimes:
         return f"only with the stand-in runtime: {scenario.why_not_everywhere}"
-    if stays_down := _find_killed_and_left(scenario):
-        return f"step '{stays_down}': a kubelet starts a killed driver again at once"
-    missing = dict(_NOWHERE) if reach.has_hands else {**_NOWHERE, **_WITH_HANDS}
+    missing = {
+        **({} if reach.has_control else _WITH_CONTROL),
+        **({} if reach.has_hands else _WITH_HANDS),
+    }
     for step in scenario.steps:
+        if not reach.has_control and isinstance(step.action, actions.KillDriver) and step.action.stays_away:
+            return f"step '{step.title}': a kubelet starts a killed driver again at once"
         if why := missing.get(type(step.action)):
             return f"step '{step.title}': {why}"
     if not reach.has_layout:
@@ -60,13 +65,3 @@ def describe_table(lanes: Mapping[str, Reach]) -> str:
         for scenario in map(load_scenario, (path.stem for path in known_scenarios()))
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _find_killed_and_left(scenario: Scenario) -> str:
-    """The step that kills the driver, where the next one counts on its staying away."""
-    for step, following in zip(scenario.steps, scenario.steps[1:], strict=False):
-        if isinstance(step.action, actions.KillDriver) and not isinstance(
-            following.action, actions.StartDriver
-        ):
-            return step.title
-    return ""

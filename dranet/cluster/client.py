@@ -201,6 +201,7 @@ class ApiClient:
         uid: str | None = None,
         resource_version: str | None = None,
         grace_period_seconds: int | None = None,
+        propagation_policy: str | None = None,
     ) -> JsonObject:
         """DELETE one object, only if it still is the given one (else API_CONFLICT)."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
@@ -209,6 +210,8 @@ class ApiClient:
             options["preconditions"] = given
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
+        if propagation_policy is not None:
+            options["propagationPolicy"] = propagation_policy
         return await self._call(Request("DELETE", path, {}, options))
 
     async def patch(self, path: str, body: JsonObject) -> JsonObject:

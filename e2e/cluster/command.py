@@ -14,6 +14,7 @@ from dranet.testbed.debian.packages import Unavailable
 from dranet.testbed.isolation import IsolationRefused
 from e2e.access import LaneUnavailable
 from e2e.cluster import build, local, standing
+from e2e.cluster.described_node import may_raise_limits
 from e2e.cluster.standing import Place
 from e2e.cluster.testing import run_tests
 
@@ -70,6 +71,8 @@ def _up(options: argparse.Namespace) -> int:
     sys.stdout.write(
         f"\n  export KUBECONFIG={place.kubeconfig} PATH={place.bin}:$PATH\n  kubectl get nodes\n\n"
     )
+    if not may_raise_limits():
+        build.say("this machine lacks CAP_SYS_RESOURCE: rdma.memlock is left out of DeviceClasses")
     build.say(f"logs are in {place.logs}; make cluster-down ends it")
     return 0
 

@@ -1,56 +1,77 @@
-"""Shows the hardware that a cluster's node is described with to every driver that is installed on it.
+"""Fits a cluster to what this machine is, by admission policies, so that every installation works as it is.
 
 On a real node the driver reads the node's ``/sys`` and ``/proc``. Here these are the machine's, and the
-described hardware is a tree of files. A MutatingAdmissionPolicy puts that tree in their place in each pod of
-the driver, so that the chart and ``deploy/`` install as they are.
+described hardware is a tree of files: a MutatingAdmissionPolicy puts that tree in their place in each pod of
+the driver. Where the machine lacks a right that nodes have, another one leaves out what needs it.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from e2e.cluster.node import LaneNode
 
 JsonObject = dict[str, Any]
-NAME = "described-hardware"
+HARDWARE, LIMITS = "described-hardware", "limits-of-this-machine"
 _GROUP = "admissionregistration.k8s.io"
 _SYSFS_VOLUME = "described-sysfs"
+_CAP_SYS_RESOURCE = 24
 _IS_DRIVER = 'object.metadata.?labels["app.kubernetes.io/name"].orValue("") == "dranet"'
+_MEMLOCK = ("spec", "config", "0", "opaque", "parameters", "rdma", "memlock")
+_HAS_MEMLOCK = (
+    "object.spec.?config.orValue([]).size() > 0 && "
+    "object.spec.config[0].?opaque.?parameters.?rdma.?memlock.hasValue()"
+)
 
 
-def build_policy(node: LaneNode, version: str) -> list[JsonObject]:
-    """The policy and its binding, in the group's ``version``."""
-    api_version = f"{_GROUP}/{version}"
-    resources = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["pods"],
-        "scope": "Namespaced",
+def may_raise_limits() -> bool:
+    """Whether containers here can be given more locked memory than this process has (CAP_SYS_RESOURCE)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (effective,) = (int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    return bool(effective & 1 << _CAP_SYS_RESOURCE)
+
+
+def build_hardware_policy(node: LaneNode, version: str) -> list[JsonObject]:
+    """Show the described hardware to every driver. ``version`` of the API group: ``v1``."""
+    mutation = {
+        "patchType": "ApplyConfiguration",
+        "applyConfiguration": {"expression": _build_expression(node)},
+    }
+    return _build_policy(HARDWARE, version, ("", "v1", "pods"), _IS_DRIVER, mutation)
+
+
+def build_limits_policy(version: str) -> list[JsonObject]:
+    """Leave ``rdma.memlock`` out of DeviceClasses, as the runtime could not start their pods here."""
+    patch = f'[JSONPatch{{op: "remove", path: {json.dumps("/" + "/".join(_MEMLOCK))}}}]'
+    mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}
+    resource = ("resource.k8s.io", "v1", "deviceclasses")
+    return _build_policy(LIMITS, version, resource, _HAS_MEMLOCK, mutation)
+
+
+def _build_policy(
+    name: str, version: str, resource: tuple[str, str, str], condition: str, mutation: JsonObject
+) -> list[JsonObject]:
+    """A policy and its binding."""
+    group, resource_version, plural = resource
+    rule = {
+        "apiGroups": [group],
+        "apiVersions": [resource_version],
+        "operations": ["CREATE", "UPDATE"] if group else ["CREATE"],
+        "resources": [plural],
     }
     spec = {
-        "matchConstraints": {"resourceRules": [resources]},
-        "matchConditions": [{"name": "is-driver", "expression": _IS_DRIVER}],
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "needs-it", "expression": condition}],
         "failurePolicy": "Fail",
         "reinvocationPolicy": "Never",
-        "mutations": [
-            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": _build_expression(node)}}
-        ],
+        "mutations": [mutation],
     }
+    about = {"apiVersion": f"{_GROUP}/{version}", "metadata": {"name": name}}
     return [
-        {
-            "apiVersion": api_version,
-            "kind": "MutatingAdmissionPolicy",
-            "metadata": {"name": NAME},
-            "spec": spec,
-        },
-        {
-            "apiVersion": api_version,
-            "kind": "MutatingAdmissionPolicyBinding",
-            "metadata": {"name": NAME},
-            "spec": {"policyName": NAME},
-        },
+        {**about, "kind": "MutatingAdmissionPolicy", "spec": spec},
+        {**about, "kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": name}},
     ]
 
 

@@ -23,7 +23,9 @@ from dranet.testbed.node.hardware import Hardware
 from e2e import image
 from e2e.access import Access, LaneUnavailable
 from e2e.cluster import build, config
+from e2e.cluster.cni_gate import CniGate
 from e2e.cluster.config import KubeletPlan, Plan
+from e2e.cluster.control import LocalNodeControl
 from e2e.cluster.controlplane import ControlPlane, ControlPlaneKit, find_kit, open_control_plane
 from e2e.cluster.node import LaneNode, boot_node, check_uncovered
 from e2e.hands import ProcHands
@@ -63,6 +65,7 @@ class LocalCluster:
     plane: ControlPlane
     node: LaneNode
     kubelet: KubeletPlan
+    control: LocalNodeControl
 
     async def start_kubelet(self) -> None:
         """Start it, also again, and wait until its node is ready."""
@@ -77,7 +80,7 @@ class LocalCluster:
         await self.plane.programs.kill("kubelet")
 
     def build_access(self) -> Access:
-        return build_access(self.plane.plan, self.node)
+        return replace(build_access(self.plane.plan, self.node), control=self.control)
 
     async def _check_node(self) -> str:
         async with self.plane.connect() as api:
@@ -132,7 +135,10 @@ async def open_cluster(
             open_control_plane(kit.control_plane, plan, node.logs, nodes=(NODE_NAME,))
         )
         kubelet = write_kubelet_files(plan, node, options)
-        cluster = LocalCluster(plane, node, kubelet)
+        gate = CniGate(node.runtime.layout)
+        gate.install()
+        control = LocalNodeControl(stack, plane, kubelet, hardware, gate)
+        cluster = LocalCluster(plane, node, kubelet, control)
         await cluster.start_kubelet()
         yield cluster
 

@@ -28,7 +28,11 @@ from dranet.testbed.node.hardware import load_hardware
 from e2e import image
 from e2e.access import E2eFailed
 from e2e.cluster import config, local
-from e2e.cluster.described_node import build_policy
+from e2e.cluster.described_node import (
+    build_hardware_policy,
+    build_limits_policy,
+    may_raise_limits,
+)
 from e2e.cluster.local import ClusterKit, LocalCluster, Options
 
 BUSYBOX_NAMES = ("docker.io/library/busybox:1.37", "docker.io/library/busybox:latest")
@@ -140,7 +144,7 @@ async def _serve(place: Place, hardware: str, kit: ClusterKit, listener: socket.
     options = _choose_options(kit)
     async with local.open_cluster(kit, load_hardware(hardware), WORK_DIR, place.logs, options) as cluster:
         await _name_images(cluster)
-        await _show_hardware(cluster)
+        await _fit_to_machine(cluster)
         _write_kubeconfig(place, cluster, listener.getsockname()[1])
         async with _forward(listener, config.SERVICE_ADDRESS, config.API_PORT):
             sys.stdout.buffer.write(_READY)
@@ -167,10 +171,13 @@ async def _name_images(cluster: LocalCluster) -> None:
             await cluster.node.runtime.tag_image(name, other)
 
 
-async def _show_hardware(cluster: LocalCluster) -> None:
+async def _fit_to_machine(cluster: LocalCluster) -> None:
     version = "v1beta1" if cluster.plane.plan.runtime_config else "v1"
     async with cluster.plane.connect() as api:
-        for item in build_policy(cluster.node, version):
+        items = build_hardware_policy(cluster.node, version)
+        if not may_raise_limits():
+            items += build_limits_policy(version)
+        for item in items:
             path = f"/apis/{item['apiVersion']}/{_plural(item)}/{item['metadata']['name']}"
             await api.apply(path, item, field_manager="dranet-cluster")
 

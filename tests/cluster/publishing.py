@@ -45,10 +45,15 @@ class CountingClient(ApiClient):
         uid: str | None = None,
         resource_version: str | None = None,
         grace_period_seconds: int | None = None,
+        propagation_policy: str | None = None,
     ) -> JsonObject:
         self.writes["delete"] += 1
         return await super().delete(
-            path, uid=uid, resource_version=resource_version, grace_period_seconds=grace_period_seconds
+            path,
+            uid=uid,
+            resource_version=resource_version,
+            grace_period_seconds=grace_period_seconds,
+            propagation_policy=propagation_policy,
         )
 
 

@@ -26,6 +26,7 @@ from e2e.cluster import config, controlplane
 from e2e.cluster.config import KubeletPlan, Plan
 from e2e.cluster.etcd import check_health, find_etcd
 from e2e.cluster.programs import KUBERNETES, Programs, find_programs
+from e2e.command import CLUSTER_REACH, STAND_IN_REACH
 from e2e.hands import parse_devices
 from e2e.installation import build_installation
 from e2e.objects import MARK, NAMESPACE, fit, path_of
@@ -284,7 +285,8 @@ class TestObjects:
 
 def test_the_page_has_the_table_of_what_runs_where() -> None:
     lanes = {
-        "stand-in, cluster": Reach(has_hands=True, has_layout=True),
+        "cluster": CLUSTER_REACH,
+        "stand-in": STAND_IN_REACH,
         "kind": Reach(has_hands=True, has_layout=False),
         "kubeconfig": Reach(has_hands=False, has_layout=False),
     }

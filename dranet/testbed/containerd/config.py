@@ -59,6 +59,11 @@ class Layout:
         return self.volatile / "cni"
 
     @property
+    def cni_bin_dir(self) -> Path:
+        """Links to the fetched network plugins."""
+        return self.volatile / "cni-bin"
+
+    @property
     def netns_dir(self) -> Path:
         """Where it mounts the network namespaces of pods."""
         state = self.volatile / "state" / "io.containerd.grpc.v1.cri"
@@ -146,7 +151,7 @@ sandbox_image = "{PAUSE_IMAGE}"
 {_RUNTIME_SWITCHES}{_render_netns(layout)}cdi_spec_dirs = [{_quote(layout.cdi_dir)}]
 
 [plugins."{cri}".cni]
-bin_dir = {_quote(layout.bin_dir)}
+bin_dir = {_quote(layout.cni_bin_dir)}
 conf_dir = {_quote(layout.cni_config_dir)}
 {_render_runc(cri, layout)}"""
 
@@ -161,7 +166,7 @@ sandbox = "{PAUSE_IMAGE}"
 {_RUNTIME_SWITCHES}{_render_netns(layout)}cdi_spec_dirs = [{_quote(layout.cdi_dir)}]
 
 [plugins."{cri}".cni]
-bin_dirs = [{_quote(layout.bin_dir)}]
+bin_dirs = [{_quote(layout.cni_bin_dir)}]
 conf_dir = {_quote(layout.cni_config_dir)}
 {_render_runc(cri, layout)}"""
 

@@ -196,6 +196,9 @@ class ContainerdRuntime:
     def _write_files(self) -> None:
         layout = self._layout
         layout.cni_config_dir.mkdir()
+        layout.cni_bin_dir.mkdir()
+        for program in layout.bin_dir.iterdir():
+            (layout.cni_bin_dir / program.name).symlink_to(program)
         (layout.cni_config_dir / "10-testbed.conflist").write_text(render_cni_conflist(layout))
         layout.config_file.write_text(render_containerd_config(layout, self._toolchain.version))
 

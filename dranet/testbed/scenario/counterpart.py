@@ -42,8 +42,8 @@ class TheDriver(Protocol):
         """SIGTERM, and wait for its end. The exit code; ``None`` where nobody could see it."""
         ...
 
-    async def kill(self) -> None:
-        """SIGKILL, and wait until the kubelet has noticed."""
+    async def kill(self, *, stays_away: bool) -> None:
+        """SIGKILL, and wait until the kubelet has noticed. With ``stays_away`` no kubelet starts it again."""
         ...
 
     async def roll(self, within: float) -> str:
@@ -113,7 +113,7 @@ class Counterpart(Protocol):
 
     async def start_vendor_driver(self, driver: str) -> None: ...
 
-    def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None: ...
+    async def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None: ...
 
     async def apply(self, manifests: Sequence[JsonObject]) -> None: ...
 

@@ -33,7 +33,7 @@ class _Driver:
     async def stop(self, within: float) -> int | None:
         return (await self._testbed.driver.stop(within)).exit_code
 
-    async def kill(self) -> None:
+    async def kill(self, *, stays_away: bool) -> None:  # noqa: ARG002 -- no kubelet starts it again here
         await self._testbed.driver.kill()
         await self._testbed.kubelet.wait_driver(DRIVER_NAME, registered=False)
 
@@ -134,7 +134,7 @@ class OnTestbed:
         await self.testbed.add_vendor(driver)
         await self.testbed.kubelet.wait_driver(driver)
 
-    def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None:
+    async def add_device_plugin(self, resource: str, ids: Sequence[str]) -> None:
         self.testbed.kubelet.add_device_plugin(resource, ids)
 
     async def apply(self, manifests: Sequence[JsonObject]) -> None:

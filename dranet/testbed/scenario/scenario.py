@@ -106,7 +106,9 @@ class StopDriver(Action):
 
 
 class KillDriver(Action):
-    """SIGKILL."""
+    """SIGKILL. On a cluster the kubelet starts it again, unless it ``stays_away`` until StartDriver."""
+
+    stays_away: bool = False
 
 
 class RollDriver(Action):

@@ -44,7 +44,7 @@ async def _start_vendor_driver(walk: Walk, action: actions.StartVendorDriver) ->
 
 
 async def _add_device_plugin(walk: Walk, action: actions.AddDevicePlugin) -> Lines:
-    walk.cluster.add_device_plugin(action.resource, action.ids)
+    await walk.cluster.add_device_plugin(action.resource, action.ids)
     return (f"{action.resource}: {len(action.ids)} devices, which the kubelet gives by number",)
 
 
@@ -58,8 +58,8 @@ async def _stop_driver(walk: Walk, action: actions.StopDriver) -> Lines:
     return (f"exit code {exit_code}",)
 
 
-async def _kill_driver(walk: Walk, _: actions.KillDriver) -> Lines:
-    await walk.cluster.driver.kill()
+async def _kill_driver(walk: Walk, action: actions.KillDriver) -> Lines:
+    await walk.cluster.driver.kill(stays_away=action.stays_away)
     return ()
 
 

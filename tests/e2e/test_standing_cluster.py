@@ -1,0 +1,78 @@
+"""``make cluster-up``, and the README's installation on it word for word: a real cluster that stays."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import build
+from e2e.cluster.standing import Place, is_up
+
+REPOSITORY = Path(__file__).parents[2]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a real containerd needs root"),
+    pytest.mark.skipif(
+        not all(map(build.find_built, (build.kubernetes(build.known_versions()[-1]), build.HELM))),
+        reason="`make cluster` has not built Kubernetes' programs",
+    ),
+]
+
+
+def find_block(heading: str, language: str, number: int = 0) -> str:
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    return str(blocks[number])
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment that `make cluster-up` says to use, in a checkout of its own for its files."""
+    place = Place(REPOSITORY / ".cache" / "cluster")
+    if is_up(place):
+        pytest.fail("a cluster is up already; make cluster-down ends it")
+    said = run_shell("make cluster-up HARDWARE=dgx-h100 NODES=1", dict(os.environ))
+    try:
+        exported = re.search(r"export (KUBECONFIG=\S+) PATH=(\S+):\$PATH", said)
+        assert exported, said
+        variable, path = exported.groups()
+        folder = tmp_path_factory.mktemp("user")
+        (folder / "trainer.yaml").write_text(find_block("A claim and a pod to copy", "yaml"))
+        yield {
+            **os.environ,
+            "KUBECONFIG": variable.partition("=")[2],
+            "PATH": f"{path}:{os.environ['PATH']}",
+            "FOLDER": str(folder),
+        }
+    finally:
+        run_shell("make cluster-down", dict(os.environ))
+    assert not is_up(place)
+
+
+def run_shell(script: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        ["bash", "-euxc", script], cwd=REPOSITORY, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_readmes_installation_ends_with_an_aligned_pod(shell: dict[str, str]) -> None:
+    install, use = find_block("Install", ""), find_block("Install", "", 1)
+    published = run_shell(install, shell)
+    assert 'daemon set "dranet" successfully rolled out' in published
+    use = use.replace("trainer.yaml", "$FOLDER/trainer.yaml")
+    seen = run_shell(use, shell)
+    assert re.search(r"net1@\S+: <BROADCAST,MULTICAST,UP,LOWER_UP>", seen), seen
+    assert "PIX to gpu-" in seen
+    logs = run_shell("kubectl -n dranet-system logs daemonset/dranet", shell)
+    assert "registered with the kubelet as dra.net" in logs
+    run_shell("kubectl delete -f $FOLDER/trainer.yaml; helm uninstall dranet -n dranet-system --wait", shell)
