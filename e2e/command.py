@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,17 +26,21 @@ from dranet.testbed.scenario.scenario import Scenario
 from e2e import basics, kind, kubeconfig, standin
 from e2e.access import LaneUnavailable
 from e2e.cluster import lane as cluster
+from e2e.cluster.local import ClusterKit
+from e2e.cluster.testing import run_tests
 from e2e.run import Became, Book, OpenLane, Outcome, choose, note_skipped, sum_up, walk_on
 from e2e.table import Reach
 
 FAILED, CANNOT_RUN_HERE = 1, 3
+TESTS = "tests"
+"""The part of the lane ``cluster`` that is pytest's: ``e2e/tests``."""
 STAND_IN_REACH = Reach(has_hands=True, has_layout=True)
 CLUSTER_REACH = Reach(has_hands=True, has_layout=True, has_control=True)
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
-    parser.add_argument("scenario", nargs="*", help=f"names of scenarios, or {basics.NAME}; by default all")
+    parser.add_argument("scenario", nargs="*", help=f"names of scenarios, {basics.NAME} or tests; by default all")
     parser.add_argument(
         "--lane", choices=LANES, help="by default: kubeconfig, kind or cluster, as the environment says"
     )
@@ -99,11 +104,29 @@ def _walk_part(open_lane: OpenLane, part: Scenario | None, book: Book) -> int:
 
 
 def _run_standin(names: Sequence[str], book: Book) -> int:
-    return _walk_in_trees(standin.open_standin, STAND_IN_REACH, names, book)
+    return _walk_in_trees(standin.open_standin, TESTS = "tests"
+"""The part of the lane ``cluster`` that is pytest's: ``e2e/tests``."""
+STAND_IN_REACH, names, book)
 
 
 def _run_cluster(names: Sequence[str], book: Book) -> int:
-    return _walk_in_trees(cluster.prepare(), CLUSTER_REACH, names, book)
+    kit = cluster.prepare()
+    code = 0
+    if not names or set(names) != {TESTS}:
+        scenarios = [name for name in names if name != TESTS]
+        code = _walk_in_trees(cluster.build_opener(kit), CLUSTER_REACH, scenarios, book)
+    if code < BY_SIGNAL and (not names or TESTS in names):
+        code = _run_tests(kit, book) or code
+    return code
+
+
+def _run_tests(kit: ClusterKit, book: Book) -> int:
+    """What only real programs can answer, on a cluster for all of them."""
+    begin = time.monotonic()
+    code = run_tests(kit, ["-q"])
+    became = Became.FAILED if code else Became.PASSED
+    book.note(Outcome(TESTS, became, f"pytest: exit code {code}" if code else "", time.monotonic() - begin))
+    return code if code >= BY_SIGNAL else 0
 
 
 def _run_kubeconfig(names: Sequence[str], book: Book) -> int:

@@ -15,17 +15,20 @@ from e2e.cluster import build, local
 from e2e.cluster.local import LANE, ClusterKit
 from e2e.run import OpenLane
 
-__all__ = ["LANE", "prepare"]
+__all__ = ["LANE", "build_opener", "prepare"]
 
 
-def prepare() -> OpenLane:
+def prepare() -> ClusterKit:
     """Look for everything, fetch and build what is missing.
 
     Raises:
         LaneUnavailable: what is missing, by name.
         Unavailable: no etcd or no containerd can be had.
     """
-    kit = local.prepare(build.say)
+    return local.prepare(build.say)
+
+
+def build_opener(kit: ClusterKit) -> OpenLane:
     logs = Path(os.environ.get("E2E_LOGS", ".cache/e2e")).resolve()
     sys.stdout.write(f"e2e: {LANE}: {kit}; logs in {logs}\n")
     return partial(_open, kit, logs)

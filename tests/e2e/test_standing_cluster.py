@@ -71,7 +71,7 @@ def test_the_readmes_installation_ends_with_an_aligned_pod(shell: dict[str, str]
     assert 'daemon set "dranet" successfully rolled out' in published
     use = use.replace("trainer.yaml", "$FOLDER/trainer.yaml")
     seen = run_shell(use, shell)
-    assert re.search(r"net1@\S+: <BROADCAST,MULTICAST,UP,LOWER_UP>", seen), seen
+    assert re.search(r"net1@\S+: <BROADCAST,MULTICAST,UP,LOWER_UP\b", seen), seen
     assert "PIX to gpu-" in seen
     logs = run_shell("kubectl -n dranet-system logs daemonset/dranet", shell)
     assert "registered with the kubelet as dra.net" in logs
