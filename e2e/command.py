@@ -40,7 +40,9 @@ CLUSTER_REACH = Reach(has_hands=True, has_layout=True, has_control=True)
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
-    parser.add_argument("scenario", nargs="*", help=f"names of scenarios, {basics.NAME} or tests; by default all")
+    parser.add_argument(
+        "scenario", nargs="*", help=f"names of scenarios, {basics.NAME} or {TESTS}; by default all"
+    )
     parser.add_argument(
         "--lane", choices=LANES, help="by default: kubeconfig, kind or cluster, as the environment says"
     )
@@ -104,9 +106,7 @@ def _walk_part(open_lane: OpenLane, part: Scenario | None, book: Book) -> int:
 
 
 def _run_standin(names: Sequence[str], book: Book) -> int:
-    return _walk_in_trees(standin.open_standin, TESTS = "tests"
-"""The part of the lane ``cluster`` that is pytest's: ``e2e/tests``."""
-STAND_IN_REACH, names, book)
+    return _walk_in_trees(standin.open_standin, STAND_IN_REACH, names, book)
 
 
 def _run_cluster(names: Sequence[str], book: Book) -> int:

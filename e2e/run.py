@@ -26,8 +26,8 @@ from e2e.live_cluster import LiveCluster
 from e2e.table import Reach, find_obstacle
 
 BASICS_HARDWARE = "two-nic"
-OpenLane = Callable[[Hardware, Path], AbstractAsyncContextManager[Access]]
-"""Boots a lane whose node has this hardware, in a folder."""
+OpenLane = Callable[[Hardware, Path, Sequence[str]], AbstractAsyncContextManager[Access]]
+"""Boots a lane whose node has this hardware, in a folder, with Kubernetes' feature gates on."""
 
 
 class Became(StrEnum):
@@ -93,7 +93,7 @@ async def walk_on(open_lane: OpenLane, work_dir: Path, scenario: Scenario | None
     hardware = load_hardware(scenario.hardware if scenario else BASICS_HARDWARE)
     name = scenario.name if scenario else basics.NAME
     try:
-        async with open_lane(hardware, work_dir) as access:
+        async with open_lane(hardware, work_dir, scenario.feature_gates if scenario else ()) as access:
             await walk(access, scenario, book)
     except Unavailable as missing:
         book.note(Outcome(name, Became.SKIPPED, str(missing)))

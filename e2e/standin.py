@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -54,8 +54,12 @@ class _Hands:
 
 
 @asynccontextmanager
-async def open_standin(hardware: Hardware, work_dir: Path) -> AsyncIterator[Access]:
-    """Boot it; inside a private tree only.
+async def open_standin(
+    hardware: Hardware,
+    work_dir: Path,
+    _feature_gates: Sequence[str] = (),
+) -> AsyncIterator[Access]:
+    """Boot it; inside a private tree only. Every feature gate is on there.
 
     Raises:
         IsolationRefused: this is not one.

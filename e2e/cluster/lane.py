@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from dranet.testbed.node.hardware import Hardware
 from e2e.access import Access
 from e2e.cluster import build, local
-from e2e.cluster.local import LANE, ClusterKit
+from e2e.cluster.local import LANE, ClusterKit, Options
 from e2e.run import OpenLane
 
 __all__ = ["LANE", "build_opener", "prepare"]
@@ -35,6 +35,9 @@ def build_opener(kit: ClusterKit) -> OpenLane:
 
 
 @asynccontextmanager
-async def _open(kit: ClusterKit, logs: Path, hardware: Hardware, work_dir: Path) -> AsyncIterator[Access]:
-    async with local.open_cluster(kit, hardware, work_dir, logs) as cluster:
+async def _open(
+    kit: ClusterKit, logs: Path, hardware: Hardware, work_dir: Path, feature_gates: Sequence[str]
+) -> AsyncIterator[Access]:
+    options = Options(feature_gates=dict.fromkeys(feature_gates, True))
+    async with local.open_cluster(kit, hardware, work_dir, logs, options) as cluster:
         yield cluster.build_access()

@@ -333,6 +333,8 @@ class Scenario(_Model):
     runtimes: tuple[RuntimeName, ...] = RUNTIMES
     """Where it can run; by default everywhere."""
     why_not_everywhere: str = ""
+    feature_gates: tuple[str, ...] = ()
+    """Of Kubernetes, which the cluster must have on; some versions have them off by default."""
     has_wrong_parameters: bool = False
     """What the driver says of them is what it shows: the API server does not judge them."""
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
