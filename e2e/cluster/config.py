@@ -41,6 +41,8 @@ class Plan:
     folder: Path
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
     """For every program; each ignores none, so a gate must exist in all of them."""
+    has_audit: bool = False
+    """The API server notes every request, without its body, in :attr:`audit_log`."""
     runtime_config: Sequence[str] = ()
     """API versions that the server does not serve by itself: ``resource.k8s.io/v1beta1=true``."""
 
@@ -55,6 +57,15 @@ class Plan:
     @property
     def key(self) -> Path:
         return self.folder / "apiserver.key"
+
+    @property
+    def audit_log(self) -> Path:
+        """One JSON object (``audit.k8s.io/v1`` Event) in each line."""
+        return self.folder / "audit.log"
+
+    @property
+    def audit_policy(self) -> Path:
+        return self.folder / "audit-policy.yaml"
 
     @property
     def kubelet_client(self) -> tuple[Path, Path]:
@@ -134,8 +145,23 @@ def apiserver_flags(plan: Plan) -> list[str]:
         f"--kubelet-client-key={plan.kubelet_client[1]}",
         "--kubelet-preferred-address-types=InternalIP",
         *(f"--runtime-config={item}" for item in plan.runtime_config),
+        *(_audit_flags(plan) if plan.has_audit else ()),
         *plan.gates,
     ]
+
+
+def _audit_flags(plan: Plan) -> list[str]:
+    return [f"--audit-log-path={plan.audit_log}", f"--audit-policy-file={plan.audit_policy}"]
+
+
+def build_audit_policy() -> dict[str, Any]:
+    """Note each request once, with its answer's code."""
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata"}],
+    }
 
 
 def controller_manager_flags(plan: Plan) -> list[str]:

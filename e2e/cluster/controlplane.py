@@ -6,6 +6,7 @@ tree (``dranet.testbed.isolation``) only.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -142,6 +143,7 @@ def write_files(plan: Plan, nodes: Iterable[str]) -> None:
     _openssl("genrsa", "-out", str(plan.accounts_key), "2048")
     _make_certificate("/CN=dranet-e2e", plan.certificate, plan.key, "-addext", names)
     _make_certificate("/O=system:masters/CN=kube-apiserver", *plan.kubelet_client)
+    plan.audit_policy.write_text(json.dumps(config.build_audit_policy()))
     users = config.users_of(nodes)
     tokens = {name: secrets.token_urlsafe() for name in users}
     plan.tokens.write_text(config.build_tokens(tokens, users))

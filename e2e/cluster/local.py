@@ -56,6 +56,7 @@ class Options:
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
     runtime_config: Sequence[str] = ()
     has_static_pods: bool = False
+    has_audit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,12 @@ async def open_cluster(
     options = options or Options()
     async with AsyncExitStack() as stack:
         node = await boot_node(stack, kit.toolchain, kit.image, hardware, work_dir, logs)
-        plan = Plan(work_dir / "kubernetes", options.feature_gates, options.runtime_config)
+        plan = Plan(
+            work_dir / "kubernetes",
+            options.feature_gates,
+            has_audit=options.has_audit,
+            runtime_config=options.runtime_config,
+        )
         plane = await stack.enter_async_context(
             open_control_plane(kit.control_plane, plan, node.logs, nodes=(NODE_NAME,))
         )

@@ -18,11 +18,13 @@ from dranet.cluster.client import ApiClient
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from e2e.cluster import local
-from e2e.cluster.local import LocalCluster
+from e2e.cluster.local import LocalCluster, Options
 from e2e.cluster.testing import KIT
 from e2e.live_cluster import LiveCluster
+from e2e.tests.pods import PodMaker, find_difference, wait_until
 
 HARDWARE = "dgx-h100"
+GATES = ("DRADeviceTaints", "DRAExtendedResource", "ResourceHealthStatus")
 LOGS = Path(os.environ.get("E2E_LOGS", ".cache/e2e")).resolve() / "tests"
 _NUMBERS = itertools.count(1)
 
@@ -36,8 +38,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 async def cluster(pytestconfig: pytest.Config) -> AsyncIterator[LocalCluster]:
     """The cluster, without the driver."""
     kit = pytestconfig.stash[KIT]
-    async with local.open_cluster(kit, load_hardware(HARDWARE), WORK_DIR, LOGS) as opened:
+    options = choose_options(kit.control_plane.kubernetes.version)
+    async with local.open_cluster(kit, load_hardware(HARDWARE), WORK_DIR, LOGS, options) as opened:
         yield opened
+
+
+def choose_options(version: str) -> Options:
+    """What is on by default from 1.36 is switched on before it, too."""
+    is_old = tuple(map(int, version.split(".")[:2])) < (1, 36)
+    return Options(
+        feature_gates=dict.fromkeys(GATES, True) if is_old else {},
+        runtime_config=("resource.k8s.io/v1alpha3=true",) if is_old else (),
+        has_static_pods=True,
+        has_audit=True,
+    )
 
 
 @pytest_asyncio.fixture(scope="session")
@@ -54,6 +68,16 @@ async def live(cluster: LocalCluster) -> AsyncIterator[LiveCluster]:
         await opened.driver.start({})
         await opened.driver.wait_ready(120)
         yield opened
+
+
+@pytest_asyncio.fixture
+async def pods(live: LiveCluster, namespace: str) -> AsyncIterator[PodMaker]:
+    """Makes pods with NICs, and sees to it that the node is afterwards as it was before."""
+    before = await live.read_host_state()
+    maker = PodMaker(live, namespace)
+    yield maker
+    await maker.delete_all()
+    await wait_until(lambda: find_difference(live, before), "the node as it was", 60)
 
 
 @pytest_asyncio.fixture

@@ -1,0 +1,183 @@
+"""Pods with NICs for the tests: made, waited for, looked into, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from dranet.errors import ClusterError, Reason
+from dranet.testbed.node.hoststate import HostState
+from e2e.access import E2eFailed
+from e2e.cluster.local import LocalCluster
+from e2e.live_cluster import LiveCluster
+from e2e.live_driver import is_ready
+from e2e.objects import JsonObject, collection
+
+RESOURCE = "resource.k8s.io/v1"
+NIC_CLASS = "dranet-rdma"
+"""A DeviceClass of ``deploy/``."""
+WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+_IGNORED = ("lo", "eth0")
+
+
+async def wait_until(look: Callable[[], Awaitable[object]], what: str, seconds: float = WAIT_SECONDS) -> Any:
+    """Wait until ``look`` returns something true, or, if it returns text, no text; return that.
+
+    Raises:
+        E2eFailed: not in time; with the last answer.
+    """
+    answer: object = None
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                answer = await look()
+                if (answer == "") if isinstance(answer, str) else answer:
+                    return answer
+                await asyncio.sleep(_POLL_SECONDS)
+    except TimeoutError as error:
+        raise E2eFailed(f"{what}: not within {seconds:g} s: {answer}") from error
+
+
+async def find_difference(live: LiveCluster, before: HostState) -> str:
+    """What of the node's network is not as it was; empty when all is."""
+    return "\n".join(before.differences(await live.read_host_state()))
+
+
+class PodMaker:
+    """Pods of one namespace. Every pod ends at once when it is told to."""
+
+    def __init__(self, live: LiveCluster, namespace: str) -> None:
+        self.live = live
+        self.namespace = namespace
+        self._api = live.api
+        self._pods = collection("v1", "Pod", namespace)
+        self._made: list[str] = []
+
+    async def make(
+        self, name: str, *, nics: int = 1, claims: int = 1, parameters: JsonObject | None = None
+    ) -> JsonObject:
+        """Create a pod with ``claims`` claims of ``nics`` NICs each, from a template of its own."""
+        await self._api.create(self._templates, build_template(name, nics, parameters))
+        return await self.create(build_pod(name, [name] * claims, self._image))
+
+    async def create(self, pod: JsonObject) -> JsonObject:
+        self._made.append(pod["metadata"]["name"])
+        return await self._api.create(self._pods, pod)
+
+    async def run(self, name: str, **options: Any) -> JsonObject:
+        """Make a pod and wait until it is ready; the pod."""
+        await self.make(name, **options)
+        return await self.wait_ready(name)
+
+    async def wait_ready(self, name: str) -> JsonObject:
+        async def look() -> JsonObject | None:
+            pod = await self.get(name)
+            return pod if is_ready(pod) else None
+
+        try:
+            found: JsonObject = await wait_until(look, f"pod {name} is ready", 4 * WAIT_SECONDS)
+        except E2eFailed as error:
+            raise E2eFailed(f"pod {name} is not ready: {await self.explain(name)}") from error
+        return found
+
+    async def get(self, name: str) -> JsonObject:
+        return await self._api.get(f"{self._pods}/{name}")
+
+    async def explain(self, name: str) -> str:
+        """The pod's Events, one after the other."""
+        events = collection_of_events(self.namespace)
+        answer = await self._api.list(events, field_selector=f"involvedObject.name={name}")
+        return "; ".join(f"{event['reason']}: {event.get('message', '')}" for event in answer["items"])
+
+    async def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete it and wait until its object is gone. With ``force`` nobody waits for the kubelet."""
+        await self._api.delete(f"{self._pods}/{name}", grace_period_seconds=0 if force else None)
+        await self.wait_gone(name)
+
+    async def wait_gone(self, name: str) -> None:
+        async def look() -> bool:
+            try:
+                await self.get(name)
+            except ClusterError as error:
+                return error.reason is Reason.API_NOT_FOUND
+            return False
+
+        await wait_until(look, f"pod {name} is gone")
+
+    async def delete_all(self) -> None:
+        for name in self._made:
+            try:
+                await self.delete(name)
+            except ClusterError as error:
+                if error.reason is not Reason.API_NOT_FOUND:
+                    raise
+
+    async def fetch_claims(self, pod: JsonObject) -> list[JsonObject]:
+        names = [entry["resourceClaimName"] for entry in pod["status"]["resourceClaimStatuses"]]
+        claims = collection(RESOURCE, "ResourceClaim", self.namespace)
+        return [await self._api.get(f"{claims}/{name}") for name in names]
+
+    async def list_links(self, pod: JsonObject) -> list[str]:
+        """Names of the links in the pod, without the runtime's own."""
+        assert self.live.access.hands is not None
+        netns = await self.live.access.hands.find_netns(pod["metadata"]["uid"])
+        text = await self.live.access.hands.run("nsenter", f"--net={netns}", "ip", "-json", "link")
+        return [link["ifname"] for link in json.loads(text) if link["ifname"] not in _IGNORED]
+
+    @property
+    def _templates(self) -> str:
+        return collection(RESOURCE, "ResourceClaimTemplate", self.namespace)
+
+    @property
+    def _image(self) -> str:
+        return self.live.access.pod_image
+
+
+def build_template(name: str, nics: int = 1, parameters: JsonObject | None = None) -> JsonObject:
+    """A claim for NICs, with the driver's parameters if there are any."""
+    # A machine without CAP_SYS_RESOURCE cannot raise the limit that the class asks for.
+    own = {"rdma": {"memlock": "64Ki"}, **(parameters or {})}
+    devices = {
+        "requests": [{"name": "nic", "exactly": {"deviceClassName": NIC_CLASS, "count": nics}}],
+        "config": [{"opaque": {"driver": "dra.net", "parameters": own}}],
+    }
+    return {
+        "apiVersion": RESOURCE,
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": devices}},
+    }
+
+
+def build_pod(name: str, templates: Sequence[str], image: str) -> JsonObject:
+    """A pod with a claim from each template."""
+    names = [f"nic{number}" for number in range(len(templates))]
+    container: JsonObject = {
+        "name": "main",
+        "image": image,
+        "command": ["sh", "-c", "trap exit TERM; sleep infinity & wait"],
+        "resources": {"claims": [{"name": claim} for claim in names]},
+    }
+    claims = [
+        {"name": claim, "resourceClaimTemplateName": template}
+        for claim, template in zip(names, templates, strict=True)
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], "resourceClaims": claims},
+    }
+
+
+def collection_of_events(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/events"
+
+
+async def restart_kubelet(cluster: LocalCluster) -> None:
+    """Kill it and start it again; its node is ready afterwards."""
+    await cluster.kill_kubelet()
+    await cluster.start_kubelet()
