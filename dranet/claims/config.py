@@ -21,8 +21,9 @@ from dranet.dataclass import dataclass
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
+from dranet.model.json_decoder import Path
 from dranet.model.network import NetworkConfig
-from dranet.model.network_part import Path, join_path
+from dranet.model.network_part import join_path
 from dranet.model.network_policy import Envelope, split_envelope
 
 _GPU = DeviceKind.GPU
