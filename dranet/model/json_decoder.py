@@ -115,16 +115,16 @@ def _add_mark(inner: Decoder, mark: Any) -> Decoder:
         case FieldInfo():
             return add_marks(inner, mark.metadata)
         case BeforeValidator(func=func):
-            return lambda value: inner(_call(func, value, value))
+            return lambda value: inner(call(func, value, value))
         case AfterValidator(func=func):
-            return lambda value: _call(func, inner(value), value)
+            return lambda value: call(func, inner(value), value)
         case Ge() | Le() | MinLen() | MaxLen():
-            return lambda value: _call(partial(_keep_limit, mark), inner(value), value)
+            return lambda value: call(partial(_keep_limit, mark), inner(value), value)
         case _:
             return inner
 
 
-def _call(func: Callable[[Any], Any], value: Any, given: object) -> Any:
+def call(func: Callable[[Any], Any], value: Any, given: object) -> Any:
     """A validator's answer; its complaint is about what was given."""
     try:
         return func(value)
@@ -172,7 +172,7 @@ _SCALARS: Mapping[Any, Decoder] = {
 
 def _decode_choice(choices: tuple[str, ...], value: object) -> object:
     if isinstance(value, str):
-        _call(check_unicode, value, value)
+        call(check_unicode, value, value)
     if value not in choices:
         *others, last = map(repr, choices)
         refuse_value(f"must be {', '.join(others)} or {last}" if others else f"must be {last}", value)

@@ -23,6 +23,8 @@ from dranet.model.json_decoder import (
     ValidationError,
     add_marks,
     build_decoder,
+    call,
+    check_unicode,
     refuse_value,
 )
 from dranet.model.json_fields import AfterValidator, FieldInfo, PlainSerializer
@@ -67,7 +69,7 @@ class Part:
         fields, collector = fields_of(type(self)), Collector()
         for field in fields.values():
             self.__dict__[field.attribute] = field.decode(document.get(field.name), collector)
-        unknown = (name for name in document if name not in fields)
+        unknown = [call(check_unicode, name, name) for name in document if name not in fields]
         collector.faults += (Fault(FaultKind.UNKNOWN_FIELD, (name,), "unknown field") for name in unknown)
         collector.finish()
         given = (field.attribute for field in fields.values() if document.get(field.name) is not None)
