@@ -35,6 +35,14 @@ IMPORTS_BOUND = 2.5
 """Beside it, what does not depend on the machine's speed: how much we add to the libraries' own start."""
 _BARE_IMPORTS = "import asyncio, grpc.aio, google.protobuf.message, prometheus_client, sqlite3"
 MEMORY_BOUND_MB = 60.0
+PARAMETERS = {
+    "interface": {"name": "net1", "mtu": 1400, "addresses": ["192.168.10.5/24"], "ipv6": {"enabled": False}},
+    "routes": [{"destination": "10.1.0.0/16", "gateway": "192.168.10.1"}],
+    "rules": [{"source": "192.168.10.0/24", "table": 100, "priority": 100}],
+    "neighbors": [{"destination": "192.168.10.1", "hardwareAddr": "02:00:00:00:00:01"}],
+    "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2},
+}
+"""Of the claim: some of everything, as decoding is what the first claim costs."""
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 
@@ -127,9 +135,11 @@ async def _make_claim(testbed: Testbed) -> dra_v1_pb2.Claim:
         "spec": {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "any"}}]}},
     }
     await testbed.apply([pod, claim])
+    opaque = {"driver": DRIVER_NAME, "parameters": PARAMETERS}
+    config = {"source": "FromClaim", "requests": [], "opaque": opaque}
     result = {"request": "nic", "driver": DRIVER_NAME, "pool": NODE_NAME, "device": nic.name}
     consumer = {"resource": "pods", "name": "elsewhere", "uid": testbed.pod_uid("elsewhere")}
-    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]}
+    status = {"allocation": {"devices": {"results": [result], "config": [config]}}, "reservedFor": [consumer]}
     await testbed.api.patch(paths.resource_claim_status(NAMESPACE, "measured"), {"status": status})
     uid = (await testbed.fetch_claim("measured"))["metadata"]["uid"]
     return dra_v1_pb2.Claim(namespace=NAMESPACE, name="measured", uid=uid)

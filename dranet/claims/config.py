@@ -12,18 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
+from typing import TYPE_CHECKING
 
 from dranet.claims.merge import merge
-from dranet.claims.policy import ClassPolicy, compile_policy, find_breaches
 from dranet.claims.problems import Problem, decode
 from dranet.claims.select import Selection
 from dranet.dataclass import dataclass
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
+from dranet.model.json_decoder import Path
 from dranet.model.network import NetworkConfig
-from dranet.model.network_part import Path, join_path
+from dranet.model.network_part import join_path
 from dranet.model.network_policy import Envelope, split_envelope
+
+if TYPE_CHECKING:
+    from dranet.claims.policy import ClassPolicy
 
 _GPU = DeviceKind.GPU
 
@@ -106,6 +110,8 @@ def _read(index: int, opaque: OpaqueConfig, device_class: str) -> _Config:
     problems += found
     policy = None
     if envelope and envelope.policy:
+        from dranet.claims.policy import compile_policy  # with the CEL engine, for classes that have one
+
         policy, found = compile_policy(owner, envelope.policy)
         problems += found
     _, own = decode(NetworkConfig, parameters)
@@ -127,8 +133,12 @@ def _judge(configs: Sequence[_Config], namespace: str) -> tuple[NetworkConfig, l
     if effective and effective.profile:
         problems.append(Problem(("profile",), "must not be set: no profile provider is configured"))
     policies = [config.policy for config in configs if config.policy]
-    breaches = find_breaches(policies, _merge(asked), effective, namespace)
-    lines = [*(_place(p, configs) for p in problems), *(_origin(p.path, asked).tell(p) for p in breaches)]
+    lines = [_place(problem, configs) for problem in problems]
+    if policies:
+        from dranet.claims.policy import find_breaches
+
+        breaches = find_breaches(policies, _merge(asked), effective, namespace)
+        lines += (_origin(breach.path, asked).tell(breach) for breach in breaches)
     return effective or NetworkConfig(), lines
 
 

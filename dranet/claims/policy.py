@@ -52,7 +52,7 @@ def find_breaches(
     for policy in policies:
         yield from _find_closed_fields(policy, paths)
     if effective is not None and any(policy.conditions for policy in policies):
-        canonical = effective.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        canonical = effective.to_json(exclude_unset=True)
         values = _common(asked, canonical)
         for policy in policies:
             yield from _find_failures(policy, values, namespace)

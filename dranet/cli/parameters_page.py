@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import yaml
-from pydantic_core import PydanticUndefined
 
+from dranet.cli.parameters_model import build_model
+from dranet.model.json_fields import UNSET
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Part, PartField, fields_of
 from dranet.model.network_policy import Envelope
@@ -63,7 +64,7 @@ def _render_row(path: str, field: PartField) -> str:
     info = field.info
     if info.is_required():
         absent = "required"
-    elif info.default in (None, PydanticUndefined, (), {}):
+    elif info.default in (None, UNSET, (), {}):
         absent = "-"
     else:
         absent = f"`{info.default if isinstance(info.default, str) else json.dumps(info.default)}`"
@@ -107,8 +108,8 @@ def _render_groups(groups: Iterable[SysctlGroup]) -> Iterator[str]:
 
 def parameters_schema() -> str:
     """``docs/user/network-config.schema.json``: each field by itself, not what two say against each other."""
-    schema = NetworkConfig.model_json_schema(by_alias=True)
-    envelope = Envelope.model_json_schema(by_alias=True)
+    schema = build_model(NetworkConfig).model_json_schema(by_alias=True)
+    envelope = build_model(Envelope).model_json_schema(by_alias=True)
     schema["properties"] = {**envelope["properties"], **schema["properties"]}
     definitions = {**envelope["$defs"], **schema.pop("$defs")}
     for part in (schema, *definitions.values()):

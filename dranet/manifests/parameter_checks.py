@@ -12,13 +12,20 @@ from collections.abc import Callable, Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
-from pydantic.fields import FieldInfo
-
 from dranet.dataclass import dataclass
 from dranet.manifests.cel_text import chain, quote, quote_all
+from dranet.model import json_decoder, network_policy
 from dranet.model import network_values as values
+from dranet.model.json_fields import (
+    AfterValidator,
+    BeforeValidator,
+    FieldInfo,
+    Ge,
+    Le,
+    MaxLen,
+    MinLen,
+    WithJsonSchema,
+)
 from dranet.model.sysctls import VALUE_MAX_BYTES
 
 Case = tuple[str, str]
@@ -100,23 +107,17 @@ def _of_mark(mark: Any, kind: Any) -> Iterator[Case]:
             yield "x == ''", quote("must not be empty")
         case MaxLen():
             yield f"x.size() > {mark.max_length}", quote(f"must have at most {mark.max_length} characters")
-        case values.OneOf():
-            choices = _json_schema(mark)["enum"]
-            *others, last = map(str, choices)
-            yield f"!(x in [{', '.join(map(str, choices))}])", quote(f"must be {', '.join(others)} or {last}")
-        case _ if hasattr(mark, "__get_pydantic_json_schema__") and "enum" in _json_schema(mark):
+        case AfterValidator(func=values.OneOf() as one_of):
+            *others, last = choices = [*map(str, one_of.choices)]
+            yield f"!(x in [{', '.join(choices)}])", quote(f"must be {', '.join(others)} or {last}")
+        case AfterValidator(func=network_policy.field_path):
             text = "must be the path of a field, such as interface.mtu or routes (lists and maps as a whole)"
             yield f"!(x in variables.{PATHS})", quote(text)
-        case AfterValidator(func=values.text):
+        case AfterValidator(func=json_decoder.check_unicode):
             return  # half a character does not survive the API server
         case _:
             if kind is not str or not isinstance(mark, WithJsonSchema):
                 raise NotImplementedError(f"no CEL for {mark!r}")
-
-
-def _json_schema(mark: Any) -> dict[str, Any]:
-    schema: dict[str, Any] = mark.__get_pydantic_json_schema__(None, None)
-    return schema
 
 
 def _special(mark: Any, marks: tuple[Any, ...]) -> list[Case] | None:
@@ -133,7 +134,7 @@ def _special(mark: Any, marks: tuple[Any, ...]) -> list[Case] | None:
 def _limits(marks: tuple[Any, ...]) -> tuple[int, int]:
     least = next(mark.ge for mark in marks if isinstance(mark, Ge))
     most = next(mark.le for mark in marks if isinstance(mark, Le))
-    return int(least), int(most)  # type: ignore[call-overload]
+    return int(least), int(most)
 
 
 def _quantity(marks: tuple[Any, ...], least: int | None = None) -> list[Case]:

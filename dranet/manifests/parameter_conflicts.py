@@ -9,6 +9,7 @@ from dranet.manifests.parameter_conflict import Conflict, equals, has_entries, i
 from dranet.manifests.parameter_route_conflicts import iter_entry_conflicts, iter_route_conflicts
 from dranet.model.network import IPV6_MTU_MIN, RESERVED_TABLES, SUB_INTERFACE_TYPES
 from dranet.model.network_locality import CpuLocalityConfig
+from dranet.model.network_part import fields_of
 
 _O = "o.it"
 _IS_INTERFACE = is_a("map", _O, "interface")
@@ -184,7 +185,7 @@ def _of_locality() -> Iterator[Conflict]:
     """The CPUs of a device that stays on the node are not the pod's to choose."""
     has_type = is_a("string", f"{_O}.interface", "type")
     is_shared = f"{_IS_INTERFACE} && {has_type} && {_O}.interface.type != 'passthrough'"
-    for name in CpuLocalityConfig.model_fields:
+    for name in fields_of(CpuLocalityConfig):
         yield _in_whole(
             f"{name}OfOther",
             f"{is_shared} && {is_a('map', _O, 'cpuLocality')} && {is_true(f'{_O}.cpuLocality', name)}",

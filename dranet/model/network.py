@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
-
 from dranet.model.facts import TABLE_MAIN
+from dranet.model.json_fields import AfterValidator, BeforeValidator, Field
 from dranet.model.network_locality import CpuLocalityConfig
 from dranet.model.network_part import Conflict, Entries, Part, join_path, walk_values
 from dranet.model.network_values import (
@@ -121,7 +120,7 @@ class Ipv6Config(Part):
     enabled: bool | None = Field(
         default=None, description="`false` takes IPv6 off the link (`disable_ipv6`)", examples=[True]
     )
-    accept_ra: Annotated[int, OneOf(0, 1, 2)] | None = Field(
+    accept_ra: Annotated[int, AfterValidator(OneOf(0, 1, 2))] | None = Field(
         default=None,
         alias="acceptRA",
         description="router advertisements: 0 ignore, 1 take unless forwarding, 2 take always",
@@ -239,10 +238,10 @@ class InterfaceConfig(Part):
     forwarding: bool | None = Field(
         default=None, description="forward packets that come in here, IPv4 and IPv6", examples=[True]
     )
-    arp_ignore: Annotated[int, OneOf(0, 1, 2, 3, 8)] | None = Field(
+    arp_ignore: Annotated[int, AfterValidator(OneOf(0, 1, 2, 3, 8))] | None = Field(
         default=None, alias="arpIgnore", description="`arp_ignore`: 0 to 3, or 8", examples=[1]
     )
-    arp_announce: Annotated[int, OneOf(0, 1, 2)] | None = Field(
+    arp_announce: Annotated[int, AfterValidator(OneOf(0, 1, 2))] | None = Field(
         default=None, alias="arpAnnounce", description="`arp_announce`: 0 to 2", examples=[2]
     )
     vrf: VrfConfig | None = Field(default=None, description="put the link into a VRF of the pod")
@@ -321,7 +320,7 @@ class RouteConfig(Part):
         examples=["192.168.10.1"],
     )
     source: Ip | None = Field(default=None, description="preferred source address", examples=["192.168.10.5"])
-    scope: Annotated[int, OneOf(SCOPE_UNIVERSE, SCOPE_LINK)] | None = Field(
+    scope: Annotated[int, AfterValidator(OneOf(SCOPE_UNIVERSE, SCOPE_LINK))] | None = Field(
         default=None,
         description="0 universe; 253 link: neighbours reached directly, no gateway",
         examples=[253],
@@ -582,7 +581,7 @@ class NetworkConfig(Part):
         That is all but ``rdma``, the interrupts, what is for programs in the containers, and the sysctls that
         name no interface.
         """
-        asked = walk_values(NetworkConfig, self.model_dump(by_alias=True, exclude_defaults=True))
+        asked = walk_values(NetworkConfig, self.to_json(exclude_defaults=True))
         paths = [path for path, _ in asked if path[0] not in _WITHOUT_LINK]
         paths += [("cpuLocality", name) for name in self.cpu_locality.asked if name != "irq"]
         paths += [("sysctls", name) for name in self.sysctls if IFNAME in name]

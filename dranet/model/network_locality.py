@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
+from dranet.model.json_fields import Field
 from dranet.model.network_part import Part
 
 

@@ -1,32 +1,36 @@
 """What the objects of a :class:`~dranet.model.network.NetworkConfig` have in common, and walks over fields.
 
-Pydantic judges each field by itself. What fields of an object say against each other is found by its
-:meth:`Part.find_conflicts`; such an error carries the path of the field to mend, like any other.
+Each field is judged by itself, as its annotation says. What fields of an object say against each other is
+found by its :meth:`Part.find_conflicts`; such an error carries the path of the field to mend, like any other.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, cast, get_args, get_origin
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dranet.dataclass import dataclass
+from dranet.model.json_decoder import (
+    Collector,
+    Decoder,
+    Fault,
+    FaultKind,
+    Path,
+    ValidationError,
+    add_marks,
+    build_decoder,
+    call,
+    check_unicode,
+    refuse_value,
+)
+from dranet.model.json_fields import AfterValidator, FieldInfo, PlainSerializer
 
-Path = tuple[str | int, ...]
-"""Where a field is: JSON names, and the places in lists."""
 Conflict = tuple[Path, str]
 """The field to mend, from the object that found it, and a text that completes "<field path>: ..."."""
-
-CONFLICT = "conflict"
-"""Pydantic's error type for a :data:`Conflict`."""
-
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _SHOWN_MAX = 80
@@ -45,24 +49,49 @@ def _join_name(name: str) -> str:
     return f"[{json.dumps(cut)}]"
 
 
-class Part(BaseModel):
-    """JSON in, frozen value out: no coercion, no unknown field, and ``null`` is the same as absent."""
+class Part:
+    """JSON in, frozen value out: no coercion, no unknown field, and ``null`` is the same as absent.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+    The fields are the annotated attributes of the class that have a
+    :func:`~dranet.model.json_fields.Field`.
+    """
+
+    __slots__ = ("__dict__", "_given")
+    _given: frozenset[str]
+    """The attributes whose fields were not absent."""
+
+    def __init__(self, document: Mapping[Any, object] = MappingProxyType({})) -> None:
+        """Every field first; only where each is right by itself can they contradict each other.
+
+        Raises:
+            ValidationError: with everything that is wrong.
+        """
+        fields, collector = fields_of(type(self)), Collector()
+        for field in fields.values():
+            self.__dict__[field.attribute] = field.decode(document.get(field.name), collector)
+        unknown = [call(check_unicode, name, name) for name in document if name not in fields]
+        collector.faults += (Fault(FaultKind.UNKNOWN_FIELD, (name,), "unknown field") for name in unknown)
+        collector.finish()
+        given = (field.attribute for field in fields.values() if document.get(field.name) is not None)
+        object.__setattr__(self, "_given", frozenset(given))
+        refuse(list(self.find_conflicts()))
+
+    @classmethod
+    def model_validate(cls, document: object) -> Self:
+        """Decode what should be an object. Raises as the constructor does."""
+        if not isinstance(document, Mapping):
+            refuse_value("must be an object", document)
+        return cls(document)
 
     @classmethod
     def empty(cls) -> Self:
-        """With nothing asked for.
-
-        Nothing is validated either, which takes no schema: that of the whole config has all objects in it,
-        and each would come a second time.
-        """
-        return cast("Self", cls.model_construct())
+        """With nothing asked for."""
+        return cls()
 
     @property
     def is_empty(self) -> bool:
         """Nothing is asked for."""
-        return self == self.empty()
+        return not self.to_json(exclude_defaults=True)
 
     def find_conflicts(self) -> Iterator[Conflict]:
         """What is wrong among fields of which each is right by itself."""
@@ -76,42 +105,52 @@ class Part(BaseModel):
         """What no two entries of a list may have in common, unless they say the same."""
         return self
 
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        known = fields_of(cls)
-        return {name: item for name, item in value.items() if item is not None or name not in known}
+    def to_json(self, *, exclude_unset: bool = False, exclude_defaults: bool = False) -> dict[str, Any]:
+        """The document, with each value in canonical form.
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        refuse(list(self.find_conflicts()))
-        return self
+        Args:
+            exclude_unset: without the fields that were absent, on all levels.
+            exclude_defaults: without those that have the value of an absent one.
+        """
+        return {
+            field.name: _to_json(field, self.__dict__[field.attribute], exclude_unset, exclude_defaults)
+            for field in fields_of(type(self)).values()
+            if not (exclude_unset and field.attribute not in self._given)
+            and not (exclude_defaults and self.__dict__[field.attribute] == field.info.make_default())
+        }
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Each attribute with its value."""
+        return iter(self.__dict__.items())
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self)})"
+
+    def __setattr__(self, name: str, _value: object) -> None:
+        raise AttributeError(f"cannot assign to field {name!r}")
 
 
 def refuse(conflicts: Sequence[Conflict]) -> None:
-    """To be called in a validator; pydantic puts the path of the validated value in front.
+    """To be called in a validator; the path of the validated value is put in front.
 
     Raises:
         ValidationError: if there are any.
     """
     if conflicts:
-        raise ValidationError.from_exception_data(
-            CONFLICT,
-            [
-                InitErrorDetails(
-                    type=PydanticCustomError(CONFLICT, "{text}", {"text": text}), loc=path, input=None
-                )
-                for path, text in conflicts
-            ],
-        )
+        raise ValidationError([Fault(FaultKind.CONFLICT, path, text) for path, text in conflicts])
 
 
 Entry = TypeVar("Entry", bound=Part)
 
 
-def _settle(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+def settle(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Entries without repetitions; two that contradict each other are refused."""
     first: dict[object, int] = {}
     pairs = [(place, first.setdefault(entry.identity, place)) for place, entry in enumerate(entries)]
     refuse(
@@ -124,7 +163,7 @@ def _settle(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     return tuple(dict.fromkeys(entries))
 
 
-Entries = Annotated[tuple[Entry, ...], Field(strict=False), AfterValidator(_settle)]
+Entries = Annotated[tuple[Entry, ...], AfterValidator(settle)]
 """A JSON list of objects. What is asked twice is done once; two that contradict each other are refused."""
 
 
@@ -133,18 +172,40 @@ class PartField:
     """One field of a :class:`Part`, by its JSON name."""
 
     name: str
+    attribute: str
+    """Its name in Python."""
     info: FieldInfo
     part: type[Part] | None
     """The object that it is, or that the items of its list are."""
     is_list: bool
     is_map: bool
     """An object whose names are the user's own."""
+    decoder: Decoder
+    serializer: Callable[[Any], Any] | None
+    """Makes the JSON of the value, where that is not the value."""
+
+    def decode(self, given: object, collector: Collector) -> Any:
+        """The value of what the document has there, of its default if that is nothing."""
+        if given is not None:
+            return collector.decode(self.name, self.decoder, given)
+        if self.info.is_required():
+            collector.faults.append(Fault(FaultKind.MISSING, (self.name,), "is required"))
+            return None
+        return self.info.make_default()
 
 
-@cache
+_FIELDS: dict[type, Mapping[str, PartField]] = {}
+
+
 def fields_of(part: type[Part]) -> Mapping[str, PartField]:
     """The fields of an object by JSON name, in the order of their declaration."""
-    fields = (_describe(info.alias or name, info) for name, info in part.model_fields.items())
+    return _FIELDS.get(part) or _FIELDS.setdefault(part, _read_fields(part))
+
+
+def _read_fields(part: type[Part]) -> Mapping[str, PartField]:
+    types = get_type_hints(part, include_extras=True)
+    declared = ((name, info) for name, info in vars(part).items() if isinstance(info, FieldInfo))
+    fields = (_describe(name, info, types[name]) for name, info in declared)
     return {field.name: field for field in fields}
 
 
@@ -173,20 +234,43 @@ def walk_values(
             yield from (((name, *path), below) for path, below in walk_values(field.part, value))
 
 
-def _describe(name: str, info: FieldInfo) -> PartField:
-    kind = _bare(info.annotation)
+def _describe(attribute: str, declared: FieldInfo, annotation: Any) -> PartField:
+    is_marked = get_origin(annotation) is Annotated
+    bare, marks = (annotation.__origin__, annotation.__metadata__) if is_marked else (annotation, ())
+    info = replace(declared, annotation=bare, metadata=(*marks, *declared.metadata))
+    kind, marks = _unwrap(annotation)
     origin = get_origin(kind)
-    item = _bare(get_args(kind)[0]) if origin is tuple else kind
-    part = item if isinstance(item, type) and issubclass(item, Part) else None
-    return PartField(name, info, part, is_list=origin is tuple, is_map=origin is dict)
+    item = _unwrap(get_args(kind)[0])[0] if origin is tuple else kind
+    return PartField(
+        info.alias or attribute,
+        attribute,
+        info,
+        part=item if isinstance(item, type) and issubclass(item, Part) else None,
+        is_list=origin is tuple,
+        is_map=origin is dict,
+        decoder=add_marks(build_decoder(bare), info.metadata),
+        serializer=next((mark.func for mark in marks if isinstance(mark, PlainSerializer)), None),
+    )
 
 
-def _bare(annotation: Any) -> Any:
-    """A type without ``Annotated`` and without ``None``."""
+def _unwrap(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type without ``Annotated`` and without ``None``, and what is said of it."""
+    marks: tuple[Any, ...] = ()
     while True:
         if get_origin(annotation) is Annotated:
-            annotation = get_args(annotation)[0]
+            annotation, *more = get_args(annotation)
+            marks += tuple(more)
         elif get_origin(annotation) in (Union, UnionType):
             (annotation,) = (one for one in get_args(annotation) if one is not NoneType)
         else:
-            return annotation
+            return annotation, marks
+
+
+def _to_json(field: PartField, value: Any, exclude_unset: bool, exclude_defaults: bool) -> Any:
+    match value:
+        case Part():
+            return value.to_json(exclude_unset=exclude_unset, exclude_defaults=exclude_defaults)
+        case tuple():
+            return [_to_json(field, item, exclude_unset, exclude_defaults) for item in value]
+        case _:
+            return field.serializer(value) if field.serializer and value is not None else value

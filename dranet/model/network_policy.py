@@ -8,42 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
-
+from dranet.model.json_decoder import check_unicode
+from dranet.model.json_fields import AfterValidator, Field
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Conflict, Part, walk_fields
-from dranet.model.network_values import Text, text
+from dranet.model.network_values import Text
 
 API_VERSION = "dra.net/v1alpha1"
 KIND = "NetworkConfig"
 
 
-class _OneOfTheFields:
-    """Lazy: the paths are looked up when the first policy is read."""
-
-    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: object) -> dict[str, Any]:
-        return {"type": "string", "enum": sorted(_known_paths())}
-
-    def _check(self, value: str) -> str:
-        if value not in _known_paths():
-            raise ValueError(
-                "must be the path of a field, such as interface.mtu or routes (lists and maps as a whole)"
-            )
-        return value
+def field_path(value: str) -> str:
+    """The path of a field of the parameters."""
+    if value not in known_paths():
+        raise ValueError(
+            "must be the path of a field, such as interface.mtu or routes (lists and maps as a whole)"
+        )
+    return value
 
 
 @cache
-def _known_paths() -> frozenset[str]:
+def known_paths() -> frozenset[str]:
+    """Of all fields of the parameters, looked up when the first policy is read."""
     return frozenset(path for path, _ in walk_fields(NetworkConfig))
 
 
-FieldPath = Annotated[str, _OneOfTheFields()]
+FieldPath = Annotated[str, AfterValidator(field_path)]
 """A field of the parameters, and with it everything below it."""
 
 
@@ -53,7 +45,7 @@ class PolicyRule(Part):
     field: FieldPath = Field(
         description="the field that the rule is about", examples=["interface.rateLimit.egress.rate"]
     )
-    expression: Annotated[str, Field(min_length=1), AfterValidator(text)] = Field(
+    expression: Annotated[str, Field(min_length=1), AfterValidator(check_unicode)] = Field(
         description="CEL over `value`, what the claim sets there (numbers without unit, lists and objects as "
         "such), and `claim.namespace`; true lets it pass",
         examples=['value <= 10000000000 || claim.namespace == "batch"'],
@@ -68,17 +60,17 @@ class PolicyRule(Part):
 class NetworkPolicy(Part):
     """``policy``: what claims on this DeviceClass may set. A claim cannot carry one."""
 
-    allow: Annotated[tuple[FieldPath, ...], Field(strict=False)] | None = Field(
+    allow: tuple[FieldPath, ...] | None = Field(
         default=None,
         description="a claim may set these fields and what is below them, and no others; `[]` is none at all",
         examples=[["interface.name", "interface.addresses", "routes"]],
     )
-    lock: Annotated[tuple[FieldPath, ...], Field(strict=False)] = Field(
+    lock: tuple[FieldPath, ...] = Field(
         default=(),
         description="a claim may not set these fields, nor what is below them",
         examples=[["interface.vrf", "sysctls"]],
     )
-    rules: Annotated[tuple[PolicyRule, ...], Field(strict=False)] = Field(
+    rules: tuple[PolicyRule, ...] = Field(
         default=(), description="conditions on the values that a claim sets; all of them must hold"
     )
 

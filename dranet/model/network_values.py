@@ -9,19 +9,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from decimal import Decimal
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    GetCoreSchemaHandler,
-    PlainSerializer,
-    WithJsonSchema,
-)
-from pydantic_core import CoreSchema, core_schema
-
+from dranet.model.json_decoder import check_unicode
+from dranet.model.json_fields import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from dranet.model.sysctls import find_value_problem
 
 IFNAME_MAX_BYTES = 15
@@ -45,13 +36,6 @@ _SCALE |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _INT64 = range(-(2**63), 2**63)
 
 Item = TypeVar("Item")
-
-
-def text(value: str) -> str:
-    """Text that can be written as UTF-8: JSON may escape half a character."""
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError("must be Unicode text")
-    return value
 
 
 def ifname(value: str) -> str:
@@ -142,20 +126,14 @@ def ipv6_token(value: str) -> str:
 
 
 class OneOf:
-    """One of these numbers. Pydantic's ``Literal`` takes ``true`` and ``1.0`` for 1."""
+    """One of these numbers."""
 
     def __init__(self, *choices: int) -> None:
-        self._choices = choices
+        self.choices = choices
 
-    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: object) -> dict[str, Any]:
-        return {"type": "integer", "enum": list(self._choices)}
-
-    def _check(self, value: int) -> int:
-        if value not in self._choices:
-            *others, last = map(str, self._choices)
+    def __call__(self, value: int) -> int:
+        if value not in self.choices:
+            *others, last = map(str, self.choices)
             raise ValueError(f"must be {', '.join(others)} or {last}")
         return value
 
@@ -177,10 +155,11 @@ def quantity(value: object) -> object:
     if not re.fullmatch(QUANTITY_PATTERN, value):
         raise ValueError("must be a number or a quantity such as 10G, 1.5M or 64Ki")
     digits = value.rstrip("KkMGTi")
-    amount = Decimal(digits) * _SCALE[value.removeprefix(digits)]
-    if amount != amount.to_integral_value():
+    whole, _, part = digits.partition(".")
+    amount, rest = divmod(int(whole + part) * _SCALE[value.removeprefix(digits)], 10 ** len(part))
+    if rest:
         raise ValueError("must be a whole number")
-    return int(amount)
+    return amount
 
 
 def memlock(value: object) -> object:
@@ -221,12 +200,12 @@ def _pattern(pattern: str) -> WithJsonSchema:
 _MAX_BYTES = 2**62
 _RATE_MIN, _RATE_MAX = 8_000, 100 * 10**12
 
-Several = Annotated[tuple[Item, ...], Field(strict=False), AfterValidator(distinct)]
+Several = Annotated[tuple[Item, ...], AfterValidator(distinct)]
 """A JSON list. What is asked twice is done once, as DraNet does with addresses."""
 Ifname = Annotated[str, AfterValidator(ifname), _pattern("[A-Za-z0-9._-]{0,15}")]
 GivenIfname = Annotated[str, AfterValidator(given_ifname), _pattern("[A-Za-z0-9._-]{1,15}")]
 RuleIfname = Annotated[str, AfterValidator(rule_ifname), _pattern("[A-Za-z0-9._-]{1,15}")]
-Text = Annotated[str, AfterValidator(text)]
+Text = Annotated[str, AfterValidator(check_unicode)]
 LinkAddress = Annotated[str, AfterValidator(link_address), _pattern(MAC_PATTERN)]
 Mac = Annotated[str, AfterValidator(mac), _pattern(MAC_PATTERN)]
 InterfaceCidr = Annotated[str, AfterValidator(interface_cidr), _pattern(CIDR_PATTERN)]
@@ -255,7 +234,7 @@ Memlock = Annotated[
     int,
     BeforeValidator(memlock),
     Field(ge=UNLIMITED, le=_MAX_BYTES),
-    PlainSerializer(lambda limit: "unlimited" if limit == UNLIMITED else limit, when_used="json"),
+    PlainSerializer(lambda limit: "unlimited" if limit == UNLIMITED else limit),
     _number_or_text(0, _MAX_BYTES, f"unlimited|{QUANTITY_PATTERN}"),
 ]
 SysctlValue = Annotated[str, BeforeValidator(sysctl_value), WithJsonSchema({"type": ["string", "integer"]})]

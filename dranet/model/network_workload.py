@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
-
+from dranet.model.json_fields import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from dranet.model.network_part import Conflict, Part
 from dranet.model.network_values import GivenIfname
 from dranet.model.workload import AUTO
@@ -30,7 +29,7 @@ def _schema(most: int) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [number, {"type": "string", "const": "auto"}]})
 
 
-_AS_WRITTEN = PlainSerializer(lambda value: "auto" if value == AUTO else value, when_used="json")
+_AS_WRITTEN = PlainSerializer(lambda value: "auto" if value == AUTO else value)
 
 GidIndex = Annotated[int, _number_or_auto(_GID_INDEX_MAX), _AS_WRITTEN, _schema(_GID_INDEX_MAX)]
 CrossNic = Annotated[int, _number_or_auto(2), _AS_WRITTEN, _schema(2)]

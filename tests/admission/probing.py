@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from annotated_types import Ge, Le, MaxLen
-
 from dranet.manifests.parameter_checks import unwrap
+from dranet.model.json_fields import Ge, Le, MaxLen
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Part, PartField, fields_of
 from dranet.model.network_policy import Envelope

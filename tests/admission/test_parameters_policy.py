@@ -6,7 +6,8 @@ import json
 from typing import Annotated
 
 import pytest
-from pydantic import AfterValidator
+
+from dranet.model.json_fields import AfterValidator
 
 pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 

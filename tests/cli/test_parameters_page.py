@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import given
-from pydantic import ValidationError
 
 from dranet.cli.parameters_page import parameters_page, parameters_schema, walk_objects
+from dranet.model.json_decoder import ValidationError
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import fields_of
 from dranet.model.network_policy import Envelope, split_envelope

@@ -15,6 +15,7 @@ import yaml
 
 from dranet.cli.examples import PAGES as FILLED_PAGES
 from dranet.model.network import NetworkConfig
+from dranet.model.network_part import fields_of
 from dranet.settings import Settings
 from tests.documents.blocks import REPOSITORY, Block
 from tests.documents.commands import programs
@@ -68,9 +69,7 @@ HARMLESS_PROGRAMS = frozenset({"jq", "cd", "curl", "ip", "git", "grep", "head", 
 _DATA = frozenset({"json", "toml", "xml", "python", "ini"})
 _VALUES = frozenset(yaml.safe_load((REPOSITORY / "charts/dranet/values.yaml").read_text()))
 _SETTINGS = frozenset(field.name for field in fields(Settings))
-_PARAMETERS = frozenset(NetworkConfig.model_fields) | {
-    field.alias for field in NetworkConfig.model_fields.values() if field.alias
-}
+_PARAMETERS = {name for field in fields_of(NetworkConfig).values() for name in (field.name, field.attribute)}
 
 
 def classify(block: Block) -> Kind | None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from pydantic import Field, ValidationError
 
+from dranet.model.json_decoder import ValidationError
+from dranet.model.json_fields import Field
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Part, join_path, walk_fields
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
@@ -35,7 +36,7 @@ def neighbour(**fields: Any) -> NetworkConfig:
 def mistakes(document: dict[str, Any]) -> list[str]:
     with pytest.raises(ValidationError) as caught:
         NetworkConfig.model_validate(document)
-    return [f"{join_path(error['loc'])}: {error['msg']}" for error in caught.value.errors()]
+    return [f"{join_path(fault.path)}: {fault.text}" for fault in caught.value.faults]
 
 
 @pytest.mark.parametrize("name", ["eth1", "a", "net-1.100", "A_b", "x" * 15, ""])
@@ -170,7 +171,7 @@ def test_null_is_as_absent(document: dict[str, Any]) -> None:
 
 
 def test_null_is_no_excuse_for_an_unknown_field() -> None:
-    assert mistakes({"interface": {"mtoo": None}}) == ["interface.mtoo: Extra inputs are not permitted"]
+    assert mistakes({"interface": {"mtoo": None}}) == ["interface.mtoo: unknown field"]
 
 
 def test_route_destinations_lose_their_host_bits() -> None:
@@ -180,7 +181,7 @@ def test_route_destinations_lose_their_host_bits() -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"gateway": "10.0.0.1"}, "destination: Field required"),
+        ({"gateway": "10.0.0.1"}, "destination: is required"),
         ({**ROUTE, "destination": "10.1.0.0"}, "destination: .*CIDR"),
         ({"destination": "10.1.0.0/16"}, "gateway: is required unless scope is 253"),
         ({**ROUTE, "gateway": "fd00::1"}, "gateway: must be of the IP version of the destination"),
@@ -194,11 +195,11 @@ def test_route_destinations_lose_their_host_bits() -> None:
             "onlink: must be absent with scope 253",
         ),
         ({**ROUTE, "scope": 200}, "scope: .*must be 0 or 253"),
-        ({**ROUTE, "scope": False}, "scope: .*integer"),
+        ({**ROUTE, "scope": False}, "scope: .*whole number"),
         ({**ROUTE, "gateway": "10.0.0.1/24"}, "gateway: .*without prefix"),
         ({**ROUTE, "gateway": "fe80::1%net1"}, "gateway: .*zone"),
-        ({**ROUTE, "table": -1}, "table: .*greater than or equal"),
-        ({**ROUTE, "metric": 2**32}, "metric: .*less than or equal"),
+        ({**ROUTE, "table": -1}, "table: .*at least"),
+        ({**ROUTE, "metric": 2**32}, "metric: .*at most"),
         ({**ROUTE, "nextHops": [{"gateway": "10.0.0.2"}]}, "gateway: must be absent with nextHops"),
         (
             {"destination": "10.1.0.0/16", "nextHops": [{"gateway": "10.0.0.2"}, {"gateway": "fd00::1"}]},
@@ -257,7 +258,7 @@ def test_what_is_asked_twice_is_done_once_and_contradictions_are_refused() -> No
         ),
         ({"mask": 1}, "mask: must come with mark"),
         ({"mark": "0xfffffffff"}, "mark: .*such as 0x10"),
-        ({"mark": "9999999999"}, "mark: .*less than or equal"),
+        ({"mark": "9999999999"}, "mark: .*at most"),
         ({"inputInterface": ""}, "inputInterface: .*must not be empty"),
     ],
 )
@@ -421,9 +422,9 @@ def test_every_field_is_described_and_every_value_has_an_example() -> None:
 def test_valid_documents_decode_and_come_back_as_they_were_meant(document: dict[str, Any]) -> None:
     config = NetworkConfig.model_validate(document)
 
-    again = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    again = config.to_json(exclude_unset=True)
     assert NetworkConfig.model_validate(again) == config
-    assert NetworkConfig.model_validate(config.model_dump(mode="json", by_alias=True)) == config
+    assert NetworkConfig.model_validate(config.to_json()) == config
 
 
 @given(NEAR_DOCUMENTS | JSON)
@@ -432,25 +433,21 @@ def test_any_json_is_either_a_valid_config_or_a_validation_error(value: Any) -> 
         config = NetworkConfig.model_validate(value)
     except ValidationError:
         return
-    assert NetworkConfig.model_validate(config.model_dump(mode="json", by_alias=True)) == config
+    assert NetworkConfig.model_validate(config.to_json()) == config
 
 
-def has_schema(part: type[Part]) -> bool:
-    return part.__pydantic_complete__
+class Inner(Part):
+    x: int | None = Field(default=None)
 
 
-def test_objects_that_ask_for_nothing_need_no_schema_of_their_own() -> None:
-    class Inner(Part):
-        x: int | None = None
+class Outer(Part):
+    inner: Inner = Field(default_factory=Inner.empty)
 
-    class Outer(Part):
-        inner: Inner = Field(default_factory=Inner.empty)
 
+def test_an_object_is_empty_when_it_asks_for_nothing_in_whatever_words() -> None:
     config = Outer.model_validate({})
     assert config.inner.is_empty
-    assert not has_schema(Inner)
     assert config.inner == Inner() == Inner.model_validate({"x": None})
-    assert has_schema(Inner)
     assert not Outer.model_validate({"inner": {"x": 0}}).inner.is_empty
 
 
@@ -464,5 +461,5 @@ def test_every_object_of_a_config_is_such_a_one_when_it_is_absent() -> None:
 @given(DOCUMENTS)
 def test_a_config_is_empty_when_nothing_of_it_would_be_written(document: dict[str, Any]) -> None:
     config = NetworkConfig.model_validate(document)
-    assert config.is_empty == (not config.model_dump(exclude_defaults=True))
-    assert config.ethtool.is_empty == (not config.ethtool.model_dump(exclude_defaults=True))
+    assert config.is_empty == (not config.to_json(exclude_defaults=True))
+    assert config.ethtool.is_empty == (not config.ethtool.to_json(exclude_defaults=True))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from pydantic import BaseModel
-
 from dranet.claims.plan.given import PlanInput
 from dranet.errors import ClaimError
 from dranet.model.ethtool_names import resolve_features
+from dranet.model.network_part import Part, fields_of
 from dranet.model.plan import EthtoolState, SetEthtool
 
 _SPOKEN = {"rings": "rings", "channels": "channels", "coalesce": "interrupt coalescing"}
@@ -96,7 +95,7 @@ def _check_sub_link(given: PlanInput) -> Iterator[str]:
 
 
 def _check_numbers(
-    part: str, asked: BaseModel, present: Mapping[str, int], maxima: Mapping[str, int]
+    part: str, asked: Part, present: Mapping[str, int], maxima: Mapping[str, int]
 ) -> Iterator[str]:
     for name, value in _numbers(asked).items():
         path = f"ethtool.{part}.{_json_name(asked, name)}"
@@ -110,10 +109,10 @@ def _check_numbers(
             yield f"{path}: must be at most the {most} of the device, not {value}"
 
 
-def _numbers(part: BaseModel) -> dict[str, int]:
+def _numbers(part: Part) -> dict[str, int]:
     """The fields that the claim names; a switch is 0 or 1."""
     return {name: int(value) for name, value in part if value is not None}
 
 
-def _json_name(part: BaseModel, name: str) -> str:
-    return type(part).model_fields[name].alias or name
+def _json_name(part: Part, name: str) -> str:
+    return next(field.name for field in fields_of(type(part)).values() if field.attribute == name)

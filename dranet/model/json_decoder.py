@@ -1,0 +1,199 @@
+"""From the annotation of a field to a function that decodes its JSON: strictly, and with every error at once.
+
+No value is coerced: text is not a number, and neither is ``true``. What is understood is what the annotations
+of :mod:`dranet.model.network` consist of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
+
+from dranet.dataclass import dataclass
+from dranet.model.json_fields import (
+    AfterValidator,
+    BeforeValidator,
+    FieldInfo,
+    Ge,
+    Le,
+    MaxLen,
+    MinLen,
+)
+
+Path = tuple[str | int, ...]
+"""Where a field is: JSON names, and the places in lists."""
+Decoder = Callable[[Any], Any]
+"""Returns the value, or raises ValidationError."""
+
+
+class FaultKind(Enum):
+    """What is wrong, as far as it makes a difference to how it is told."""
+
+    VALUE = "value"
+    UNKNOWN_FIELD = "unknown field"
+    MISSING = "missing"
+    CONFLICT = "conflict"
+    """Fields that are right by themselves and not together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One error. ``text`` completes "<field path>: ..."."""
+
+    kind: FaultKind
+    path: Path
+    text: str
+    value: object = None
+    """What was given."""
+
+    def below(self, step: str | int) -> Fault:
+        """As whoever decoded the value around it sees it."""
+        return Fault(self.kind, (step, *self.path), self.text, self.value)
+
+
+class ValidationError(ValueError):
+    """Every error of a document."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__("; ".join(f"{fault.path}: {fault.text}" for fault in faults))
+        self.faults = tuple(faults)
+
+
+class Collector:
+    """Decodes the values in an object or a list and keeps the errors of all of them."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+
+    def decode(self, step: str | int, decoder: Decoder, value: object) -> Any:
+        """The value; if something is wrong with it, something that nobody will see."""
+        try:
+            return decoder(value)
+        except ValidationError as error:
+            self.faults += (fault.below(step) for fault in error.faults)
+
+    def finish(self) -> None:
+        """Raise ValidationError if there are errors."""
+        if self.faults:
+            raise ValidationError(self.faults)
+
+
+def refuse_value(text: str, value: object) -> NoReturn:
+    """Raise ValidationError for a value as a whole."""
+    raise ValidationError([Fault(FaultKind.VALUE, (), text, value)])
+
+
+def build_decoder(annotation: Any) -> Decoder:
+    """For a type as it is written in an annotation. A class decodes itself."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return add_marks(build_decoder(arguments[0]), arguments[1:])
+    if origin in (Union, UnionType):
+        (inner,) = (build_decoder(one) for one in arguments if one is not NoneType)
+        return lambda value: None if value is None else inner(value)
+    if origin is Literal:
+        return partial(_decode_choice, arguments)
+    if origin is tuple:
+        return partial(_decode_list, build_decoder(arguments[0]))
+    if origin is dict:
+        return partial(_decode_map, *map(build_decoder, arguments))
+    return _SCALARS.get(annotation) or annotation.model_validate
+
+
+def add_marks(decoder: Decoder, marks: Iterable[Any]) -> Decoder:
+    """With what ``Annotated`` says of the type, the first innermost."""
+    for mark in marks:
+        decoder = _add_mark(decoder, mark)
+    return decoder
+
+
+def _add_mark(inner: Decoder, mark: Any) -> Decoder:
+    match mark:
+        case FieldInfo():
+            return add_marks(inner, mark.metadata)
+        case BeforeValidator(func=func):
+            return lambda value: inner(call(func, value, value))
+        case AfterValidator(func=func):
+            return lambda value: call(func, inner(value), value)
+        case Ge() | Le() | MinLen() | MaxLen():
+            return lambda value: call(partial(_keep_limit, mark), inner(value), value)
+        case _:
+            return inner
+
+
+def call(func: Callable[[Any], Any], value: Any, given: object) -> Any:
+    """A validator's answer; its complaint is about what was given."""
+    try:
+        return func(value)
+    except ValidationError:
+        raise
+    except ValueError as error:
+        refuse_value(str(error), given)
+
+
+def check_unicode(text: str) -> str:
+    """Text that can be written as UTF-8: JSON may escape half a character."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("must be Unicode text")
+    return text
+
+
+def _keep_limit(limit: Any, value: Any) -> Any:
+    """Whose length counts has whole characters."""
+    if isinstance(limit, MinLen | MaxLen):
+        check_unicode(value)
+    match limit:
+        case Ge(ge=least) if value < least:
+            raise ValueError(f"must be at least {least}")
+        case Le(le=most) if value > most:
+            raise ValueError(f"must be at most {most}")
+        case MinLen(min_length=least) if len(value) < least:
+            raise ValueError("must not be empty")
+        case MaxLen(max_length=most) if len(value) > most:
+            raise ValueError(f"must have at most {most} characters")
+    return value
+
+
+def _decode_scalar(kind: type, text: str, value: object) -> object:
+    if type(value) is not kind:
+        refuse_value(text, value)
+    return value
+
+
+_SCALARS: Mapping[Any, Decoder] = {
+    int: partial(_decode_scalar, int, "must be a whole number"),
+    bool: partial(_decode_scalar, bool, "must be true or false"),
+    str: partial(_decode_scalar, str, "must be text"),
+}
+
+
+def _decode_choice(choices: tuple[str, ...], value: object) -> object:
+    if isinstance(value, str):
+        call(check_unicode, value, value)
+    if value not in choices:
+        *others, last = map(repr, choices)
+        refuse_value(f"must be {', '.join(others)} or {last}" if others else f"must be {last}", value)
+    return value
+
+
+def _decode_list(item: Decoder, value: object) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        refuse_value("must be a list", value)
+    collector = Collector()
+    items = tuple(collector.decode(place, item, given) for place, given in enumerate(value))
+    collector.finish()
+    return items
+
+
+def _decode_map(name: Decoder, item: Decoder, value: object) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        refuse_value("must be an object", value)
+    collector = Collector()
+    items = {
+        collector.decode(key, name, key): collector.decode(key, item, given) for key, given in value.items()
+    }
+    collector.finish()
+    return items
