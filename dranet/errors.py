@@ -93,6 +93,16 @@ class DeviceError(DranetError):
     default_retryable = True
 
 
+class DeviceHeldError(DeviceError):
+    """Another claim has the device on this node. ``holder`` is that claim's UID."""
+
+    default_reason = Reason.DEVICE_BUSY
+
+    def __init__(self, message: str, *, holder: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.holder = holder
+
+
 class KernelError(DranetError):
     """The kernel refused. ``errno`` is the kernel's, ``operation`` what was tried, ``link`` on what."""
 

@@ -292,6 +292,10 @@ class Parts:
             self.actions,
         )
 
+    def _doubt(self, claim_uid: str) -> None:
+        """The reconcile loop is built after what calls this."""
+        self.reconcile.doubt(claim_uid)
+
     def _build_reconcile(self) -> ReconcileLoop:
         pods = PodReconciler(self.store, self.attachments, self.metadata, self.announcer, self.actions)
         owners = OwnerReconciler(
@@ -348,6 +352,7 @@ class Parts:
             procfs_root=self.settings.procfs_root,
             vendor_device=self.gpu_containers.find_vendor_device,
             on_gpus_free=self.look_again,
+            on_held=self._doubt,
             ask_about_gpus=self._ask_about_gpus,
             fetch=lambda ref: fetch_claim_for_node(self.client, ref, self.settings.node_name),
             inventory=self.inventory,

@@ -23,7 +23,7 @@ from dranet.claims.select import select_results
 from dranet.claims.workload import merge_wishes
 from dranet.dataclass import dataclass
 from dranet.driver.node_reader import NodeReader
-from dranet.errors import ClaimError, DeviceError, Reason
+from dranet.errors import ClaimError, DeviceError, DeviceHeldError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device, DeviceKind
@@ -351,10 +351,10 @@ class Planner:
             for held in other.devices:
                 is_held = held.device.name == decoded.device.name and not held.admin_access
                 if is_held and not (decoded.result.share_id and _is_share(held)):
-                    raise DeviceError(
+                    raise DeviceHeldError(
                         f"device {decoded.device.name} is prepared for claim {other.claim} (pod {other.pod})",
+                        holder=other.claim.uid,
                         hint="it is free once that pod has ended",
-                        reason=Reason.DEVICE_BUSY,
                     )
 
 

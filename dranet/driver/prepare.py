@@ -31,7 +31,7 @@ from dranet.driver.leases import Leases, iter_leases
 from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.reports.announce import Announcer
 from dranet.driver.workload.pack import WorkloadPack
-from dranet.errors import ClaimError, DranetError, ProtocolError, Reason, StoreError
+from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, Reason, StoreError
 from dranet.inventory.naming import may_be_gpu
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
@@ -79,16 +79,19 @@ class Preparer:
         procfs_root: Path = Path("/proc"),
         vendor_device: Callable[[Device], str] = lambda _: "",
         on_gpus_free: Callable[[], None] = lambda: None,
+        on_held: Callable[[str], None] = lambda _: None,
         ask_about_gpus: Callable[[], Awaitable[None]] = _ask_nobody,
         workload: WorkloadPack | None = None,
     ) -> None:
         """``metadata`` tells containers of their devices, ``workload`` has files for the programs in them;
         ``None``: nobody does. ``vendor_device``: the vendor's CDI device of a GPU, or empty.
-        ``on_gpus_free``: a claim has given back GPUs. ``ask_about_gpus``: look once more whether somebody
-        else serves them; never fails."""
+        ``on_gpus_free``: a claim has given back GPUs. ``on_held``: a device was allocated that the claim of
+        this UID still holds here. ``ask_about_gpus``: look once more whether somebody else serves them; never
+        fails."""
         self._ask_about_gpus = ask_about_gpus
         self._vendor_device = vendor_device
         self._on_gpus_free = on_gpus_free
+        self._on_held = on_held
         self._metadata = metadata
         self._driver_name = driver_name
         self._boot_id = boot_id
@@ -153,6 +156,8 @@ class Preparer:
                 "prepare failed: %s", error, extra={"context": {"claim": ref, "reason": error.reason}}
             )
             self._announcer.prepare_failed(ref, claim, error)
+            if isinstance(error, DeviceHeldError):
+                self._on_held(error.holder)
             return PrepareOutcome(devices=(), error=str(error))
         except Exception as error:  # the other claims of the call would go on behind the kubelet's back
             log.exception("bug in prepare", extra={"context": {"claim": ref}})

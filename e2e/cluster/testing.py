@@ -11,7 +11,13 @@ from dranet.testbed.isolation import run_isolated
 from e2e.cluster.local import ClusterKit
 
 # TLS connections to a server that is ended with the run are still closing when the event loop ends.
-_QUIET = ("-p", "no:cacheprovider", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
+_QUIET = (
+    *("-p", "no:hypothesispytest", "--timeout=400"),
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 _ONE_LOOP = (
     *("-o", "asyncio_default_test_loop_scope=session"),
     *("-o", "asyncio_default_fixture_loop_scope=session"),

@@ -24,6 +24,8 @@ from e2e.live_cluster import LiveCluster
 from e2e.tests.pods import PodMaker, find_difference, wait_until
 
 HARDWARE = "dgx-h100"
+HEALTH = {f"health_{name}_seconds": "1" for name in ("raise", "clear", "training")}
+"""A fault counts at once, and is cleared at once."""
 GATES = ("DRADeviceTaints", "DRAExtendedResource", "ResourceHealthStatus")
 LOGS = Path(os.environ.get("E2E_LOGS", ".cache/e2e")).resolve() / "tests"
 _NUMBERS = itertools.count(1)
@@ -65,7 +67,7 @@ async def api(cluster: LocalCluster) -> AsyncIterator[ApiClient]:
 async def live(cluster: LocalCluster) -> AsyncIterator[LiveCluster]:
     """The cluster with the driver of ``deploy/`` installed and ready, and its device classes."""
     async with LiveCluster(cluster.build_access(), with_classes=True) as opened:
-        await opened.driver.start({})
+        await opened.driver.start(HEALTH)
         await opened.driver.wait_ready(120)
         yield opened
 

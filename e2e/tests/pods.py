@@ -92,6 +92,12 @@ class PodMaker:
         answer = await self._api.list(events, field_selector=f"involvedObject.name={name}")
         return "; ".join(f"{event['reason']}: {event.get('message', '')}" for event in answer["items"])
 
+    async def wait_event(self, name: str, reason: str) -> None:
+        async def look() -> bool:
+            return f"{reason}:" in await self.explain(name)
+
+        await wait_until(look, f"pod {name} has an Event {reason}")
+
     async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete it and wait until its object is gone. With ``force`` nobody waits for the kubelet."""
         await self._api.delete(f"{self._pods}/{name}", grace_period_seconds=0 if force else None)

@@ -12,7 +12,7 @@ import pytest
 from dranet.claims.plan.link import make_mac
 from dranet.driver.node_reader import NodeReader
 from dranet.driver.planner import LeaseRequest, Planner
-from dranet.errors import ClaimError, DeviceError, DranetError, KernelError, Reason
+from dranet.errors import ClaimError, DeviceError, DeviceHeldError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
@@ -318,6 +318,7 @@ def test_a_device_is_free_both_when_decoded_and_when_planned(bench: Bench) -> No
     with pytest.raises(DeviceError) as caught:
         bench.planner.plan(late, {})
     assert caught.value.reason is Reason.DEVICE_BUSY
+    assert isinstance(caught.value, DeviceHeldError)
     with pytest.raises(DeviceError, match="prepared for claim default/claim-first"):
         bench.planner.decode(a_claim("later", result("eth-1")))
 

@@ -125,6 +125,26 @@ class TestOwners:
         assert asked.forgotten == [CLAIM]
         assert asked.counted("forgotten", why) == 1
 
+    async def test_a_claim_whose_device_was_allocated_to_another_is_asked_about_at_once(self) -> None:
+        asked = Asked(no_claim(Reason.CLAIM_NOT_FOUND))
+        asked.owners.doubt(CLAIM.uid)
+        await asked.look(1)
+        assert asked.forgotten == [CLAIM]
+
+    async def test_a_doubted_claim_that_has_its_devices_stays_and_is_doubted_once(self) -> None:
+        asked = Asked(ALLOCATED)
+        asked.owners.doubt(CLAIM.uid)
+        for _ in range(3):
+            await asked.owners.reconcile([RECORD], ())
+        assert asked.questions == [CLAIM]
+        assert not asked.forgotten
+
+    async def test_a_doubted_claim_whose_pod_lives_is_not_asked_about(self) -> None:
+        asked = Asked(no_claim(Reason.CLAIM_NOT_FOUND))
+        asked.owners.doubt(CLAIM.uid)
+        await asked.look(1, living=[RECORD.pod.uid])
+        assert not asked.questions
+
     async def test_many_looks_in_a_row_are_no_reason_to_ask(self) -> None:
         asked = Asked(no_claim(Reason.CLAIM_NOT_FOUND))
         for _ in range(10):

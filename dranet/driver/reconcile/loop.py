@@ -74,6 +74,11 @@ class ReconcileLoop:
         log.debug("reconcile soon: %s", why)
         self._loop.call_soon_threadsafe(self._asked.set)
 
+    def doubt(self, claim_uid: str) -> None:
+        """Look soon whether this claim still has the devices that it holds here."""
+        self._owners.doubt(claim_uid)
+        self.ask(f"claim {claim_uid} holds a device that another claim was allocated")
+
     def scanned(self, links: Iterable[Link]) -> None:
         """The node's links were read; called on the event loop. What cannot be given back is no reason to
         look after each scan: to try changes links, which leads to the next scan."""

@@ -49,6 +49,15 @@ class OwnerReconciler:
         self._now = now
         self._waiting_since: dict[str, float] = {}
         """By claim UID, as of the look that first found it without a sandbox."""
+        self._doubted: set[str] = set()
+
+    def doubt(self, claim_uid: str) -> None:
+        """Ask about this claim at the next look, however short it has been without a sandbox.
+
+        The scheduler allocated one of its devices to another claim, so it has probably lost them. A kubelet
+        that has lost its checkpoint never asks to unprepare it.
+        """
+        self._doubted.add(claim_uid)
 
     async def reconcile(self, records: Iterable[PreparedClaim], living_pods: Collection[str]) -> None:
         """Look at each claim that has been without a sandbox for long. ``living_pods`` are the UIDs of pods
@@ -56,8 +65,9 @@ class OwnerReconciler:
         idle = {r.claim.uid: r for r in records if not r.netns_path and r.pod.uid not in living_pods}
         now = self._now()
         self._waiting_since = {uid: self._waiting_since.get(uid, now) for uid in idle}
+        doubted, self._doubted = self._doubted, set()
         for claim_uid, since in self._waiting_since.items():
-            if now - since >= self._patience_seconds:
+            if now - since >= self._patience_seconds or claim_uid in doubted:
                 await self._look(idle[claim_uid])
 
     async def _look(self, record: PreparedClaim) -> None:

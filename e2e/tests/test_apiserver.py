@@ -1,0 +1,219 @@
+"""What a real API server lets the driver's own account do: exactly its rules, and only for its own node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dranet.cluster.client import ApiClient
+from dranet.errors import ClusterError, Reason
+from e2e.cluster import config
+from e2e.cluster.local import LocalCluster
+from e2e.installation import NAME, SYSTEM_NAMESPACE
+from e2e.live_cluster import LiveCluster
+from e2e.objects import JsonObject
+from e2e.tests.pods import PodMaker, build_template
+
+_ACCOUNT = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{NAME}"
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_GROUP = "resource.k8s.io"
+_REFUSED = (Reason.API_FORBIDDEN, Reason.API_INVALID)
+_UNAUTHENTICATED_PATHS = ("/version", "/api", "/apis", "/openapi")
+"""What every account may read (``system:discovery``, ``system:public-info-viewer``)."""
+
+
+async def test_the_driver_asks_for_nothing_that_its_rules_do_not_allow(
+    cluster: LocalCluster, api: ApiClient, live: LiveCluster, pods: PodMaker
+) -> None:
+    pod = await pods.run("walk", nics=2)
+    await pods.delete("walk")
+    assert await live.fetch_slices(), pod
+    allowed = {rule async for rule in _list_rules(api)}
+    asked = [event for event in _read_audit(cluster) if event["user"]["username"] == _ACCOUNT]
+    kinds = {_describe(event) for event in asked if "objectRef" in event}
+    assert {("patch", _GROUP, "resourceclaims/status"), ("create", _GROUP, "resourceslices")} <= kinds
+    assert {event["responseStatus"]["code"] for event in asked}.isdisjoint({401, 403})
+    assert kinds <= allowed
+    others = [event["requestURI"] for event in asked if "objectRef" not in event]
+    assert [path for path in others if not path.startswith(_UNAUTHENTICATED_PATHS)] == []
+
+
+class TestBypass:
+    """With the token of the driver's pod, and with tokens that are not of such a pod."""
+
+    async def test_the_driver_of_a_node_cannot_touch_the_slices_of_another(
+        self, cluster: LocalCluster, api: ApiClient, live: LiveCluster
+    ) -> None:
+        theirs = _build_slice("another-node")
+        await api.create(_SLICES, theirs)
+        path = f"{_SLICES}/{theirs['metadata']['name']}"
+        try:
+            async with _as_driver(cluster, api, live) as driver:
+                with _refused(theirs["spec"]["nodeName"]):
+                    await driver.create(_SLICES, _build_slice("another-node", "more"))
+                with _refused("another-node"):
+                    await driver.patch(path, {"spec": {"pool": {"generation": 2}}})
+                with _refused("another-node"):
+                    await driver.delete(path)
+        finally:
+            await api.delete(path)
+
+    async def test_a_token_that_is_bound_to_no_pod_can_write_nothing(
+        self, cluster: LocalCluster, api: ApiClient, live: LiveCluster
+    ) -> None:
+        (slice_,) = await live.fetch_slices()
+        path = f"{_SLICES}/{slice_['metadata']['name']}"
+        async with _with_token(cluster, await _request_token(api, None)) as stolen:
+            with _refused(""):
+                await stolen.create(_SLICES, _build_slice(cluster.kubelet.node, "stolen"))
+            with _refused(""):
+                await stolen.delete(path)
+        assert [item["metadata"]["uid"] for item in await live.fetch_slices()] == [slice_["metadata"]["uid"]]
+
+    async def test_the_driver_cannot_write_the_status_of_a_claim_without_its_devices(
+        self, cluster: LocalCluster, api: ApiClient, live: LiveCluster, namespace: str
+    ) -> None:
+        claims = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "idle"},
+            "spec": build_template("idle")["spec"]["spec"],
+        }
+        await api.create(claims, claim)
+        node = cluster.kubelet.node
+        results = [{"request": "nic", "driver": "dra.net", "pool": node, "device": "pci-0000-18-00-0"}]
+        async with _as_driver(cluster, api, live) as driver:
+            with _refused(""):
+                allocation = {"devices": {"results": results}}
+                await driver.patch(f"{claims}/idle/status", {"status": {"allocation": allocation}})
+
+
+class TestParameters:
+    async def test_an_unknown_parameter_is_refused_at_apply_by_name(
+        self, api: ApiClient, live: LiveCluster, namespace: str
+    ) -> None:
+        assert live.driver.judges_parameters
+        templates = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
+        wrong = build_template("wrong", parameters={"interface": {"nmae": "net1", "mtu": "large"}})
+        with pytest.raises(ClusterError) as refused:
+            await api.create(templates, wrong)
+        assert "interface.nmae" in str(refused.value)
+        assert "interface.mtu" in str(refused.value)
+
+
+class TestTaints:
+    async def test_a_device_that_an_administrator_taints_is_not_given_to_new_pods(
+        self, cluster: LocalCluster, api: ApiClient, live: LiveCluster, pods: PodMaker
+    ) -> None:
+        version = await _find_rule_version(api)
+        rules = f"/apis/resource.k8s.io/{version}/devicetaintrules"
+        taint = {"key": "example.com/broken", "value": "yes", "effect": "NoSchedule"}
+        rule = {
+            "apiVersion": f"resource.k8s.io/{version}",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": "broken"},
+            "spec": {"deviceSelector": {"driver": "dra.net", "pool": cluster.kubelet.node}, "taint": taint},
+        }
+        await api.create(rules, rule)
+        try:
+            await pods.make("waits")
+            await pods.wait_event("waits", "FailedScheduling")
+            assert not (await pods.get("waits"))["spec"].get("nodeName")
+        finally:
+            await api.delete(f"{rules}/broken")
+        await pods.wait_ready("waits")
+
+
+async def _find_rule_version(api: ApiClient) -> str:
+    """The version of the group that has DeviceTaintRules: each Kubernetes has one."""
+    group = await api.get("/apis/resource.k8s.io")
+    for entry in group["versions"]:
+        found = await api.get(f"/apis/{entry['groupVersion']}")
+        if any(resource["name"] == "devicetaintrules" for resource in found["resources"]):
+            return str(entry["version"])
+    pytest.skip("this API server serves no DeviceTaintRules")
+
+
+def _read_audit(cluster: LocalCluster) -> Iterator[JsonObject]:
+    for line in Path(cluster.plane.plan.audit_log).read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)
+
+
+def _describe(event: JsonObject) -> tuple[str, str, str]:
+    """Verb, API group, resource with its subresource."""
+    about = event["objectRef"]
+    resource = "/".join(filter(None, (about["resource"], about.get("subresource", ""))))
+    return event["verb"], about.get("apiGroup", ""), resource
+
+
+async def _list_rules(api: ApiClient) -> AsyncIterator[tuple[str, str, str]]:
+    roles = await api.list(f"{_RBAC}/clusterroles", label_selector="app.kubernetes.io/name=dranet")
+    local = await api.list(f"{_RBAC}/namespaces/{SYSTEM_NAMESPACE}/roles")
+    for role in (*roles["items"], *local["items"]):
+        for rule in role["rules"]:
+            for verb in rule["verbs"]:
+                for group in rule.get("apiGroups", ()):
+                    for resource in rule.get("resources", ()):
+                        yield verb, group, resource
+
+
+@asynccontextmanager
+async def _as_driver(cluster: LocalCluster, api: ApiClient, live: LiveCluster) -> AsyncIterator[ApiClient]:
+    (pod,) = await live.driver.fetch_pods()
+    async with _with_token(cluster, await _request_token(api, pod)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _with_token(cluster: LocalCluster, token: str) -> AsyncIterator[ApiClient]:
+    file = cluster.plane.plan.kubeconfig("borrowed")
+    file.write_text(config.build_kubeconfig(cluster.plane.plan, token))
+    async with ApiClient.from_kubeconfig(file, user_agent="dranet-e2e") as client:
+        yield client
+
+
+async def _request_token(api: ApiClient, pod: JsonObject | None) -> str:
+    """A token of the driver's account, as the kubelet asks for it, or bound to nothing."""
+    spec: JsonObject = {"expirationSeconds": 600}
+    if pod is not None:
+        about = {key: pod["metadata"][key] for key in ("name", "uid")}
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **about}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/{NAME}/token"
+    return str((await api.create(path, body))["status"]["token"])
+
+
+def _build_slice(node: str, suffix: str = "first") -> JsonObject:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-{suffix}"},
+        "spec": {
+            "driver": "dra.net",
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "nic"}],
+        },
+    }
+
+
+class _refused:  # noqa: N801 -- reads as pytest.raises
+    """The API server refuses what is done inside, and its message has ``text``."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
+        assert isinstance(error, ClusterError), "it was allowed"
+        assert error.reason in _REFUSED, str(error)
+        assert self._text in str(error)
+        return True
