@@ -109,7 +109,7 @@ class TestParameters:
 
 class TestTaints:
     async def test_a_device_that_an_administrator_taints_is_not_given_to_new_pods(
-        self, cluster: LocalCluster, api: ApiClient, live: LiveCluster, pods: PodMaker
+        self, cluster: LocalCluster, api: ApiClient, pods: PodMaker
     ) -> None:
         version = await _find_rule_version(api)
         rules = f"/apis/resource.k8s.io/{version}/devicetaintrules"

@@ -20,7 +20,7 @@ from tests.documents.blocks import REPOSITORY
 from tests.documents.commands import Command
 
 Complaint = str
-_TARGETS = frozenset(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+_TARGETS = frozenset(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
 _VERBS = frozenset({
     "api-resources", "apply", "config", "cordon", "create", "debug", "delete", "describe", "drain", "edit",
     "exec", "get", "label", "logs", "patch", "port-forward", "rollout", "uncordon", "wait",
