@@ -93,8 +93,8 @@ class Generation:
             yield from entry.devices
 
     def for_node(self, node: Node, *, is_newest: bool) -> Pool | None:
-        """``None`` if a newer one replaces it. One that is complete on the node itself is in use until a newer
-        one reaches the node: the others' slices are then not looked at."""
+        """``None`` if a newer one replaces it. One that is complete on the node itself is in use until a
+        newer one reaches the node: the slices of other nodes are then not looked at."""
         reaching = [entry for entry in self.slices if entry.reaches(node)]
         every = tuple(device for entry in reaching for device in entry.devices)
         elsewhere = frozenset(device for device in every if not device.reach.reaches(node))
@@ -142,9 +142,7 @@ def _needs_binding(pool: Pool) -> bool:
     return any("bindingConditions" in device.binding for device in pool.every)
 
 
-def _read_pool(
-    key: PoolId, bodies: Sequence[JsonObject], rules: Sequence[TaintRule]
-) -> Iterator[Generation]:
+def _read_pool(key: PoolId, bodies: Sequence[JsonObject], rules: Sequence[TaintRule]) -> Iterator[Generation]:
     by_number: dict[int, list[JsonObject]] = defaultdict(list)
     for body in sorted(bodies, key=lambda b: str(b["metadata"]["name"])):
         by_number[_number(body)].append(body)

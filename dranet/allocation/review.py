@@ -149,7 +149,7 @@ class _Review:
         return Removed(candidate, Removal.IN_USE, ", ".join(holders))
 
     def _is_of_all(self, option: Alternative, candidate: Candidate) -> bool:
-        """Among "all devices", which are those that would do if nobody had them: it is missed, not left out."""
+        """Among "all devices", which are those that would do if nobody had them: it is missed."""
         return option.count is None and self._ground.could_suffice(option, candidate)
 
 

@@ -67,7 +67,9 @@ class Ground:
 
     def could_suffice(self, alternative: Alternative, candidate: Candidate) -> bool:
         """Whether its capacity would do if nobody had any of it."""
-        return find_shortage(candidate.capacity, alternative.asked, _NOTHING, counted=candidate.shared) is None
+        return (
+            find_shortage(candidate.capacity, alternative.asked, _NOTHING, counted=candidate.shared) is None
+        )
 
     def shortage(self, alternative: Alternative, candidate: Candidate, also: Amounts) -> Shortage | None:
         """What is too little of its capacity, when this run has taken ``also``."""

@@ -17,7 +17,7 @@ RULES: dict[str, str] = {
     "pool.reach": "a slice reaches a node by nodeName, nodeSelector, allNodes or any device's",
     "pool.reach.unknown": "a slice that selects by nothing that is known reaches no node",
     "pool.newest": "the highest generation that reaches the node counts",
-    "pool.obsolete": "with a higher one on other nodes only, it must be complete on the node, else it is gone",
+    "pool.obsolete": "with a higher one on other nodes only, it must be complete on the node, or is gone",
     "pool.incomplete": "slices of other nodes count for completeness; with too few nothing is taken",
     "pool.complete": "a pool that is complete on the node is not asked for slices of other nodes",
     "pool.incomplete.all": "a request for all devices breaks off while any pool of the node is incomplete",

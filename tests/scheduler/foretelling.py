@@ -76,19 +76,25 @@ class Difference:
     """Why, if that is known and documented."""
 
 
+def is_told(foretold: Foretold) -> bool:
+    """Whether ``explain`` says yes or no: what it calls unknown can be no difference."""
+    return foretold.verdict is not Verdict.UNKNOWN
+
+
 def find_difference(setting: Setting, one: Given, foretold: Foretold) -> Difference | None:
     assert one.answer is not None
-    compare = _compare_allocations if one.answer.allocations else _compare_failures
-    text = compare(setting, foretold, one.answer)
+    if one.answer.allocations:
+        text = _compare_allocations(setting, foretold, one.answer)
+    else:
+        text = _compare_failures(foretold, one.answer)
     if not text:
         return None
     message = f" ({one.answer.message})" if one.answer.message else ""
     return Difference(one.case.number, one.case.theme, text + message)
 
 
-def _compare_failures(setting: Setting, foretold: Foretold, answer: Answer) -> str:
+def _compare_failures(foretold: Foretold, answer: Answer) -> str:
     """The pod did not get its devices."""
-    del setting
     verdict = foretold.verdict
     if verdict.is_good:
         return f"{answer.reason}, but {verdict.value}"

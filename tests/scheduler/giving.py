@@ -11,6 +11,7 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError, Reason
 from tests.scheduler.cases import EVERYTHING, NAMESPACE, Case, Json
+from tests.waiting import until
 
 _AT_A_TIME = 24
 _POLL_SECONDS = 0.25
@@ -69,9 +70,9 @@ async def schedule(api: ApiClient, given: Sequence[Given]) -> None:
 
     await _each(waiting, create)
     async with asyncio.timeout(_PATIENCE_SECONDS):
-        while any(one.answer is None for one in waiting):
+        while unanswered := [one for one in waiting if one.answer is None]:
             await asyncio.sleep(_POLL_SECONDS)
-            await _read_answers(api, [one for one in waiting if one.answer is None])
+            await _read_answers(api, unanswered)
     await api.delete(paths.pods(NAMESPACE), grace_period_seconds=0)
 
 
@@ -150,24 +151,24 @@ async def _await_seen(api: ApiClient, given: Sequence[Given]) -> None:
         "resourceClaims": resources,
     }
     await api.create(paths.pods(NAMESPACE), {"metadata": metadata, "spec": pod_spec})
-    async with asyncio.timeout(_PATIENCE_SECONDS):
-        while not (await api.get(paths.pod(NAMESPACE, name)))["spec"].get("nodeName"):
-            await asyncio.sleep(_POLL_SECONDS)
+
+    async def is_bound() -> bool:
+        return bool((await api.get(paths.pod(NAMESPACE, name)))["spec"].get("nodeName"))
+
+    await until(is_bound, f"pod {name} has a node", _PATIENCE_SECONDS)
     await api.delete(paths.pod(NAMESPACE, name), grace_period_seconds=0)
 
 
 async def _read_answers(api: ApiClient, waiting: Iterable[Given]) -> None:
     pods = {b["metadata"]["name"]: b for b in (await api.list(paths.pods(NAMESPACE)))["items"]}
-    claims = {
-        b["metadata"]["name"]: b for b in (await api.list(paths.resource_claims(NAMESPACE)))["items"]
-    }
+    claims = {b["metadata"]["name"]: b for b in (await api.list(paths.resource_claims(NAMESPACE)))["items"]}
     for one in waiting:
         own = [claims[claim["metadata"]["name"]] for claim in one.claims]
         one.answer = _read_answer(pods[one.case.pod["metadata"]["name"]], own)
 
 
 def _read_answer(pod: Json, claims: Sequence[Json]) -> Answer | None:
-    """``None`` while there is none. A pod whose devices must be readied first has its claims before a node."""
+    """``None`` while there is none. Where devices must be readied first, a pod has claims before a node."""
     status = [claim.get("status") or {} for claim in claims]
     if all(entry.get("allocation") and entry.get("reservedFor") for entry in status):
         allocations = tuple(entry["allocation"] for entry in status)

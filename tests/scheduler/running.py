@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dranet.cluster.client import ApiClient
 from e2e.cluster.controlplane import ControlPlaneKit
 from tests.scheduler.cases import Case, generate
-from tests.scheduler.foretelling import Difference, find_difference, foretell
+from tests.scheduler.foretelling import Difference, find_difference, foretell, is_told
 from tests.scheduler.giving import find_rules_path, give, prepare, schedule
+from tests.scheduler.reasons import find_reason
 from tests.scheduler.settings import Setting, open_scheduler
 
 _AT_ONCE = 250
@@ -62,7 +63,11 @@ async def _run_chunk(api: ApiClient, cases: Sequence[Case], rules_path: str, rep
         if one.answer is None:
             report.endings["refused"] += 1
             continue
+        if not is_told(foretold[one.case.number]):
+            report.endings["untold"] += 1
+            continue
         report.endings[one.answer.reason or "allocated"] += 1
         difference = find_difference(report.setting, one, foretold[one.case.number])
         if difference is not None:
-            report.differences.append(difference)
+            reason = "" if report.setting.is_newest else find_reason(one, foretold[one.case.number])
+            report.differences.append(replace(difference, reason=reason))
