@@ -26,7 +26,7 @@ from dranet.allocation.devices import CounterId
 from dranet.allocation.failures import AllocationError, Cause, Unschedulable
 from dranet.allocation.nodes import JsonObject, Node
 from dranet.allocation.outcome import Ending, Outcome, Slot
-from dranet.allocation.pools import Inventory, Pool, PoolId
+from dranet.allocation.pools import Generation, Inventory, Pool
 from dranet.allocation.requests import parse_claim
 from dranet.allocation.result import build_allocation
 from dranet.allocation.review import review, summarize
@@ -81,7 +81,7 @@ class Attempt:
         self.inventory = Inventory.read(cluster.slices, parse_rules(cluster.taint_rules))
         self.verdicts = Verdicts()
         self._in_use = cluster.in_use
-        self._available: dict[PoolId, Mapping[CounterId, int]] = {}
+        self._available: dict[Generation, Mapping[CounterId, int]] = {}
 
     def on(self, node: Node) -> Outcome:
         """Try one node. Never raises: :attr:`Outcome.error` says if the attempt broke off."""
@@ -110,11 +110,11 @@ class Attempt:
 
     def _left_of(self, pool: Pool) -> Mapping[CounterId, int]:
         """Devices of a pool on any node take of its counters."""
-        if pool.id not in self._available:
-            everywhere = self.inventory.pools[pool.id]
+        everywhere = pool.generation
+        if everywhere not in self._available:
             had = (device for device in everywhere.iter_devices() if self._in_use.holds(device.id))
-            self._available[pool.id] = subtract(everywhere.counters, had)
-        return self._available[pool.id]
+            self._available[everywhere] = subtract(everywhere.counters, had)
+        return self._available[everywhere]
 
     def _outcome(
         self, node: Node, ground: Ground, search: Search, ending: Ending, error: AllocationError | None = None

@@ -29,8 +29,7 @@ _KNOWN_OF_COUNTERS = frozenset({"value"})
 class Pool:
     """What of a pool reaches the node; with a defect nothing may be taken from it."""
 
-    driver: str
-    name: str
+    generation: Generation
     every: tuple[Candidate, ...]
     """In slices that reach the node, in the order of preference."""
     elsewhere: frozenset[Candidate]
@@ -42,7 +41,7 @@ class Pool:
 
     @property
     def id(self) -> PoolId:
-        return self.driver, self.name
+        return self.generation.driver, self.generation.name
 
     @property
     def devices(self) -> tuple[Candidate, ...]:
@@ -57,12 +56,12 @@ class Pool:
         return f"invalid: {self.invalid}" if self.invalid else ""
 
     def __str__(self) -> str:
-        return f"{self.driver}/{self.name}"
+        return "/".join(self.id)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slice:
-    """One slice of the newest generation."""
+    """One slice."""
 
     name: str
     expected: int
@@ -78,8 +77,8 @@ class _Slice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PoolSlices:
-    """A pool over all nodes: its newest generation, older ones are leftovers."""
+class Generation:
+    """The slices of one pool that were published together, over all nodes."""
 
     driver: str
     name: str
@@ -93,24 +92,28 @@ class PoolSlices:
         for entry in self.slices:
             yield from entry.devices
 
-    def for_node(self, node: Node) -> Pool | None:
-        """``None`` if no slice of the newest generation reaches the node."""
+    def for_node(self, node: Node, *, is_newest: bool) -> Pool | None:
+        """``None`` if a newer one replaces it. One that is complete on the node itself is in use until a
+        newer one reaches the node: the slices of other nodes are then not looked at."""
         reaching = [entry for entry in self.slices if entry.reaches(node)]
-        if not reaching:
-            return None
         every = tuple(device for entry in reaching for device in entry.devices)
         elsewhere = frozenset(device for device in every if not device.reach.reaches(node))
-        if len(self.slices) != reaching[0].expected:
-            incomplete = f"{len(self.slices)} of {reaching[0].expected} slices"
-            return Pool(self.driver, self.name, every, elsewhere, incomplete=incomplete)
-        return Pool(self.driver, self.name, every, elsewhere, invalid=_find_double(every) or self.invalid)
+        expected = reaching[0].expected
+        if len(reaching) != expected:
+            if not is_newest:
+                return None
+            if len(self.slices) != expected:
+                incomplete = f"{len(self.slices)} of {expected} slices"
+                return Pool(self, every, elsewhere, incomplete=incomplete)
+        return Pool(self, every, elsewhere, invalid=_find_double(every) or self.invalid)
 
 
 @dataclass(slots=True)
 class Inventory:
     """The slices of a cluster, by pool."""
 
-    pools: dict[PoolId, PoolSlices] = field(default_factory=dict)
+    pools: dict[PoolId, tuple[Generation, ...]] = field(default_factory=dict)
+    """The newest generation of each first; older ones are leftovers, or other nodes' beginnings."""
 
     @classmethod
     def read(cls, slices: Iterable[JsonObject], rules: Sequence[TaintRule] = ()) -> Inventory:
@@ -118,24 +121,36 @@ class Inventory:
         groups: dict[PoolId, list[JsonObject]] = defaultdict(list)
         for entry in slices:
             groups[entry["spec"]["driver"], entry["spec"]["pool"]["name"]].append(entry)
-        return cls({key: _read_pool(key, groups[key], rules) for key in sorted(groups)})
+        return cls({key: tuple(_read_pool(key, groups[key], rules)) for key in sorted(groups)})
 
     def pools_for(self, node: Node) -> tuple[Pool, ...]:
         """By driver and name; those with a device that must be readied before a pod is bound come last."""
-        found = (pool.for_node(node) for pool in self.pools.values())
+        found = (_find_pool(generations, node) for generations in self.pools.values())
         pools = [pool for pool in found if pool is not None]
         return tuple(sorted(pools, key=lambda pool: not pool.defect and _needs_binding(pool)))
+
+
+def _find_pool(generations: Sequence[Generation], node: Node) -> Pool | None:
+    """Of the newest generation that has a slice for the node."""
+    for generation in generations:
+        if any(entry.reaches(node) for entry in generation.slices):
+            return generation.for_node(node, is_newest=generation is generations[0])
+    return None
 
 
 def _needs_binding(pool: Pool) -> bool:
     return any("bindingConditions" in device.binding for device in pool.every)
 
 
-def _read_pool(key: PoolId, bodies: Sequence[JsonObject], rules: Sequence[TaintRule]) -> PoolSlices:
-    newest = max(_generation(body) for body in bodies)
-    current = sorted(
-        (b for b in bodies if _generation(b) == newest), key=lambda b: str(b["metadata"]["name"])
-    )
+def _read_pool(key: PoolId, bodies: Sequence[JsonObject], rules: Sequence[TaintRule]) -> Iterator[Generation]:
+    by_number: dict[int, list[JsonObject]] = defaultdict(list)
+    for body in sorted(bodies, key=lambda b: str(b["metadata"]["name"])):
+        by_number[_number(body)].append(body)
+    for number in sorted(by_number, reverse=True):
+        yield _read_generation(key, by_number[number], rules)
+
+
+def _read_generation(key: PoolId, current: Sequence[JsonObject], rules: Sequence[TaintRule]) -> Generation:
     sets = [entry for body in current for entry in body["spec"].get("sharedCounters") or ()]
     unknown = next(_unknown_of_counters(sets), "")
     slices = tuple(_read_slice(body, unknown, rules) for body in current)
@@ -144,8 +159,8 @@ def _read_pool(key: PoolId, bodies: Sequence[JsonObject], rules: Sequence[TaintR
         if not unknown:
             check_references(counters, (device for entry in slices for device in entry.devices))
     except InvalidCounters as error:
-        return PoolSlices(*key, slices, {}, str(error))
-    return PoolSlices(*key, slices, counters, "")
+        return Generation(*key, slices, {}, str(error))
+    return Generation(*key, slices, counters, "")
 
 
 def _read_slice(body: JsonObject, obstacle: str, rules: Sequence[TaintRule]) -> _Slice:
@@ -170,7 +185,7 @@ def _unknown_of_counters(sets: Iterable[JsonObject]) -> Iterator[str]:
                     yield f"{key} of the counter {entry['name']}.{name} is not modelled here"
 
 
-def _generation(body: JsonObject) -> int:
+def _number(body: JsonObject) -> int:
     return int(body["spec"]["pool"].get("generation", 0))
 
 

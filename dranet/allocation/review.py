@@ -117,13 +117,12 @@ class _Review:
             case Removal.NOT_ON_NODE:
                 return Removed(candidate, removal)
             case Removal.IN_USE:
-                return Removed(
-                    candidate, removal, ", ".join(self._ground.in_use.holders.get(candidate.id, ()))
-                )
+                return self._describe_in_use(candidate)
             case Removal.TAKEN:
                 return self._describe_taken(candidate)
-            case Removal.CAPACITY if self._was_of_all(option, candidate):
-                return self._describe_taken(candidate)
+            case Removal.CAPACITY if self._is_of_all(option, candidate):
+                before = self._ground.shortage(option, candidate, {})
+                return self._describe_in_use(candidate) if before else self._describe_taken(candidate)
             case Removal.CAPACITY:
                 return Removed(candidate, removal, str(self._state.find_shortage(option, candidate)))
             case Removal.COUNTERS:
@@ -145,9 +144,13 @@ class _Review:
         takers = (_name(pick) for pick in self._state.picks if pick.candidate is candidate)
         return Removed(candidate, Removal.TAKEN, ", ".join(takers))
 
-    def _was_of_all(self, option: Alternative, candidate: Candidate) -> bool:
-        """Among "all devices", which are those with room before this run: it is missed, not left out."""
-        return option.count is None and self._ground.shortage(option, candidate, {}) is None
+    def _describe_in_use(self, candidate: Candidate) -> Removed:
+        holders = self._ground.in_use.holders.get(candidate.id, ())
+        return Removed(candidate, Removal.IN_USE, ", ".join(holders))
+
+    def _is_of_all(self, option: Alternative, candidate: Candidate) -> bool:
+        """Among "all devices", which are those that would do if nobody had them: it is missed."""
+        return option.count is None and self._ground.could_suffice(option, candidate)
 
 
 def _name(pick: Pick) -> str:

@@ -56,7 +56,7 @@ class Search:
         return self._solve(0)
 
     def _find_all(self, option: Alternative) -> Iterator[Candidate]:
-        """What "all devices" are: the matching ones whose capacity is enough, had by others or not."""
+        """What "all devices" are: the matching ones whose whole capacity is enough, had by others or not."""
         for pool in self._ground.pools:
             if pool.defect:
                 cause = Cause.ALL_OF_INCOMPLETE if pool.incomplete else Cause.ALL_OF_INVALID
@@ -64,7 +64,7 @@ class Search:
                 raise AllocationError(what, cause, request=option.name)
         for candidate in self._ground.usable:
             unwanted = self._ground.find_unwanted(option, candidate)
-            if unwanted is None and not self._ground.shortage(option, candidate, {}):
+            if unwanted is None and self._ground.could_suffice(option, candidate):
                 yield candidate
 
     def _check_size(self, claim: ClaimView) -> None:

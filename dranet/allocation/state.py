@@ -65,6 +65,12 @@ class Ground:
         """Whether no other claim has it; who asks for admin access does not mind."""
         return alternative.admin_access or candidate.id not in self.in_use.devices
 
+    def could_suffice(self, alternative: Alternative, candidate: Candidate) -> bool:
+        """Whether its capacity would do if nobody had any of it."""
+        return (
+            find_shortage(candidate.capacity, alternative.asked, _NOTHING, counted=candidate.shared) is None
+        )
+
     def shortage(self, alternative: Alternative, candidate: Candidate, also: Amounts) -> Shortage | None:
         """What is too little of its capacity, when this run has taken ``also``."""
         asked, counted = alternative.asked, candidate.shared or candidate.id in self.in_use.shares

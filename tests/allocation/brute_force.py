@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -94,12 +94,17 @@ class World:
 
     def _pool(self, key: tuple[str, str]) -> tuple[str, list[Device], bool] | None:
         of_pool = [s for s in self.slices if (s["spec"]["driver"], s["spec"]["pool"]["name"]) == key]
-        newest = max(s["spec"]["pool"]["generation"] for s in of_pool)
-        current = [s for s in of_pool if s["spec"]["pool"]["generation"] == newest]
+        reaching = [s for s in of_pool if self._reaches(s)]
+        if not reaching:
+            return None
+        used = max(s["spec"]["pool"]["generation"] for s in reaching)
+        current = [s for s in of_pool if s["spec"]["pool"]["generation"] == used]
         current.sort(key=lambda s: s["metadata"]["name"])
         every = [Device((*key, d["name"]), d) for s in current for d in s["spec"].get("devices", ())]
         near = [s for s in current if self._reaches(s)]
-        if not near:
+        expected = near[0]["spec"]["pool"]["resourceSliceCount"]
+        newest = max(s["spec"]["pool"]["generation"] for s in of_pool)
+        if newest > used and len(near) != expected:
             return None
         sets = [c for s in current for c in s["spec"].get("sharedCounters", ())]
         totals = {
@@ -108,7 +113,7 @@ class World:
         here = [d["name"] for s in near for d in s["spec"].get("devices", ())]
         invalid = len(set(here)) != len(here) or len({c["name"] for c in sets}) != len(sets)
         invalid = invalid or any(counter not in totals for d in every for counter, _ in d.counters())
-        incomplete = len(current) != near[0]["spec"]["pool"]["resourceSliceCount"]
+        incomplete = expected not in (len(near), len(current))
         state = "incomplete" if incomplete else "invalid" if invalid else "ok"
         usable = [
             Device((*key, d["name"]), d, not s["spec"].get("perDeviceNodeSelection") or self._selects(d))
@@ -348,9 +353,14 @@ class BruteForce:
                 raise Broken(f"ALL_OF_{state.upper()}")
         matching = [d for d in self._usable if self._matches(option, d)]
         self.all_of[id(option)] = [
-            d for d in matching if capacity_suffices(self.world, [Entry(-1, "", option, d)])
+            d for d in matching if capacity_suffices(self._untouched, [Entry(-1, "", option, d)])
         ]
         return len(self.all_of[id(option)])
+
+    @cached_property
+    def _untouched(self) -> World:
+        """Where nobody has anything."""
+        return replace(self.world, allocated=[])
 
     @cached_property
     def _slots(self) -> list[tuple[int, list[tuple[str, Json]]]]:

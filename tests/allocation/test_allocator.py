@@ -86,8 +86,8 @@ def test_nothing_is_taken_from_an_incomplete_or_invalid_pool() -> None:
             run(claim(request()), slices=slices)
 
 
-def test_only_the_newest_generation_counts_even_if_it_reaches_another_node_only() -> None:
-    old = slice_of(device("old"), name="a")
+def test_a_newer_generation_elsewhere_ends_an_older_one_that_is_not_complete() -> None:
+    old = slice_of(device("old"), name="a", pool={"resourceSliceCount": 2})
     new = slice_of(device("new"), name="b", pool={"generation": 2})
     elsewhere = slice_of(device("new"), name="b", pool={"generation": 2}, nodeName="node-2")
 

@@ -124,7 +124,7 @@ class Facts:
             case Removal.CLASS_SELECTOR | Removal.REQUEST_SELECTOR:
                 return not worlds.PREDICATES[step.expression](note.id[0], self.body(note))
             case Removal.IN_USE:
-                return note.id in self.had_alone()
+                return note.id in self.had_alone() or self.is_missed_of_all(request, note)
             case Removal.TAINT:
                 return self.is_tainted(request, step, note)
             case Removal.CONSTRAINT:
@@ -178,6 +178,12 @@ class Facts:
             for r in claim["status"]["allocation"]["devices"]["results"]
             if not r.get("adminAccess") and not r.get("shareID")
         }
+
+    def is_missed_of_all(self, request: RequestStory, note: Note) -> bool:
+        """Others have too much of a shared device that is one of "all devices"."""
+        entry, world = self.beside(request, note)[-1], self.brute.world
+        wants_all = entry.option.get("allocationMode") == "All"
+        return wants_all and bool(world.shares(entry.device)) and not capacity_suffices(world, [entry])
 
     def is_tainted(self, request: RequestStory, step: Step, note: Note) -> bool:
         assert step.taint is not None

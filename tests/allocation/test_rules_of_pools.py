@@ -84,11 +84,25 @@ def test_older_generations_are_leftovers() -> None:
     assert run(claim(request()), slices=slices) == [[("nic", "new")]]
 
 
-@shows("pool.obsolete", "pool.newest")
-def test_a_pool_that_has_moved_to_other_nodes_is_gone() -> None:
+@shows("pool.obsolete")
+def test_a_part_of_a_pool_that_begins_anew_on_other_nodes_is_gone() -> None:
     moved = slice_of(device("new"), name="b", pool={"generation": 2}, nodeName="node-2")
 
-    assert attempt(claim(request()), slices=[slice_of(device("old")), moved]).pools == ()
+    assert attempt(claim(request()), slices=[slice_of(device("old"), **TWO), moved]).pools == ()
+
+
+@shows("pool.obsolete", "pool.newest")
+def test_a_pool_that_is_complete_here_is_used_though_a_newer_one_begins_on_another_node() -> None:
+    moved = slice_of(device("new"), name="b", pool={"generation": 2}, nodeName="node-2")
+
+    assert run(claim(request()), slices=[slice_of(device("old")), moved]) == [[("nic", "old")]]
+
+
+@shows("pool.complete")
+def test_one_slice_too_many_on_another_node_does_no_harm() -> None:
+    here, there = slice_of(device("a")), slice_of(device("b"), name="s2", nodeName="node-2")
+
+    assert run(claim(request()), slices=[here, there]) == [[("nic", "a")]]
 
 
 @shows("pool.incomplete")

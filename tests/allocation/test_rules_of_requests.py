@@ -177,29 +177,40 @@ def test_a_constraint_against_one_of_all_breaks_off_without_another_alternative(
     assert cause(attempt(wanted, slices=slices)) is Cause.ALL_AGAINST_CONSTRAINT
 
 
-@shows("request.all.no-room")
-def test_shared_devices_without_room_are_no_part_of_all() -> None:
-    slices = [slice_of(shared("full", {"bw": "2"}), shared("free", {"bw": "2"}))]
-    in_use = read_devices_in_use(
-        [holder({"device": "full", "shareID": "x", "consumedCapacity": {"bw": "2"}})]
-    )
+def full(name: str) -> Any:
+    """A claim that has all of a device's capacity."""
+    return read_devices_in_use([holder({"device": name, "shareID": "x", "consumedCapacity": {"bw": "2"}})])
 
-    assert run(claim(request(allocationMode="All")), slices=slices, in_use=in_use) == [[("nic", "free")]]
+
+@shows("request.all.no-room")
+def test_devices_that_could_never_do_are_no_part_of_all() -> None:
+    slices = [slice_of(shared("small", {"bw": "1"}), shared("free", {"bw": "2"}))]
+    wanted = claim(request(allocationMode="All", capacity={"requests": {"bw": "2"}}))
+
+    assert run(wanted, slices=slices) == [[("nic", "free")]]
+
+
+@shows("request.all.no-room")
+def test_one_of_all_without_room_now_is_missed() -> None:
+    slices = [slice_of(shared("full", {"bw": "2"}), shared("free", {"bw": "2"}))]
+    outcome = attempt(claim(request(allocationMode="All")), slices=slices, in_use=full("full"))
+    (option,) = review(outcome)[0].alternatives
+
+    assert (outcome.ending, option.satisfied) == (Ending.UNSATISFIED, False)
+    assert [(r.candidate.id[2], r.removal, r.detail) for r in option.removed] == [
+        ("full", Removal.IN_USE, "default/other")
+    ]
 
 
 def test_one_of_all_whose_room_an_earlier_request_took_is_missed() -> None:
-    """Those without room before are left out."""
     slices = [slice_of(shared("full", {"bw": "2"}), shared("free", {"bw": "2"}))]
-    in_use = read_devices_in_use(
-        [holder({"device": "full", "shareID": "x", "consumedCapacity": {"bw": "2"}})]
-    )
     wanted = claim(request("one"), request("all", allocationMode="All"))
-    outcome = attempt(wanted, slices=slices, in_use=in_use)
+    outcome = attempt(wanted, slices=slices, in_use=full("full"))
     (option,) = review(outcome)[1].alternatives
 
     assert (outcome.ending, option.satisfied) == (Ending.UNSATISFIED, False)
     assert [(r.candidate.id[2], r.removal) for r in option.removed] == [
-        ("full", Removal.CAPACITY),
+        ("full", Removal.IN_USE),
         ("free", Removal.TAKEN),
     ]
 

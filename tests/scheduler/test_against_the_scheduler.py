@@ -1,0 +1,38 @@
+"""The allocator says beforehand what the real scheduler does, on the versions whose programs are here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import build
+from tests.scheduler.settings import SETTINGS, Setting
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_CASES, _SEED = 150, 3
+_CANNOT_RUN_HERE = 3
+_NEWEST = [setting for setting in SETTINGS if setting.is_newest]
+
+
+@pytest.mark.parametrize("setting", _NEWEST, ids=lambda setting: setting.slug)
+def test_explain_says_what_the_newest_scheduler_then_does(setting: Setting) -> None:
+    if build.find_built(build.kubernetes(setting.version)) is None:
+        pytest.skip(f"Kubernetes {setting.version} is not built: make cluster")
+    words = ["--cases", str(_CASES), "--seed", str(_SEED), "--version", setting.version]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.scheduler", *words, "--setting", setting.name],
+        cwd=_REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == _CANNOT_RUN_HERE:
+        pytest.skip(done.stdout.strip())
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{_CASES} cases" in done.stdout
