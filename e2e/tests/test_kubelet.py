@@ -185,8 +185,10 @@ async def test_a_nic_can_be_asked_for_as_an_extended_resource(api: ApiClient, po
 
 
 async def test_a_nic_that_loses_its_cable_is_unhealthy_in_the_pods_status(
-    live: LiveCluster, pods: PodMaker
+    cluster: LocalCluster, live: LiveCluster, pods: PodMaker
 ) -> None:
+    if cluster.plane.kit.kubernetes.version.startswith("1.34."):
+        pytest.skip("1.34 compares the claim's own name with the pod's for it: none from a template is shown")
     pod = await pods.run("watched")
     assert live.access.hands is not None
     assert live.access.layout is not None
