@@ -47,6 +47,7 @@ _SHOWN = 0.05
 STARTS = (
     Step("kubelet: prepare all claims", _DRA, "operation_name", "PrepareResources"),
     Step("  call of NodePrepareResources", _CALLS, "method_name", f"{_SERVICE}/NodePrepareResources"),
+    Step("    driver: Prepare", "dranet_claim_prepare_seconds"),
     *(
         Step(f"    driver: {phase}", _PHASES, "phase", phase)
         for phase in ("wait", "fetch", "decode", "lease", "plan", "store", "files")

@@ -70,7 +70,9 @@ def bench(tmp_path: Path, node: Namespace) -> Iterator[Bench]:
         events=NoEvents(),
         metrics=Metrics(),
     )
-    made.hooks = PodHooks(made.store, made.attachments, made.told, made.snapshots.append, 30, metadata)
+    made.hooks = PodHooks(
+        made.store, made.attachments, made.told, made.snapshots.append, 30, metadata, stop_seconds=30
+    )
     made.connect()
     yield made
     made.close()
