@@ -59,12 +59,7 @@ def _measure(names: Sequence[str], runs: int) -> tuple[list[float], list[float]]
     server = NriServer(WORK_DIR / "nri.sock", NriTraits())
     server.start()
     hooks = PodHooks(
-        store,
-        Attachments(store, ReadyGate(WORK_DIR)),
-        _SilentAnnouncer(),
-        lambda _: None,
-        budget_seconds=1.5,
-        stop_seconds=30,
+        store, Attachments(store, ReadyGate(WORK_DIR)), _SilentAnnouncer(), lambda _: None, budget_seconds=1.5
     )
     plugin = NriPlugin(WORK_DIR / "nri.sock", "dra.net", "10", hooks)
     plugin.start()

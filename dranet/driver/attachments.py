@@ -455,13 +455,6 @@ class Attachments:
             and self.gate.is_attached(claim.claim.uid)
         )
 
-    def note_stopped(self, pod: PodSandbox) -> bool:
-        """Attach nothing to this sandbox from now on. Returns whether its network namespace is held here, so
-        that the devices in it outlive it."""
-        self._stopped_sandboxes.add(pod.id)
-        placed = [claim for claim in self._get_moving(pod) if claim.sandbox_id == pod.id]
-        return all(self._namespaces.get(claim) is not None for claim in placed)
-
     def release_sandbox(self, pod: PodSandbox, *, timeout_seconds: float) -> tuple[ReleaseReport, ...]:
         """Give back the devices that this very sandbox holds (a newer one of the same pod keeps its own).
 

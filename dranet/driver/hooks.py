@@ -74,14 +74,12 @@ class PodHooks:
         workload: WorkloadPack | None = None,
         on_container: ContainerListener = lambda _pod, _container: None,
         on_late: Callable[[], None] = lambda: None,
-        stop_seconds: float = 0.0,
     ) -> None:
         """``metadata`` tells containers of their devices; ``None``: nobody does. ``on_waiting`` is told of a
         claim that another pod waits for; it must not block. ``view`` is kept to what the runtime tells.
         ``windows`` let containers start. ``workload`` gives them what is for the programs in them; ``None``:
         nobody does. ``on_container`` is told of each container of a pod with devices, ``on_late`` of each
-        hook that was not done in time. ``stop_seconds``: how long the stop of a sandbox waits for its
-        devices; the kubelet waits for them at Unprepare, and the runtime has other work to do meanwhile."""
+        hook that was not done in time."""
         self._store = store
         self._attachments = attachments
         self._announcer = announcer
@@ -93,7 +91,6 @@ class PodHooks:
         self._workload = workload
         self._on_container = on_container
         self._on_late = on_late
-        self._stop_seconds = stop_seconds
         self._wanted_seconds = budget_seconds
         self._budget_seconds = min(budget_seconds, ASSUMED_REQUEST_TIMEOUT_SECONDS * _USABLE_SHARE)
         self._placed_before: Mapping[str, str] = {}
@@ -282,7 +279,7 @@ class PodHooks:
     def stop_pod_sandbox(self, pod: PodSandbox) -> bool:
         """Give the sandbox's devices back. Returns whether it had any.
 
-        That goes on behind the answer where we hold the namespace, so that the devices in it wait for us.
+        What takes longer goes on behind the answer: we hold the namespace, so the devices in it wait for us.
 
         Raises:
             DranetError: a claim's devices are still in the pod; those of the others are back.
@@ -291,15 +288,10 @@ class PodHooks:
         self._windows.forget(pod.uid)
         if not self._moving_claims(pod):
             return False
-        seconds = self._stop_seconds if self._attachments.note_stopped(pod) else self._budget_seconds
-        what = f"restoring the devices of {pod.namespace}/{pod.name}"
         try:
-            reports = run_in_time(partial(self._release, pod), seconds, what)
+            reports = self._run_in_time(partial(self._release, pod), pod, "restoring the devices")
         except HookDeadlineError as late:
-            if seconds:
-                self._on_late()
-                log.info("%s", late.message, extra={"context": {"pod": f"{pod.namespace}/{pod.name}"}})
-            marks.reached(marks.Step.RELEASE_BEFORE_STOP_ANSWER)
+            log.info("%s", late.message, extra={"context": {"pod": f"{pod.namespace}/{pod.name}"}})
             return True
         for report in reports:
             if report.error is not None:

@@ -25,14 +25,14 @@ def run_in_time(work: Callable[[], T], seconds: float, what: str) -> T:
 
     Args:
         work: runs in a thread of its own.
-        seconds: how long to wait for it; 0 is right for work that nobody waits for.
+        seconds: how long to wait for it.
         what: reads after "still" in the error's text.
 
     Raises:
         HookDeadlineError: it goes on in its thread.
         Exception: whatever ``work`` raised in time. What it raises later goes to the log.
     """
-    job = _Job(work, what, logging.INFO if seconds else logging.DEBUG)
+    job = _Job(work, what)
     threading.Thread(target=job.run, name="hook", daemon=True).start()
     return job.wait(seconds)
 
@@ -40,11 +40,9 @@ def run_in_time(work: Callable[[], T], seconds: float, what: str) -> T:
 class _Job(Generic[T]):
     """Shared by the hook and the thread. Whoever takes the lock first decides whether the end is late."""
 
-    def __init__(self, work: Callable[[], T], what: str, level: int) -> None:
+    def __init__(self, work: Callable[[], T], what: str) -> None:
         self._work = work
         self._what = what
-        self._level = level
-        """Of the word that it has ended late."""
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._given_up = False
@@ -84,7 +82,7 @@ class _Job(Generic[T]):
 
     def _end_late(self) -> None:
         if self._error is None:
-            log.log(self._level, "%s has ended, behind the runtime's answer", self._what)
+            log.info("%s has ended, behind the runtime's answer", self._what)
         elif isinstance(self._error, DranetError):
             log.warning("%s has failed, behind the runtime's answer: %s", self._what, self._error)
         else:

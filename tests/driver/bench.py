@@ -117,7 +117,6 @@ class Bench:
             view=self.view,
             windows=self.windows,
             workload=self.workload,
-            stop_seconds=30,
         )
         self.connect()
         self.cdi = CdiSpecs(folder / "cdi", "dra.net")

@@ -112,9 +112,7 @@ class _Inside:
     def run_late(self, runtime_waits_seconds: float, *pod: str) -> bool:
         """The process is stopped once the pod has its devices, and until somebody lets it go on."""
         bench, told = self._bench, _Stopping()
-        bench.hooks = PodHooks(
-            bench.store, bench.attachments, told, bench.snapshots.append, 30, stop_seconds=30
-        )
+        bench.hooks = PodHooks(bench.store, bench.attachments, told, bench.snapshots.append, 30)
         bench.hooks.connected("impatient", "1", runtime_waits_seconds)
         has_devices = self._bench.run_sandbox(_sandbox(*pod))
         told.given_up.set()

@@ -112,21 +112,6 @@ def test_what_a_pod_lacks_is_made_up_for_before_a_container_starts(
     assert node.picture() == host
 
 
-def test_a_stop_is_answered_while_the_devices_are_on_their_way_and_a_release_waits_for_them(
-    start: Callable[..., Bench], node: Namespace, pod: Namespace
-) -> None:
-    bench = start()
-    host = node.picture()
-    bench.prepare("eth1", "net1")
-    bench.run_sandbox(sandbox(pod))
-    own = PodHooks(bench.store, bench.attachments, bench.told, bench.snapshots.append, budget_seconds=30)
-    with bench.attachments.locked():  # somebody else has the devices
-        assert node.run(lambda: own.stop_pod_sandbox(sandbox(pod)))
-        assert "net1" in names(pod)
-    node.run(lambda: bench.attachments.release_claim("claim-uid"))
-    assert node.picture() == host
-
-
 def test_a_nic_that_somebody_took_home_is_attached_again(
     start: Callable[..., Bench], node: Namespace, pod: Namespace
 ) -> None:

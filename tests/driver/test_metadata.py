@@ -522,13 +522,7 @@ class Pods:
         self.bench, self.events = bench, Events()
         self.metadata = make_metadata(folder, bench.store, self.events)
         self.hooks = PodHooks(
-            bench.store,
-            bench.attachments,
-            bench.told,
-            bench.snapshots.append,
-            30,
-            self.metadata,
-            stop_seconds=30,
+            bench.store, bench.attachments, bench.told, bench.snapshots.append, 30, self.metadata
         )
         self.hooks.connected("bench", "1", 60.0)
         bench.hooks = self.hooks

@@ -70,9 +70,7 @@ def bench(tmp_path: Path, node: Namespace) -> Iterator[Bench]:
         events=NoEvents(),
         metrics=Metrics(),
     )
-    made.hooks = PodHooks(
-        made.store, made.attachments, made.told, made.snapshots.append, 30, metadata, stop_seconds=30
-    )
+    made.hooks = PodHooks(made.store, made.attachments, made.told, made.snapshots.append, 30, metadata)
     made.connect()
     yield made
     made.close()
