@@ -3,8 +3,13 @@
 API server, scheduler, controller manager, kubelet and containerd are real and run on this machine; the driver
 is the pod of its DaemonSet. A start lasts from the creation of the pod until its condition Ready, an end from
 its deletion until it is gone, both as a watch of pods sees them. The kinds come in random order in each
-round, and what a kind costs is its difference to the pod without a claim of the same round. NICs are software
-links (ifb; ends of veth pairs): a card's own firmware comes on top.
+round, and a start costs the difference to that of the pod without a claim of the same round. NICs are
+software links (ifb; ends of veth pairs): a card's own firmware comes on top. What the kernel takes alone is
+``ip`` moving as many links of the kind.
+
+The kubelet looks at its containers once in a second, and ends pods only then: an end lasts up to a second
+longer, by chance, whatever a driver does. So the pods of each kind are deleted at moments that are spread
+evenly over that second, in an order of their own, and an end costs the difference of two medians.
 """
 
 from __future__ import annotations
@@ -13,17 +18,19 @@ import asyncio
 import json
 import os
 import random
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from benchmarks.measure import Result, Series
+from benchmarks.measure import Result, Series, time_ms
+from benchmarks.pod_start_steps import ENDS, STARTS, Meters, Step, build_profile, subtract
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.iproute import in_namespace, run_ip
+from dranet.testbed.node.iproute import in_namespace, run_batch, run_ip
 from e2e.cluster import build, local
 from e2e.cluster.local import ClusterKit, LocalCluster
 from e2e.live_cluster import LiveCluster
@@ -36,8 +43,10 @@ IFB_LINKS = 8
 ROUNDS = 20
 SEED = 6
 READY_SECONDS = 120.0
-RELIST_SECONDS = 1.0
-"""How often the kubelet looks at its containers (PLEG): by chance an end lasts up to that much longer."""
+RELIST_SECONDS = 1.003
+"""The kubelet's period: a second after the end of each look at its containers (PLEG)."""
+STEADY_SECONDS = 1.1
+"""How long a pod runs at least: the kubelet has then seen that it does."""
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _LOGS = Path(".cache/benchmarks/pod_start").resolve()
 
@@ -71,9 +80,12 @@ class Life:
 
     start: float
     end: float
+    starts: Mapping[Step, float] = field(default_factory=dict)
+    ends: Mapping[Step, float] = field(default_factory=dict)
 
 
 Lives = Mapping[Kind, Sequence[Life]]
+Floors = Mapping[Kind, Sequence[float]]
 _KIT: list[ClusterKit] = []
 """Set by :func:`fetch`, outside the private tree, which has no way to the network."""
 
@@ -89,54 +101,91 @@ def fetch() -> None:
 
 
 def run() -> Iterator[Result]:
-    lives = asyncio.run(_measure(_KIT[-1]))
+    lives, floors = asyncio.run(_measure(_KIT[-1]))
     for kind in Kind:
         yield _plain(f"creation to Ready, {kind.title}", [life.start for life in lives[kind]])
     for kind in Kind:
         yield _plain(f"deletion to gone, {kind.title}", [life.end for life in lives[kind]])
+    for kind in floors:
+        yield _plain(f"the kernel alone, {kind.title}", floors[kind])
     for kind in filter(lambda kind: kind.nics, Kind):
-        pairs = list(zip(lives[kind], lives[Kind.NO_CLAIM], strict=True))
-        starts = [one.start - other.start for one, other in pairs]
-        ends = [one.end - other.end for one, other in pairs]
-        yield _plain(f"start, more than without a claim, {kind.title}", starts, kind.start_bound)
-        yield _plain(f"end, more than without a claim, {kind.title}", ends, kind.end_bound)
+        yield from _compare(kind, lives[kind], lives[Kind.NO_CLAIM])
+    by_title = {kind.title: lives[kind] for kind in Kind}
+    starts = {title: [life.starts for life in seen] for title, seen in by_title.items()}
+    ends = {title: [life.ends for life in seen] for title, seen in by_title.items()}
+    print(build_profile("A START, MEDIAN MS", STARTS, starts))
+    print(build_profile("AN END, MEDIAN MS", ENDS, ends))
+
+
+def _compare(kind: Kind, ours: Sequence[Life], floor: Sequence[Life]) -> Iterator[Result]:
+    starts = [one.start - other.start for one, other in zip(ours, floor, strict=True)]
+    end = statistics.median(life.end for life in ours) - statistics.median(life.end for life in floor)
+    yield _plain(f"start, more than without a claim, {kind.title}", starts, kind.start_bound)
+    yield _plain(f"end, more than without a claim, {kind.title}", [end], kind.end_bound)
 
 
 def _plain(title: str, samples: Sequence[float], bound: float | None = None) -> Result:
     return Result(title, Series(title, tuple(samples)), bound=bound)
 
 
-async def _measure(kit: ClusterKit) -> Lives:
+async def _measure(kit: ClusterKit) -> tuple[Lives, Floors]:
     rounds = int(os.environ.get("ROUNDS", ROUNDS))
     async with local.open_cluster(kit, load_hardware(HARDWARE), WORK_DIR, _LOGS) as cluster:
+        floors = {kind: [_time_moves(kind) for _ in range(rounds)] for kind in Kind if kind.nics}
         for number in range(IFB_LINKS):
             run_ip("link", "add", f"fast{number}", "type", "ifb")
         async with LiveCluster(cluster.build_access()) as live:
             await live.driver.start({"offer_link_kinds": "ifb", "log_level": "debug"})
             await live.driver.wait_ready(READY_SECONDS)
             await live.apply(build_objects())
-            return await _Stage(cluster, live).measure(rounds)
+            return await _Stage(cluster, live, rounds).measure(), floors
+
+
+def _time_moves(kind: Kind) -> float:
+    """Milliseconds that the kernel takes to move as many links of this kind, which are up."""
+    names = [f"floor{number}" for number in range(kind.nics)]
+    run_batch(line for name in names for line in (f"link add {name} type {kind.link}", f"link set {name} up"))
+    run_ip("netns", "add", "floor")
+    try:
+        return time_ms(lambda: run_batch(f"link set {name} netns floor" for name in names))
+    finally:
+        run_batch((f"link del {name}" for name in names), netns="floor")
+        run_ip("netns", "del", "floor")
 
 
 class _Stage:
-    def __init__(self, cluster: LocalCluster, live: LiveCluster) -> None:
+    def __init__(self, cluster: LocalCluster, live: LiveCluster, rounds: int) -> None:
         self._cluster = cluster
         self._live = live
+        self._rounds = rounds
         self._chance = random.Random(SEED)
+        self._meters = Meters(live.access.kubeconfig)
+        self._looked = 0.0
+        """When the kubelet last looked, as far as the end of a pod tells."""
 
-    async def measure(self, rounds: int) -> Lives:
+    async def measure(self) -> Lives:
         """The first round warms up and is not counted."""
         lives = {kind: list[Life]() for kind in Kind}
-        for turn in range(rounds + 1):
+        moments = {kind: self._spread() for kind in Kind}
+        for turn in range(self._rounds + 1):
             for kind in self._chance.sample(tuple(Kind), len(Kind)):
-                life = await self._live_once(kind, f"pod-{turn}-{kind.name.lower().replace('_', '-')}")
+                moment = moments[kind][turn % self._rounds]
+                life = await self._live_once(
+                    kind, f"pod-{turn}-{kind.name.lower().replace('_', '-')}", moment
+                )
                 if turn:
                     lives[kind].append(life)
         return lives
 
-    async def _live_once(self, kind: Kind, name: str) -> Life:
-        """Run one pod, and delete it at a random moment of the kubelet's period."""
+    def _spread(self) -> list[float]:
+        """Moments of the kubelet's period, each of them once, in random order."""
+        moments = [(number + 0.5) / self._rounds * RELIST_SECONDS for number in range(self._rounds)]
+        return self._chance.sample(moments, len(moments))
+
+    async def _live_once(self, kind: Kind, name: str, moment: float) -> Life:
+        """Run one pod, and delete it at that moment of the kubelet's period."""
         pod = fit(_pod(name, kind), self._live.access.pod_image)
+        new = await asyncio.to_thread(self._meters.read)
         async with self._cluster.plane.connect() as api:
             version = str((await api.list(_PODS))["metadata"]["resourceVersion"])
             begin, ready, deletion = time.monotonic(), 0.0, 0.0
@@ -148,12 +197,21 @@ class _Stage:
                     if event.type == "DELETED":
                         break
                     if not ready and is_ready(event.object):
-                        ready = deletion = time.monotonic()
+                        ready = time.monotonic()
                         await self._check_nics(event.object, kind)
-                        await asyncio.sleep(self._chance.uniform(0, RELIST_SECONDS))
+                        await asyncio.sleep(STEADY_SECONDS)
+                        running = await asyncio.to_thread(self._meters.read)
+                        await asyncio.sleep((self._looked + moment - time.monotonic()) % RELIST_SECONDS)
                         deletion = time.monotonic()
                         await api.delete(f"{_PODS}/{name}")
-            return Life((ready - begin) * 1000, (time.monotonic() - deletion) * 1000)
+            self._looked = time.monotonic()
+            gone = await asyncio.to_thread(self._meters.read)
+            return Life(
+                (ready - begin) * 1000,
+                (self._looked - deletion) * 1000,
+                subtract(running, new),
+                subtract(gone, running),
+            )
 
     async def _check_nics(self, pod: JsonObject, kind: Kind) -> None:
         """What is timed must have happened."""

@@ -148,9 +148,8 @@ class Preparer:
                     context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
                     context |= _gpus_by(record)
                     log.info("prepared", extra={"context": context})
-                await asyncio.to_thread(self._set_links_down, record)
                 with self._shown.phase(PreparePhase.FILES):
-                    await asyncio.to_thread(self._files.write, record)
+                    await asyncio.to_thread(self._make_ready, record)
         except DranetError as error:
             log.warning(
                 "prepare failed: %s", error, extra={"context": {"claim": ref, "reason": error.reason}}
@@ -163,6 +162,11 @@ class Preparer:
             log.exception("bug in prepare", extra={"context": {"claim": ref}})
             return PrepareOutcome(error=_describe_bug(error))
         return PrepareOutcome(devices=tuple(_answer(device) for device in record.devices))
+
+    def _make_ready(self, record: PreparedClaim) -> None:
+        """In one thread: each change of threads waits for its turn, up to some milliseconds."""
+        self._set_links_down(record)
+        self._files.write(record)
 
     def _set_links_down(self, record: PreparedClaim) -> None:
         """The attach copes with a link that is up; it only takes longer."""
@@ -227,9 +231,8 @@ class Preparer:
                 if record is None:
                     return
                 self._announcer.prepared(record)
-                await asyncio.to_thread(self._set_links_down, record)
                 log.info("handed on", extra={"context": {"claim": ref, "pod": record.pod}})
-                await asyncio.to_thread(self._files.write, record)
+                await asyncio.to_thread(self._make_ready, record)
         except DranetError as error:
             context = {"claim": ref, "reason": error.reason}
             log.warning("not handed on to the next pod: %s", error, extra={"context": context})

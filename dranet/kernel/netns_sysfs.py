@@ -14,12 +14,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from dranet.errors import KernelError
-from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.rights import explain_refusal
 
 _FSOPEN, _FSCONFIG, _FSMOUNT, _FSPICK = 430, 431, 432, 433
@@ -31,17 +31,27 @@ _READ_ONLY = 0x1
 _PLAIN = 0x2 | 0x4 | 0x8
 """``MOUNT_ATTR_RDONLY``; ``NOSUID``, ``NODEV``, ``NOEXEC``."""
 
+T = TypeVar("T")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class Place(Protocol):
+    """A network namespace, entered or not (``netns.NetworkNamespace``, ``attachment.locate.Side``)."""
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call ``function`` inside."""
+        ...
+
+
 @contextmanager
-def open_sysfs(netns: NetworkNamespace, *, writable: bool = False) -> Iterator[Path]:
-    """The root of a sysfs that shows what ``netns`` has, for as long as the context lasts.
+def open_sysfs(place: Place, *, writable: bool = False) -> Iterator[Path]:
+    """The root of a sysfs that shows what is in ``place``, for as long as the context lasts.
 
     Raises:
         KernelError: the namespace could not be entered, or the kernel refused the mount.
     """
-    fd = netns.run(lambda: _mount_sysfs(_PLAIN if writable else _PLAIN | _READ_ONLY))
+    fd = place.run(lambda: _mount_sysfs(_PLAIN if writable else _PLAIN | _READ_ONLY))
     try:
         with _made_writable(fd) if writable else nullcontext():
             yield Path(f"/proc/self/fd/{fd}")

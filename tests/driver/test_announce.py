@@ -29,7 +29,10 @@ class Kept(Reporter):
         self.statuses: list[Sequence[DeviceStatus]] = []
         self.superseding: list[Sequence[DeviceStatus]] = []
 
-    def set_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
+    def set_statuses(
+        self, claim: ClaimRef, statuses: Sequence[DeviceStatus], *, rest_seconds: float = 0.0
+    ) -> None:
+        del rest_seconds
         assert claim == CLAIM
         self.statuses.append(statuses)
 

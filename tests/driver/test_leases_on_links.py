@@ -49,7 +49,10 @@ class Statuses(Reporter):
         self.newest: DeviceStatus | None = None
         self.events: list[EventNote] = []
 
-    def set_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
+    def set_statuses(
+        self, claim: ClaimRef, statuses: Sequence[DeviceStatus], *, rest_seconds: float = 0.0
+    ) -> None:
+        del rest_seconds
         assert claim.uid == "claim-uid"
         (self.newest,) = statuses
 

@@ -105,6 +105,24 @@ async def test_only_the_newest_word_on_a_claim_is_written() -> None:
     assert writer.written == [(CLAIM, [a_status("new")])]
 
 
+async def test_a_word_that_rests_makes_way_for_the_next_one_which_does_not_wait() -> None:
+    writer = RecordingWriter()
+    async with running(writer) as reporter:
+        reporter.set_statuses(CLAIM, [a_status("prepared")], rest_seconds=3600)
+        reporter.set_statuses(OTHER, [a_status("of another")])
+        await until(lambda: writer.devices == ["of another"])
+        reporter.set_statuses(CLAIM, [a_status("attached")])
+        await until(lambda: writer.devices == ["of another", "attached"])
+
+
+async def test_a_word_that_rests_is_written_before_the_end() -> None:
+    writer = RecordingWriter()
+    async with running(writer) as reporter:
+        reporter.set_statuses(CLAIM, [a_status("prepared")], rest_seconds=3600)
+        assert await reporter.flush(DEADLINE_SECONDS)
+    assert writer.devices == ["prepared"]
+
+
 async def test_a_newer_word_that_comes_during_a_write_is_written_after_it() -> None:
     writer = RecordingWriter()
     writer.hanging[CLAIM.uid] = asyncio.Event()

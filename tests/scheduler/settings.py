@@ -59,7 +59,7 @@ SETTINGS = (
 @asynccontextmanager
 async def open_scheduler(kit: ControlPlaneKit, setting: Setting, folder: Path) -> AsyncIterator[ApiClient]:
     """Boot an API server and a scheduler that is not held back by a limit of requests."""
-    plan = config.Plan(folder / "kubernetes", setting.gates, setting.runtime_config)
+    plan = config.Plan(folder / "kubernetes", setting.gates, runtime_config=setting.runtime_config)
     async with open_control_plane(kit, plan, folder / "logs", parts=()) as plane:
         flags = [*config.scheduler_flags(plan), *_UNHURRIED]
         await plane.programs.start(kit.kubernetes.paths["kube-scheduler"], flags)

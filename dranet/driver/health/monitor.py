@@ -19,6 +19,7 @@ from typing import Protocol
 from dranet.dataclass import dataclass
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.signs import NOBODY, Holder, SignSource
+from dranet.driver.health.told import ToldHealth
 from dranet.driver.publish import Inventory
 from dranet.errors import SettingsError
 from dranet.kubelet.health import DeviceHealthFact
@@ -122,6 +123,9 @@ class HealthMonitor:
         """Of devices that are not there, the latest last."""
         self._written: Mapping[str, DeviceMemory] = {}
         self._facts: Sequence[DeviceHealthFact] = ()
+        self._told = ToldHealth()
+        self._in_pods: frozenset[str] = frozenset()
+        """Devices that were moved into one."""
         self._wake = asyncio.Event()
         self._changed_pods: set[str] = set()
         self.on_change: Callable[[], None] = do_nothing
@@ -134,11 +138,11 @@ class HealthMonitor:
     def snapshot(self) -> Sequence[DeviceHealthFact]:
         """One fact for each published device, and for each that is gone while a pod has it; nothing while
         another instance speaks. The kubelet keeps what it was told for longer than the hand-over takes."""
-        return self._facts if self._is_on_duty() else ()
+        return self._told.settle(self._facts, self._in_pods, self._clock()) if self._is_on_duty() else ()
 
     @property
     def facts(self) -> Sequence[DeviceHealthFact]:
-        """The same, whoever is on duty."""
+        """What is known now, whoever is on duty."""
         return self._facts
 
     @property
@@ -253,6 +257,7 @@ class HealthMonitor:
         hardest = self._rules.hardest
         tainted = {name: build_taints(t.verdict.faults, hardest) for name, t in self._trackers.items()}
         self.taints = {name: taints for name, taints in tainted.items() if taints}
+        self._in_pods = frozenset(name for name, holder in holders.items() if holder.mover)
         if facts != self._facts:
             self._facts = facts
             self._count(facts)

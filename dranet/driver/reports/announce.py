@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 MAX_REMEMBERED = 1000
 """Claims. A node has a few hundred at most."""
 
+PREPARED_SECONDS = 1.0
+"""How long the word that a claim is prepared waits for the one that its pod has the devices: the API server
+is asked once for both, and not while the pod starts."""
+
 RecordsOfPod = Callable[[str], Sequence[PreparedClaim]]
 """By pod UID (``ClaimStore.get_by_pod``)."""
 
@@ -84,9 +88,8 @@ class Announcer:
         told = f"claim {record.claim}: {_name_devices(record.devices)}"
         self.on_normal("Prepared", _pod_object(record.pod), told)
         self._forget_links([record.claim])
-        self._reporter.set_statuses(
-            record.claim, [report_prepared(self._driver_name, device) for device in record.devices]
-        )
+        statuses = [report_prepared(self._driver_name, device) for device in record.devices]
+        self._reporter.set_statuses(record.claim, statuses, rest_seconds=PREPARED_SECONDS)
 
     def prepare_failed(self, ref: ClaimRef, claim: Claim | None, error: DranetError) -> None:
         """``claim`` is ``None`` where it could not even be fetched."""

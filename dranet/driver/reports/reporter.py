@@ -67,6 +67,13 @@ class _Waiting:
     since: float = 0.0
     """When there was something to write, by the loop's clock."""
     backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_SECONDS))
+    rests_until: float = 0.0
+    """A newer word may come and make this one needless."""
+
+    @property
+    def at(self) -> float:
+        """When it is to be written."""
+        return max(self.due, self.rests_until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +111,12 @@ class Reporter:
         self.on_event: Callable[[EventNote], None] = do_nothing
         """Told of each Event, on whichever thread; must be quick."""
 
-    def set_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
-        """Make these the claim's device statuses (all of ours at once)."""
-        self._loop.call_soon_threadsafe(self._enqueue_statuses, claim, statuses)
+    def set_statuses(
+        self, claim: ClaimRef, statuses: Sequence[DeviceStatus], *, rest_seconds: float = 0.0
+    ) -> None:
+        """Make these the claim's device statuses (all of ours at once), unless others come within
+        ``rest_seconds``."""
+        self._loop.call_soon_threadsafe(self._enqueue_statuses, claim, statuses, rest_seconds)
 
     def supersede_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
         """Make these the claim's device statuses, if others wait to be written: another instance of the
@@ -132,6 +142,7 @@ class Reporter:
         self._events_due = 0.0
         for waiting in self._waiting.values():
             waiting.due = waiting.due if waiting.refused else 0.0
+            waiting.rests_until = 0.0
         self._wake()
         deadline = self._loop.time() + timeout_seconds
         while self._events or any(not waiting.refused for waiting in self._waiting.values()):
@@ -163,9 +174,13 @@ class Reporter:
 
     # --- claim status -----------------------------------------------------------------------------------
 
-    def _enqueue_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
-        waiting = self._waiting.setdefault(claim.uid, _Waiting(claim, statuses, since=self._loop.time()))
+    def _enqueue_statuses(
+        self, claim: ClaimRef, statuses: Sequence[DeviceStatus], rest_seconds: float = 0.0
+    ) -> None:
+        now = self._loop.time()
+        waiting = self._waiting.setdefault(claim.uid, _Waiting(claim, statuses, since=now))
         waiting.statuses = statuses
+        waiting.rests_until = now + rest_seconds
         self._waiting.move_to_end(claim.uid)
         if len(self._waiting) > MAX_WAITING_CLAIMS:
             self._waiting.popitem(last=False)
@@ -180,14 +195,14 @@ class Reporter:
         while True:
             waiting = self._find_due()
             if waiting is None:
-                free = [other.due for other in self._waiting.values() if not other.in_hand]
+                free = [other.at for other in self._waiting.values() if not other.in_hand]
                 await self._wait_news(min(free, default=None))
             else:
                 await self._write_one(waiting)
 
     def _find_due(self) -> _Waiting | None:
         now = self._loop.time()
-        return next((w for w in self._waiting.values() if not w.in_hand and w.due <= now), None)
+        return next((w for w in self._waiting.values() if not w.in_hand and w.at <= now), None)
 
     async def _write_one(self, waiting: _Waiting) -> None:
         statuses = waiting.statuses

@@ -96,7 +96,7 @@ def _find(side: Side, state: IpoibState, pci_address: str) -> _Found | None:
 
 def _find_links(side: Side, pci_address: str) -> list[_Found]:
     found: list[_Found] = []
-    with open_sysfs(side.netns) as root:
+    with open_sysfs(side) as root:
         sysfs = PseudoFiles(root, [])
         for payload in side.rtnl.dump(dump_links_request(_KIND)):
             link = decode(parse_link, payload)

@@ -33,8 +33,21 @@ from dranet.kernel.inet import (
     parse_permanent_neighbour,
     parse_route,
 )
-from dranet.kernel.netlink import NetlinkSocket, iter_attributes, parse_attributes
-from dranet.kernel.rtnl import decode, dump_links_request, get_link_request, parse_link
+from dranet.kernel.netlink import (
+    NetlinkSocket,
+    attribute_text,
+    attribute_u32,
+    iter_attributes,
+    parse_attributes,
+)
+from dranet.kernel.rtnl import (
+    IFLA_INFO_KIND,
+    IFLA_LINK,
+    decode,
+    dump_links_request,
+    get_link_request,
+    parse_link,
+)
 from dranet.model.facts import Address, Link, Neighbour, Route
 
 # linux/rtnetlink.h
@@ -90,12 +103,15 @@ def check_is_free(rtnl: NetlinkSocket, link: Link) -> None:
 
 
 def _iter_stacked(rtnl: NetlinkSocket, link: Link) -> Iterator[Link]:
+    names_it = attribute_u32(IFLA_LINK, link.ifindex)
     for kind in STACKED_KINDS:
-        links = [decode(parse_link, payload) for payload in rtnl.dump(dump_links_request(kind))]
-        for other in links:
+        payloads = rtnl.dump(dump_links_request(kind))
+        for payload in filter(lambda payload: names_it in payload, payloads):  # to parse all takes long
+            other = decode(parse_link, payload)
             if other.kind in STACKED_KINDS and other.lower == link.ifindex and other.link_netnsid is None:
                 yield other
-        if any(other.kind != kind for other in links):
+        names_kind = attribute_text(IFLA_INFO_KIND, kind)
+        if any(names_kind not in payload for payload in payloads):
             return  # a kernel without this kind does not filter: these were all links there are
 
 

@@ -107,7 +107,7 @@ def open_queues(side: Side, ifname: str) -> Iterator[Queues]:
     Raises:
         KernelError: no sysfs can be had there.
     """
-    with open_sysfs(side.netns, writable=True) as root:
+    with open_sysfs(side, writable=True) as root:
         sysfs = PseudoFiles(root, [])
         online = sum(1 << cpu for cpu in parse_cpu_list(sysfs.text("devices/system/cpu/online")))
         yield Queues(root, sysfs, ifname, online or ~0)
