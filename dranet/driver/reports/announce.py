@@ -89,7 +89,10 @@ class Announcer:
         self.on_normal("Prepared", _pod_object(record.pod), told)
         self._forget_links([record.claim])
         statuses = [report_prepared(self._driver_name, device) for device in record.devices]
-        self._reporter.set_statuses(record.claim, statuses, rest_seconds=PREPARED_SECONDS)
+        will_attach = any(device.plan is not None for device in record.devices)
+        self._reporter.set_statuses(
+            record.claim, statuses, rest_seconds=PREPARED_SECONDS if will_attach else 0.0
+        )
 
     def prepare_failed(self, ref: ClaimRef, claim: Claim | None, error: DranetError) -> None:
         """``claim`` is ``None`` where it could not even be fetched."""
