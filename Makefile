@@ -11,6 +11,7 @@ RUNTIME ?= containerd
 SEED    ?= 0
 KUBE_VERSION ?=
 HARDWARE ?= dgx-h100
+NODES ?= 1
 ARCH    ?= $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
 
 .DEFAULT_GOAL := help
@@ -54,7 +55,7 @@ cluster: setup ## build what a real cluster runs, once: Kubernetes KUBE_VERSION=
 	@KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m e2e.cluster build
 
 cluster-up: setup ## start a real cluster whose node has HARDWARE=dgx-h100, and leave it running
-	@KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m e2e.cluster up --hardware $(HARDWARE)
+	@KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m e2e.cluster up --hardware $(HARDWARE) --nodes $(NODES)
 
 cluster-down: setup ## end the cluster of cluster-up
 	@$(BIN)/python -m e2e.cluster down

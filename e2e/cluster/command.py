@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "--version", default="", metavar="MINOR", help="1.34; default KUBE_VERSION, or the newest"
         )
         command.add_argument("--hardware", default="dgx-h100", help="a name of `dranet testbed`, or a file")
+        command.add_argument("--nodes", type=int, default=1, choices=[1], help="one, so far")
     options, more = parser.parse_known_args(arguments)
     if more and options.command != "test":
         parser.error(f"unrecognized arguments: {' '.join(more)}")
