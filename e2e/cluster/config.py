@@ -30,7 +30,7 @@ _USERS: Mapping[str, tuple[str, str]] = {
 
 
 def users_of(nodes: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """User and group behind each token, as the authorizer's own roles name them; one for each kubelet."""
+    """Return the user and the group of each token, under the names of the authorizer's own roles."""
     return {**_USERS, **{f"kubelet-{node}": (f"system:node:{node}", "system:nodes") for node in nodes}}
 
 
@@ -40,7 +40,7 @@ class Plan:
 
     folder: Path
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
-    """For every program; each ignores none, so a gate must exist in all of them."""
+    """Given to every program. A program does not start with a gate that it does not know."""
     has_audit: bool = False
     """The API server notes every request, without its body, in :attr:`audit_log`."""
     runtime_config: Sequence[str] = ()

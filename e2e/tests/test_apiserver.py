@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dranet.cluster.client import ApiClient
-from dranet.errors import ClusterError, Reason
+from dranet.errors import ClusterError
 from e2e.cluster import config
 from e2e.cluster.local import LocalCluster
 from e2e.installation import NAME, SYSTEM_NAMESPACE
@@ -22,17 +22,23 @@ _ACCOUNT = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{NAME}"
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _GROUP = "resource.k8s.io"
-_REFUSED = (Reason.API_FORBIDDEN, Reason.API_INVALID)
+_OTHER_NODE = "the driver may write only slices of the node that it runs on"
+_NO_NODE = "the token does not say on which node the driver runs"
+_NOT_ITS_CLAIM = (
+    "the driver may not change who has a claim",
+    'cannot patch resource "resourceclaims/binding"',
+)
+"""What the admission policies of ``deploy/`` say: any other refusal could hide that they would let it pass. From
+1.36 the server refuses the last by itself (``DRAResourceClaimGranularStatusAuthorization``)."""
 _UNAUTHENTICATED_PATHS = ("/version", "/api", "/apis", "/openapi")
 """What every account may read (``system:discovery``, ``system:public-info-viewer``)."""
 
 
 async def test_the_driver_asks_for_nothing_that_its_rules_do_not_allow(
-    cluster: LocalCluster, api: ApiClient, live: LiveCluster, pods: PodMaker
+    cluster: LocalCluster, api: ApiClient, pods: PodMaker
 ) -> None:
-    pod = await pods.run("walk", nics=2)
+    await pods.run("walk", nics=2)
     await pods.delete("walk")
-    assert await live.fetch_slices(), pod
     allowed = {rule async for rule in _list_rules(api)}
     asked = [event for event in _read_audit(cluster) if event["user"]["username"] == _ACCOUNT]
     kinds = {_describe(event) for event in asked if "objectRef" in event}
@@ -50,15 +56,17 @@ class TestBypass:
         self, cluster: LocalCluster, api: ApiClient, live: LiveCluster
     ) -> None:
         theirs = _build_slice("another-node")
-        await api.create(_SLICES, theirs)
+        there = await api.create(_SLICES, theirs)
         path = f"{_SLICES}/{theirs['metadata']['name']}"
         try:
             async with _as_driver(cluster, api, live) as driver:
-                with _refused(theirs["spec"]["nodeName"]):
+                with _refused(_OTHER_NODE):
                     await driver.create(_SLICES, _build_slice("another-node", "more"))
-                with _refused("another-node"):
-                    await driver.patch(path, {"spec": {"pool": {"generation": 2}}})
-                with _refused("another-node"):
+                with _refused(_OTHER_NODE):
+                    await driver.replace(
+                        path, {**there, "metadata": {**there["metadata"], "labels": {"by": "us"}}}
+                    )
+                with _refused(_OTHER_NODE):
                     await driver.delete(path)
         finally:
             await api.delete(path)
@@ -69,9 +77,9 @@ class TestBypass:
         (slice_,) = await live.fetch_slices()
         path = f"{_SLICES}/{slice_['metadata']['name']}"
         async with _with_token(cluster, await _request_token(api, None)) as stolen:
-            with _refused(""):
+            with _refused(_NO_NODE):
                 await stolen.create(_SLICES, _build_slice(cluster.kubelet.node, "stolen"))
-            with _refused(""):
+            with _refused(_NO_NODE):
                 await stolen.delete(path)
         assert [item["metadata"]["uid"] for item in await live.fetch_slices()] == [slice_["metadata"]["uid"]]
 
@@ -89,7 +97,7 @@ class TestBypass:
         node = cluster.kubelet.node
         results = [{"request": "nic", "driver": "dra.net", "pool": node, "device": "pci-0000-18-00-0"}]
         async with _as_driver(cluster, api, live) as driver:
-            with _refused(""):
+            with _refused(*_NOT_ITS_CLAIM):
                 allocation = {"devices": {"results": results}}
                 await driver.patch(f"{claims}/idle/status", {"status": {"allocation": allocation}})
 
@@ -204,16 +212,15 @@ def _build_slice(node: str, suffix: str = "first") -> JsonObject:
 
 
 class _refused:  # noqa: N801 -- reads as pytest.raises
-    """The API server refuses what is done inside, and its message has ``text``."""
+    """The API server forbids what is done inside, with one of these texts in its message."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, *texts: str) -> None:
+        self._texts = texts
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: object, trace: object) -> bool:
         assert isinstance(error, ClusterError), "it was allowed"
-        assert error.reason in _REFUSED, str(error)
-        assert self._text in str(error)
+        assert any(text in str(error) for text in self._texts), str(error)
         return True

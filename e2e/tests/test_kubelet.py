@@ -90,7 +90,7 @@ async def test_an_evicted_pod_returns_its_nic(api: ApiClient, pods: PodMaker) ->
     await pods.wait_gone("drained")
 
 
-async def test_eight_claims_of_a_pod_are_prepared_in_one_call(pods: PodMaker) -> None:
+async def test_eight_claims_of_one_pod_are_all_ready(pods: PodMaker) -> None:
     pod = await pods.run("batch", claims=8)
     assert len(await pods.list_links(pod)) == 8
     for claim in await pods.fetch_claims(pod):
