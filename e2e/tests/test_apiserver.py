@@ -28,8 +28,8 @@ _NOT_ITS_CLAIM = (
     "the driver may not change who has a claim",
     'cannot patch resource "resourceclaims/binding"',
 )
-"""What the admission policies of ``deploy/`` say: any other refusal could hide that they would let it pass. From
-1.36 the server refuses the last by itself (``DRAResourceClaimGranularStatusAuthorization``)."""
+"""What the admission policies of ``deploy/`` say; any other refusal could hide that they would let it pass.
+From 1.36 the server refuses the last by itself (``DRAResourceClaimGranularStatusAuthorization``)."""
 _UNAUTHENTICATED_PATHS = ("/version", "/api", "/apis", "/openapi")
 """What every account may read (``system:discovery``, ``system:public-info-viewer``)."""
 
