@@ -19,6 +19,7 @@ from e2e.cluster.standing import Place
 from e2e.cluster.testing import run_tests
 
 FAILED, CANNOT_RUN_HERE = 1, 3
+MOST_NODES = 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,13 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("down", "end it"),
         ("test", "run the tests of e2e/tests on one; more arguments are pytest's"),
         ("serve", "run a cluster until SIGTERM (used by up)"),
+        ("join", "run a further node of it until SIGTERM (used by serve)"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument(
             "--version", default="", metavar="MINOR", help="1.34; default KUBE_VERSION, or the newest"
         )
         command.add_argument("--hardware", default="dgx-h100", help="a name of `dranet testbed`, or a file")
-        command.add_argument("--nodes", type=int, default=1, choices=[1], help="one, so far")
+        command.add_argument("--nodes", type=_read_nodes, default=1, help=f"1 to {MOST_NODES}")
+        command.add_argument("--number", type=int, default=1, help=argparse.SUPPRESS)
     options, more = parser.parse_known_args(arguments)
     if more and options.command != "test":
         parser.error(f"unrecognized arguments: {' '.join(more)}")
@@ -66,9 +69,9 @@ def _up(options: argparse.Namespace) -> int:
         build.build(build.HELM, build.say) / "helm",
     ]
     place = standing.default_place()
-    build.say(f"starting {kit}, hardware {options.hardware} (half a minute)")
-    standing.start(place, options.hardware, options.version, programs)
-    build.say("the node is ready. To use it:")
+    build.say(f"starting {kit}, {options.nodes} x {options.hardware} (15 s a node)")
+    standing.start(place, kit, options.hardware, programs, options.nodes)
+    build.say("every node is ready. To use the cluster:")
     sys.stdout.write(
         f"\n  export KUBECONFIG={place.kubeconfig} PATH={place.bin}:$PATH\n  kubectl get nodes\n\n"
     )
@@ -86,7 +89,13 @@ def _down(_: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     place: Place = standing.default_place()
-    return standing.serve(place, options.hardware, local.prepare(lambda _: None, options.version))
+    kit = local.prepare(lambda _: None, options.version)
+    return standing.serve(place, options.hardware, kit, options.nodes)
+
+
+def _join(options: argparse.Namespace) -> int:
+    kit = local.prepare(lambda _: None, options.version)
+    return standing.join(standing.default_place(), options.hardware, kit, options.number)
 
 
 def _test(options: argparse.Namespace) -> int:
@@ -95,7 +104,13 @@ def _test(options: argparse.Namespace) -> int:
     return run_tests(kit, options.pytest)
 
 
-_COMMANDS = {"test": _test, "build": _build, "up": _up, "down": _down, "serve": _serve}
+_COMMANDS = {"test": _test, "build": _build, "up": _up, "down": _down, "serve": _serve, "join": _join}
+
+
+def _read_nodes(text: str) -> int:
+    if text.isdecimal() and 1 <= (number := int(text)) <= MOST_NODES:
+        return number
+    raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_NODES}")
 
 
 def _complain(kind: str, error: DranetError | Unavailable) -> None:

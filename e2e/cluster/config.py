@@ -1,6 +1,6 @@
 """Command lines and configuration of a control plane and a kubelet out of a folder of programs.
 
-Places in, text out. One machine, one node, nothing highly available: everybody meets at the first
+Places in, text out. One machine, nothing highly available: everybody meets at the first
 address of the service network, which the lane puts on ``lo``, so that no kube-proxy is needed.
 """
 
@@ -10,13 +10,19 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
+
+from dranet.testbed.cluster import NODE_NAME
 
 SERVICE_NETWORK = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"
 """Of the service ``kubernetes``: what pods are told to find the API server at."""
+NODE_NETWORK = "10.97.0.0/24"
 NODE_ADDRESS = "10.97.0.1"
+"""Of the first node."""
+POD_NETWORK = "10.88.0.0/16"
 API_PORT = 443
 ETCD_URL = "http://127.0.0.1:2379"
 _ETCD_PEERS = "http://127.0.0.1:2380"
@@ -27,6 +33,20 @@ _USERS: Mapping[str, tuple[str, str]] = {
     "kube-controller-manager": ("system:kube-controller-manager", ""),
     "kube-scheduler": ("system:kube-scheduler", ""),
 }
+
+
+def node_name(number: int) -> str:
+    """Name of a node; the first is number 0."""
+    return f"{NODE_NAME}-{number + 1}" if number else NODE_NAME
+
+
+def node_address(number: int) -> str:
+    return str(IPv4Network(NODE_NETWORK)[number + 1])
+
+
+def pod_subnet(number: int) -> str:
+    """The addresses of one node's pods."""
+    return f"10.88.{number}.0/24"
 
 
 def users_of(nodes: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""A whole cluster of one node on this machine: control plane, containerd, kubelet and the node's hardware.
+"""A whole cluster on this machine: control plane, and the first node's containerd, kubelet and hardware.
 
 Everything runs in the private tree of ``dranet.testbed.isolation``: its own network, mounts and processes,
 which the kernel removes whole.
@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -44,6 +45,13 @@ class ClusterKit:
     toolchain: Toolchain
     image: Path
     """Archive of the driver's image."""
+    image_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By which other names the runtime finds an image: no registry is reached from the tree."""
+
+    @property
+    def minor(self) -> str:
+        """Version of Kubernetes as ``KUBE_VERSION`` names it: 1.37."""
+        return ".".join(self.control_plane.kubernetes.version.split(".")[:2])
 
     def __str__(self) -> str:
         return f"Kubernetes {self.control_plane.kubernetes.version}, containerd {self.toolchain.version}"
@@ -57,6 +65,8 @@ class Options:
     runtime_config: Sequence[str] = ()
     has_static_pods: bool = False
     has_audit: bool = False
+    nodes: int = 1
+    """How many nodes get a token. :func:`open_cluster` starts the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,9 @@ class LocalCluster:
         """Start it, also again, and wait until its node is ready."""
         path = self.plane.kit.kubernetes.paths["kubelet"]
         await self.plane.programs.start(path, config.kubelet_flags(self.kubelet))
-        await self.plane.programs.wait("kubelet", self._check_node, _NODE_SECONDS)
+        await self.plane.programs.wait(
+            "kubelet", partial(check_ready, self.plane, self.kubelet.node), _NODE_SECONDS
+        )
 
     async def stop_kubelet(self) -> None:
         await self.plane.programs.stop("kubelet")
@@ -83,10 +95,12 @@ class LocalCluster:
     def build_access(self) -> Access:
         return replace(build_access(self.plane.plan, self.node), control=self.control)
 
-    async def _check_node(self) -> str:
-        async with self.plane.connect() as api:
-            node = await api.get(paths.node(self.kubelet.node))
-        return "" if is_ready(node) else f"node {self.kubelet.node}: {node['status'].get('conditions')}"
+
+async def check_ready(plane: ControlPlane, name: str) -> str:
+    """What a node lacks to be ready; empty when it is."""
+    async with plane.connect() as api:
+        node = await api.get(paths.node(name))
+    return "" if is_ready(node) else f"node {name}: {node['status'].get('conditions')}"
 
 
 def prepare(report: build.Report, version: str = "") -> ClusterKit:
@@ -106,6 +120,10 @@ def prepare(report: build.Report, version: str = "") -> ClusterKit:
     places = [*control_plane.kubernetes.paths.values(), control_plane.etcd, kit.toolchain.folder, kit.image]
     check_uncovered(places)
     return kit
+
+
+def folder_of_plan(work_dir: Path) -> Path:
+    return work_dir / "kubernetes"
 
 
 def find_image() -> Path:
@@ -130,15 +148,17 @@ async def open_cluster(
     """
     options = options or Options()
     async with AsyncExitStack() as stack:
-        node = await boot_node(stack, kit.toolchain, kit.image, hardware, work_dir, logs)
+        node = await boot_lane_node(stack, kit, hardware, work_dir, logs)
         plan = Plan(
-            work_dir / "kubernetes",
+            folder_of_plan(work_dir),
             options.feature_gates,
             has_audit=options.has_audit,
             runtime_config=options.runtime_config,
         )
         plane = await stack.enter_async_context(
-            open_control_plane(kit.control_plane, plan, node.logs, nodes=(NODE_NAME,))
+            open_control_plane(
+                kit.control_plane, plan, node.logs, nodes=map(config.node_name, range(options.nodes))
+            )
         )
         kubelet = write_kubelet_files(plan, node, options)
         gate = CniGate(node.runtime.layout)
@@ -149,9 +169,24 @@ async def open_cluster(
         yield cluster
 
 
+async def boot_lane_node(
+    stack: AsyncExitStack, kit: ClusterKit, hardware: Hardware, work_dir: Path, logs: Path, number: int = 0
+) -> LaneNode:
+    """Boot hardware and runtime, with the images under every name of the kit."""
+    node = await boot_node(stack, kit.toolchain, kit.image, hardware, work_dir, logs, number)
+    for name, others in kit.image_names.items():
+        for other in others:
+            await node.runtime.tag_image(name, other)
+    return node
+
+
+def plan_kubelet(plan: Plan, node: LaneNode, number: int = 0) -> KubeletPlan:
+    layout, name = node.runtime.layout, config.node_name(number)
+    return KubeletPlan(plan, name, layout.socket, layout.cgroup, config.node_address(number))
+
+
 def write_kubelet_files(plan: Plan, node: LaneNode, options: Options) -> KubeletPlan:
-    layout = node.runtime.layout
-    kubelet = KubeletPlan(plan, NODE_NAME, layout.socket, layout.cgroup)
+    kubelet = plan_kubelet(plan, node)
     if options.has_static_pods:
         kubelet = replace(kubelet, static_pods=plan.folder / "static-pods")
         assert kubelet.static_pods is not None

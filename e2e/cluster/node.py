@@ -23,6 +23,7 @@ from dranet.testbed.node.iproute import NETNS_FOLDER
 from dranet.testbed.node.node import Node
 from e2e import image
 from e2e.access import E2eFailed, LaneUnavailable
+from e2e.cluster import config
 
 _VAR_LIB, _VAR_LOG = Path("/var/lib"), Path("/var/log")
 _POD_LOGS = _VAR_LOG / "pods"
@@ -78,20 +79,33 @@ def check_uncovered(places: Iterable[Path]) -> None:
 
 
 async def boot_node(
-    stack: AsyncExitStack, toolchain: Toolchain, archive: Path, hardware: Hardware, work_dir: Path, logs: Path
+    stack: AsyncExitStack,
+    toolchain: Toolchain,
+    archive: Path,
+    hardware: Hardware,
+    work_dir: Path,
+    logs: Path,
+    number: int = 0,
 ) -> LaneNode:
-    """Inside a private tree only."""
+    """Inside a private tree only. ``number`` of the node in its cluster."""
     require_isolation()
     here = work_dir / "logs"
     share_mount(
         Path("/"), recursive=True
     )  # as systemd leaves a node's; this tree's copies, not the machine's
     cover_machine(work_dir / "machine", logs, here)
-    node = Node(hardware, work_dir)
+    node = Node(hardware, work_dir, number)
     await asyncio.to_thread(stack.enter_context, node)
     folder = work_dir / "containerd"
     folder.mkdir(parents=True)
-    runtime = ContainerdRuntime(toolchain, folder, _NRI_SOCKET, _CDI_DIR, has_own_netns=False)
+    runtime = ContainerdRuntime(
+        toolchain,
+        folder,
+        _NRI_SOCKET,
+        _CDI_DIR,
+        has_own_netns=False,
+        pod_subnet=config.pod_subnet(number),
+    )
     await runtime.start()
     stack.push_async_callback(runtime.stop)
     enable_controllers()

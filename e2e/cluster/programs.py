@@ -19,6 +19,8 @@ OLDEST = (1, 34)
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 _POLL_SECONDS = 0.1
 _END_SECONDS = 15.0
+_LAST_SECONDS = 5.0
+"""At the end of the cluster: an API server waits for its watches, and nobody misses them."""
 _TAIL_LINES = 6
 
 
@@ -67,7 +69,7 @@ def read_version(program: Path) -> str:
 
 
 class Programs:
-    """Started one after the other, each with a log of its own; ended in reverse, by pid, at the end."""
+    """Started one after the other, each with a log of its own; ended together, by pid, at the end."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -78,8 +80,7 @@ class Programs:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for name in reversed(list(self._running)):
-            await self.stop(name)
+        await asyncio.gather(*(_end(process, _LAST_SECONDS) for process in self._running.values()))
 
     async def start(self, program: Path, flags: Sequence[str], name: str = "") -> None:
         """Start it under ``name``, by default the program's. One that is started again appends to its log."""
@@ -91,7 +92,7 @@ class Programs:
 
     async def stop(self, name: str) -> None:
         """End it with SIGTERM, and with SIGKILL after :data:`_END_SECONDS`."""
-        await _end(self._running.pop(name))
+        await _end(self._running.pop(name), _END_SECONDS)
 
     async def kill(self, name: str) -> None:
         """End it with SIGKILL."""
@@ -136,12 +137,12 @@ async def _try(look: Callable[[], Awaitable[str]]) -> str:
         return str(error)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, seconds: float) -> None:
     if process.returncode is not None:
         return
     process.terminate()
     try:
-        async with asyncio.timeout(_END_SECONDS):
+        async with asyncio.timeout(seconds):
             await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,11 +28,13 @@ from dranet.testbed.node.hardware import load_hardware
 from e2e import image
 from e2e.access import E2eFailed
 from e2e.cluster import config, local
+from e2e.cluster.config import Plan
 from e2e.cluster.described_node import (
     build_hardware_policy,
     build_limits_policy,
     may_raise_limits,
 )
+from e2e.cluster.further_node import FirstNode, add_node, open_further_node
 from e2e.cluster.local import ClusterKit, LocalCluster, Options
 
 BUSYBOX_NAMES = ("docker.io/library/busybox:1.37", "docker.io/library/busybox:latest")
@@ -85,7 +87,7 @@ def is_up(place: Place) -> bool:
         return False
 
 
-def start(place: Place, hardware: str, version: str, programs: list[Path]) -> None:
+def start(place: Place, kit: ClusterKit, hardware: str, programs: list[Path], nodes: int) -> None:
     """Start the process of the cluster and pass on what it says until the node is ready.
 
     Raises:
@@ -96,7 +98,8 @@ def start(place: Place, hardware: str, version: str, programs: list[Path]) -> No
     shutil.rmtree(place.folder, ignore_errors=True)
     place.logs.mkdir(parents=True)
     _link_programs(place, programs)
-    command = [sys.executable, "-m", "e2e.cluster", "serve", "--hardware", hardware, "--version", version]
+    words = ("--hardware", hardware, "--version", kit.minor, "--nodes", str(nodes))
+    command = [sys.executable, "-m", "e2e.cluster", "serve", *words]
     with (place.logs / "cluster.log").open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -104,6 +107,7 @@ def start(place: Place, hardware: str, version: str, programs: list[Path]) -> No
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
+            env={**os.environ, "E2E_IMAGE": str(kit.image)},
         )
     assert process.stdout is not None
     for line in process.stdout:
@@ -133,17 +137,32 @@ def stop(place: Place) -> bool:
     return True
 
 
-def serve(place: Place, hardware: str, kit: ClusterKit) -> int:
+def serve(place: Place, hardware: str, kit: ClusterKit, nodes: int) -> int:
     """Run the cluster until SIGTERM; called in the process that :func:`start` makes."""
     with _hold(place), socket.create_server(("127.0.0.1", 0)) as listener:
         # The socket is the machine's; whoever has it in the tree accepts there what the machine sends.
-        return run_isolated(lambda: run_in_order(_serve(place, hardware, kit, listener)))
+        return run_isolated(lambda: run_in_order(_serve(place, hardware, kit, listener, nodes)))
 
 
-async def _serve(place: Place, hardware: str, kit: ClusterKit, listener: socket.socket) -> None:
-    options = _choose_options(kit)
-    async with local.open_cluster(kit, load_hardware(hardware), WORK_DIR, place.logs, options) as cluster:
-        await _name_images(cluster)
+def join(place: Place, hardware: str, kit: ClusterKit, number: int) -> int:
+    """Run a further node until SIGTERM; called in a process inside the cluster's tree."""
+    plan = Plan(local.folder_of_plan(WORK_DIR), _choose_options(kit).feature_gates)
+    first = FirstNode.read(plan, number)
+    return run_isolated(lambda: run_in_order(_join(place, hardware, kit, first, number)))
+
+
+async def _join(place: Place, hardware: str, kit: ClusterKit, first: FirstNode, number: int) -> None:
+    logs = place.logs / config.node_name(number)
+    async with open_further_node(name_images(kit), first, load_hardware(hardware), number, logs):
+        await asyncio.Event().wait()
+
+
+async def _serve(place: Place, hardware: str, kit: ClusterKit, listener: socket.socket, nodes: int) -> None:
+    options = replace(_choose_options(kit), nodes=nodes)
+    described = load_hardware(hardware)
+    async with local.open_cluster(name_images(kit), described, WORK_DIR, place.logs, options) as cluster:
+        for number in range(1, nodes):
+            await add_node(cluster, number, hardware, kit.minor)
         await _fit_to_machine(cluster)
         _write_kubeconfig(place, cluster, listener.getsockname()[1])
         async with _forward(listener, config.SERVICE_ADDRESS, config.API_PORT):
@@ -160,15 +179,12 @@ def _choose_options(kit: ClusterKit) -> Options:
 
 
 def _has_mutating_policies(kit: ClusterKit) -> bool:
-    return tuple(map(int, kit.control_plane.kubernetes.version.split(".")[:2])) >= (1, 36)
+    return tuple(map(int, kit.minor.split("."))) >= (1, 36)
 
 
-async def _name_images(cluster: LocalCluster) -> None:
-    """No registry is reached from the tree: what manifests would pull is there under its name."""
-    names = {image.NAME: DRIVER_NAMES, BUSYBOX_IMAGE: BUSYBOX_NAMES}
-    for name, others in names.items():
-        for other in others:
-            await cluster.node.runtime.tag_image(name, other)
+def name_images(kit: ClusterKit) -> ClusterKit:
+    """What manifests would pull is there under its name."""
+    return replace(kit, image_names={image.NAME: DRIVER_NAMES, BUSYBOX_IMAGE: BUSYBOX_NAMES})
 
 
 async def _fit_to_machine(cluster: LocalCluster) -> None:

@@ -44,7 +44,7 @@ def test_traffic_is_what_proc_net_dev_says(make_namespace: Callable[..., Namespa
         side.ip("addr", "add", address, "dev", link)
         side.ip("link", "set", link, "up")
         side.ip("link", "set", "lo", "up")
-    # The kernel drops what is sent before it has noticed the carrier, and queues little for a neighbor it must find.
+    # The kernel drops what is sent before it has noticed the carrier, and queues little for a neighbor
     left.ip("neigh", "add", "192.0.2.2", "lladdr", "02:00:00:00:00:02", "dev", "left")
     wait_until(lambda: left.read_raw("link", "show", "dev", "left")[0]["operstate"] == "UP", "no carrier")
     left.run(send_some)

@@ -24,6 +24,22 @@ def test_every_shipped_file_loads_under_its_own_name(path: Path) -> None:
     assert load_hardware(path.stem).name == path.stem
 
 
+@pytest.mark.parametrize("path", known_hardware(), ids=lambda p: p.stem)
+def test_nodes_of_one_network_have_addresses_of_their_own(path: Path) -> None:
+    hardware = load_hardware(path.stem)
+    nodes = [hardware.as_node(number) for number in range(8)]
+    assert nodes[0] == hardware
+    for field in ("mac", "address"):
+        values = [getattr(placed.nic, field) for node in nodes for placed in node.nics()]
+        assert len(set(values)) == len(values)
+    assert [placed.nic.ifname for placed in nodes[7].nics()] == [p.nic.ifname for p in hardware.nics()]
+
+
+def test_a_network_without_room_for_another_node_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"nic\.address: 10\.\d+\.\d+\.\d+/24 is not in"):
+        load_hardware("dgx-h100").as_node(16)
+
+
 class TestDgxH100:
     dgx = load_hardware("dgx-h100")
 

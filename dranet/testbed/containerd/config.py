@@ -16,7 +16,7 @@ from dranet.socket_names import UNIX_PATH_MAX_BYTES
 from dranet.testbed.containerd.image import PAUSE_IMAGE
 
 POD_SUBNET = "10.88.0.0/24"
-"""Addresses of the pods' primary interface ``eth0``; they exist in the testbed's own network namespace."""
+"""Addresses of the pods' primary interface ``eth0``, on a node that is alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Layout:
     """Without it ``nri_socket`` is never made: what a runtime costs by itself."""
     has_own_netns: bool = True
     """Else network namespaces of pods lie where all runtimes have them, in ``/var/run/netns``."""
+    pod_subnet: str = POD_SUBNET
 
     def __post_init__(self) -> None:
         for path in (self.socket, self.ttrpc_socket, self.nri_socket):
@@ -98,7 +99,7 @@ def render_cni_conflist(layout: Layout) -> str:
         "ipam": {
             "type": "host-local",
             "dataDir": str(layout.volatile / "ipam"),
-            "ranges": [[{"subnet": POD_SUBNET}]],
+            "ranges": [[{"subnet": layout.pod_subnet}]],
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }

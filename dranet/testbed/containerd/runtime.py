@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dranet.pb import cri_pb2 as pb
 from dranet.testbed.containerd import node
-from dranet.testbed.containerd.config import Layout, render_cni_conflist, render_containerd_config
+from dranet.testbed.containerd.config import POD_SUBNET, Layout, render_cni_conflist, render_containerd_config
 from dranet.testbed.containerd.cri import CallListener, CriClient, nobody
 from dranet.testbed.containerd.fetch import Toolchain
 from dranet.testbed.containerd.image import BUSYBOX_IMAGE
@@ -65,13 +65,14 @@ class ContainerdRuntime:
         *,
         has_nri: bool = True,
         has_own_netns: bool = True,
+        pod_subnet: str = POD_SUBNET,
         on_call: CallListener = nobody,
     ) -> None:
         cgroup = node.CGROUP_PREFIX + secrets.token_hex(4)
         self._toolchain = toolchain
         self._version = toolchain.version
         self._layout = Layout(
-            work_dir, toolchain.bin_dir, nri_socket, cdi_dir, cgroup, has_nri, has_own_netns
+            work_dir, toolchain.bin_dir, nri_socket, cdi_dir, cgroup, has_nri, has_own_netns, pod_subnet
         )
         self._on_call = on_call
         self._process: asyncio.subprocess.Process | None = None

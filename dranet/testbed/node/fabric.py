@@ -3,8 +3,9 @@
 Each NIC is one end of a veth pair in the node's network namespace; the other end, in a namespace of its own
 called ``fabric``, is a port of a bridge. There is one bridge for each network of the hardware file. The
 bridge's address is the network's gateway, and the fabric forwards between networks, as the switches of a
-rail-optimised cluster do. A veth stands in for a physical NIC: it moves between namespaces as one, but
-dies with its namespace, for which ``node.reclaim`` makes up.
+rail-optimised cluster do. A further node's NICs are plugged into the fabric of the first. A veth stands in
+for a physical NIC: it moves between namespaces as one, but dies with its namespace, for which
+``node.reclaim`` makes up.
 """
 
 from __future__ import annotations
@@ -22,19 +23,25 @@ FABRIC_NETNS = "fabric"
 _FIRST_PORT_INDEX = 640_000
 """Interface indexes of the fabric's ports: far from any that the kernel gives out by itself, so that the
 peer's ``IFLA_LINK`` alone says which NIC a link is, whatever its name, index, MAC or namespace."""
+_PORTS_PER_NODE = 1_000
 
 
 class Fabric:
-    """Builds the links of a node; the calling process is in the node's network namespace."""
+    """Builds the links of a node; the calling process is in the node's network namespace.
 
-    def __init__(self, hardware: Hardware) -> None:
+    Node 0 makes the fabric. A node with another ``number`` finds it under :attr:`netns_path`.
+    """
+
+    def __init__(self, hardware: Hardware, number: int = 0) -> None:
         self._hardware = hardware
+        self._number = number
         self.netns_path = NETNS_FOLDER / FABRIC_NETNS
 
     @property
     def nic_by_peer(self) -> Mapping[int, PlacedNic]:
         """The constant identity of each NIC: its fabric port's interface index (``IFLA_LINK``)."""
-        return {_FIRST_PORT_INDEX + number: nic for number, nic in enumerate(self._hardware.nics())}
+        first = _FIRST_PORT_INDEX + _PORTS_PER_NODE * self._number
+        return dict(enumerate(self._hardware.nics(), first))
 
     def build(self) -> None:
         """Make the fabric, plug the NICs in, give them addresses and routes, and set everything up.
@@ -43,8 +50,9 @@ class Fabric:
             KernelError: the kernel refused a link, an address or a route.
         """
         _skip_duplicate_address_detection()
-        run_ip("netns", "add", FABRIC_NETNS)
-        run_batch(self._switches(), netns=FABRIC_NETNS)
+        if not self._number:
+            run_ip("netns", "add", FABRIC_NETNS)
+            run_batch(self._switches(), netns=FABRIC_NETNS)
         run_batch(self._cables(os.getpid()), netns=FABRIC_NETNS)
         with NetworkNamespace.open(self.netns_path) as netns:
             netns.run(_forward_between_networks)

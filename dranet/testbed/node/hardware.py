@@ -23,6 +23,8 @@ Ifname = Annotated[str, StringConstraints(pattern=r"^[^\s/:]{1,15}$")]
 """IFNAMSIZ is 16 with the terminating zero."""
 
 _BRIDGE_CLASS = "0604"
+_ADDRESSES_PER_NODE = 16
+"""How far the addresses of one NIC in two neighboring nodes are apart."""
 
 
 def _unicast(mac: str) -> str:
@@ -178,6 +180,18 @@ class Hardware(_Model):
         parents = dict.fromkeys(parent for parent, _ in pairs if parent)
         return {parent: tuple(vf for of, vf in pairs if of == parent) for parent in parents}
 
+    def as_node(self, number: int) -> Hardware:
+        """The same hardware in another node of one network: MAC and IP addresses differ. Node 0 is this one.
+
+        Raises:
+            ValueError: a network has no such addresses.
+        """
+        return Hardware.model_validate(
+            self.model_copy(update={"sockets": _map_functions(self.sockets, number)}).model_dump(
+                by_alias=True
+            )
+        )
+
     def _below(
         self, function: Function, socket: Socket, root: str, above: tuple[str, ...]
     ) -> Iterator[Placed]:
@@ -253,6 +267,41 @@ def load_hardware(name_or_path: str) -> Hardware:
 def known_hardware() -> tuple[Path, ...]:
     """The files that the package ships."""
     return tuple(sorted(DATA.glob("*.yaml")))
+
+
+def _map_functions(sockets: tuple[Socket, ...], number: int) -> tuple[Socket, ...]:
+    return tuple(
+        socket.model_copy(
+            update={
+                "roots": tuple(
+                    root.model_copy(update={"functions": tuple(_renumber(f, number) for f in root.functions)})
+                    for root in socket.roots
+                )
+            }
+        )
+        for socket in sockets
+    )
+
+
+def _renumber(function: Function, number: int) -> Function:
+    changed: dict[str, object] = {"below": tuple(_renumber(below, number) for below in function.below)}
+    if nic := function.nic:
+        changed["nic"] = nic.model_copy(
+            update={
+                "mac": _renumber_mac(nic.mac, number),
+                "address": IPv4Interface(
+                    (nic.address.ip + _ADDRESSES_PER_NODE * number, nic.address.network.prefixlen)
+                ),
+            }
+        )
+    return function.model_copy(update=changed)
+
+
+def _renumber_mac(mac: str, number: int) -> str:
+    """The vendor's half stays."""
+    octets = mac.split(":")
+    octets[3] = f"{(int(octets[3], 16) + _ADDRESSES_PER_NODE * number) % 256:02x}"
+    return ":".join(octets)
 
 
 def _walk(where: str, functions: tuple[Function, ...]) -> Iterator[tuple[str, Function]]:

@@ -30,12 +30,15 @@ UP_SECONDS = 20.0
 
 
 class Node:
-    """One node; a context manager. ``sysfs_root`` and ``procfs_root`` are for the driver's settings."""
+    """One node; a context manager. ``sysfs_root`` and ``procfs_root`` are for the driver's settings.
 
-    def __init__(self, hardware: Hardware, work_dir: Path) -> None:
+    ``number`` is 0 for the first node of a network, see :class:`~dranet.testbed.node.fabric.Fabric`.
+    """
+
+    def __init__(self, hardware: Hardware, work_dir: Path, number: int = 0) -> None:
         self.hardware = hardware
         self._tree = SysfsTree(work_dir, hardware)
-        self._fabric = Fabric(hardware)
+        self._fabric = Fabric(hardware, number)
         self._closing = ExitStack()
         self._reclaiming = threading.Lock()
         """Two namespaces that die at once may hold links of one name; the kernel takes them one by one."""
