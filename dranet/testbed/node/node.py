@@ -26,7 +26,7 @@ from dranet.testbed.node.iproute import in_namespace, read_json
 from dranet.testbed.node.sysfs_tree import SysfsTree
 
 UP_SECONDS = 20.0
-"""For the kernel to say of links that were set up that they are: a worker of its own does."""
+"""For the kernel to bring links and their IPv6 addresses up: workers of its own do."""
 
 
 class Node:
@@ -77,8 +77,8 @@ class Node:
         nics = self._fabric.nic_by_peer
         while down := [
             str(link["ifname"])
-            for link in read_json("ip", "-json", "link")
-            if link.get("link_index") in nics and link["operstate"] != "UP"
+            for link in read_json("ip", "-json", "address")
+            if link.get("link_index") in nics and not _is_settled(link)
         ]:
             if time.monotonic() > deadline:
                 raise KernelError(f"not up after {UP_SECONDS:g} s: {', '.join(down)}")
@@ -124,3 +124,18 @@ class Node:
         move = ("link", "set", name, "netns", str(os.getpid()), "name", target)
         read_json(*in_namespace(netns_path, "ip", "link", "set", name, "down"))
         read_json(*in_namespace(netns_path, "ip", *move))
+
+
+def _is_settled(link: Mapping[str, Any]) -> bool:
+    """Whether it is up, and the kernel will add neither an address nor an address's route by itself."""
+    addresses = link.get("addr_info", ())
+    return (
+        link["operstate"] == "UP"
+        and (_is_ipv6_off(link["ifname"]) or any(a["local"].startswith("fe80:") for a in addresses))
+        and not any(address.get("tentative") for address in addresses)
+    )
+
+
+def _is_ipv6_off(ifname: str) -> bool:
+    setting = Path("/proc/sys/net/ipv6/conf", ifname, "disable_ipv6")
+    return not setting.exists() or setting.read_text().strip() == "1"
