@@ -22,12 +22,12 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from benchmarks.measure import Result, Series, time_ms
-from benchmarks.pod_start_steps import ENDS, STARTS, Meters, Step, build_profile, subtract
+from benchmarks.pod_start_steps import ENDS, PROCESSORS, STARTS, Meters, Step, build_profile, subtract
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
 from dranet.testbed.node.iproute import in_namespace, run_batch, run_ip
@@ -79,9 +79,12 @@ class Life:
     """One pod, in milliseconds."""
 
     start: float
+    bound: float
+    """The part of ``start`` until the pod had a node."""
     end: float
-    starts: Mapping[Step, float] = field(default_factory=dict)
-    ends: Mapping[Step, float] = field(default_factory=dict)
+    starts: Mapping[Step, float]
+    processors: Mapping[Step, float]
+    ends: Mapping[Step, float]
 
 
 Lives = Mapping[Kind, Sequence[Life]]
@@ -105,6 +108,8 @@ def run() -> Iterator[Result]:
     for kind in Kind:
         yield _plain(f"creation to Ready, {kind.title}", [life.start for life in lives[kind]])
     for kind in Kind:
+        yield _plain(f"creation to bound, {kind.title}", [life.bound for life in lives[kind]])
+    for kind in Kind:
         yield _plain(f"deletion to gone, {kind.title}", [life.end for life in lives[kind]])
     for kind in floors:
         yield _plain(f"the kernel alone, {kind.title}", floors[kind])
@@ -112,15 +117,19 @@ def run() -> Iterator[Result]:
         yield from _compare(kind, lives[kind], lives[Kind.NO_CLAIM])
     by_title = {kind.title: lives[kind] for kind in Kind}
     starts = {title: [life.starts for life in seen] for title, seen in by_title.items()}
+    worked = {title: [life.processors for life in seen] for title, seen in by_title.items()}
     ends = {title: [life.ends for life in seen] for title, seen in by_title.items()}
     print(build_profile("A START, MEDIAN MS", STARTS, starts))
     print(build_profile("AN END, MEDIAN MS", ENDS, ends))
+    print(build_profile("PROCESSOR TIME OF A START, MEDIAN MS", PROCESSORS, worked))
 
 
 def _compare(kind: Kind, ours: Sequence[Life], floor: Sequence[Life]) -> Iterator[Result]:
     starts = [one.start - other.start for one, other in zip(ours, floor, strict=True)]
+    bound = [one.bound - other.bound for one, other in zip(ours, floor, strict=True)]
     end = statistics.median(life.end for life in ours) - statistics.median(life.end for life in floor)
     yield _plain(f"start, more than without a claim, {kind.title}", starts, kind.start_bound)
+    yield _plain(f"of it until the pod was bound, {kind.title}", bound)
     yield _plain(f"end, more than without a claim, {kind.title}", [end], kind.end_bound)
 
 
@@ -138,7 +147,19 @@ async def _measure(kit: ClusterKit) -> tuple[Lives, Floors]:
             await live.driver.start({"offer_link_kinds": "ifb", "log_level": "debug"})
             await live.driver.wait_ready(READY_SECONDS)
             await live.apply(build_objects())
-            return await _Stage(cluster, live, rounds).measure(), floors
+            meters = Meters(live.access.kubeconfig, await _find_pids(cluster, live))
+            return await _Stage(cluster, live, rounds, meters).measure(), floors
+
+
+async def _find_pids(cluster: LocalCluster, live: LiveCluster) -> dict[str, int]:
+    """The process of each program whose time is looked at."""
+    (pod,) = await live.driver.fetch_pods()
+    assert live.access.hands is not None
+    container = await live.access.hands.inspect_container(pod["metadata"]["uid"])
+    assert container is not None
+    others = {"dranet": int(container.id), "containerd": cluster.node.runtime.pid}
+    names = {step.title for step in PROCESSORS} - others.keys()
+    return others | {name: cluster.plane.programs.pid(name) for name in names}
 
 
 def _time_moves(kind: Kind) -> float:
@@ -154,12 +175,12 @@ def _time_moves(kind: Kind) -> float:
 
 
 class _Stage:
-    def __init__(self, cluster: LocalCluster, live: LiveCluster, rounds: int) -> None:
+    def __init__(self, cluster: LocalCluster, live: LiveCluster, rounds: int, meters: Meters) -> None:
         self._cluster = cluster
         self._live = live
         self._rounds = rounds
         self._chance = random.Random(SEED)
-        self._meters = Meters(live.access.kubeconfig)
+        self._meters = meters
         self._looked = 0.0
         """When the kubelet last looked, as far as the end of a pod tells."""
 
@@ -188,7 +209,8 @@ class _Stage:
         new = await asyncio.to_thread(self._meters.read)
         async with self._cluster.plane.connect() as api:
             version = str((await api.list(_PODS))["metadata"]["resourceVersion"])
-            begin, ready, deletion = time.monotonic(), 0.0, 0.0
+            worked = self._meters.read_processors()
+            begin, bound, ready, deletion = time.monotonic(), 0.0, 0.0, 0.0
             await api.create(_PODS, pod)
             async with aclosing(api.watch(_PODS, resource_version=version)) as events:
                 async for event in events:
@@ -196,8 +218,11 @@ class _Stage:
                         continue
                     if event.type == "DELETED":
                         break
+                    if not bound and event.object["spec"].get("nodeName"):
+                        bound = time.monotonic()
                     if not ready and is_ready(event.object):
                         ready = time.monotonic()
+                        worked = subtract(self._meters.read_processors(), worked)
                         await self._check_nics(event.object, kind)
                         await asyncio.sleep(STEADY_SECONDS)
                         running = await asyncio.to_thread(self._meters.read)
@@ -208,8 +233,10 @@ class _Stage:
             gone = await asyncio.to_thread(self._meters.read)
             return Life(
                 (ready - begin) * 1000,
+                (bound - begin) * 1000,
                 (self._looked - deletion) * 1000,
                 subtract(running, new),
+                worked,
                 subtract(gone, running),
             )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import ssl
 import statistics
+import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,9 +22,6 @@ from e2e.cluster.config import NODE_ADDRESS
 
 DRIVER_METRICS = "http://127.0.0.1:9177/metrics"
 KUBELET_METRICS = f"https://{NODE_ADDRESS}:10250/metrics"
-
-Sums = Mapping[str, float]
-"""Milliseconds by the title of a step."""
 
 
 class Step(NamedTuple):
@@ -41,6 +39,9 @@ _CALLS = "dra_grpc_operations_duration_seconds"
 _PHASES = "dranet_claim_prepare_phase_seconds"
 _HOOKS = "dranet_driver_nri_plugin_requests_latency_seconds"
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+_PROCESSOR = "processor"
+_CPUCLOCK_SCHED = 2
+"""Of ``linux/posix-timers.h``."""
 _SHOWN = 0.05
 """Milliseconds; a step below that in every kind is left out."""
 
@@ -77,12 +78,24 @@ ENDS = (
     Step("    driver: Unprepare", "dranet_claim_unprepare_seconds"),
     Step("driver: all commits of the store", "dranet_store_write_seconds"),
 )
+PROCESSORS = tuple(
+    Step(program, _PROCESSOR)
+    for program in (
+        *("kubelet", "containerd", "dranet"),
+        *("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager"),
+    )
+)
+"""The processor time of whole programs. They share two cores, so one that works makes others wait."""
 
 
 class Meters:
-    """Reads both pages of metrics. ``kubeconfig`` is an administrator's."""
+    """Reads both pages of metrics, and the processor time of programs.
 
-    def __init__(self, kubeconfig: Path) -> None:
+    ``kubeconfig`` is an administrator's. ``pids`` has the process of each title of :data:`PROCESSORS`.
+    """
+
+    def __init__(self, kubeconfig: Path, pids: Mapping[str, int]) -> None:
+        self._pids = pids
         user = json.loads(kubeconfig.read_text())["users"][0]["user"]
         self._kubelet = urllib.request.Request(
             KUBELET_METRICS, headers={"Authorization": f"Bearer {user['token']}"}
@@ -98,6 +111,15 @@ class Meters:
         with urllib.request.urlopen(DRIVER_METRICS, timeout=10) as answer:
             text += str(answer.read(), "utf-8")
         return _sum(text)
+
+    def read_processors(self) -> dict[Step, float]:
+        """Milliseconds of processor time since the programs started."""
+        return {step: read_processor_time(self._pids[step.title]) for step in PROCESSORS}
+
+
+def read_processor_time(pid: int) -> float:
+    """Milliseconds that all threads of a process have run. The clock is that of clock_getcpuclockid(3)."""
+    return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) * 1000
 
 
 def _sum(text: str) -> dict[Step, float]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import field
+from functools import lru_cache
+from types import MappingProxyType
 
 from dranet.dataclass import dataclass
 from dranet.errors import KernelError
@@ -96,8 +98,11 @@ def bitset_attribute(kind: int, bits: Mapping[str, bool]) -> bytes:
     return nested(kind, nested(ETHTOOL_A_BITSET_BITS, *encoded))
 
 
-def parse_bitset(payload: bytes) -> dict[str, bool]:
+@lru_cache(maxsize=32)
+def parse_bitset(payload: bytes) -> Mapping[str, bool]:
     """The bits that a set names. Where it is a plain list (no mask), those listed are set.
+
+    The NICs of a node mostly send equal sets of sixty features, so the last ones are kept.
 
     Raises:
         KernelError: the message is malformed.
@@ -111,7 +116,7 @@ def parse_bitset(payload: bytes) -> dict[str, bool]:
             name = found.get(ETHTOOL_A_BITSET_BIT_NAME, b"").partition(b"\0")[0].decode(errors="replace")
             if name:
                 bits[name] = is_list or ETHTOOL_A_BITSET_BIT_VALUE in found
-    return bits
+    return MappingProxyType(bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,7 @@ def parse_private_flags(payload: bytes) -> dict[str, bool]:
         KernelError: the message is malformed.
     """
     found = parse_attributes(payload, GENL_HEADER_BYTES, frozenset({ETHTOOL_A_PRIVFLAGS_FLAGS}))
-    return parse_bitset(found.get(ETHTOOL_A_PRIVFLAGS_FLAGS, b""))
+    return dict(parse_bitset(found.get(ETHTOOL_A_PRIVFLAGS_FLAGS, b"")))
 
 
 # --- numbers -------------------------------------------------------------------------------------------
