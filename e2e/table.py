@@ -41,8 +41,6 @@ class Reach:
 
 def find_obstacle(scenario: Scenario, reach: Reach) -> str:
     """Why a scenario cannot be walked, with the step that says so; empty if it can."""
-    if "containerd" not in scenario.runtimes:
-        return f"only with the stand-in runtime: {scenario.why_not_everywhere}"
     missing = {
         **({} if reach.has_control else _WITH_CONTROL),
         **({} if reach.has_hands else _WITH_HANDS),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dranet.testbed.node.hardware import Hardware
 from dranet.testbed.vendor import VendorDriver
-from e2e.cluster.cni_gate import CniGate
+from e2e.cluster.cni_plugin import CniPlugin
 from e2e.cluster.config import KubeletPlan
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.device_plugin import DevicePlugin
@@ -23,16 +23,16 @@ class LocalNodeControl:
         plane: ControlPlane,
         kubelet: KubeletPlan,
         hardware: Hardware,
-        gate: CniGate,
+        cni: CniPlugin,
     ) -> None:
         self._stack = stack
         self._plane = plane
         self._kubelet = kubelet
         self._hardware = hardware
-        self._gate = gate
+        self._cni = cni
 
     def hold_sandboxes(self, hold: bool) -> None:
-        self._gate.hold(hold)
+        self._cni.hold(hold)
 
     def is_prepared(self, claim_uid: str) -> bool:
         """The driver has answered Prepare once the claim's CDI file is there."""

@@ -24,7 +24,7 @@ from dranet.testbed.node.hardware import Hardware
 from e2e import image
 from e2e.access import Access, LaneUnavailable
 from e2e.cluster import build, config
-from e2e.cluster.cni_gate import CniGate
+from e2e.cluster.cni_plugin import CniPlugin
 from e2e.cluster.config import KubeletPlan, Plan
 from e2e.cluster.control import LocalNodeControl
 from e2e.cluster.controlplane import ControlPlane, ControlPlaneKit, find_kit, open_control_plane
@@ -161,9 +161,9 @@ async def open_cluster(
             )
         )
         kubelet = write_kubelet_files(plan, node, options)
-        gate = CniGate(node.runtime.layout)
-        gate.install()
-        control = LocalNodeControl(stack, plane, kubelet, hardware, gate)
+        cni = CniPlugin(node.runtime.layout)
+        cni.install()
+        control = LocalNodeControl(stack, plane, kubelet, hardware, cni)
         cluster = LocalCluster(plane, node, kubelet, control)
         await cluster.start_kubelet()
         yield cluster

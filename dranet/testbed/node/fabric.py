@@ -20,10 +20,12 @@ from dranet.testbed.node.iproute import NETNS_FOLDER, run_batch, run_ip
 
 FABRIC_NETNS = "fabric"
 
+_PORTS_PER_NODE = 1_000
 _FIRST_PORT_INDEX = 640_000
 """Interface indexes of the fabric's ports: far from any that the kernel gives out by itself, so that the
 peer's ``IFLA_LINK`` alone says which NIC a link is, whatever its name, index, MAC or namespace."""
-_PORTS_PER_NODE = 1_000
+PORT_INDEXES = range(_FIRST_PORT_INDEX, _FIRST_PORT_INDEX + 100 * _PORTS_PER_NODE)
+"""Of all nodes."""
 
 
 class Fabric:

@@ -7,7 +7,6 @@ that decides for the driver.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -22,7 +21,8 @@ from dranet.testbed.node.follower import LinkFollower
 from dranet.testbed.node.hardware import Hardware, PlacedNic
 from dranet.testbed.node.hoststate import HostState, read_host_state
 from dranet.testbed.node.interrupts import read_interrupts
-from dranet.testbed.node.iproute import in_namespace, read_json
+from dranet.testbed.node.iproute import read_json
+from dranet.testbed.node.reclaim import find_links, reclaim
 from dranet.testbed.node.sysfs_tree import SysfsTree
 
 UP_SECONDS = 20.0
@@ -92,38 +92,18 @@ class Node:
     def reclaim(self, netns_path: str) -> None:
         """Do for our NICs in a dying namespace what the kernel does for physical ones.
 
-        Each comes back to the node, down and without addresses, under the name it had inside, or as
-        ``dev<ifindex>`` where that name is taken (``default_device_exit_net`` in ``net/core/dev.c``).
-        To be called right before the namespace ends; without it a veth would be destroyed. A driver that can
-        still find the namespace by then may put a NIC back into it, which the kernel rules out.
+        See :func:`~dranet.testbed.node.reclaim.reclaim`.
 
         Raises:
             KernelError: the kernel refused the move.
         """
         with self._reclaiming:
-            taken = {str(link["ifname"]) for link in read_json("ip", "-json", "link")}
-            for link, _ in self.nics_in(netns_path):
-                name = str(link["ifname"])
-                target = f"dev{link['ifindex']}" if name in taken else name
-                taken.add(target)
-                try:
-                    self._move_home(netns_path, name, target)
-                except KernelError:
-                    if any(left["ifname"] == name for left, _ in self.nics_in(netns_path)):
-                        raise  # else the driver was quicker
+            reclaim(netns_path, self._fabric.nic_by_peer)
 
     def nics_in(self, netns_path: str) -> list[tuple[Mapping[str, Any], PlacedNic]]:
         """Our NICs that are in a network namespace now, each with its link as ``ip`` describes it."""
-        found = read_json(*in_namespace(netns_path, "ip", "-json", "-details", "address"))
         nics = self._fabric.nic_by_peer
-        return [(link, nics[link["link_index"]]) for link in found if link.get("link_index") in nics]
-
-    def _move_home(self, netns_path: str, name: str, target: str) -> None:
-        # The pid names the node's namespace: this process lives in it. The kernel drops the addresses with
-        # the move; once home the link is the driver's, which renames it and gives it its own addresses back.
-        move = ("link", "set", name, "netns", str(os.getpid()), "name", target)
-        read_json(*in_namespace(netns_path, "ip", "link", "set", name, "down"))
-        read_json(*in_namespace(netns_path, "ip", *move))
+        return [(link, nics[link["link_index"]]) for link in find_links(netns_path, nics)]
 
 
 def _is_settled(link: Mapping[str, Any]) -> bool:
