@@ -16,7 +16,7 @@ from e2e.cluster.local import LocalCluster
 from e2e.installation import NAME, SYSTEM_NAMESPACE
 from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject
-from e2e.tests.pods import PodMaker, build_template
+from e2e.tests.pods import NIC_PARAMETERS, PodMaker, build_request, build_spec, build_template, wait_until
 
 _ACCOUNT = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{NAME}"
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -91,7 +91,7 @@ class TestBypass:
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {"name": "idle"},
-            "spec": build_template("idle")["spec"]["spec"],
+            "spec": build_spec(build_request()),
         }
         await api.create(claims, claim)
         node = cluster.kubelet.node
@@ -113,6 +113,19 @@ class TestParameters:
             await api.create(templates, wrong)
         assert "interface.nmae" in str(refused.value)
         assert "interface.mtu" in str(refused.value)
+
+    async def test_a_claim_whose_parameters_have_unsorted_keys_has_a_status(self, pods: PodMaker) -> None:
+        """The server refuses each server-side apply to such a claim."""
+        parameters = {"rdma": NIC_PARAMETERS["rdma"], "interface": {"name": "net1", "mtu": 1400}}
+        assert json.dumps(parameters) != json.dumps(parameters, sort_keys=True)
+        pod = await pods.run("unsorted", parameters=parameters)
+
+        async def is_reported() -> bool:
+            (claim,) = await pods.fetch_claims(pod)
+            names = [entry["networkData"]["interfaceName"] for entry in claim["status"].get("devices", ())]
+            return names == ["net1"]
+
+        await wait_until(is_reported, "the claim's status has the interface")
 
 
 class TestTaints:
