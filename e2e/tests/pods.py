@@ -143,6 +143,18 @@ class PodMaker:
         text = await self.live.access.hands.run("nsenter", f"--net={netns}", "ip", "-json", "link")
         return [link["ifname"] for link in json.loads(text) if link["ifname"] not in _IGNORED]
 
+    async def wait_health(self, name: str, health: str) -> JsonObject:
+        """Until the kubelet says so of the pod's devices; the pod."""
+
+        async def look() -> JsonObject | None:
+            pod = await self.get(name)
+            entries = pod["status"]["containerStatuses"][0].get("allocatedResourcesStatus", ())
+            found = {resource["health"] for entry in entries for resource in entry["resources"]}
+            return pod if found == {health} else None
+
+        found: JsonObject = await wait_until(look, f"the device of pod {name} is {health}", 2 * WAIT_SECONDS)
+        return found
+
     async def set_carrier(self, pod: JsonObject, *, up: bool) -> None:
         """Plug the cable of the pod's only NIC in, or pull it."""
         netns = await self._find_netns(pod)

@@ -190,24 +190,13 @@ async def test_a_nic_that_loses_its_cable_is_unhealthy_in_the_pods_status(
         pytest.skip("1.34 compares the claim's own name with the pod's for it: none from a template is shown")
     pod = await pods.run("watched")
 
-    async def read_health() -> set[str]:
-        statuses = (await pods.get("watched"))["status"]["containerStatuses"]
-        entries = statuses[0].get("allocatedResourcesStatus", ())
-        return {resource["health"] for entry in entries for resource in entry["resources"]}
-
-    async def is_healthy() -> bool:
-        return await read_health() == {"Healthy"}
-
-    async def is_unhealthy() -> bool:
-        return await read_health() == {"Unhealthy"}
-
-    await wait_until(is_healthy, "healthy at first")
+    await pods.wait_health("watched", "Healthy")
     await pods.set_carrier(pod, up=False)
     try:
-        await wait_until(is_unhealthy, "unhealthy without its link", 120)
+        await pods.wait_health("watched", "Unhealthy")
     finally:
         await pods.set_carrier(pod, up=True)
-    await wait_until(is_healthy, "healthy again", 120)
+    await pods.wait_health("watched", "Healthy")
 
 
 async def _is_ready(api: ApiClient, path: str) -> bool:
