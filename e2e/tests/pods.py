@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from dranet.errors import ClusterError, Reason
@@ -95,6 +96,11 @@ class PodMaker:
         answer = await self._api.list(events, field_selector=f"involvedObject.name={name}")
         return "; ".join(f"{event['reason']}: {event.get('message', '')}" for event in answer["items"])
 
+    async def wait_unscheduled(self, name: str) -> None:
+        """Until the scheduler has said that the pod finds no node."""
+        await self.wait_event(name, "FailedScheduling")
+        assert not (await self.get(name))["spec"].get("nodeName")
+
     async def wait_event(self, name: str, reason: str) -> None:
         async def look() -> bool:
             return f"{reason}:" in await self.explain(name)
@@ -155,18 +161,19 @@ class PodMaker:
         found: JsonObject = await wait_until(look, f"the device of pod {name} is {health}", 2 * WAIT_SECONDS)
         return found
 
-    async def set_carrier(self, pod: JsonObject, *, up: bool) -> None:
-        """Plug the cable of the pod's only NIC in, or pull it."""
-        netns = await self._find_netns(pod)
-        assert self.live.access.layout is not None
-        ((link, _),) = await asyncio.to_thread(self.live.access.layout.nics_in, netns)
-        await self.set_switch_port(link["link_index"], up=up)
-
-    async def set_switch_port(self, index: int, *, up: bool) -> None:
-        """Of the NIC whose peer on the fabric has this index."""
+    @asynccontextmanager
+    async def pulled_cable(self, pod: JsonObject) -> AsyncIterator[None]:
+        """The pod's only NIC has no carrier inside, wherever the NIC goes meanwhile."""
         assert self.live.access.hands is not None
-        port = ("ip", "-n", FABRIC_NETNS, "link", "set", f"sw-{index}")
-        await self.live.access.hands.run(*port, "up" if up else "down")
+        assert self.live.access.layout is not None
+        netns = await self._find_netns(pod)
+        ((link, _),) = await asyncio.to_thread(self.live.access.layout.nics_in, netns)
+        port = ("ip", "-n", FABRIC_NETNS, "link", "set", f"sw-{link['link_index']}")
+        await self.live.access.hands.run(*port, "down")
+        try:
+            yield
+        finally:
+            await self.live.access.hands.run(*port, "up")
 
     async def _find_netns(self, pod: JsonObject) -> str:
         assert self.live.access.hands is not None

@@ -128,39 +128,6 @@ class TestParameters:
         await wait_until(is_reported, "the claim's status has the interface")
 
 
-class TestTaints:
-    async def test_a_device_that_an_administrator_taints_is_not_given_to_new_pods(
-        self, cluster: LocalCluster, api: ApiClient, pods: PodMaker
-    ) -> None:
-        version = await _find_rule_version(api)
-        rules = f"/apis/resource.k8s.io/{version}/devicetaintrules"
-        taint = {"key": "example.com/broken", "value": "yes", "effect": "NoSchedule"}
-        rule = {
-            "apiVersion": f"resource.k8s.io/{version}",
-            "kind": "DeviceTaintRule",
-            "metadata": {"name": "broken"},
-            "spec": {"deviceSelector": {"driver": "dra.net", "pool": cluster.kubelet.node}, "taint": taint},
-        }
-        await api.create(rules, rule)
-        try:
-            await pods.make("waits")
-            await pods.wait_event("waits", "FailedScheduling")
-            assert not (await pods.get("waits"))["spec"].get("nodeName")
-        finally:
-            await api.delete(f"{rules}/broken")
-        await pods.wait_ready("waits")
-
-
-async def _find_rule_version(api: ApiClient) -> str:
-    """The version of the group that has DeviceTaintRules: each Kubernetes has one."""
-    group = await api.get("/apis/resource.k8s.io")
-    for entry in group["versions"]:
-        found = await api.get(f"/apis/{entry['groupVersion']}")
-        if any(resource["name"] == "devicetaintrules" for resource in found["resources"]):
-            return str(entry["version"])
-    pytest.skip("this API server serves no DeviceTaintRules")
-
-
 def _read_audit(cluster: LocalCluster) -> Iterator[JsonObject]:
     for line in Path(cluster.plane.plan.audit_log).read_text(encoding="utf-8").splitlines():
         yield json.loads(line)

@@ -191,11 +191,8 @@ async def test_a_nic_that_loses_its_cable_is_unhealthy_in_the_pods_status(
     pod = await pods.run("watched")
 
     await pods.wait_health("watched", "Healthy")
-    await pods.set_carrier(pod, up=False)
-    try:
+    async with pods.pulled_cable(pod):
         await pods.wait_health("watched", "Unhealthy")
-    finally:
-        await pods.set_carrier(pod, up=True)
     await pods.wait_health("watched", "Healthy")
 
 

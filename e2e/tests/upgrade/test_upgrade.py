@@ -129,9 +129,6 @@ async def _check_watch(api: ApiClient, live: LiveCluster) -> None:
 async def _check_health(pods: PodMaker) -> None:
     """The newest kubelet shows the health of devices by default, the oldest does not."""
     pod = await pods.wait_health("keeper", "Healthy")
-    await pods.set_carrier(pod, up=False)
-    try:
+    async with pods.pulled_cable(pod):
         await pods.wait_health("keeper", "Unhealthy")
-    finally:
-        await pods.set_carrier(pod, up=True)
     await pods.wait_health("keeper", "Healthy")
