@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,15 +25,17 @@ from dranet.testbed.node.iproute import ProgramsMissing, check_programs
 from dranet.testbed.scenario.scenario import Scenario
 from e2e import basics, kind, kubeconfig, standin
 from e2e.access import LaneUnavailable
+from e2e.cluster import build, local
 from e2e.cluster import lane as cluster
-from e2e.cluster.local import ClusterKit
-from e2e.cluster.testing import run_tests
+from e2e.cluster.testing import run_tests, run_upgrade
 from e2e.run import Became, Book, OpenLane, Outcome, choose, note_skipped, sum_up, walk_on
 from e2e.table import Reach
 
 FAILED, CANNOT_RUN_HERE = 1, 3
 TESTS = "tests"
 """The part of the lane ``cluster`` that is pytest's: ``e2e/tests``."""
+UPGRADE = "upgrade"
+"""Another one: ``e2e/tests/upgrade``, from the oldest version to the newest."""
 STAND_IN_REACH = Reach(has_hands=True, has_layout=True)
 CLUSTER_REACH = Reach(has_hands=True, has_layout=True, has_control=True)
 
@@ -41,7 +43,7 @@ CLUSTER_REACH = Reach(has_hands=True, has_layout=True, has_control=True)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
     parser.add_argument(
-        "scenario", nargs="*", help=f"names of scenarios, {basics.NAME} or {TESTS}; by default all"
+        "scenario", nargs="*", help=f"names of scenarios, {basics.NAME}, {TESTS} or {UPGRADE}; by default all"
     )
     parser.add_argument(
         "--lane", choices=LANES, help="by default: kubeconfig, kind or cluster, as the environment says"
@@ -112,20 +114,34 @@ def _run_standin(names: Sequence[str], book: Book) -> int:
 def _run_cluster(names: Sequence[str], book: Book) -> int:
     kit = cluster.prepare()
     code = 0
-    if not names or set(names) != {TESTS}:
-        scenarios = [name for name in names if name != TESTS]
+    scenarios = [name for name in names if name not in (TESTS, UPGRADE)]
+    if scenarios or not names:
         code = _walk_in_trees(cluster.build_opener(kit), CLUSTER_REACH, scenarios, book)
     if code < BY_SIGNAL and (not names or TESTS in names):
-        code = _run_tests(kit, book) or code
+        code = _run_pytest(TESTS, lambda: run_tests(kit, ["-q"]), book) or code
+    if code < BY_SIGNAL and (not names or UPGRADE in names):
+        code = _run_upgrade(book) or code
     return code
 
 
-def _run_tests(kit: ClusterKit, book: Book) -> int:
-    """What only real programs can answer, on a cluster for all of them."""
+def _run_upgrade(book: Book) -> int:
+    """The upgrade, or a note of what it needs."""
+    try:
+        kit, newer = local.prepare_upgrade(build.say)
+    except LaneUnavailable as missing:
+        book.note(
+            Outcome(UPGRADE, Became.SKIPPED, f"{missing} ({missing.hint})" if missing.hint else str(missing))
+        )
+        return 0
+    return _run_pytest(UPGRADE, lambda: run_upgrade(kit, newer, ["-q"]), book)
+
+
+def _run_pytest(name: str, run: Callable[[], int], book: Book) -> int:
+    """What only real programs can answer, on a cluster for all tests of the run."""
     begin = time.monotonic()
-    code = run_tests(kit, ["-q"])
+    code = run()
     became = Became.FAILED if code else Became.PASSED
-    book.note(Outcome(TESTS, became, f"pytest: exit code {code}" if code else "", time.monotonic() - begin))
+    book.note(Outcome(name, became, f"pytest: exit code {code}" if code else "", time.monotonic() - begin))
     return code if code >= BY_SIGNAL else 0
 
 

@@ -54,6 +54,12 @@ def same_entries(entries: Sequence[JsonObject], existing: Sequence[JsonObject]) 
     return bool(wanted) and wanted == found
 
 
+def merge_entries(entries: Sequence[JsonObject], existing: Sequence[JsonObject]) -> list[JsonObject]:
+    """``entries`` in place of all that ``existing`` has of their pools."""
+    pools = {key_of(entry)[:2] for entry in entries}
+    return [*(entry for entry in existing if key_of(entry)[:2] not in pools), *entries]
+
+
 def key_of(entry: JsonObject) -> tuple[str, str, str, str]:
     """What tells the entries of ``status.devices``, and the results of an allocation, apart."""
     driver, pool, device, share_id = (str(entry.get(key) or "") for key in _KEYS)
@@ -156,6 +162,20 @@ def explain_forbidden(error: ClusterError, statuses: Sequence[DeviceStatus]) -> 
             "or the rule be arbitrary-node:patch"
         )
     return ClusterError(error.message, status=error.status, reason=Reason.API_FORBIDDEN, hint=hint)
+
+
+def is_rewritten_allocation(error: ClusterError) -> bool:
+    """Whether the server refuses a status because it would change the allocation, which we never send."""
+    return error.reason is Reason.API_INVALID and "status.allocation:" in error.message
+
+
+def explain_rewritten(error: ClusterError) -> ClusterError:
+    """The refusal of a merge patch: the server compares the parameters' bytes, and no JSON keeps these."""
+    hint = (
+        "the claim's parameters were written with spaces between braces and quotes, or with <, > or &; "
+        "kubectl writes them so that the claim can have a status"
+    )
+    return ClusterError(error.message, status=error.status, reason=error.reason, hint=hint)
 
 
 def _cut(text: str, max_bytes: int) -> str:

@@ -1,8 +1,9 @@
 """ResourceClaims: fetch one live and read the part that concerns us; report device status.
 
 Status goes by server-side apply, so that the entries of other drivers (and of this driver on other
-nodes) stay untouched; the claim's uid travels with each write, because a name can be reused. The shape
-of one status entry is built in :mod:`dranet.cluster.claim_status`.
+nodes) stay untouched. Where the server refuses every apply to a claim it goes by a merge patch. The claim's
+uid travels with each write, because a name can be reused. The shape of one status entry is built in
+:mod:`dranet.cluster.claim_status`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from dranet.cluster import paths
-from dranet.cluster.claim_status import build_entries, explain_forbidden, key_of, same_entries
+from dranet.cluster.claim_status import (
+    build_entries,
+    explain_forbidden,
+    explain_rewritten,
+    is_rewritten_allocation,
+    key_of,
+    merge_entries,
+    same_entries,
+)
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.messages import check_stored
 from dranet.cluster.shapes import get_field, get_items, get_object, get_text, get_texts
@@ -161,7 +170,7 @@ async def apply_device_statuses(
         on_written(parsed, existing, entries)
         return True
     try:
-        kept = await _apply(client, claim, field_manager, entries)
+        kept = await _write(client, claim, field_manager, entries, body)
     except ClusterError as error:
         if (forbidden := explain_forbidden(error, statuses)) is not None:
             raise forbidden from error
@@ -175,6 +184,41 @@ async def apply_device_statuses(
     if entries and not kept:
         on_dropped()
     return True
+
+
+async def _write(
+    client: ApiClient, claim: ClaimRef, field_manager: str, entries: Sequence[JsonObject], body: JsonObject
+) -> list[JsonObject]:
+    """Write our entries; the entries of all drivers after it.
+
+    Server-side apply also rewrites the parameters in ``status.allocation``: it sorts the keys and has one
+    form for numbers. Where a client wrote them in another form the server sees a changed allocation and
+    refuses the apply. A merge patch keeps the keys and numbers as they are.
+    """
+    try:
+        return await _apply(client, claim, field_manager, entries)
+    except ClusterError as error:
+        if not entries or not is_rewritten_allocation(error):
+            raise
+    try:
+        return await _patch(client, claim, entries, body)
+    except ClusterError as error:
+        raise explain_rewritten(error) if is_rewritten_allocation(error) else error from error
+
+
+async def _patch(
+    client: ApiClient, claim: ClaimRef, entries: Sequence[JsonObject], body: JsonObject
+) -> list[JsonObject]:
+    """Replace our entries in ``body``, which must still be what the server has."""
+    version = get_text(get_object(body, "metadata"), "resourceVersion")
+    existing = get_items(get_object(body, "status"), "devices")
+    patch = {
+        "metadata": {"uid": claim.uid, "resourceVersion": version},
+        "status": {"devices": merge_entries(entries, existing)},
+    }
+    path = paths.resource_claim_status(claim.namespace, claim.name)
+    stored = check_stored(await client.patch(path, patch), f"a PATCH of {path}")
+    return get_items(get_object(stored, "status"), "devices")
 
 
 async def _apply(

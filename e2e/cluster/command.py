@@ -16,7 +16,7 @@ from e2e.access import LaneUnavailable
 from e2e.cluster import build, local, standing
 from e2e.cluster.described_node import may_raise_limits
 from e2e.cluster.standing import Place
-from e2e.cluster.testing import run_tests
+from e2e.cluster.testing import run_tests, run_upgrade
 
 FAILED, CANNOT_RUN_HERE = 1, 3
 MOST_NODES = 8
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("up", "start a cluster in the background"),
         ("down", "end it"),
         ("test", "run the tests of e2e/tests on one; more arguments are pytest's"),
+        ("upgrade", "run the tests of e2e/tests/upgrade from the oldest version to the newest"),
         ("serve", "run a cluster until SIGTERM (used by up)"),
         ("join", "run a further node of it until SIGTERM (used by serve)"),
     ):
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--nodes", type=_read_nodes, default=1, help=f"1 to {MOST_NODES}")
         command.add_argument("--number", type=int, default=1, help=argparse.SUPPRESS)
     options, more = parser.parse_known_args(arguments)
-    if more and options.command != "test":
+    if more and options.command not in ("test", "upgrade"):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     options.pytest = more
     try:
@@ -104,7 +105,22 @@ def _test(options: argparse.Namespace) -> int:
     return run_tests(kit, options.pytest)
 
 
-_COMMANDS = {"test": _test, "build": _build, "up": _up, "down": _down, "serve": _serve, "join": _join}
+def _upgrade(options: argparse.Namespace) -> int:
+    kit, newer = local.prepare_upgrade(build.say)
+    versions = ", ".join(one.kubernetes.version for one in newer)
+    build.say(f"an upgrade of {kit} to {versions}")
+    return run_upgrade(kit, newer, options.pytest)
+
+
+_COMMANDS = {
+    "test": _test,
+    "upgrade": _upgrade,
+    "build": _build,
+    "up": _up,
+    "down": _down,
+    "serve": _serve,
+    "join": _join,
+}
 
 
 def _read_nodes(text: str) -> int:

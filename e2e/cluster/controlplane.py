@@ -68,6 +68,14 @@ class ControlPlane:
         check = partial(self._check_there, _DEFAULT_ACCOUNT)
         await self.programs.wait("kube-controller-manager", check, _BOOT_SECONDS)
 
+    async def restart(self) -> None:
+        """Stop everything but etcd, and start it with the programs of the kit."""
+        for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver"):
+            await self.programs.stop(name)
+        await self.start_apiserver()
+        await self.start_controller_manager()
+        await self.start_scheduler()
+
     async def start_etcd(self) -> None:
         await self.programs.start(self.kit.etcd, config.etcd_flags(self.plan))
         await self.programs.wait("etcd", check_health, _BOOT_SECONDS)

@@ -78,6 +78,10 @@ class LocalCluster:
     kubelet: KubeletPlan
     control: LocalNodeControl
 
+    def with_kit(self, kit: ControlPlaneKit) -> LocalCluster:
+        """The same cluster; what is started through it runs the programs of ``kit``."""
+        return replace(self, plane=replace(self.plane, kit=kit))
+
     async def start_kubelet(self) -> None:
         """Start it, also again, and wait until its node is ready."""
         path = self.plane.kit.kubernetes.paths["kubelet"]
@@ -124,6 +128,25 @@ def prepare(report: build.Report, version: str = "") -> ClusterKit:
 
 def folder_of_plan(work_dir: Path) -> Path:
     return work_dir / "kubernetes"
+
+
+def prepare_upgrade(report: build.Report) -> tuple[ClusterKit, tuple[ControlPlaneKit, ...]]:
+    """The oldest version, and the newer ones that are built, in order. Builds no version of Kubernetes.
+
+    Raises:
+        LaneUnavailable: what is missing, by name.
+        Unavailable: no etcd or no containerd can be had.
+    """
+    if os.environ.get("KUBE_BIN_DIR"):
+        raise LaneUnavailable("an upgrade needs several versions of Kubernetes, and KUBE_BIN_DIR has one")
+    known = build.known_versions()
+    built = [version for version in known if build.find_built(build.kubernetes(version))]
+    if missing := [version for version in (known[0], known[-1]) if version not in built]:
+        hint = "; ".join(f"KUBE_VERSION={version} make cluster" for version in missing)
+        raise LaneUnavailable(f"Kubernetes {' and '.join(missing)} is not built", hint=hint)
+    newer = tuple(find_kit(report, version) for version in built[1:])
+    check_uncovered([path for kit in newer for path in kit.kubernetes.paths.values()])
+    return prepare(report, known[0]), newer
 
 
 def find_image() -> Path:

@@ -1,4 +1,7 @@
-"""Runs the tests of ``e2e/tests`` inside a private tree, so that one cluster serves them all."""
+"""Runs the tests of ``e2e/tests`` inside a private tree, so that one cluster serves them all.
+
+The tests of ``e2e/tests/upgrade`` have a run, a tree and a cluster of their own, whose version changes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dranet.testbed.isolation import run_isolated
+from e2e.cluster.controlplane import ControlPlaneKit
 from e2e.cluster.local import ClusterKit
 
 # TLS connections to a server that is ended with the run are still closing when the event loop ends.
@@ -23,22 +27,35 @@ _ONE_LOOP = (
     *("-o", "asyncio_default_fixture_loop_scope=session"),
 )
 FOLDER = Path(__file__).parents[1] / "tests"
-
+UPGRADE_FOLDER = FOLDER / "upgrade"
 
 KIT = pytest.StashKey[ClusterKit]()
 """The programs, which are found before the tree, in pytest's configuration."""
+NEWER = pytest.StashKey[tuple[ControlPlaneKit, ...]]()
+"""The programs of newer versions, in order, for an upgrade."""
 
 
 class _Plugin:
-    def __init__(self, kit: ClusterKit) -> None:
+    def __init__(self, kit: ClusterKit, newer: tuple[ControlPlaneKit, ...]) -> None:
         self._kit = kit
+        self._newer = newer
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[KIT] = self._kit
+        config.stash[NEWER] = self._newer
 
 
 def run_tests(kit: ClusterKit, arguments: Sequence[str]) -> int:
     """The exit code of pytest. ``arguments`` are pytest's; without a file among them all tests run."""
     named = [argument for argument in arguments if not argument.startswith("-")]
-    words = [*arguments, *([] if named else [str(FOLDER)]), *_QUIET, *_ONE_LOOP]
-    return run_isolated(lambda: int(pytest.main(words, plugins=[_Plugin(kit)])))
+    return _run(kit, (), [*arguments, *([] if named else [str(FOLDER), f"--ignore={UPGRADE_FOLDER}"])])
+
+
+def run_upgrade(kit: ClusterKit, newer: tuple[ControlPlaneKit, ...], arguments: Sequence[str]) -> int:
+    """The exit code of pytest for the tests of an upgrade from ``kit`` over all of ``newer``."""
+    return _run(kit, newer, [*arguments, str(UPGRADE_FOLDER)])
+
+
+def _run(kit: ClusterKit, newer: tuple[ControlPlaneKit, ...], arguments: Sequence[str]) -> int:
+    words = [*arguments, *_QUIET, *_ONE_LOOP]
+    return run_isolated(lambda: int(pytest.main(words, plugins=[_Plugin(kit, newer)])))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from dranet.errors import ClusterError, Reason
+from dranet.testbed.node.fabric import FABRIC_NETNS
 from dranet.testbed.node.hoststate import HostState
 from e2e.access import E2eFailed
 from e2e.cluster.local import LocalCluster
@@ -18,6 +20,8 @@ from e2e.objects import JsonObject, collection
 RESOURCE = "resource.k8s.io/v1"
 NIC_CLASS = "dranet-rdma"
 """A DeviceClass of ``deploy/``."""
+NIC_PARAMETERS: JsonObject = {"rdma": {"memlock": "64Ki"}}
+"""A machine without CAP_SYS_RESOURCE cannot raise the limit that the class asks for."""
 WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _IGNORED = ("lo", "eth0")
@@ -61,7 +65,7 @@ class PodMaker:
     ) -> JsonObject:
         """Create a pod with ``claims`` claims of ``nics`` NICs each, from a template of its own."""
         await self._api.create(self._templates, build_template(name, nics, parameters))
-        return await self.create(build_pod(name, [name] * claims, self._image))
+        return await self.create(build_pod(name, [name] * claims, self.image))
 
     async def create(self, pod: JsonObject) -> JsonObject:
         self._made.append(pod["metadata"]["name"])
@@ -92,11 +96,24 @@ class PodMaker:
         answer = await self._api.list(events, field_selector=f"involvedObject.name={name}")
         return "; ".join(f"{event['reason']}: {event.get('message', '')}" for event in answer["items"])
 
+    async def wait_unscheduled(self, name: str) -> None:
+        """Until the scheduler has said that the pod finds no node."""
+        await self.wait_event(name, "FailedScheduling")
+        assert not (await self.get(name))["spec"].get("nodeName")
+
     async def wait_event(self, name: str, reason: str) -> None:
         async def look() -> bool:
             return f"{reason}:" in await self.explain(name)
 
         await wait_until(look, f"pod {name} has an Event {reason}")
+
+    async def create_claim(self, name: str, spec: JsonObject) -> JsonObject:
+        """Create a ResourceClaim; pods refer to it by ``claims`` of :func:`build_pod`."""
+        item = {"apiVersion": RESOURCE, "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+        return await self._api.create(self._claims, item)
+
+    async def get_claim(self, name: str) -> JsonObject:
+        return await self._api.get(f"{self._claims}/{name}")
 
     async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete it and wait until its object is gone. With ``force`` nobody waits for the kubelet."""
@@ -123,59 +140,96 @@ class PodMaker:
 
     async def fetch_claims(self, pod: JsonObject) -> list[JsonObject]:
         names = [entry["resourceClaimName"] for entry in pod["status"]["resourceClaimStatuses"]]
-        claims = collection(RESOURCE, "ResourceClaim", self.namespace)
-        return [await self._api.get(f"{claims}/{name}") for name in names]
+        return [await self.get_claim(name) for name in names]
 
     async def list_links(self, pod: JsonObject) -> list[str]:
         """Names of the links in the pod, without the runtime's own."""
         assert self.live.access.hands is not None
-        netns = await self.live.access.hands.find_netns(pod["metadata"]["uid"])
+        netns = await self._find_netns(pod)
         text = await self.live.access.hands.run("nsenter", f"--net={netns}", "ip", "-json", "link")
         return [link["ifname"] for link in json.loads(text) if link["ifname"] not in _IGNORED]
+
+    async def wait_health(self, name: str, health: str) -> JsonObject:
+        """Until the kubelet says so of the pod's devices; the pod."""
+
+        async def look() -> JsonObject | None:
+            pod = await self.get(name)
+            entries = pod["status"]["containerStatuses"][0].get("allocatedResourcesStatus", ())
+            found = {resource["health"] for entry in entries for resource in entry["resources"]}
+            return pod if found == {health} else None
+
+        found: JsonObject = await wait_until(look, f"the device of pod {name} is {health}", 2 * WAIT_SECONDS)
+        return found
+
+    @asynccontextmanager
+    async def pulled_cable(self, pod: JsonObject) -> AsyncIterator[None]:
+        """The pod's only NIC has no carrier inside, wherever the NIC goes meanwhile."""
+        assert self.live.access.hands is not None
+        assert self.live.access.layout is not None
+        netns = await self._find_netns(pod)
+        ((link, _),) = await asyncio.to_thread(self.live.access.layout.nics_in, netns)
+        port = ("ip", "-n", FABRIC_NETNS, "link", "set", f"sw-{link['link_index']}")
+        await self.live.access.hands.run(*port, "down")
+        try:
+            yield
+        finally:
+            await self.live.access.hands.run(*port, "up")
+
+    async def _find_netns(self, pod: JsonObject) -> str:
+        assert self.live.access.hands is not None
+        return await self.live.access.hands.find_netns(pod["metadata"]["uid"])
+
+    @property
+    def _claims(self) -> str:
+        return collection(RESOURCE, "ResourceClaim", self.namespace)
 
     @property
     def _templates(self) -> str:
         return collection(RESOURCE, "ResourceClaimTemplate", self.namespace)
 
     @property
-    def _image(self) -> str:
+    def image(self) -> str:
         return self.live.access.pod_image
 
 
+def build_request(name: str = "nic", device_class: str = NIC_CLASS, **more: Any) -> JsonObject:
+    """A request for a device of a class."""
+    return {"name": name, "exactly": {"deviceClassName": device_class, **more}}
+
+
+def build_spec(*requests: JsonObject, parameters: JsonObject | None = None) -> JsonObject:
+    """The spec of a claim for NICs, with the driver's parameters if there are any."""
+    own = {**NIC_PARAMETERS, **(parameters or {})}
+    config = [{"opaque": {"driver": "dra.net", "parameters": own}}]
+    return {"devices": {"requests": list(requests), "config": config}}
+
+
 def build_template(name: str, nics: int = 1, parameters: JsonObject | None = None) -> JsonObject:
-    """A claim for NICs, with the driver's parameters if there are any."""
-    # A machine without CAP_SYS_RESOURCE cannot raise the limit that the class asks for.
-    own = {"rdma": {"memlock": "64Ki"}, **(parameters or {})}
-    devices = {
-        "requests": [{"name": "nic", "exactly": {"deviceClassName": NIC_CLASS, "count": nics}}],
-        "config": [{"opaque": {"driver": "dra.net", "parameters": own}}],
-    }
+    """A template of claims for NICs."""
     return {
         "apiVersion": RESOURCE,
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": name},
-        "spec": {"spec": {"devices": devices}},
+        "spec": {"spec": build_spec(build_request(count=nics), parameters=parameters)},
     }
 
 
-def build_pod(name: str, templates: Sequence[str], image: str) -> JsonObject:
-    """A pod with a claim from each template."""
-    names = [f"nic{number}" for number in range(len(templates))]
+def build_pod(name: str, templates: Sequence[str], image: str, claims: Sequence[str] = ()) -> JsonObject:
+    """A pod with a claim from each template, and with ``claims``, which exist."""
+    sources = [{"resourceClaimTemplateName": template} for template in templates]
+    sources += [{"resourceClaimName": claim} for claim in claims]
+    entries = [{"name": f"nic{number}", **source} for number, source in enumerate(sources)]
     container: JsonObject = {
         "name": "main",
         "image": image,
         "command": ["sh", "-c", "trap exit TERM; sleep infinity & wait"],
-        "resources": {"claims": [{"name": claim} for claim in names]},
+        "resources": {"claims": [{"name": entry["name"]} for entry in entries]},
     }
-    claims = [
-        {"name": claim, "resourceClaimTemplateName": template}
-        for claim, template in zip(names, templates, strict=True)
-    ]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name},
-        "spec": {"containers": [container], "resourceClaims": claims},
+        "spec": {"containers": [container], "resourceClaims": entries},
     }
 
 

@@ -16,7 +16,7 @@ from e2e.cluster.local import LocalCluster
 from e2e.installation import NAME, SYSTEM_NAMESPACE
 from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject
-from e2e.tests.pods import PodMaker, build_template
+from e2e.tests.pods import NIC_PARAMETERS, PodMaker, build_request, build_spec, build_template, wait_until
 
 _ACCOUNT = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{NAME}"
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -91,7 +91,7 @@ class TestBypass:
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {"name": "idle"},
-            "spec": build_template("idle")["spec"]["spec"],
+            "spec": build_spec(build_request()),
         }
         await api.create(claims, claim)
         node = cluster.kubelet.node
@@ -114,38 +114,18 @@ class TestParameters:
         assert "interface.nmae" in str(refused.value)
         assert "interface.mtu" in str(refused.value)
 
+    async def test_a_claim_whose_parameters_have_unsorted_keys_has_a_status(self, pods: PodMaker) -> None:
+        """The server refuses each server-side apply to such a claim."""
+        parameters = {"rdma": NIC_PARAMETERS["rdma"], "interface": {"name": "net1", "mtu": 1400}}
+        assert json.dumps(parameters) != json.dumps(parameters, sort_keys=True)
+        pod = await pods.run("unsorted", parameters=parameters)
 
-class TestTaints:
-    async def test_a_device_that_an_administrator_taints_is_not_given_to_new_pods(
-        self, cluster: LocalCluster, api: ApiClient, pods: PodMaker
-    ) -> None:
-        version = await _find_rule_version(api)
-        rules = f"/apis/resource.k8s.io/{version}/devicetaintrules"
-        taint = {"key": "example.com/broken", "value": "yes", "effect": "NoSchedule"}
-        rule = {
-            "apiVersion": f"resource.k8s.io/{version}",
-            "kind": "DeviceTaintRule",
-            "metadata": {"name": "broken"},
-            "spec": {"deviceSelector": {"driver": "dra.net", "pool": cluster.kubelet.node}, "taint": taint},
-        }
-        await api.create(rules, rule)
-        try:
-            await pods.make("waits")
-            await pods.wait_event("waits", "FailedScheduling")
-            assert not (await pods.get("waits"))["spec"].get("nodeName")
-        finally:
-            await api.delete(f"{rules}/broken")
-        await pods.wait_ready("waits")
+        async def is_reported() -> bool:
+            (claim,) = await pods.fetch_claims(pod)
+            names = [entry["networkData"]["interfaceName"] for entry in claim["status"].get("devices", ())]
+            return names == ["net1"]
 
-
-async def _find_rule_version(api: ApiClient) -> str:
-    """The version of the group that has DeviceTaintRules: each Kubernetes has one."""
-    group = await api.get("/apis/resource.k8s.io")
-    for entry in group["versions"]:
-        found = await api.get(f"/apis/{entry['groupVersion']}")
-        if any(resource["name"] == "devicetaintrules" for resource in found["resources"]):
-            return str(entry["version"])
-    pytest.skip("this API server serves no DeviceTaintRules")
+        await wait_until(is_reported, "the claim's status has the interface")
 
 
 def _read_audit(cluster: LocalCluster) -> Iterator[JsonObject]:

@@ -10,7 +10,6 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.node.fabric import FABRIC_NETNS
 from e2e.cluster.local import LocalCluster
 from e2e.live_cluster import LiveCluster
 from e2e.live_driver import is_ready
@@ -185,35 +184,16 @@ async def test_a_nic_can_be_asked_for_as_an_extended_resource(api: ApiClient, po
 
 
 async def test_a_nic_that_loses_its_cable_is_unhealthy_in_the_pods_status(
-    cluster: LocalCluster, live: LiveCluster, pods: PodMaker
+    cluster: LocalCluster, pods: PodMaker
 ) -> None:
     if cluster.plane.kit.kubernetes.version.startswith("1.34."):
         pytest.skip("1.34 compares the claim's own name with the pod's for it: none from a template is shown")
     pod = await pods.run("watched")
-    assert live.access.hands is not None
-    assert live.access.layout is not None
-    netns = await live.access.hands.find_netns(pod["metadata"]["uid"])
-    ((link, _),) = await asyncio.to_thread(live.access.layout.nics_in, netns)
-    cable = ("ip", "-n", FABRIC_NETNS, "link", "set", f"sw-{link['link_index']}")
 
-    async def read_health() -> set[str]:
-        statuses = (await pods.get("watched"))["status"]["containerStatuses"]
-        entries = statuses[0].get("allocatedResourcesStatus", ())
-        return {resource["health"] for entry in entries for resource in entry["resources"]}
-
-    async def is_healthy() -> bool:
-        return await read_health() == {"Healthy"}
-
-    async def is_unhealthy() -> bool:
-        return await read_health() == {"Unhealthy"}
-
-    await wait_until(is_healthy, "healthy at first")
-    await live.access.hands.run(*cable, "down")
-    try:
-        await wait_until(is_unhealthy, "unhealthy without its link", 120)
-    finally:
-        await live.access.hands.run(*cable, "up")
-    await wait_until(is_healthy, "healthy again", 120)
+    await pods.wait_health("watched", "Healthy")
+    async with pods.pulled_cable(pod):
+        await pods.wait_health("watched", "Unhealthy")
+    await pods.wait_health("watched", "Healthy")
 
 
 async def _is_ready(api: ApiClient, path: str) -> bool:

@@ -434,6 +434,52 @@ async def test_what_the_server_finds_invalid_of_our_own_device_is_an_error(
     assert (caught.value.reason, caught.value.retryable) == (Reason.API_INVALID, False)
 
 
+class RewritingClient(ApiClient):
+    """The server refuses every apply to this claim, as it does where parameters in the allocation have
+    unsorted keys. With ``refuses_patches`` it refuses merge patches, too, as it does where they have spaces.
+    """
+
+    refuses_patches = False
+
+    async def apply(self, path: str, body: JsonObject, field_manager: str, force: bool = True) -> JsonObject:
+        del path, body, field_manager, force
+        raise _changed_allocation()
+
+    async def patch(self, path: str, body: JsonObject) -> JsonObject:
+        if self.refuses_patches:
+            raise _changed_allocation()
+        return await super().patch(path, body)
+
+
+def _changed_allocation() -> ClusterError:
+    text = "422 is invalid: status.allocation: Invalid value: null: field cannot be modified once set"
+    return ClusterError(text, status=422, reason=Reason.API_INVALID)
+
+
+async def test_a_claim_that_refuses_every_apply_gets_its_status_by_a_merge_patch(server: ApiServer) -> None:
+    async with RewritingClient(access_from_url(server.url)) as client:
+        ref = await create_claim(client, result("eth0"), result("gpu0", "gpu.example"))
+        theirs = {"driver": "gpu.example", "pool": POOL, "device": "gpu0"}
+        await client.patch(STATUS, {"status": {"devices": [theirs]}})
+        for ready in (False, True):
+            assert await apply_device_statuses(client, ref, MANAGER, [status("eth0", ready)])
+            first, second = await held_devices(client)
+            assert first == theirs
+            assert [condition["status"] for condition in second["conditions"]] == [str(ready)]
+
+
+async def test_a_claim_that_refuses_merge_patches_as_well_is_an_error_that_says_why(
+    server: ApiServer,
+) -> None:
+    async with RewritingClient(access_from_url(server.url)) as client:
+        ref = await create_claim(client, result("eth0"))
+        client.refuses_patches = True
+        with pytest.raises(ClusterError) as caught:
+            await apply_device_statuses(client, ref, MANAGER, [status("eth0")])
+    assert (caught.value.reason, caught.value.retryable) == (Reason.API_INVALID, False)
+    assert "written with spaces" in caught.value.hint
+
+
 async def test_what_only_the_claim_tells_is_added_before_the_comparison(
     server: ApiServer, client: ApiClient
 ) -> None:

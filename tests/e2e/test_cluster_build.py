@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.access import LaneUnavailable
-from e2e.cluster import build
+from e2e.cluster import build, local
 
 _GO = """\
 #!/bin/sh
@@ -97,3 +97,15 @@ def test_what_was_built_is_found_again_without_go(monkeypatch: pytest.MonkeyPatc
     assert any("is ready in" in text for text in said)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert build.build(build.HELM, said.append) == folder
+
+
+def test_an_upgrade_names_the_versions_that_are_not_built() -> None:
+    with pytest.raises(LaneUnavailable, match=r"Kubernetes 1\.34 and 1\.37 is not built") as refused:
+        local.prepare_upgrade(lambda _: None)
+    assert refused.value.hint == "KUBE_VERSION=1.34 make cluster; KUBE_VERSION=1.37 make cluster"
+
+
+def test_an_upgrade_is_not_possible_with_the_programs_of_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBE_BIN_DIR", "/opt/kubernetes")
+    with pytest.raises(LaneUnavailable, match="several versions"):
+        local.prepare_upgrade(lambda _: None)

@@ -17,8 +17,10 @@ from dranet.testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
 from e2e.access import LaneUnavailable
 from e2e.cluster import build
 from e2e.cluster.controlplane import ControlPlaneKit, find_kit
+from tests.scheduler.claiming import ClaimReport, fill_machines
 from tests.scheduler.running import Report, run
 from tests.scheduler.settings import SETTINGS, Setting
+from tests.templates.worlds import Gpus
 
 FAILED, CANNOT_RUN_HERE = 1, 3
 
@@ -41,6 +43,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="the same cases for the same seed")
     parser.add_argument("--version", choices=versions, default=versions[-1])
     parser.add_argument(
+        "--layouts",
+        nargs="*",
+        choices=[gpus.name for gpus in Gpus],
+        metavar="GPUS",
+        help=f"fill the machines of tests/data by claim new instead; who publishes the GPUs, of "
+        f"{', '.join(gpus.name for gpus in Gpus)}; default: each",
+    )
+    parser.add_argument(
         "--setting", default="", choices=("", *(s.name for s in SETTINGS)), help="default: all of the version"
     )
     return parser.parse_args(arguments)
@@ -50,6 +60,12 @@ async def _run(kit: ControlPlaneKit, settings: Iterable[Setting], options: argpa
     """In the private tree."""
     unexplained = 0
     for setting in settings:
+        if options.layouts is not None:
+            publishers = [Gpus[name] for name in options.layouts] or list(Gpus)
+            filled = await fill_machines(kit, setting, publishers, Path(WORK_DIR))
+            _print_claims(filled, kit.kubernetes.version)
+            unexplained += len(filled.differences)
+            continue
         report = await run(kit, setting, options.cases, options.seed, Path(WORK_DIR))
         _print(report, kit.kubernetes.version)
         unexplained += len(report.unexplained)
@@ -64,6 +80,15 @@ def _print(report: Report, version: str) -> None:
     lines += [f"  {count} differ: {reason}" for reason, count in reasons.most_common()]
     lines += [f"  case {d.case} ({d.theme}): {d.text}" for d in report.unexplained]
     lines += [f"  {len(report.unexplained)} differences without a reason"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+def _print_claims(report: ClaimReport, version: str) -> None:
+    counts = ", ".join(f"{number} {what}" for what, number in report.counts.most_common())
+    lines = [f"{version} {report.setting.name}, claim new on each layout: {counts}"]
+    lines += [f"  {difference}" for difference in report.differences]
+    lines += [f"  {len(report.differences)} differences"]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 

@@ -57,7 +57,7 @@ async def give(api: ApiClient, cases: Sequence[Case], rules_path: str) -> list[G
     """
     given = [Given(case) for case in cases]
     await _each(given, lambda one: _publish(api, one, rules_path))
-    await _await_seen(api, given)
+    await await_seen(api, given)
     return given
 
 
@@ -126,7 +126,7 @@ async def _create_holder(api: ApiClient, body: Json) -> Json:
     return await api.replace(path, {**stored, "status": body["status"]})
 
 
-async def _await_seen(api: ApiClient, given: Sequence[Given]) -> None:
+async def await_seen(api: ApiClient, given: Sequence[Given]) -> None:
     """A pod that gets a device published after everything else: the scheduler's caches hold all before it."""
     number = given[0].case.number
     name = f"{_PROBE}-{number}"
