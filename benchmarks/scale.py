@@ -160,7 +160,7 @@ def _read_scans() -> int:
     return int(float(next(line for line in lines if line.startswith(name)).removeprefix(name)))
 
 
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(f"| {' | '.join(header)} |")
     print(f"|---|{'---:|' * (len(header) - 2)}---|")
     for row in rows:
@@ -179,13 +179,13 @@ def main() -> int:
     """One node, then all of them, as tables in Markdown."""
     logging.getLogger("dranet.cluster").setLevel(logging.ERROR)  # the testbed's own watches break, too
     phases = asyncio.run(measure())
-    _print_table(
+    print_table(
         ("phase", "requests", "bytes to the server", "bytes from it", "watch events", "calls"),
         [phase.as_row() for phase in phases],
     )
     busy = [phase for phase in phases if phase.traffic.requests]
     header = (f"{NODES:,} nodes", "requests", "MB to the server", "MB from it", "when")
-    _print_table(header, [_as_cluster_row(phase) for phase in busy])
+    print_table(header, [_as_cluster_row(phase) for phase in busy])
     return 0
 
 
