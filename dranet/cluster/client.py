@@ -350,8 +350,8 @@ class ApiClient:
 
 
 def _spread(seconds: float, tries: int, longest: float) -> float:
-    """Draw a wait between what the server asks for and twice as long, four times at the second try. The server
-    asks the same of all nodes, and those that it refused together must not return together."""
+    """Draw a wait between what the server asks for and twice as long, four times at the second try. It asks
+    the same of all nodes, and those that it refused together must not return together."""
     return _random.uniform(seconds, min(seconds * 2**tries, longest))
 
 
