@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dranet.cluster.messages import USER_AGENT
+from dranet.cluster.watch import SPREAD_SECONDS
 from dranet.testbed.apiserver.traffic import RequestRecord, Traffic
 from dranet.testbed.cluster import Testbed
 from dranet.testbed.isolation import WORK_DIR, run_isolated
@@ -68,6 +69,12 @@ class Meter:
         )
         return Phase(title, change, Counter(map(_describe, fresh)))
 
+    async def wait_watches(self, count: int) -> None:
+        """Wait until the driver has begun so many watches since the last reading."""
+        async with asyncio.timeout(SPREAD_SECONDS + SETTLED_SECONDS):
+            while sum(record.method == "WATCH" for record in self._records()[self._seen :]) < count:
+                await asyncio.sleep(0.2)
+
     def _records(self) -> list[RequestRecord]:
         return [record for record in self._testbed.server.requests if record.agent == USER_AGENT]
 
@@ -96,6 +103,7 @@ async def measure() -> list[Phase]:
         await testbed.driver.start()
         await testbed.driver.wait_ready(SETTLED_SECONDS)
         phases = [await meter.read("start")]
+        watches = phases[0].traffic.watches
         await _wait_scans(SCANS)
         phases.append(await meter.read(f"idle, {SCANS} full scans"))
         await testbed.apply(_pod(8))
@@ -107,6 +115,7 @@ async def measure() -> list[Phase]:
             await testbed.kubelet.wait_gone(testbed.pod_uid("worker"))
         phases.append(await meter.read("the pod ends"))
         testbed.server.drop_watches()
+        await meter.wait_watches(watches)
         phases.append(await meter.read("the watch breaks"))
         testbed.server.compact()
         phases.append(await meter.read("the watch's history is lost (410)"))
