@@ -100,8 +100,8 @@ async def list_and_watch(
         if heard and clock() - started >= _STEADY_SECONDS:
             trouble.forget()
         if version and clock() - started < lasting * _FULL_SHARE:
-            if heard or clock() - started >= _STEADY_SECONDS:
-                await asyncio.sleep(_random.uniform(0.0, spread_seconds))
+            has_worked = heard or clock() - started >= _STEADY_SECONDS
+            await asyncio.sleep(_random.uniform(0.0, spread_seconds if has_worked else 0.0))
             on_cut()
         await trouble.wait()
 
