@@ -114,7 +114,9 @@ async def _measure_phases(plane: ControlPlane, fleet: Fleet, size: Size) -> list
         return has_begun and traffic.watching == WATCHES * nodes and traffic.published == nodes
 
     def have_written(traffic: Traffic) -> bool:
-        return traffic.published == nodes and traffic.count("update", 200) >= nodes
+        return (
+            traffic.published == nodes and traffic.count("update", 200) > 0
+        )  # some may get no answer in time
 
     def have_returned(traffic: Traffic) -> bool:
         asks_again = size.idle_seconds >= FEATURES_SECONDS

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from benchmarks.scale import print_table
 from benchmarks.scale_cluster.jobs import Job, Kind
 from benchmarks.scale_cluster.phases import DRIVERS, Phase
 
+REFUSED, UNANSWERED = "429", "0"
+
 
 def print_phases(phases: Sequence[Phase], nodes: int) -> None:
-    """Requests and bytes, for each node; then seconds and processor time."""
-    header = ("phase", "requests", "for each node", "MB to the server", "MB from it", "connections", "calls")
+    """Requests and bytes; then seconds and processor time."""
+    header = (
+        *("phase", "requests", "refused (429)", "no answer", "MB to the server", "MB from it"),
+        *("connections", "calls of each node that were answered"),
+    )
     print_table(header, [_traffic_row(phase, nodes) for phase in phases])
     costs = (
         *("phase", "seconds", "API server, s", "etcd, s", "scheduler, s", "controllers, s"),
@@ -23,7 +28,7 @@ def print_phases(phases: Sequence[Phase], nodes: int) -> None:
 
 def print_jobs(jobs: Sequence[Job]) -> None:
     header = (
-        *("pods, claims", "requests", "seconds", "pods a second", "against no claim"),
+        *("pods, claims", "limits", "seconds", "pods a second", "against no claim"),
         *("scheduler, s", "ms for each pod", "API server, s", "controllers, s"),
     )
     print_table(header, [_job_row(job, _find_floor(job, jobs)) for job in jobs])
@@ -31,27 +36,29 @@ def print_jobs(jobs: Sequence[Job]) -> None:
 
 def _traffic_row(phase: Phase, nodes: int) -> tuple[str, ...]:
     traffic = phase.traffic
-    total = traffic.requests.total()
     return (
         phase.title,
-        f"{total:,}",
-        f"{total / nodes:.2f}",
+        f"{traffic.requests.total():,}",
+        *(f"{_count(traffic.requests, code):,}" for code in (REFUSED, UNANSWERED)),
         f"{traffic.bytes_out / 1e6:.1f}",
         f"{traffic.bytes_in / 1e6:.1f}",
         f"{traffic.connections:,}",
-        ", ".join(_describe(traffic.requests)) or "nothing",
+        ", ".join(_describe(traffic.requests, nodes)) or "nothing",
     )
 
 
-def _describe(requests: Counter[str]) -> Iterable[str]:
-    """``1,000 list resourceslices``; the status where it is none of success."""
-    for key, count in sorted(requests.items()):
-        verb, resource, code = key.rsplit(" ", 2)
-        yield f"{count:,} {verb} {resource}" + ("" if code.startswith("2") else f" ({_name(code)})")
+def _count(requests: Counter[str], code: str) -> int:
+    return sum(count for key, count in requests.items() if key.endswith(f" {code}"))
 
 
-def _name(code: str) -> str:
-    return "no answer" if code == "0" else code
+def _describe(requests: Counter[str], nodes: int) -> Iterator[str]:
+    """``2.0 list resourceslices``, whatever the answer said."""
+    answered: Counter[str] = Counter()
+    for key, count in requests.items():
+        call, _, code = key.rpartition(" ")
+        if code not in (REFUSED, UNANSWERED):
+            answered[call] += count
+    return (f"{count / nodes:.1f} {call}" for call, count in sorted(answered.items()))
 
 
 def _cost_row(phase: Phase, nodes: int) -> tuple[str, ...]:
