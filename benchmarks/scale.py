@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dranet.cluster.messages import USER_AGENT
+from dranet.cluster.watch import SPREAD_SECONDS
 from dranet.testbed.apiserver.traffic import RequestRecord, Traffic
 from dranet.testbed.cluster import Testbed
 from dranet.testbed.isolation import WORK_DIR, run_isolated
@@ -68,6 +69,12 @@ class Meter:
         )
         return Phase(title, change, Counter(map(_describe, fresh)))
 
+    async def wait_watches(self, count: int) -> None:
+        """Wait until the driver has begun so many watches since the last reading."""
+        async with asyncio.timeout(SPREAD_SECONDS + SETTLED_SECONDS):
+            while sum(record.method == "WATCH" for record in self._records()[self._seen :]) < count:
+                await asyncio.sleep(0.2)
+
     def _records(self) -> list[RequestRecord]:
         return [record for record in self._testbed.server.requests if record.agent == USER_AGENT]
 
@@ -96,6 +103,7 @@ async def measure() -> list[Phase]:
         await testbed.driver.start()
         await testbed.driver.wait_ready(SETTLED_SECONDS)
         phases = [await meter.read("start")]
+        watches = phases[0].traffic.watches
         await _wait_scans(SCANS)
         phases.append(await meter.read(f"idle, {SCANS} full scans"))
         await testbed.apply(_pod(8))
@@ -107,6 +115,7 @@ async def measure() -> list[Phase]:
             await testbed.kubelet.wait_gone(testbed.pod_uid("worker"))
         phases.append(await meter.read("the pod ends"))
         testbed.server.drop_watches()
+        await meter.wait_watches(watches)
         phases.append(await meter.read("the watch breaks"))
         testbed.server.compact()
         phases.append(await meter.read("the watch's history is lost (410)"))
@@ -160,7 +169,7 @@ def _read_scans() -> int:
     return int(float(next(line for line in lines if line.startswith(name)).removeprefix(name)))
 
 
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(f"| {' | '.join(header)} |")
     print(f"|---|{'---:|' * (len(header) - 2)}---|")
     for row in rows:
@@ -179,13 +188,13 @@ def main() -> int:
     """One node, then all of them, as tables in Markdown."""
     logging.getLogger("dranet.cluster").setLevel(logging.ERROR)  # the testbed's own watches break, too
     phases = asyncio.run(measure())
-    _print_table(
+    print_table(
         ("phase", "requests", "bytes to the server", "bytes from it", "watch events", "calls"),
         [phase.as_row() for phase in phases],
     )
     busy = [phase for phase in phases if phase.traffic.requests]
     header = (f"{NODES:,} nodes", "requests", "MB to the server", "MB from it", "when")
-    _print_table(header, [_as_cluster_row(phase) for phase in busy])
+    print_table(header, [_as_cluster_row(phase) for phase in busy])
     return 0
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from hmac import compare_digest
@@ -47,6 +48,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _TRANSPORT_ERRORS = (OSError, EOFError, ProtocolError)
 _THROTTLED = {429, 503}
+_random = random.SystemRandom()
 _MAX_TRIES = 5
 """Of one call to a server that asks for patience."""
 
@@ -301,7 +303,7 @@ class ApiClient:
             elif wait_seconds is not None and clock() + wait_seconds < deadline:
                 tries += 1
                 self.observer.retried("throttled")
-                await asyncio.sleep(wait_seconds)
+                await asyncio.sleep(_spread(wait_seconds, tries, deadline - clock()))
             else:
                 raise failure_from_answer(request.name, answer.head, body)
 
@@ -345,6 +347,12 @@ class ApiClient:
     def _get_token(self) -> str:
         with _credentials_must_work(self.url):
             return self._access.token.get_token()
+
+
+def _spread(seconds: float, tries: int, longest: float) -> float:
+    """Draw a wait between what the server asks for and twice as long, four times at the second try. It asks
+    the same of all nodes, and those that it refused together must not return together."""
+    return _random.uniform(seconds, min(seconds * 2**tries, longest))
 
 
 def _name(request: Request) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from dataclasses import field
 from dranet.cluster import paths
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
-from dranet.cluster.watch import Snapshot, list_and_watch
+from dranet.cluster.watch import SPREAD_SECONDS, Snapshot, list_and_watch
 from dranet.dataclass import dataclass
 from dranet.model.attributes import DOMAIN
 
@@ -118,6 +118,7 @@ class NodeDevices:
             paths.RESOURCE_SLICES,
             field_selector=self._selector,
             backoff=Backoff(*_REWATCH_SECONDS),
+            spread_seconds=SPREAD_SECONDS,
         )
         async with contextlib.aclosing(news):
             async for item in news:

@@ -25,7 +25,7 @@ from dranet.cluster.features import ApiFeatures, ask_features
 from dranet.cluster.slice_content import build_pages
 from dranet.cluster.slice_plan import DesiredPool
 from dranet.cluster.slice_sync import SliceSync, SyncListeners, find_wanted
-from dranet.cluster.watch import Snapshot, list_and_watch
+from dranet.cluster.watch import SPREAD_SECONDS, Snapshot, list_and_watch
 from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.model.device import Device
@@ -43,8 +43,7 @@ _NODE_TRIES = 60
 """For so many times, which is some minutes: it may never come, where the node's name is a wrong one."""
 
 _REWATCH_SECONDS = (1.0, 30.0)
-"""First and longest wait before a broken watch is resumed. It breaks for all nodes at once when an API server
-ends, and nothing on the node waits for it."""
+"""First and longest wait before a broken watch is tried again."""
 
 _PATIENCE_SECONDS = 2.0
 """So long the first publication waits to learn which optional fields the server keeps. After that it goes
@@ -94,6 +93,7 @@ class SlicePublisher:
         retry_backoff: Backoff | None = None,
         listeners: PublishListeners | None = None,
         patience_seconds: float = _PATIENCE_SECONDS,
+        spread_seconds: float = SPREAD_SECONDS,
     ) -> None:
         self.counters = PublishCounters()
         self.last_published = 0.0
@@ -103,6 +103,7 @@ class SlicePublisher:
         self._empty = DesiredPool(driver, node, pool or node, ((),))
         self._desired: DesiredPool | None = None
         self._patience_seconds = patience_seconds
+        self._spread_seconds = spread_seconds
         self._follower = FeatureFollower(partial(ask_features, client, driver, node), self._features_changed)
         self._missing = MissingFeatures(self._listeners.missing)
         self._work = asyncio.Event()
@@ -205,6 +206,7 @@ class SlicePublisher:
             paths.RESOURCE_SLICES,
             field_selector=self._selector,
             backoff=Backoff(*_REWATCH_SECONDS),
+            spread_seconds=self._spread_seconds,
             on_cut=self._note_cut,
         )
         async with contextlib.aclosing(news):

@@ -18,6 +18,9 @@ __all__ = ["Snapshot", "list_and_watch"]
 _log = logging.getLogger(__name__)
 _random = random.SystemRandom()
 
+SPREAD_SECONDS = 30.0
+"""The nodes of a cluster resume their watches over this time. Nothing on a node waits for its watch."""
+
 _STEADY_SECONDS = 30.0
 """A watch that lasted this long was healthy: the next one starts without waiting. For one that a proxy cuts
 again and again after a few seconds, or after each word, the waits grow."""
@@ -42,6 +45,7 @@ async def list_and_watch(
     backoff: Backoff | None = None,
     watch_seconds: int = 300,
     silence_seconds: float = 150.0,
+    spread_seconds: float = 0.0,
     on_cut: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[Snapshot | WatchEvent, None]:
     """Yield a :class:`Snapshot`, then each change as a :class:`WatchEvent` (no bookmarks).
@@ -51,6 +55,9 @@ async def list_and_watch(
     Snapshot comes. Never ends and raises no :class:`DranetError`: trouble is logged once,
     and tried again with backoff. ``on_cut`` hears of each watch that ended before its time: who answers next
     may be another server, or another version of it. Leave it through ``contextlib.aclosing``.
+
+    An API server that ends cuts the watches of all nodes at once. So each of them waits up to
+    ``spread_seconds``, drawn at random, before ``on_cut`` and before it resumes.
 
     A watch lasts once to twice ``watch_seconds``, so that the nodes of a cluster do not renew theirs in step.
     """
@@ -93,6 +100,8 @@ async def list_and_watch(
         if heard and clock() - started >= _STEADY_SECONDS:
             trouble.forget()
         if version and clock() - started < lasting * _FULL_SHARE:
+            has_worked = heard or clock() - started >= _STEADY_SECONDS
+            await asyncio.sleep(_random.uniform(0.0, spread_seconds if has_worked else 0.0))
             on_cut()
         await trouble.wait()
 

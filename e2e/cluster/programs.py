@@ -100,6 +100,10 @@ class Programs:
         process.kill()
         await process.wait()
 
+    def is_running(self, name: str) -> bool:
+        """Whether it was started, and not ended here since."""
+        return name in self._running
+
     def pid(self, name: str) -> int:
         return self._running[name].pid
 

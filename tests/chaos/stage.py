@@ -285,6 +285,7 @@ async def performing(plan: ChaosPlan) -> AsyncIterator[Stage]:
             NODE_NAME,
             repair_backoff=Backoff(0.02, 0.2),
             retry_backoff=Backoff(0.02, 0.3),
+            spread_seconds=0.0,
         )
         reporter = Reporter(StatusWriter(client, clock, recorder), Metrics())
         stage = Stage(server, hands, publisher, reporter, clock, tuple(claims))

@@ -77,6 +77,7 @@ def build_publisher(
     *,
     listeners: PublishListeners | None = None,
     patience_seconds: float = DEADLINE_SECONDS,
+    spread_seconds: float = 0.0,
 ) -> SlicePublisher:
     return SlicePublisher(
         client,
@@ -86,6 +87,7 @@ def build_publisher(
         retry_backoff=Backoff(0.01, 0.05),
         listeners=listeners,
         patience_seconds=patience_seconds,
+        spread_seconds=spread_seconds,
     )
 
 

@@ -258,6 +258,23 @@ async def test_a_throttled_create_goes_again_because_nothing_was_done(
     assert asyncio.get_running_loop().time() - started >= 1
 
 
+async def test_throttled_requests_do_not_come_again_together(server: ApiServer, client: ApiClient) -> None:
+    """The server tells all of them the same."""
+    together = 8
+    server.fail_next("GET", MAPS, 429, together, retry_after=1)
+    ends: list[float] = []
+
+    async def fetch() -> None:
+        await client.list(MAPS)
+        ends.append(asyncio.get_running_loop().time())
+
+    started = asyncio.get_running_loop().time()
+    await asyncio.gather(*(fetch() for _ in range(together)))
+    waits = [end - started for end in ends]
+    assert min(waits) >= 1
+    assert max(waits) - min(waits) > 0.1
+
+
 async def test_a_server_that_throttles_for_ever_is_unavailable(server: ApiServer, client: ApiClient) -> None:
     server.fail_next("GET", MAPS, 429, 100, retry_after=0)
     with pytest.raises(ClusterError) as caught:

@@ -18,6 +18,7 @@ from dranet.cluster.lists import Snapshot, fetch_snapshot
 from dranet.cluster.watch import list_and_watch
 from dranet.errors import ProtocolError
 from dranet.testbed.apiserver.server import ApiServer
+from tests.waiting import until
 
 MAPS = paths.config_maps("default")
 DEADLINE_SECONDS = 30.0
@@ -275,6 +276,46 @@ async def test_a_server_that_asks_for_patience_gets_it(
                 patch.setattr(asyncio, "sleep", sleep)
                 await next_snapshot(patient)
     assert waits == [20.0]
+
+
+async def test_watches_that_are_cut_off_together_resume_one_after_the_other(server: ApiServer) -> None:
+    """As those of all nodes are when an API server ends."""
+    nodes, spread_seconds = 8, 1.0
+    clock = asyncio.get_running_loop().time
+    cuts: list[float] = []
+    heard: list[str] = []
+
+    async def follow(client: ApiClient) -> None:
+        news = list_and_watch(
+            client,
+            MAPS,
+            backoff=Backoff(0.01, 0.05),
+            spread_seconds=spread_seconds,
+            on_cut=lambda: cuts.append(clock()),
+        )
+        async with contextlib.aclosing(news):
+            async for item in news:
+                if isinstance(item, Snapshot):
+                    continue
+                heard.append(item.object["metadata"]["name"])
+                if heard[-1] == "after":
+                    return
+
+    async with contextlib.AsyncExitStack() as stack:
+        url = access_from_url(server.url)
+        clients = [await stack.enter_async_context(ApiClient(url)) for _ in range(nodes)]
+        following = [asyncio.create_task(follow(client)) for client in clients]
+        await until(lambda: server.open_watches() == nodes)
+        await clients[0].create(MAPS, config_map("before"))  # a watch that never told anything is not spread
+        await until(lambda: len(heard) == nodes)
+        cut_at = clock()
+        server.drop_watches()
+        await clients[0].create(MAPS, config_map("after"))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await asyncio.gather(*following)
+    waits = [cut - cut_at for cut in cuts]
+    assert len(waits) == nodes
+    assert max(waits) - min(waits) > spread_seconds / 10
 
 
 async def test_a_watch_that_is_cut_off_is_told_and_one_that_ends_in_time_is_not(
