@@ -19,30 +19,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from dranet.cli.ending import run_in_order
-from dranet.testbed.containerd.image import BUSYBOX_IMAGE
 from dranet.testbed.isolation import WORK_DIR, run_isolated
 from dranet.testbed.node.hardware import load_hardware
-from e2e import image
 from e2e.access import E2eFailed
-from e2e.cluster import config, local
-from e2e.cluster.described_node import (
-    build_hardware_policy,
-    build_limits_policy,
-    may_raise_limits,
-)
-from e2e.cluster.local import ClusterKit, LocalCluster, Options
+from e2e.cluster import config, fitting, local
+from e2e.cluster.local import ClusterKit, LocalCluster
 
-BUSYBOX_NAMES = ("docker.io/library/busybox:1.37", "docker.io/library/busybox:latest")
-DRIVER_NAMES = (
-    "localhost/dranet:0.1.0",
-    "registry.example.com/dranet:0.1.0",
-    "docker.io/library/dranet:0.1.0",
-)
-"""As the chart's values, ``deploy/`` and the documentation name the driver's image."""
-_MUTATING_GATE = "MutatingAdmissionPolicy"
 _STOP_SECONDS = 90.0
 _READY = b"ready\n"
 _CHUNK = 1 << 16
@@ -141,50 +126,15 @@ def serve(place: Place, hardware: str, kit: ClusterKit) -> int:
 
 
 async def _serve(place: Place, hardware: str, kit: ClusterKit, listener: socket.socket) -> None:
-    options = _choose_options(kit)
+    options = fitting.choose_options(kit.control_plane.kubernetes.version)
     async with local.open_cluster(kit, load_hardware(hardware), WORK_DIR, place.logs, options) as cluster:
-        await _name_images(cluster)
-        await _fit_to_machine(cluster)
+        await fitting.name_images(cluster)
+        await fitting.add_policies(cluster)
         _write_kubeconfig(place, cluster, listener.getsockname()[1])
         async with _forward(listener, config.SERVICE_ADDRESS, config.API_PORT):
             sys.stdout.buffer.write(_READY)
             sys.stdout.flush()
             await asyncio.Event().wait()
-
-
-def _choose_options(kit: ClusterKit) -> Options:
-    """Servers before 1.36 serve mutating policies in beta, when they are asked to."""
-    if _has_mutating_policies(kit):
-        return Options()
-    return Options({_MUTATING_GATE: True}, ("admissionregistration.k8s.io/v1beta1=true",))
-
-
-def _has_mutating_policies(kit: ClusterKit) -> bool:
-    return tuple(map(int, kit.control_plane.kubernetes.version.split(".")[:2])) >= (1, 36)
-
-
-async def _name_images(cluster: LocalCluster) -> None:
-    """No registry is reached from the tree: what manifests would pull is there under its name."""
-    names = {image.NAME: DRIVER_NAMES, BUSYBOX_IMAGE: BUSYBOX_NAMES}
-    for name, others in names.items():
-        for other in others:
-            await cluster.node.runtime.tag_image(name, other)
-
-
-async def _fit_to_machine(cluster: LocalCluster) -> None:
-    version = "v1beta1" if cluster.plane.plan.runtime_config else "v1"
-    async with cluster.plane.connect() as api:
-        items = build_hardware_policy(cluster.node, version)
-        if not may_raise_limits():
-            items += build_limits_policy(version)
-        for item in items:
-            path = f"/apis/{item['apiVersion']}/{_plural(item)}/{item['metadata']['name']}"
-            await api.apply(path, item, field_manager="dranet-cluster")
-
-
-def _plural(item: dict[str, Any]) -> str:
-    kind = item["kind"].lower()
-    return f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
 
 
 def _write_kubeconfig(place: Place, cluster: LocalCluster, port: int) -> None:
