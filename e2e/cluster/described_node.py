@@ -16,8 +16,9 @@ from e2e.cluster.node import LaneNode
 JsonObject = dict[str, Any]
 HARDWARE, LIMITS = "described-hardware", "limits-of-this-machine"
 _GROUP = "admissionregistration.k8s.io"
-_SYSFS_VOLUME = "described-sysfs"
+SYSFS_VOLUME = "described-sysfs"
 _CAP_SYS_RESOURCE = 24
+DRIVER_LABELS = {"app.kubernetes.io/name": "dranet"}
 _IS_DRIVER = 'object.metadata.?labels["app.kubernetes.io/name"].orValue("") == "dranet"'
 _MEMLOCK = ("spec", "config", "0", "opaque", "parameters", "rdma", "memlock")
 _HAS_MEMLOCK = (
@@ -81,14 +82,14 @@ def _build_expression(node: LaneNode) -> str:
     The names of the volumes are those of the chart and of ``deploy/``.
     """
     procfs = node.hardware.procfs_root
-    places = {"proc": procfs, "proc-irq": procfs / "irq", _SYSFS_VOLUME: node.hardware.sysfs_root}
+    places = {"proc": procfs, "proc-irq": procfs / "irq", SYSFS_VOLUME: node.hardware.sysfs_root}
     volumes = ", ".join(
         f"Object.spec.volumes{{name: {json.dumps(name)}, "
         f'hostPath: Object.spec.volumes.hostPath{{path: {json.dumps(str(path))}, type: "Directory"}}}}'
         for name, path in places.items()
     )
     mount = (
-        f"Object.spec.containers.volumeMounts{{name: {json.dumps(_SYSFS_VOLUME)}, "
+        f"Object.spec.containers.volumeMounts{{name: {json.dumps(SYSFS_VOLUME)}, "
         'mountPath: "/sys", readOnly: true}'
     )
     container = f'Object.spec.containers{{name: "dranet", volumeMounts: [{mount}]}}'

@@ -24,7 +24,8 @@ from dranet.testbed.node.hardware import Hardware
 from dranet.testbed.node.iproute import NETNS_FOLDER, run_batch
 from e2e.cluster import config
 from e2e.cluster.config import KubeletPlan, Plan
-from e2e.cluster.local import ClusterKit, LocalCluster, boot_lane_node, check_ready, plan_kubelet
+from e2e.cluster.local import ClusterKit, LocalCluster, check_ready, plan_kubelet
+from e2e.cluster.node import boot_node
 from e2e.cluster.programs import Programs
 
 _READY_SECONDS = 120.0
@@ -87,7 +88,9 @@ async def open_further_node(
     """Run node ``number``; inside a private tree of its own only. Node 0 is the first."""
     async with AsyncExitStack() as stack:
         _show_fabric(first)
-        node = await boot_lane_node(stack, kit, hardware.as_node(number), WORK_DIR, logs, number)
+        node = await boot_node(
+            stack, kit.toolchain, kit.image, hardware.as_node(number), WORK_DIR, logs, number
+        )
         _connect(first, number)
         first.write_files()
         kubelet: KubeletPlan = plan_kubelet(first.plan, node, number)

@@ -45,8 +45,6 @@ class ClusterKit:
     toolchain: Toolchain
     image: Path
     """Archive of the driver's image."""
-    image_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By which other names the runtime finds an image: no registry is reached from the tree."""
 
     @property
     def minor(self) -> str:
@@ -171,7 +169,7 @@ async def open_cluster(
     """
     options = options or Options()
     async with AsyncExitStack() as stack:
-        node = await boot_lane_node(stack, kit, hardware, work_dir, logs)
+        node = await boot_node(stack, kit.toolchain, kit.image, hardware, work_dir, logs)
         plan = Plan(
             folder_of_plan(work_dir),
             options.feature_gates,
@@ -190,17 +188,6 @@ async def open_cluster(
         cluster = LocalCluster(plane, node, kubelet, control)
         await cluster.start_kubelet()
         yield cluster
-
-
-async def boot_lane_node(
-    stack: AsyncExitStack, kit: ClusterKit, hardware: Hardware, work_dir: Path, logs: Path, number: int = 0
-) -> LaneNode:
-    """Boot hardware and runtime, with the images under every name of the kit."""
-    node = await boot_node(stack, kit.toolchain, kit.image, hardware, work_dir, logs, number)
-    for name, others in kit.image_names.items():
-        for other in others:
-            await node.runtime.tag_image(name, other)
-    return node
 
 
 def plan_kubelet(plan: Plan, node: LaneNode, number: int = 0) -> KubeletPlan:

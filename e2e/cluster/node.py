@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dranet.testbed.containerd.fetch import Toolchain
+from dranet.testbed.containerd.image import BUSYBOX_IMAGE
 from dranet.testbed.containerd.node import bind, enable_controllers, mount_tmpfs, share_mount
 from dranet.testbed.containerd.runtime import ContainerdRuntime
 from dranet.testbed.driver_pod_node import show_to_driver
@@ -25,6 +26,15 @@ from e2e import image
 from e2e.access import E2eFailed, LaneUnavailable
 from e2e.cluster import config
 
+_PUBLISHED_NAMES = {
+    image.NAME: (
+        "localhost/dranet:0.1.0",
+        "registry.example.com/dranet:0.1.0",
+        "docker.io/library/dranet:0.1.0",
+    ),
+    BUSYBOX_IMAGE: ("docker.io/library/busybox:1.37", "docker.io/library/busybox:latest"),
+}
+"""As the chart's values, ``deploy/`` and the documentation name the images: the tree reaches no registry."""
 _VAR_LIB, _VAR_LOG = Path("/var/lib"), Path("/var/log")
 _POD_LOGS = _VAR_LOG / "pods"
 _NRI_SOCKET, _CDI_DIR = Path("/var/run/nri/nri.sock"), Path("/var/run/cdi")
@@ -111,6 +121,8 @@ async def boot_node(
     enable_controllers()
     if image.NAME not in await runtime.import_archive(archive):
         raise E2eFailed(f"{archive} has no {image.NAME}", hint=f"make rootfs IMAGE={image.NAME}")
+    for name, others in _PUBLISHED_NAMES.items():
+        await runtime.tag_image(name, *others)
     twin = work_dir / "netns-of-pods"
     show_to_driver(node, twin)
     return LaneNode(node, runtime, here, twin)

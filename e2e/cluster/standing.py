@@ -19,32 +19,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from dranet.cli.ending import run_in_order
-from dranet.testbed.containerd.image import BUSYBOX_IMAGE
 from dranet.testbed.isolation import WORK_DIR, run_isolated
 from dranet.testbed.node.hardware import load_hardware
-from e2e import image
 from e2e.access import E2eFailed
-from e2e.cluster import config, local
+from e2e.cluster import config, fitting, local
 from e2e.cluster.config import Plan
-from e2e.cluster.described_node import (
-    build_hardware_policy,
-    build_limits_policy,
-    may_raise_limits,
-)
 from e2e.cluster.further_node import FirstNode, add_node, open_further_node
-from e2e.cluster.local import ClusterKit, LocalCluster, Options
+from e2e.cluster.local import ClusterKit, LocalCluster
 
-BUSYBOX_NAMES = ("docker.io/library/busybox:1.37", "docker.io/library/busybox:latest")
-DRIVER_NAMES = (
-    "localhost/dranet:0.1.0",
-    "registry.example.com/dranet:0.1.0",
-    "docker.io/library/dranet:0.1.0",
-)
-"""As the chart's values, ``deploy/`` and the documentation name the driver's image."""
-_MUTATING_GATE = "MutatingAdmissionPolicy"
 _STOP_SECONDS = 90.0
 _READY = b"ready\n"
 _CHUNK = 1 << 16
@@ -146,61 +131,32 @@ def serve(place: Place, hardware: str, kit: ClusterKit, nodes: int) -> int:
 
 def join(place: Place, hardware: str, kit: ClusterKit, number: int) -> int:
     """Run a further node until SIGTERM; called in a process inside the cluster's tree."""
-    plan = Plan(local.folder_of_plan(WORK_DIR), _choose_options(kit).feature_gates)
+    plan = Plan(
+        local.folder_of_plan(WORK_DIR),
+        fitting.choose_options(kit.control_plane.kubernetes.version).feature_gates,
+    )
     first = FirstNode.read(plan, number)
     return run_isolated(lambda: run_in_order(_join(place, hardware, kit, first, number)))
 
 
 async def _join(place: Place, hardware: str, kit: ClusterKit, first: FirstNode, number: int) -> None:
     logs = place.logs / config.node_name(number)
-    async with open_further_node(name_images(kit), first, load_hardware(hardware), number, logs):
+    async with open_further_node(kit, first, load_hardware(hardware), number, logs):
         await asyncio.Event().wait()
 
 
 async def _serve(place: Place, hardware: str, kit: ClusterKit, listener: socket.socket, nodes: int) -> None:
-    options = replace(_choose_options(kit), nodes=nodes)
+    options = replace(fitting.choose_options(kit.control_plane.kubernetes.version), nodes=nodes)
     described = load_hardware(hardware)
-    async with local.open_cluster(name_images(kit), described, WORK_DIR, place.logs, options) as cluster:
+    async with local.open_cluster(kit, described, WORK_DIR, place.logs, options) as cluster:
         for number in range(1, nodes):
             await add_node(cluster, number, hardware, kit.minor)
-        await _fit_to_machine(cluster)
+        await fitting.add_policies(cluster)
         _write_kubeconfig(place, cluster, listener.getsockname()[1])
         async with _forward(listener, config.SERVICE_ADDRESS, config.API_PORT):
             sys.stdout.buffer.write(_READY)
             sys.stdout.flush()
             await asyncio.Event().wait()
-
-
-def _choose_options(kit: ClusterKit) -> Options:
-    """Servers before 1.36 serve mutating policies in beta, when they are asked to."""
-    if _has_mutating_policies(kit):
-        return Options()
-    return Options({_MUTATING_GATE: True}, ("admissionregistration.k8s.io/v1beta1=true",))
-
-
-def _has_mutating_policies(kit: ClusterKit) -> bool:
-    return tuple(map(int, kit.minor.split("."))) >= (1, 36)
-
-
-def name_images(kit: ClusterKit) -> ClusterKit:
-    """What manifests would pull is there under its name."""
-    return replace(kit, image_names={image.NAME: DRIVER_NAMES, BUSYBOX_IMAGE: BUSYBOX_NAMES})
-
-
-async def _fit_to_machine(cluster: LocalCluster) -> None:
-    version = "v1beta1" if cluster.plane.plan.runtime_config else "v1"
-    async with cluster.plane.connect() as api:
-        items = build_hardware_policy(cluster.node, version)
-        if not may_raise_limits():
-            items += build_limits_policy(version)
-        for item in items:
-            path = f"/apis/{item['apiVersion']}/{_plural(item)}/{item['metadata']['name']}"
-            await api.apply(path, item, field_manager="dranet-cluster")
-
-
-def _plural(item: dict[str, Any]) -> str:
-    kind = item["kind"].lower()
-    return f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
 
 
 def _write_kubeconfig(place: Place, cluster: LocalCluster, port: int) -> None:

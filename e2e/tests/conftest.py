@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,12 @@ import pytest_asyncio
 from dranet.cluster.client import ApiClient
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
-from e2e.cluster import local
+from e2e.cluster import fitting, local
 from e2e.cluster.local import LocalCluster, Options
 from e2e.cluster.testing import KIT
 from e2e.live_cluster import LiveCluster
 from e2e.tests.pods import PodMaker, find_difference, wait_until
+from e2e.tests.shell import Shell
 
 HARDWARE = "dgx-h100"
 HEALTH = {f"health_{name}_seconds": "1" for name in ("raise", "clear", "training")}
@@ -32,8 +34,10 @@ _NUMBERS = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that want a cluster without the driver, which ``live`` keeps to the end."""
     for item in items:
         item.add_marker(pytest.mark.cluster)
+    items.sort(key=lambda item: "live" in getattr(item, "fixturenames", ()))
 
 
 @pytest_asyncio.fixture(scope="session")
@@ -48,9 +52,12 @@ async def cluster(pytestconfig: pytest.Config) -> AsyncIterator[LocalCluster]:
 def choose_options(version: str) -> Options:
     """What is on by default from 1.36 is switched on before it, too."""
     is_old = tuple(map(int, version.split(".")[:2])) < (1, 36)
+    fitting_options = fitting.choose_options(version)
+    gates = dict.fromkeys(GATES, True) if is_old else {}
+    apis = ("resource.k8s.io/v1alpha3=true",) if is_old else ()
     return Options(
-        feature_gates=dict.fromkeys(GATES, True) if is_old else {},
-        runtime_config=("resource.k8s.io/v1alpha3=true",) if is_old else (),
+        feature_gates={**gates, **fitting_options.feature_gates},
+        runtime_config=(*apis, *fitting_options.runtime_config),
         has_static_pods=True,
         has_audit=True,
     )
@@ -74,6 +81,12 @@ async def live(cluster: LocalCluster) -> AsyncIterator[LiveCluster]:
 
 @pytest_asyncio.fixture
 async def pods(live: LiveCluster, namespace: str) -> AsyncIterator[PodMaker]:
+    async with open_pods(live, namespace) as maker:
+        yield maker
+
+
+@asynccontextmanager
+async def open_pods(live: LiveCluster, namespace: str) -> AsyncIterator[PodMaker]:
     """Makes pods with NICs, and sees to it that the node is afterwards as it was before."""
     before = await live.read_host_state()
     maker = PodMaker(live, namespace)
@@ -90,3 +103,9 @@ async def namespace(api: ApiClient) -> AsyncIterator[str]:
     await api.apply(f"/api/v1/namespaces/{name}", item, field_manager="dranet-e2e")
     yield name
     await api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest_asyncio.fixture(scope="session")
+async def shell(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """Commands of an administrator."""
+    return Shell(cluster, tmp_path_factory.mktemp("home"))

@@ -243,13 +243,13 @@ class ContainerdRuntime:
         """
         return await self._run_ctr("images", "import", str(archive))
 
-    async def tag_image(self, name: str, also: str) -> None:
-        """Let an image be found by a second name.
+    async def tag_image(self, name: str, *others: str) -> None:
+        """Let an image be found by other names, too.
 
         Raises:
             RuntimeFailure: there is no image of that name.
         """
-        await self._run_ctr("images", "tag", "--force", name, also)
+        await self._run_ctr("images", "tag", "--force", name, *others)
 
     async def _run_ctr(self, *words: str) -> str:
         process = await asyncio.create_subprocess_exec(

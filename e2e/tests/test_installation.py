@@ -1,0 +1,238 @@
+"""The driver installed as the documentation says, by the real kubectl and the real helm.
+
+Each installation is the administrator's own: the cluster has none before and none afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from e2e.cluster import fitting
+from e2e.cluster.local import LocalCluster
+from e2e.installation import SYSTEM_NAMESPACE
+from e2e.live_cluster import LiveCluster
+from e2e.objects import JsonObject
+from e2e.tests.conftest import open_pods
+from e2e.tests.pods import PodMaker, wait_until
+from e2e.tests.shell import Shell
+
+_ROLLED_OUT = "kubectl -n dranet-system rollout status daemonset/dranet --timeout=120s"
+_VALUES = "--namespace dranet-system --set image.repository=registry.example.com/dranet"
+_INSTALL = f"helm install dranet ./charts/dranet --create-namespace {_VALUES}\n{_ROLLED_OUT}"
+_UNINSTALL = "helm uninstall dranet --namespace dranet-system"
+_EDIT = """
+kubectl patch clusterrole dranet --type=json --patch '[{"op": "remove", "path": "/rules/0"}]'
+kubectl -n dranet-system patch configmap dranet --patch '{"data": {"settings.yaml": "log_level: error"}}'
+"""
+_COMPARE = "helm get manifest dranet --namespace dranet-system | kubectl diff -f -"
+"""Its exit code is 1 where an object is not what the release says."""
+_WRONG_VALUES = {
+    "settings.log_level=loud": "at '/settings/log_level': value must be one of",
+    "settings.lgo_level=debug": "at '/settings': additional properties 'lgo_level' not allowed",
+    "updateStrategy.rollingUpdate.maxUnavailable=1": "one of maxSurge and maxUnavailable must be 0",
+    "settings.driver_name=nic.example.com": "settings.driver_name: this release runs with dra.net",
+}
+"""A value and what helm says about it: by the schema, and by the chart's own checks."""
+_IGNORED = re.compile(r" kube-node-lease | test-[0-9]+\b")
+_WITHDRAWN_SECONDS = 90.0
+"""The kubelet withdraws the slices of a driver that has been gone for 30 s."""
+
+
+@pytest_asyncio.fixture(scope="class")
+async def bare(cluster: LocalCluster) -> AsyncIterator[LiveCluster]:
+    """The cluster without the driver. It takes the published manifests as they are."""
+    await fitting.add_policies(cluster)
+    async with LiveCluster(cluster.build_access()) as opened:
+        yield opened
+    await fitting.remove_policies(cluster)
+
+
+@pytest_asyncio.fixture
+async def pods(bare: LiveCluster, namespace: str) -> AsyncIterator[PodMaker]:
+    async with open_pods(bare, namespace) as maker:
+        yield maker
+
+
+@pytest_asyncio.fixture
+async def emptied(bare: LiveCluster, shell: Shell) -> AsyncIterator[None]:
+    """Takes away whatever installation the test leaves, which is none unless it fails."""
+    yield
+    await shell.run(f"{_UNINSTALL} --ignore-not-found\nkubectl delete -k deploy --ignore-not-found")
+    await wait_until(lambda: has_ended(bare), "the driver's end")
+
+
+@pytest.mark.usefixtures("emptied")
+class TestManifests:
+    async def test_deploy_makes_a_driver_and_takes_all_of_it_away(
+        self, bare: LiveCluster, shell: Shell
+    ) -> None:
+        objects, host = await list_objects(shell), await bare.read_host_state()
+        await shell.run(f"kubectl apply -k deploy\n{_ROLLED_OUT}")
+        (slice_,) = await wait_until(bare.fetch_slices, "the node's slices")
+        assert len(slice_["spec"]["devices"]) == 18
+        await shell.run("kubectl delete -k deploy --ignore-not-found")
+
+        async def list_left() -> str:
+            return "\n".join(sorted(await list_objects(shell) - objects))
+
+        await wait_until(list_left, "all that was made is gone", _WITHDRAWN_SECONDS)
+        assert not host.differences(await bare.read_host_state())
+
+    async def test_helm_takes_over_what_kubectl_applied(
+        self, bare: LiveCluster, shell: Shell, pods: PodMaker
+    ) -> None:
+        await shell.run(f"kubectl apply -k deploy\n{_ROLLED_OUT}")
+        await pods.run("keeps")
+        before = await observe(pods, "keeps")
+        await shell.run(f"helm install dranet ./charts/dranet --take-ownership {_VALUES}\n{_ROLLED_OUT}")
+        assert await observe(pods, "keeps") == before
+        driver = await wait_driver(bare)
+        assert driver["spec"]["containers"][0]["image"].startswith("registry.example.com/")
+        await pods.delete("keeps")
+        await shell.run(_UNINSTALL)
+        left = await shell.run("kubectl get -k deploy --ignore-not-found --no-headers -o name")
+        assert left.split() == [f"namespace/{SYSTEM_NAMESPACE}"]
+        await shell.run(f"kubectl delete namespace {SYSTEM_NAMESPACE}")
+
+
+@pytest_asyncio.fixture(scope="class")
+async def release(shell: Shell) -> AsyncIterator[None]:
+    """The driver by helm, until the last test of the class."""
+    objects = await list_objects(shell)
+    await shell.run(_INSTALL)
+    yield
+    await shell.run(f"{_UNINSTALL}\nkubectl delete namespace {SYSTEM_NAMESPACE}")
+    left = await list_objects(shell) - objects
+    assert {item for item in left if not item.startswith("ResourceSlice ")} == set()
+
+
+@pytest.mark.usefixtures("bare", "release")
+class TestHelm:
+    async def test_a_wrong_value_is_refused_before_anything_is_changed(self, shell: Shell) -> None:
+        before = await list_versions(shell)
+        for wrong, complaint in _WRONG_VALUES.items():
+            said = await shell.fail(f"helm upgrade dranet ./charts/dranet {_VALUES} --set {wrong}")
+            assert complaint in said, said
+        assert await list_versions(shell) == before
+
+    async def test_pods_keep_their_nics_through_an_upgrade_and_the_way_back(
+        self, bare: LiveCluster, shell: Shell, pods: PodMaker
+    ) -> None:
+        pod = await pods.run("keeps")
+        before, slices = await observe(pods, "keeps"), await list_uids(bare)
+        first = await wait_driver(bare)
+        async with shell.ping(pods.namespace, "keeps", await find_gateway(bare, pod)):
+            await shell.run(_EDIT)
+            assert "ClusterRole..dranet" in await shell.fail(_COMPARE)
+            await shell.run(f"helm upgrade dranet ./charts/dranet {_VALUES} --set settings.log_level=debug")
+            await shell.run(_ROLLED_OUT)
+            second = await wait_driver(bare)
+            assert second["metadata"]["uid"] != first["metadata"]["uid"]
+            assert " DEBUG " in await shell.run("kubectl -n dranet-system logs daemonset/dranet")
+            await shell.run(_COMPARE)
+            assert await observe(pods, "keeps") == before
+            assert await list_uids(bare) == slices
+            await shell.run(f"helm rollback dranet --namespace dranet-system\n{_ROLLED_OUT}")
+        third = await wait_driver(bare)
+        assert third["metadata"]["uid"] != second["metadata"]["uid"]
+        assert " DEBUG " not in await shell.run("kubectl -n dranet-system logs daemonset/dranet")
+        assert await observe(pods, "keeps") == before
+        assert await list_uids(bare) == slices
+
+    async def test_pods_outlive_the_driver_and_the_next_one_restores_their_nics(
+        self, bare: LiveCluster, shell: Shell, pods: PodMaker
+    ) -> None:
+        """A pod whose NIC stays on the node ends meanwhile: a NIC that moved would end with the pod here."""
+        pod = await pods.run("keeps")
+        ended = await pods.run("ends", parameters={"interface": {"type": "macvlan"}})
+        before = await observe(pods, "keeps")
+        async with shell.ping(pods.namespace, "keeps", await find_gateway(bare, pod)):
+            await shell.run(_UNINSTALL)
+            await wait_until(lambda: has_ended(bare), "the driver's end")
+            await shell.run(f"kubectl delete pod ends --namespace {pods.namespace} --wait=false")
+            await wait_until(lambda: has_no_processes(bare, ended), "the pod's processes end")
+            assert (await pods.get("ends"))["metadata"]["deletionTimestamp"]
+            assert await observe(pods, "keeps") == before
+            await shell.run(_INSTALL)
+            await pods.wait_gone("ends")
+        assert await observe(pods, "keeps") == before
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What of a pod changes with a restart, or with the loss of its NIC."""
+
+    uid: str
+    containers: list[str]
+    restarts: list[int]
+    links: list[str]
+
+
+async def observe(pods: PodMaker, name: str) -> Observed:
+    pod = await pods.get(name)
+    statuses = pod["status"]["containerStatuses"]
+    links = await pods.list_links(pod)
+    assert links
+    return Observed(
+        pod["metadata"]["uid"],
+        [status["containerID"] for status in statuses],
+        [status["restartCount"] for status in statuses],
+        links,
+    )
+
+
+async def find_gateway(bare: LiveCluster, pod: JsonObject) -> str:
+    """The address at the other end of the pod's NIC."""
+    assert bare.access.layout is not None
+    assert bare.access.hands is not None
+    netns = await bare.access.hands.find_netns(pod["metadata"]["uid"])
+    ((_, nic),) = await asyncio.to_thread(bare.access.layout.nics_in, netns)
+    return str(nic.network.gateway.ip)
+
+
+async def wait_driver(bare: LiveCluster) -> JsonObject:
+    """Wait until there is one instance, and return its pod."""
+
+    async def fetch_only() -> list[JsonObject]:
+        pods = await bare.driver.fetch_pods()
+        return pods if len(pods) == 1 else []
+
+    found: list[JsonObject] = await wait_until(fetch_only, "one driver")
+    return found[0]
+
+
+async def has_ended(bare: LiveCluster) -> bool:
+    return not await bare.driver.fetch_pods()
+
+
+async def has_no_processes(bare: LiveCluster, pod: JsonObject) -> bool:
+    assert bare.access.hands is not None
+    return not await bare.access.hands.find_netns(pod["metadata"]["uid"])
+
+
+async def list_uids(bare: LiveCluster) -> list[str]:
+    """Of the node's slices. One that is deleted and made again has another."""
+    return [item["metadata"]["uid"] for item in await bare.fetch_slices()]
+
+
+async def list_versions(shell: Shell) -> str:
+    """What every write to the release's objects changes."""
+    columns = "KIND:.kind,NAME:.metadata.name,GENERATION:.metadata.generation,UID:.metadata.uid"
+    kinds = "daemonsets,configmaps,secrets,serviceaccounts"
+    return await shell.run(f"kubectl -n dranet-system get {kinds} -o custom-columns={columns}")
+
+
+async def list_objects(shell: Shell) -> set[str]:
+    """Return kind, namespace and name of every object but Events, the node's Lease, and what tests make."""
+    names = (await shell.run("kubectl api-resources --verbs=list -o name")).split()
+    kinds = ",".join(name for name in names if not name.startswith("events"))
+    columns = "KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name"
+    said = await shell.run(f"kubectl get {kinds} -A --no-headers -o custom-columns={columns}")
+    found = {" ".join(line.split()) for line in said.splitlines()}
+    return {item for item in found if not _IGNORED.search(item)}
