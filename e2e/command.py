@@ -32,6 +32,8 @@ from e2e.run import Became, Book, OpenLane, Outcome, choose, note_skipped, sum_u
 from e2e.table import Reach
 
 FAILED, CANNOT_RUN_HERE = 1, 3
+SCENARIOS = "scenarios"
+"""The part of the lane ``cluster`` that is every scenario and the basics."""
 TESTS = "tests"
 """The part of the lane ``cluster`` that is pytest's: ``e2e/tests``."""
 UPGRADE = "upgrade"
@@ -43,7 +45,9 @@ CLUSTER_REACH = Reach(has_hands=True, has_layout=True, has_control=True)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
     parser.add_argument(
-        "scenario", nargs="*", help=f"names of scenarios, {basics.NAME}, {TESTS} or {UPGRADE}; by default all"
+        "scenario",
+        nargs="*",
+        help=f"{basics.NAME}, scenarios by name, {SCENARIOS} (all), {TESTS}, {UPGRADE}; default: everything",
     )
     parser.add_argument(
         "--lane", choices=LANES, help="by default: kubeconfig, kind or cluster, as the environment says"
@@ -114,9 +118,10 @@ def _run_standin(names: Sequence[str], book: Book) -> int:
 def _run_cluster(names: Sequence[str], book: Book) -> int:
     kit = cluster.prepare()
     code = 0
-    scenarios = [name for name in names if name not in (TESTS, UPGRADE)]
-    if scenarios or not names:
-        code = _walk_in_trees(cluster.build_opener(kit), CLUSTER_REACH, scenarios, book)
+    scenarios = [name for name in names if name not in (SCENARIOS, TESTS, UPGRADE)]
+    if scenarios or not names or SCENARIOS in names:
+        chosen = [] if SCENARIOS in names else scenarios
+        code = _walk_in_trees(cluster.build_opener(kit), CLUSTER_REACH, chosen, book)
     if code < BY_SIGNAL and (not names or TESTS in names):
         code = _run_pytest(TESTS, lambda: run_tests(kit, ["-q"]), book) or code
     if code < BY_SIGNAL and (not names or UPGRADE in names):
