@@ -20,7 +20,7 @@ from e2e.cluster.controlplane import ControlPlane
 
 SETTLED_SECONDS = 600.0
 POLL_SECONDS = 0.25
-QUIET_SECONDS = 3.0
+QUIET_SECONDS = 2.0
 PROGRAMS = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager")
 DRIVERS = "drivers"
 _TICKS = os.sysconf("SC_CLK_TCK")
