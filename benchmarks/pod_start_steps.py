@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import ssl
 import statistics
-import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.measure import read_processor_seconds
 from dranet.cli.screen import format_table
 from e2e.cluster.config import NODE_ADDRESS
 
@@ -40,8 +40,6 @@ _PHASES = "dranet_claim_prepare_phase_seconds"
 _HOOKS = "dranet_driver_nri_plugin_requests_latency_seconds"
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 _PROCESSOR = "processor"
-_CPUCLOCK_SCHED = 2
-"""Of ``linux/posix-timers.h``."""
 _SHOWN = 0.05
 """Milliseconds; a step below that in every kind is left out."""
 
@@ -114,12 +112,7 @@ class Meters:
 
     def read_processors(self) -> dict[Step, float]:
         """Milliseconds of processor time since the programs started."""
-        return {step: read_processor_time(self._pids[step.title]) for step in PROCESSORS}
-
-
-def read_processor_time(pid: int) -> float:
-    """Milliseconds that all threads of a process have run. The clock is that of clock_getcpuclockid(3)."""
-    return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) * 1000
+        return {step: read_processor_seconds(self._pids[step.title]) * 1000 for step in PROCESSORS}
 
 
 def _sum(text: str) -> dict[Step, float]:

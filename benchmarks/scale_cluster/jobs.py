@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from benchmarks.measure import read_processor_seconds
 from benchmarks.scale_cluster.cluster import EVERYTHING, FIELD_MANAGER, UNLIMITED, each, start_controllers
-from benchmarks.scale_cluster.phases import PROGRAMS, read_processor, say
+from benchmarks.scale_cluster.phases import PROGRAMS, say
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, EventType
 from dranet.cluster.watch import Snapshot, list_and_watch
@@ -162,4 +163,4 @@ async def _delete_pods(api: ApiClient) -> None:
 
 
 def _read_processor(plane: ControlPlane) -> dict[str, float]:
-    return {name: read_processor(plane.programs.pid(name)) for name in PROGRAMS}
+    return {name: read_processor_seconds(plane.programs.pid(name)) for name in PROGRAMS}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.measure import read_processor_seconds
 from benchmarks.scale_cluster.fleet import Fleet, Traffic
 from e2e.cluster.config import ETCD_URL
 from e2e.cluster.controlplane import ControlPlane
@@ -23,7 +22,6 @@ POLL_SECONDS = 0.25
 QUIET_SECONDS = 2.0
 PROGRAMS = ("kube-apiserver", "etcd", "kube-scheduler", "kube-controller-manager")
 DRIVERS = "drivers"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _DATABASE = "etcd_mvcc_db_total_size_in_bytes"
 
 IsOver = Callable[[Traffic], bool]
@@ -87,7 +85,9 @@ class Meter:
 
     async def restart_apiserver(self) -> None:
         name = "kube-apiserver"
-        self._ended[name] = self._ended.get(name, 0.0) + read_processor(self._plane.programs.pid(name))
+        self._ended[name] = self._ended.get(name, 0.0) + read_processor_seconds(
+            self._plane.programs.pid(name)
+        )
         await self._plane.programs.kill(name)
         await self._plane.start_apiserver()
 
@@ -116,14 +116,10 @@ class Meter:
 
     def _read_processor(self) -> dict[str, float]:
         programs = self._plane.programs
-        used = {name: read_processor(programs.pid(name)) + self._ended.get(name, 0.0) for name in PROGRAMS}
-        return {**used, DRIVERS: sum(map(read_processor, self._fleet.pids))}
-
-
-def read_processor(pid: int) -> float:
-    """Return the seconds of processor time that a process has used, in user and kernel mode."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+        used = {
+            name: read_processor_seconds(programs.pid(name)) + self._ended.get(name, 0.0) for name in PROGRAMS
+        }
+        return {**used, DRIVERS: sum(map(read_processor_seconds, self._fleet.pids))}
 
 
 def _read_database() -> float:
