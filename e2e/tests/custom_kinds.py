@@ -32,7 +32,7 @@ async def serve_custom_kinds(api: ApiClient) -> AsyncIterator[None]:
 
 
 async def _is_established(api: ApiClient, path: str) -> bool:
-    conditions = (await api.get(path)).get("status", {}).get("conditions", ())
+    conditions = (await api.get(path)).get("status", {}).get("conditions") or ()
     return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
 
