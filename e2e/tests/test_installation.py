@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import pytest_asyncio
@@ -25,6 +26,10 @@ from e2e.tests.shell import Shell
 _ROLLED_OUT = "kubectl -n dranet-system rollout status daemonset/dranet --timeout=120s"
 _VALUES = "--namespace dranet-system --set image.repository=registry.example.com/dranet"
 _INSTALL = f"helm install dranet ./charts/dranet --create-namespace {_VALUES}\n{_ROLLED_OUT}"
+_UPGRADE = (
+    "helm upgrade dranet ./charts/dranet --namespace dranet-system "
+    "--reset-then-reuse-values --set settings.log_level=debug"
+)
 _UNINSTALL = "helm uninstall dranet --namespace dranet-system"
 _EDIT = """
 kubectl patch clusterrole dranet --type=json --patch '[{"op": "remove", "path": "/rules/0"}]'
@@ -37,8 +42,9 @@ _WRONG_VALUES = {
     "settings.lgo_level=debug": "at '/settings': additional properties 'lgo_level' not allowed",
     "updateStrategy.rollingUpdate.maxUnavailable=1": "one of maxSurge and maxUnavailable must be 0",
     "settings.driver_name=nic.example.com": "settings.driver_name: this release runs with dra.net",
+    "namespace.create=true": 'Namespace "dranet-system" in namespace "" exists and cannot be imported',
 }
-"""A value and what helm says about it: by the schema, and by the chart's own checks."""
+"""A value and what helm says about it: by the schema, by the chart's own checks, and by its own rules."""
 _IGNORED = re.compile(r" kube-node-lease | test-[0-9]+\b")
 _WITHDRAWN_SECONDS = 90.0
 """The kubelet withdraws the slices of a driver that has been gone for 30 s."""
@@ -64,7 +70,7 @@ async def emptied(bare: LiveCluster, shell: Shell) -> AsyncIterator[None]:
     """Takes away whatever installation the test leaves, which is none unless it fails."""
     yield
     await shell.run(f"{_UNINSTALL} --ignore-not-found\nkubectl delete -k deploy --ignore-not-found")
-    await wait_until(lambda: has_ended(bare), "the driver's end")
+    await wait_until(partial(has_ended, bare), "the driver's end")
 
 
 @pytest.mark.usefixtures("emptied")
@@ -77,11 +83,8 @@ class TestManifests:
         (slice_,) = await wait_until(bare.fetch_slices, "the node's slices")
         assert len(slice_["spec"]["devices"]) == 18
         await shell.run("kubectl delete -k deploy --ignore-not-found")
-
-        async def list_left() -> str:
-            return "\n".join(sorted(await list_objects(shell) - objects))
-
-        await wait_until(list_left, "all that was made is gone", _WITHDRAWN_SECONDS)
+        await wait_until(partial(has_no_slices, bare), "the slices are withdrawn", _WITHDRAWN_SECONDS)
+        assert await list_objects(shell) - objects == set()
         assert not host.differences(await bare.read_host_state())
 
     async def test_helm_takes_over_what_kubectl_applied(
@@ -93,7 +96,7 @@ class TestManifests:
         await shell.run(f"helm install dranet ./charts/dranet --take-ownership {_VALUES}\n{_ROLLED_OUT}")
         assert await observe(pods, "keeps") == before
         driver = await wait_driver(bare)
-        assert driver["spec"]["containers"][0]["image"].startswith("registry.example.com/")
+        assert get_image(driver).startswith("registry.example.com/")
         await pods.delete("keeps")
         await shell.run(_UNINSTALL)
         left = await shell.run("kubectl get -k deploy --ignore-not-found --no-headers -o name")
@@ -130,10 +133,11 @@ class TestHelm:
         async with shell.ping(pods.namespace, "keeps", await find_gateway(bare, pod)):
             await shell.run(_EDIT)
             assert "ClusterRole..dranet" in await shell.fail(_COMPARE)
-            await shell.run(f"helm upgrade dranet ./charts/dranet {_VALUES} --set settings.log_level=debug")
+            await shell.run(_UPGRADE)
             await shell.run(_ROLLED_OUT)
             second = await wait_driver(bare)
             assert second["metadata"]["uid"] != first["metadata"]["uid"]
+            assert get_image(second) == get_image(first)
             assert " DEBUG " in await shell.run("kubectl -n dranet-system logs daemonset/dranet")
             await shell.run(_COMPARE)
             assert await observe(pods, "keeps") == before
@@ -154,9 +158,9 @@ class TestHelm:
         before = await observe(pods, "keeps")
         async with shell.ping(pods.namespace, "keeps", await find_gateway(bare, pod)):
             await shell.run(_UNINSTALL)
-            await wait_until(lambda: has_ended(bare), "the driver's end")
+            await wait_until(partial(has_ended, bare), "the driver's end")
             await shell.run(f"kubectl delete pod ends --namespace {pods.namespace} --wait=false")
-            await wait_until(lambda: has_no_processes(bare, ended), "the pod's processes end")
+            await wait_until(partial(has_no_processes, bare, ended), "the pod's processes end")
             assert (await pods.get("ends"))["metadata"]["deletionTimestamp"]
             assert await observe(pods, "keeps") == before
             await shell.run(_INSTALL)
@@ -207,6 +211,10 @@ async def wait_driver(bare: LiveCluster) -> JsonObject:
     return found[0]
 
 
+def get_image(driver: JsonObject) -> str:
+    return str(driver["spec"]["containers"][0]["image"])
+
+
 async def has_ended(bare: LiveCluster) -> bool:
     return not await bare.driver.fetch_pods()
 
@@ -214,6 +222,10 @@ async def has_ended(bare: LiveCluster) -> bool:
 async def has_no_processes(bare: LiveCluster, pod: JsonObject) -> bool:
     assert bare.access.hands is not None
     return not await bare.access.hands.find_netns(pod["metadata"]["uid"])
+
+
+async def has_no_slices(bare: LiveCluster) -> bool:
+    return not await bare.fetch_slices()
 
 
 async def list_uids(bare: LiveCluster) -> list[str]:
