@@ -15,10 +15,11 @@ from dranet.testbed.vendor import VendorDriver
 from e2e.cluster.local import LocalCluster
 from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject
-from e2e.tests.conftest import HARDWARE
 from e2e.tests.pods import RESOURCE, PodMaker, build_pod, build_request, build_spec, wait_until
 
-VENDOR = "gpu.example.com"
+VENDOR = "other.example.com"
+OTHER_HARDWARE = "two-nic"
+"""Of the other driver: GPUs at addresses that the node does not have, so that those of the node stay ours."""
 SOMEBODY = "kubectl"
 """A field manager that is not the driver's."""
 
@@ -63,7 +64,7 @@ class TestSlices:
 async def test_the_driver_takes_its_entry_back_and_leaves_those_of_others_alone(
     vendor_class: str, api: ApiClient, live: LiveCluster, pods: PodMaker
 ) -> None:
-    """A pod has a NIC and another driver's GPU in one claim; both drivers report in its status."""
+    """A pod has a NIC and another driver's device in one claim; both drivers report in its status."""
     spec = build_spec(build_request(), build_request("gpu", vendor_class))
     spec["devices"]["config"][0]["requests"] = ["nic"]
     await pods.create_claim("both", spec)
@@ -103,7 +104,7 @@ async def vendor_class(cluster: LocalCluster, api: ApiClient) -> AsyncIterator[s
     path = f"{paths.DEVICE_CLASSES}/{VENDOR}"
     await api.apply(path, class_, field_manager="dranet-e2e")
     kubelet = cluster.kubelet
-    async with VendorDriver(VENDOR, api, load_hardware(HARDWARE), kubelet.node, kubelet.root):
+    async with VendorDriver(VENDOR, api, load_hardware(OTHER_HARDWARE), kubelet.node, kubelet.root):
         yield VENDOR
     slices = await api.list(paths.RESOURCE_SLICES, field_selector=f"spec.driver={VENDOR}")
     for item in slices["items"]:
