@@ -139,8 +139,9 @@ def _iter_slice_rules(driver: str) -> Iterator[JsonObject]:
         "message": f"the driver may write only slices of {driver}",
         "reason": "Forbidden",
     }
+    # A slice that somebody else wrote in the driver's name is deleted, whatever its pool.
     yield {
-        "expression": _is_of_node("variables.pool"),
+        "expression": f"request.operation == 'DELETE' || {_is_of_node('variables.pool')}",
         "message": "the driver may write only pools named after the node that it runs on",
         "reason": "Forbidden",
     }

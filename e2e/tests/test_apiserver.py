@@ -31,6 +31,10 @@ _NOT_ITS_CLAIM = (
 )
 """What the admission policies of ``deploy/`` say; any other refusal could hide that they would let it pass.
 From 1.36 the server refuses the last by itself (``DRAResourceClaimGranularStatusAuthorization``)."""
+_NOT_ITS_DEVICE = (
+    "the driver may write only the device entries of dra.net on the node that it runs on",
+    'cannot patch resource "resourceclaims/driver"',
+)
 _UNAUTHENTICATED_PATHS = ("/version", "/api", "/apis", "/openapi")
 """What every account may read (``system:discovery``, ``system:public-info-viewer``)."""
 
@@ -102,6 +106,26 @@ class TestBypass:
             with _refused(*_NOT_ITS_CLAIM):
                 allocation = {"devices": {"results": results}}
                 await driver.patch(f"{claims}/idle/status", {"status": {"allocation": allocation}})
+
+    async def test_the_driver_of_a_node_cannot_write_the_status_of_a_claim_on_another(
+        self, cluster: LocalCluster, api: ApiClient, live: LiveCluster, namespace: str
+    ) -> None:
+        claims = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
+        spec = build_spec(build_request())
+        about = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "far"}}
+        await api.create(claims, {**about, "spec": spec})
+        device = {"driver": "dra.net", "pool": "another-node", "device": "nic"}
+        here = {"key": "metadata.name", "operator": "In", "values": ["another-node"]}
+        allocation = {
+            "devices": {"results": [{"request": "nic", **device}]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
+        }
+        await api.patch(f"{claims}/far/status", {"status": {"allocation": allocation}})
+        async with _as_driver(cluster, api, live) as driver:
+            with _refused(*_NOT_ITS_DEVICE):
+                await driver.apply(
+                    f"{claims}/far/status", {**about, "status": {"devices": [device]}}, "dra.net"
+                )
 
 
 class TestParameters:

@@ -88,6 +88,7 @@ def _print_claims(report: ClaimReport, version: str) -> None:
     counts = ", ".join(f"{number} {what}" for what, number in report.counts.most_common())
     lines = [f"{version} {report.setting.name}, claim new on each layout: {counts}"]
     lines += [f"  {difference}" for difference in report.differences]
+    lines += [f"  the scheduler gave up after ten seconds: {title}" for title in report.given_up]
     lines += [f"  {len(report.differences)} differences"]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

@@ -61,7 +61,7 @@ async def give(api: ApiClient, cases: Sequence[Case], rules_path: str) -> list[G
     return given
 
 
-async def schedule(api: ApiClient, given: Sequence[Given]) -> None:
+async def schedule(api: ApiClient, given: Sequence[Given], patience: float = _PATIENCE_SECONDS) -> None:
     """Create the pods and wait until the scheduler has answered for each."""
     waiting = [one for one in given if not one.refusal]
 
@@ -69,7 +69,7 @@ async def schedule(api: ApiClient, given: Sequence[Given]) -> None:
         one.pod = await api.create(paths.pods(NAMESPACE), one.case.pod)
 
     await _each(waiting, create)
-    async with asyncio.timeout(_PATIENCE_SECONDS):
+    async with asyncio.timeout(patience):
         while unanswered := [one for one in waiting if one.answer is None]:
             await asyncio.sleep(_POLL_SECONDS)
             await _read_answers(api, unanswered)
