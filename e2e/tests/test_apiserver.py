@@ -33,7 +33,7 @@ _NOT_ITS_CLAIM = (
 From 1.36 the server refuses the last by itself (``DRAResourceClaimGranularStatusAuthorization``)."""
 _NOT_ITS_DEVICE = (
     "the driver may write only the device entries of dra.net on the node that it runs on",
-    'cannot patch resource "resourceclaims/driver"',
+    'requires resource="resourceclaims/driver"',
 )
 _UNAUTHENTICATED_PATHS = ("/version", "/api", "/apis", "/openapi")
 """What every account may read (``system:discovery``, ``system:public-info-viewer``)."""
