@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from e2e.cluster.local import LocalCluster
 from e2e.installation import NAME, SYSTEM_NAMESPACE
 from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject
+from e2e.ownership import suppress_not_found
 from e2e.tests.pods import NIC_PARAMETERS, PodMaker, build_request, build_spec, build_template, wait_until
 
 _ACCOUNT = f"system:serviceaccount:{SYSTEM_NAMESPACE}:{NAME}"
@@ -35,6 +37,18 @@ _NOT_ITS_DEVICE = (
     "the driver may write only the device entries of dra.net on the node that it runs on",
     'requires resource="resourceclaims/driver"',
 )
+_PODS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
+_WAITING_POD: JsonObject = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "waiting"},
+    "spec": {
+        "serviceAccountName": NAME,
+        "nodeSelector": {"kubernetes.io/hostname": "none"},
+        "containers": [{"name": "main", "image": "busybox"}],
+    },
+}
+"""A pod with the driver's account that never gets a node."""
 _UNAUTHENTICATED_PATHS = ("/version", "/api", "/apis", "/openapi")
 """What every account may read (``system:discovery``, ``system:public-info-viewer``)."""
 
@@ -88,6 +102,29 @@ class TestBypass:
             with _refused(_NO_NODE):
                 await stolen.delete(path)
         assert [item["metadata"]["uid"] for item in await live.fetch_slices()] == [slice_["metadata"]["uid"]]
+
+    @pytest.mark.usefixtures("live")
+    async def test_the_token_of_a_pod_that_is_gone_is_refused(
+        self, cluster: LocalCluster, api: ApiClient
+    ) -> None:
+        pod = await api.create(_PODS, _WAITING_POD)
+        path = f"{_PODS}/{pod['metadata']['name']}"
+        try:
+            async with _with_token(cluster, await _request_token(api, pod)) as stolen:
+                assert await stolen.list(_SLICES)
+                await api.delete(path, grace_period_seconds=0)
+
+                async def is_refused() -> bool:
+                    try:
+                        await stolen.list(_SLICES)
+                    except ClusterError as error:
+                        return error.status == HTTPStatus.UNAUTHORIZED
+                    return False
+
+                await wait_until(is_refused, "the server has forgotten that it accepted the token")
+        finally:
+            with suppress_not_found():
+                await api.delete(path, grace_period_seconds=0)
 
     async def test_the_driver_cannot_write_the_status_of_a_claim_without_its_devices(
         self, cluster: LocalCluster, api: ApiClient, live: LiveCluster, namespace: str
