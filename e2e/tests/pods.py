@@ -139,8 +139,9 @@ class PodMaker:
                     raise
 
     async def fetch_claims(self, pod: JsonObject) -> list[JsonObject]:
-        names = [entry["resourceClaimName"] for entry in pod["status"]["resourceClaimStatuses"]]
-        return [await self.get_claim(name) for name in names]
+        """In the order of the pod's names for them; the status has them in any."""
+        entries = sorted(pod["status"]["resourceClaimStatuses"], key=lambda entry: str(entry["name"]))
+        return [await self.get_claim(entry["resourceClaimName"]) for entry in entries]
 
     async def list_links(self, pod: JsonObject) -> list[str]:
         """Names of the links in the pod, without the runtime's own."""

@@ -113,15 +113,23 @@ async def vendor_class(cluster: LocalCluster, api: ApiClient) -> AsyncIterator[s
 
 
 async def _wait_devices(live: LiveCluster, wanted: JsonObject) -> list[JsonObject]:
-    """Until the driver has one slice, with the devices of ``wanted``; it, in a list."""
+    """Until the driver has one slice, with the devices of ``wanted``; it, in a list.
 
-    async def look() -> list[JsonObject]:
+    Devices are compared by name and by which attributes they have. Some values follow the node, which may
+    just have got a NIC back.
+    """
+
+    async def look() -> str:
         slices = await live.fetch_slices()
-        is_right = [item["spec"]["devices"] for item in slices] == [wanted["spec"]["devices"]]
-        return slices if is_right else []
+        found = list(map(_describe_devices, slices))
+        return "" if found == [_describe_devices(wanted)] else f"{found}"
 
-    found: list[JsonObject] = await wait_until(look, "the slice is as it was")
-    return found
+    await wait_until(look, "the slice is as it was")
+    return await live.fetch_slices()
+
+
+def _describe_devices(item: JsonObject) -> list[tuple[str, list[str]]]:
+    return [(device["name"], sorted(device["attributes"])) for device in item["spec"]["devices"]]
 
 
 async def _is_ready(pods: PodMaker) -> bool:
