@@ -17,6 +17,7 @@ MARK = "dra.net/e2e"
 
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ADMISSION = "admissionregistration.k8s.io/v1"
+_ADMISSION_BETA = "admissionregistration.k8s.io/v1beta1"
 _RESOURCE = "resource.k8s.io/v1"
 
 _PLURALS = {
@@ -28,6 +29,10 @@ _PLURALS = {
     ("apps/v1", "DaemonSet"): ("daemonsets", True),
     (_RBAC, "ClusterRole"): ("clusterroles", False),
     (_RBAC, "ClusterRoleBinding"): ("clusterrolebindings", False),
+    (_ADMISSION, "MutatingAdmissionPolicy"): ("mutatingadmissionpolicies", False),
+    (_ADMISSION, "MutatingAdmissionPolicyBinding"): ("mutatingadmissionpolicybindings", False),
+    (_ADMISSION_BETA, "MutatingAdmissionPolicy"): ("mutatingadmissionpolicies", False),
+    (_ADMISSION_BETA, "MutatingAdmissionPolicyBinding"): ("mutatingadmissionpolicybindings", False),
     (_ADMISSION, "ValidatingAdmissionPolicy"): ("validatingadmissionpolicies", False),
     (_ADMISSION, "ValidatingAdmissionPolicyBinding"): ("validatingadmissionpolicybindings", False),
     (_RESOURCE, "DeviceClass"): ("deviceclasses", False),

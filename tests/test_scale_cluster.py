@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.cluster import build
+from tests.on_cluster import run_module
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-_REPOSITORY = Path(__file__).resolve().parents[1]
 _NODES, _PODS = 5, 3
-_CANNOT_RUN_HERE = 3
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if build.find_built(build.kubernetes(build.choose_version())) is None:
-        pytest.skip(f"Kubernetes {build.choose_version()} is not built: make cluster")
     output = tmp_path_factory.mktemp("scale") / "results.json"
-    words = ["--nodes", str(_NODES), "--pods", str(_PODS), "--idle-seconds", "2", "--output", str(output)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scale_cluster", *words],
-        cwd=_REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == _CANNOT_RUN_HERE:
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{_NODES} nodes" in done.stdout
+    words = ("--nodes", str(_NODES), "--pods", str(_PODS), "--idle-seconds", "2", "--output", str(output))
+    said = run_module("benchmarks.scale_cluster", build.choose_version(), *words)
+    assert f"{_NODES} nodes" in said
     return json.loads(output.read_text())
 
 

@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.scale_cluster.cluster import open_plane, populate
-from benchmarks.scale_cluster.fleet import Fleet, Traffic, open_fleet
+from benchmarks.scale_cluster.counting import Traffic
+from benchmarks.scale_cluster.fleet import Fleet, open_fleet
 from benchmarks.scale_cluster.jobs import Job, run_jobs
 from benchmarks.scale_cluster.phases import Meter, Phase, say
 from benchmarks.scale_cluster.tables import print_jobs, print_phases

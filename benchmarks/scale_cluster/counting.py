@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from dranet.cluster.client import ApiClient, WatchEvent
 from dranet.cluster.connections import Connection, ConnectionPool
@@ -16,12 +16,14 @@ from dranet.cluster.http import ResponseHead
 
 
 @dataclass
-class Counts:
-    """Sums over all clients of a process. Implements ``dranet.cluster.client.ApiObserver``.
+class Traffic:
+    """What drivers asked since they were first started. Implements ``dranet.cluster.client.ApiObserver``.
 
     Bytes are those of HTTP, heads included, without TLS.
     """
 
+    published: int = 0
+    """Nodes whose slices are as wanted, now."""
     requests: Counter[str] = field(default_factory=Counter)
     """By verb, resource and status."""
     retries: Counter[str] = field(default_factory=Counter)
@@ -45,60 +47,85 @@ class Counts:
     def retried(self, cause: str) -> None:
         self.retries[cause] += 1
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "requests": dict(self.requests),
-            "retries": dict(self.retries),
-            "watching": self.watching,
-            "connections": self.connections,
-            "bytes_out": self.bytes_out,
-            "bytes_in": self.bytes_in,
-            "slowest": self.slowest,
-            "last": self.last,
-        }
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.published + other.published,
+            self.requests + other.requests,
+            self.retries + other.retries,
+            self.watching + other.watching,
+            self.connections + other.connections,
+            self.bytes_out + other.bytes_out,
+            self.bytes_in + other.bytes_in,
+            max(self.slowest, other.slowest),
+            max(self.last, other.last),
+        )
+
+    def since(self, before: Traffic) -> Traffic:
+        return Traffic(
+            self.published,
+            self.requests - before.requests,
+            self.retries - before.retries,
+            self.watching,
+            self.connections - before.connections,
+            self.bytes_out - before.bytes_out,
+            self.bytes_in - before.bytes_in,
+            self.slowest,
+            self.last,
+        )
+
+    def count(self, verb: str, *codes: int) -> int:
+        """Return how many requests of a verb were answered with one of these statuses."""
+        ends = tuple(f" {code}" for code in codes)
+        return sum(
+            count for key, count in self.requests.items() if key.startswith(f"{verb} ") and key.endswith(ends)
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, "requests": Counter(data["requests"]), "retries": Counter(data["retries"])})
 
 
 class CountingClient(ApiClient):
-    """The driver's client; what it sends and receives is added to ``counts``."""
+    """The driver's client; what it sends and receives is added to ``traffic``."""
 
-    def __init__(self, access: ClusterAccess, counts: Counts) -> None:
+    def __init__(self, access: ClusterAccess, traffic: Traffic) -> None:
         super().__init__(access)
-        self._pool = _CountingPool(access, counts)
-        self._counts = counts
-        self.observer = counts
+        self._pool = _CountingPool(access, traffic)
+        self._traffic = traffic
+        self.observer = traffic
 
     async def watch(self, path: str, **options: Any) -> AsyncGenerator[WatchEvent, None]:
-        self._counts.watching += 1
+        self._traffic.watching += 1
         try:
             async with aclosing(super().watch(path, **options)) as events:
                 async for event in events:
                     yield event
         finally:
-            self._counts.watching -= 1
+            self._traffic.watching -= 1
 
 
 class _CountingPool(ConnectionPool):
-    def __init__(self, access: ClusterAccess, counts: Counts) -> None:
+    def __init__(self, access: ClusterAccess, traffic: Traffic) -> None:
         super().__init__(access)
-        self._counts = counts
+        self._traffic = traffic
 
     async def open(self) -> Connection:
         connection = await super().open()
-        self._counts.connections += 1
-        _count_bytes(connection, self._counts)
+        self._traffic.connections += 1
+        _count_bytes(connection, self._traffic)
         return connection
 
 
-def _count_bytes(connection: Connection, counts: Counts) -> None:
+def _count_bytes(connection: Connection, traffic: Traffic) -> None:
     feed_data, exchange = connection.reader.feed_data, connection.exchange
 
     def feed_counted(data: Iterable[SupportsIndex]) -> None:
         piece = bytes(data)
-        counts.bytes_in += len(piece)
+        traffic.bytes_in += len(piece)
         feed_data(piece)
 
     async def exchange_counted(request: bytes) -> ResponseHead:
-        counts.bytes_out += len(request)
+        traffic.bytes_out += len(request)
         return await exchange(request)
 
     connection.reader.feed_data = feed_counted  # type: ignore[method-assign]

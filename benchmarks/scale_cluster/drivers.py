@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale_cluster.counting import CountingClient, Counts
+from benchmarks.scale_cluster.counting import CountingClient, Traffic
 from benchmarks.scale_cluster.layout import Layout, make_own, read_layout
 from dranet.cluster.credentials import ClusterAccess, FixedToken
 from dranet.cluster.kubeconfig import read_kubeconfig
@@ -38,9 +38,9 @@ RETRY_SECONDS = 60.0
 class NodeDriver:
     """One node's driver, from its start to its end."""
 
-    def __init__(self, access: ClusterAccess, node: str, counts: Counts) -> None:
+    def __init__(self, access: ClusterAccess, node: str, traffic: Traffic) -> None:
         self._node = node
-        self._client = CountingClient(access, counts)
+        self._client = CountingClient(access, traffic)
         self._others = NodeDevices(self._client, DRIVER, node)
         self._lifelines = Lifelines(
             (), self._client.url, self._fetch_addresses, on_news=lambda _: None, retry_seconds=RETRY_SECONDS
@@ -69,15 +69,15 @@ class Drivers:
         self._accesses = {node: replace(access, token=FixedToken(token)) for node, token in tokens.items()}
         self._layout = layout
         self._pages = layout.up
-        self._counts = Counts()
+        self._traffic = Traffic()
         self._running: dict[NodeDriver, asyncio.Task[None]] = {}
 
     async def begin_phase(self) -> None:
-        self._counts.slowest = 0.0
+        self._traffic.slowest = 0.0
 
     async def start(self) -> None:
         for node, access in self._accesses.items():
-            driver = NodeDriver(access, node, self._counts)
+            driver = NodeDriver(access, node, self._traffic)
             driver.offer(self._pages)
             self._running[driver] = asyncio.create_task(driver.run())
 
@@ -99,8 +99,8 @@ class Drivers:
         await self.start()
 
     async def read(self) -> dict[str, Any]:
-        published = sum(driver.publisher.is_published for driver in self._running)
-        return {"published": published, **self._counts.as_json()}
+        self._traffic.published = sum(driver.publisher.is_published for driver in self._running)
+        return vars(self._traffic)
 
 
 async def serve() -> None:

@@ -5,66 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.scale_cluster.counting import Traffic
+
 PROCESSES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What all drivers asked since they were first started."""
-
-    published: int = 0
-    """Nodes whose slices are as wanted, now."""
-    requests: Counter[str] = field(default_factory=Counter)
-    """By verb, resource and status."""
-    retries: Counter[str] = field(default_factory=Counter)
-    watching: int = 0
-    """Watches that are open now."""
-    connections: int = 0
-    bytes_out: int = 0
-    bytes_in: int = 0
-    slowest: float = 0.0
-    """Seconds of the slowest request since the phase began."""
-    last: float = 0.0
-    """When the last answer came that began no watch, in unix seconds."""
-
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(
-            self.published + other.published,
-            self.requests + other.requests,
-            self.retries + other.retries,
-            self.watching + other.watching,
-            self.connections + other.connections,
-            self.bytes_out + other.bytes_out,
-            self.bytes_in + other.bytes_in,
-            max(self.slowest, other.slowest),
-            max(self.last, other.last),
-        )
-
-    def since(self, before: Traffic) -> Traffic:
-        return Traffic(
-            self.published,
-            self.requests - before.requests,
-            self.retries - before.retries,
-            self.watching,
-            self.connections - before.connections,
-            self.bytes_out - before.bytes_out,
-            self.bytes_in - before.bytes_in,
-            self.slowest,
-            self.last,
-        )
-
-    def count(self, verb: str, *codes: int) -> int:
-        """Return how many requests of a verb were answered with one of these statuses."""
-        ends = tuple(f" {code}" for code in codes)
-        return sum(
-            count for key, count in self.requests.items() if key.startswith(f"{verb} ") and key.endswith(ends)
-        )
 
 
 class Fleet:
@@ -83,15 +30,9 @@ class Fleet:
     async def read(self) -> Traffic:
         traffic = Traffic()
         for answer in await self.order("read"):
-            traffic += _read_traffic(answer)
+            assert isinstance(answer, dict)
+            traffic += Traffic.from_json(answer)
         return traffic
-
-
-def _read_traffic(answer: object) -> Traffic:
-    assert isinstance(answer, dict)
-    return Traffic(
-        **{**answer, "requests": Counter(answer["requests"]), "retries": Counter(answer["retries"])}
-    )
 
 
 async def _ask(process: asyncio.subprocess.Process, command: str) -> object:

@@ -13,7 +13,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.measure import read_processor_seconds
-from benchmarks.scale_cluster.fleet import Fleet, Traffic
+from benchmarks.scale_cluster.counting import Traffic
+from benchmarks.scale_cluster.fleet import Fleet
 from e2e.cluster.config import ETCD_URL
 from e2e.cluster.controlplane import ControlPlane
 

@@ -170,10 +170,14 @@ def is_rewritten_allocation(error: ClusterError) -> bool:
 
 
 def explain_rewritten(error: ClusterError) -> ClusterError:
-    """The refusal of a merge patch: the server compares the parameters' bytes, and no JSON keeps these."""
+    """Explain the refusal of a merge patch.
+
+    The server compares the bytes of the parameters. Its own JSON has no spaces and escapes <, > and &, so a
+    patch cannot keep parameters that were stored in another form.
+    """
     hint = (
-        "the claim's parameters were written with spaces between braces and quotes, or with <, > or &; "
-        "kubectl writes them so that the claim can have a status"
+        "the claim's parameters are stored with spaces between values or with an unescaped <, > or &; "
+        "a claim that kubectl creates can have a status"
     )
     return ClusterError(error.message, status=error.status, reason=error.reason, hint=hint)
 

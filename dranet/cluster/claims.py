@@ -203,7 +203,9 @@ async def _write(
     try:
         return await _patch(client, claim, entries, body)
     except ClusterError as error:
-        raise explain_rewritten(error) if is_rewritten_allocation(error) else error from error
+        if is_rewritten_allocation(error):
+            raise explain_rewritten(error) from error
+        raise
 
 
 async def _patch(

@@ -97,10 +97,11 @@ async def list_and_watch(
         else:
             if heard := heard or clock() - started >= _STEADY_SECONDS:
                 trouble.end()
-        if heard and clock() - started >= _STEADY_SECONDS:
+        lasted = clock() - started
+        if heard and lasted >= _STEADY_SECONDS:
             trouble.forget()
-        if version and clock() - started < lasting * _FULL_SHARE:
-            has_worked = heard or clock() - started >= _STEADY_SECONDS
+        if version and lasted < lasting * _FULL_SHARE:
+            has_worked = heard or lasted >= _STEADY_SECONDS  # else its backoff is wait enough
             await asyncio.sleep(_random.uniform(0.0, spread_seconds if has_worked else 0.0))
             on_cut()
         await trouble.wait()

@@ -23,7 +23,7 @@ from dranet.testbed.node.fabric import FABRIC_NETNS
 from dranet.testbed.node.hardware import Hardware
 from dranet.testbed.node.iproute import NETNS_FOLDER, run_batch
 from e2e.cluster import config
-from e2e.cluster.config import KubeletPlan, Plan
+from e2e.cluster.config import Plan
 from e2e.cluster.local import ClusterKit, LocalCluster, check_ready, plan_kubelet
 from e2e.cluster.node import boot_node
 from e2e.cluster.programs import Programs
@@ -93,7 +93,7 @@ async def open_further_node(
         )
         _connect(first, number)
         first.write_files()
-        kubelet: KubeletPlan = plan_kubelet(first.plan, node, number)
+        kubelet = plan_kubelet(first.plan, node, number)
         kubelet.config.write_text(yaml.safe_dump(config.build_kubelet_config(kubelet)))
         programs = await stack.enter_async_context(Programs(node.logs))
         await programs.start(kit.control_plane.kubernetes.paths["kubelet"], config.kubelet_flags(kubelet))
@@ -131,6 +131,5 @@ def _further_side(number: int) -> Iterator[str]:
     yield f"link set {_LINK} up"
     for destination in (config.NODE_ADDRESS, config.SERVICE_NETWORK):
         yield f"route add {destination} dev {_LINK} src {address}"
-    for other in (other for other in range(number) if other):
-        yield f"route add {config.node_address(other)} via {config.NODE_ADDRESS} dev {_LINK}"
-    yield f"route add {config.POD_NETWORK} via {config.NODE_ADDRESS} dev {_LINK} src {address}"
+    for network in (config.NODE_NETWORK, config.POD_NETWORK):  # of the nodes behind the first
+        yield f"route add {network} via {config.NODE_ADDRESS} dev {_LINK} src {address}"

@@ -25,7 +25,7 @@ from dranet.cli.ending import run_in_order
 from dranet.testbed.isolation import WORK_DIR, run_isolated
 from dranet.testbed.node.hardware import load_hardware
 from e2e.access import E2eFailed
-from e2e.cluster import config, fitting, local
+from e2e.cluster import config, described_node, local
 from e2e.cluster.config import Plan
 from e2e.cluster.further_node import FirstNode, add_node, open_further_node
 from e2e.cluster.local import ClusterKit, LocalCluster
@@ -73,7 +73,7 @@ def is_up(place: Place) -> bool:
 
 
 def start(place: Place, kit: ClusterKit, hardware: str, programs: list[Path], nodes: int) -> None:
-    """Start the process of the cluster and pass on what it says until the node is ready.
+    """Start the process of the cluster and pass on what it says until every node is ready.
 
     Raises:
         E2eFailed: one runs already, or it does not come up.
@@ -133,7 +133,7 @@ def join(place: Place, hardware: str, kit: ClusterKit, number: int) -> int:
     """Run a further node until SIGTERM; called in a process inside the cluster's tree."""
     plan = Plan(
         local.folder_of_plan(WORK_DIR),
-        fitting.choose_options(kit.control_plane.kubernetes.version).feature_gates,
+        described_node.choose_options(kit.control_plane.kubernetes.version).feature_gates,
     )
     first = FirstNode.read(plan, number)
     return run_isolated(lambda: run_in_order(_join(place, hardware, kit, first, number)))
@@ -146,12 +146,12 @@ async def _join(place: Place, hardware: str, kit: ClusterKit, first: FirstNode, 
 
 
 async def _serve(place: Place, hardware: str, kit: ClusterKit, listener: socket.socket, nodes: int) -> None:
-    options = replace(fitting.choose_options(kit.control_plane.kubernetes.version), nodes=nodes)
+    options = replace(described_node.choose_options(kit.control_plane.kubernetes.version), nodes=nodes)
     described = load_hardware(hardware)
     async with local.open_cluster(kit, described, WORK_DIR, place.logs, options) as cluster:
         for number in range(1, nodes):
             await add_node(cluster, number, hardware, kit.minor)
-        await fitting.add_policies(cluster)
+        await described_node.add_policies(cluster)
         _write_kubeconfig(place, cluster, listener.getsockname()[1])
         async with _forward(listener, config.SERVICE_ADDRESS, config.API_PORT):
             sys.stdout.buffer.write(_READY)

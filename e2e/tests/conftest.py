@@ -18,7 +18,7 @@ import pytest_asyncio
 from dranet.cluster.client import ApiClient
 from dranet.testbed.isolation import WORK_DIR
 from dranet.testbed.node.hardware import load_hardware
-from e2e.cluster import fitting, local
+from e2e.cluster import described_node, local
 from e2e.cluster.local import LocalCluster, Options
 from e2e.cluster.testing import KIT
 from e2e.live_cluster import LiveCluster
@@ -52,12 +52,12 @@ async def cluster(pytestconfig: pytest.Config) -> AsyncIterator[LocalCluster]:
 def choose_options(version: str) -> Options:
     """What is on by default from 1.36 is switched on before it, too."""
     is_old = tuple(map(int, version.split(".")[:2])) < (1, 36)
-    fitting_options = fitting.choose_options(version)
+    own = described_node.choose_options(version)
     gates = dict.fromkeys(GATES, True) if is_old else {}
     apis = ("resource.k8s.io/v1alpha3=true",) if is_old else ()
     return Options(
-        feature_gates={**gates, **fitting_options.feature_gates},
-        runtime_config=(*apis, *fitting_options.runtime_config),
+        feature_gates={**gates, **own.feature_gates},
+        runtime_config=(*apis, *own.runtime_config),
         has_static_pods=True,
         has_audit=True,
     )

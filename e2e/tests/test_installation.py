@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 import pytest_asyncio
 
-from e2e.cluster import fitting
+from e2e.cluster import described_node
 from e2e.cluster.local import LocalCluster
 from e2e.installation import SYSTEM_NAMESPACE
 from e2e.live_cluster import LiveCluster
@@ -53,10 +53,10 @@ _WITHDRAWN_SECONDS = 90.0
 @pytest_asyncio.fixture(scope="class")
 async def bare(cluster: LocalCluster) -> AsyncIterator[LiveCluster]:
     """The cluster without the driver. It takes the published manifests as they are."""
-    await fitting.add_policies(cluster)
+    await described_node.add_policies(cluster)
     async with LiveCluster(cluster.build_access()) as opened:
         yield opened
-    await fitting.remove_policies(cluster)
+    await described_node.remove_policies(cluster)
 
 
 @pytest_asyncio.fixture

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from e2e.cluster import build
+from tests.on_cluster import run_module
 from tests.scheduler.settings import SETTINGS, Setting
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
 _CASES, _SEED = 150, 3
-_CANNOT_RUN_HERE = 3
 _NEWEST = [setting for setting in SETTINGS if setting.is_newest]
 
 
@@ -31,17 +25,5 @@ def test_claim_new_says_what_the_newest_scheduler_then_does_on_each_layout() -> 
 
 def _run(setting: Setting, *words: str) -> str:
     """What the command prints for the setting; its exit code says that there is no difference."""
-    if build.find_built(build.kubernetes(setting.version)) is None:
-        pytest.skip(f"Kubernetes {setting.version} is not built: make cluster")
-    command = [sys.executable, "-m", "tests.scheduler", "--version", setting.version]
-    done = subprocess.run(
-        [*command, "--setting", setting.name, *words],
-        cwd=_REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == _CANNOT_RUN_HERE:
-        pytest.skip(done.stdout.strip())
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    setting_words = ("--version", setting.version, "--setting", setting.name)
+    return run_module("tests.scheduler", setting.version, *setting_words, *words)

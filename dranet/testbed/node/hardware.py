@@ -186,11 +186,17 @@ class Hardware(_Model):
         Raises:
             ValueError: a network has no such addresses.
         """
-        return Hardware.model_validate(
-            self.model_copy(update={"sockets": _map_functions(self.sockets, number)}).model_dump(
-                by_alias=True
-            )
-        )
+        data = self.model_dump(by_alias=True)
+        functions = [f for socket in data["sockets"] for root in socket["roots"] for f in root["functions"]]
+        while functions:
+            function = functions.pop()
+            functions += function["below"]
+            if nic := function["nic"]:
+                nic["mac"] = _renumber_mac(nic["mac"], number)
+                nic["address"] = IPv4Interface(
+                    (nic["address"].ip + _ADDRESSES_PER_NODE * number, nic["address"].network.prefixlen)
+                )
+        return Hardware.model_validate(data)
 
     def _below(
         self, function: Function, socket: Socket, root: str, above: tuple[str, ...]
@@ -267,34 +273,6 @@ def load_hardware(name_or_path: str) -> Hardware:
 def known_hardware() -> tuple[Path, ...]:
     """The files that the package ships."""
     return tuple(sorted(DATA.glob("*.yaml")))
-
-
-def _map_functions(sockets: tuple[Socket, ...], number: int) -> tuple[Socket, ...]:
-    return tuple(
-        socket.model_copy(
-            update={
-                "roots": tuple(
-                    root.model_copy(update={"functions": tuple(_renumber(f, number) for f in root.functions)})
-                    for root in socket.roots
-                )
-            }
-        )
-        for socket in sockets
-    )
-
-
-def _renumber(function: Function, number: int) -> Function:
-    changed: dict[str, object] = {"below": tuple(_renumber(below, number) for below in function.below)}
-    if nic := function.nic:
-        changed["nic"] = nic.model_copy(
-            update={
-                "mac": _renumber_mac(nic.mac, number),
-                "address": IPv4Interface(
-                    (nic.address.ip + _ADDRESSES_PER_NODE * number, nic.address.network.prefixlen)
-                ),
-            }
-        )
-    return function.model_copy(update=changed)
 
 
 def _renumber_mac(mac: str, number: int) -> str:
