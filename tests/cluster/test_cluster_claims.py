@@ -477,7 +477,7 @@ async def test_a_claim_that_refuses_merge_patches_as_well_is_an_error_that_says_
         with pytest.raises(ClusterError) as caught:
             await apply_device_statuses(client, ref, MANAGER, [status("eth0")])
     assert (caught.value.reason, caught.value.retryable) == (Reason.API_INVALID, False)
-    assert "written with spaces" in caught.value.hint
+    assert "stored with spaces" in caught.value.hint
 
 
 async def test_what_only_the_claim_tells_is_added_before_the_comparison(
