@@ -1,4 +1,4 @@
-# The container image of dranet. A builder stage assembles the root filesystem (deploy/image, docs/dev/image.md); the
+# The container image of dranet. A builder stage assembles the root filesystem (tools/image, docs/dev/image.md); the
 # image is that and nothing else: no shell, no package manager, no compiler. `make image` builds it; where there is no
 # container engine, `make rootfs` makes the same image as an archive.
 
@@ -7,11 +7,11 @@ FROM --platform=$BUILDPLATFORM debian:trixie-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3 python3-pip
 WORKDIR /source
 COPY LICENSE requirements.lock ./
-COPY deploy/image deploy/image
+COPY tools/image tools/image
 COPY dranet dranet
 ARG TARGETARCH
 RUN --mount=type=cache,target=/root/.cache/dranet \
-    python3 -B -m deploy.image rootfs --output /image ${TARGETARCH:+--arch ${TARGETARCH}}
+    python3 -B -m tools.image rootfs --output /image ${TARGETARCH:+--arch ${TARGETARCH}}
 
 FROM scratch
 # What changes with the locks, and what changes with every version: an update moves the small one.

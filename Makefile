@@ -23,13 +23,13 @@ help: ## list these commands
 
 setup: $(STAMP) ## make .venv with the command `dranet` in it; PYTHON=... says from which Python (then: make clean first)
 
-$(STAMP): pyproject.toml requirements-dev.lock .ci/system-packages
+$(STAMP): pyproject.toml testbed/pyproject.toml requirements-dev.lock .ci/system-packages
 	@.ci/system-packages $(PYTHON)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing the locked Python packages into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements-dev.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore -m compileall -q -j 0 $(VENV)/lib dranet
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable ./testbed
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore -m compileall -q -j 0 $(VENV)/lib dranet testbed
 	@touch $@
 	@echo "ready: $(BIN)/dranet --help"
 
@@ -46,7 +46,7 @@ test-runtime: setup ## run every test that needs a real container runtime, on co
 	@TEST_ALL_RUNTIMES=1 $(BIN)/python -m pytest -m runtime tests/runtime tests/testbed tests/survival tests/image
 
 test-machine: setup ## boot a stock kernel with NUMA, SR-IOV and RDMA in a virtual machine, run discovery and kernel tests inside
-	@$(BIN)/python -m dranet.testbed.machine
+	@$(BIN)/python -m testbed.machine
 
 e2e: setup ## the scenarios on a real cluster: the one of `make cluster`, yours by KUBECONFIG=..., or LANE=kind; LANE=stand-in anywhere
 	@KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m e2e $(if $(LANE),--lane $(LANE)) $(SCENARIOS)
@@ -88,24 +88,24 @@ proto: setup ## regenerate dranet/pb and e2e/pb from proto/
 	  --python_out=. --mypy_out=quiet:. $(PROTOS)
 
 docs: setup ## regenerate the reference pages in docs/user
-	$(BIN)/python -m dranet.cli.reference docs/user
+	$(BIN)/python -m tools.pages.reference docs/user
 
 lock: setup ## lock the dependencies anew, with hashes and without addresses
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --extra filter pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --extra testbed --extra pictures --group dev pyproject.toml -o requirements-dev.lock
+	  --extra pictures --group dev pyproject.toml testbed/pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group pyproject.toml:fuzz -o requirements-fuzz.lock
 
 rootfs: setup ## build the image's root filesystem and archive without a container engine, into build/image-ARCH (amd64, arm64)
-	@$(BIN)/python -m deploy.image rootfs --output build/image-$(ARCH) --arch $(ARCH) $(if $(IMAGE),--name $(IMAGE))
+	@$(BIN)/python -m tools.image rootfs --output build/image-$(ARCH) --arch $(ARCH) $(if $(IMAGE),--name $(IMAGE))
 
 image: ## build the container image with docker, podman or buildah
-	@deploy/image/with-engine dranet $(ARCH)
+	@tools/image/with-engine dranet $(ARCH)
 
 image-lock: setup ## lock the Debian packages of the image anew, and say what is newer
-	@$(BIN)/python -m deploy.image lock
+	@$(BIN)/python -m tools.image lock
 
 bench: setup ## measure scan, Prepare, hook, start and memory; print ratios, write JSON
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q dranet

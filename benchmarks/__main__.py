@@ -14,10 +14,10 @@ from pathlib import Path
 
 from benchmarks import image, pod_start, runtime_start
 from benchmarks.measure import HEADER
-from deploy.image.lock import ImageError
-from dranet.cli.screen import format_table
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.isolation import run_isolated
+from dranet.terminal import format_table
+from testbed.debian.packages import Unavailable
+from testbed.isolation import run_isolated
+from tools.image.lock import ImageError
 
 NAMES = (
     "selectors",

@@ -20,10 +20,10 @@ import grpc.aio
 from benchmarks.measure import Result, Series, time_ms
 from dranet.cluster import paths
 from dranet.pb import dra_v1_pb2
-from dranet.testbed.cluster import DRIVER_NAME, NAMESPACE, NODE_NAME, Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import DRIVER_NAME, NAMESPACE, NODE_NAME, Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 
 STARTS = 10
 PREPARES = 100

@@ -26,10 +26,10 @@ from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin
 from dranet.store.claim_store import ClaimStore
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.runtime.nri_link import NriTraits
-from dranet.testbed.runtime.nri_server import NriServer
-from dranet.testbed.runtime.pod_netns import create_netns, remove_netns
+from testbed.isolation import WORK_DIR
+from testbed.runtime.nri_link import NriTraits
+from testbed.runtime.nri_server import NriServer
+from testbed.runtime.pod_netns import create_netns, remove_netns
 
 BOUNDS = {1: 1.5, 8: 1.25}
 RUNS = {1: 200, 8: 50}

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import Result, Series
-from deploy.image.kept import find_or_build
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.driver_process import COMMAND
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.rootfs import mount_root
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import Testbed
+from testbed.driver_process import COMMAND
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.rootfs import mount_root
+from testbed.runtimes import stand_in
+from tools.image.kept import find_or_build
 
 STARTS = 12
 BOUND = 1.15

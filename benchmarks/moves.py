@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from benchmarks.measure import Result, Series, time_ms
 from dranet.kernel.netlink import NetlinkSocket, Request, attribute_u32
 from dranet.kernel.rtnl import IFLA_NET_NS_FD, set_link_request
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.runtime.pod_netns import create_netns, remove_netns
+from testbed.isolation import WORK_DIR
+from testbed.runtime.pod_netns import create_netns, remove_netns
 
 LINKS = 8
 RUNS = 20

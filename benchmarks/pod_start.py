@@ -28,14 +28,14 @@ from pathlib import Path
 
 from benchmarks.measure import Result, Series, time_ms
 from benchmarks.pod_start_steps import ENDS, PROCESSORS, STARTS, Meters, Step, build_profile, subtract
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.iproute import in_namespace, run_batch, run_ip
 from e2e.cluster import build, local
 from e2e.cluster.local import ClusterKit, LocalCluster
 from e2e.live_cluster import LiveCluster
 from e2e.live_driver import is_ready
 from e2e.objects import NAMESPACE, JsonObject, fit
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.node.iproute import in_namespace, run_batch, run_ip
 
 HARDWARE = "dgx-h100"
 """Its NICs are ends of veth pairs."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.measure import read_processor_seconds
-from dranet.cli.screen import format_table
+from dranet.terminal import format_table
 from e2e.cluster.config import NODE_ADDRESS
 
 DRIVER_METRICS = "http://127.0.0.1:9177/metrics"

@@ -19,8 +19,8 @@ from dranet.kernel.attachment.locate import open_pod_side
 from dranet.kernel.attachment.rates import limit_rate, remove_limits
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.plan import LimitRate
-from dranet.testbed.runtime.pod_netns import create_netns, remove_netns
-from dranet.testbed.traffic import Endpoint, measure_traffic
+from testbed.runtime.pod_netns import create_netns, remove_netns
+from testbed.traffic import Endpoint, measure_traffic
 
 RATES = {"10 Mbit/s": 10**7, "100 Mbit/s": 10**8, "1 Gbit/s": 10**9}
 RUNS = 3

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from benchmarks.measure import Result, Series
-from dranet.testbed.cluster import Roll, Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
-from dranet.testbed.storm import Damage, Storm
+from testbed.cluster import Roll, Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
+from testbed.storm import Damage, Storm
 
 HARDWARE = "dgx-h100"
 WORKERS = 8

@@ -26,14 +26,14 @@ from enum import Enum
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.measure import Result, Series
-from dranet.testbed.cluster import NAMESPACE, JsonObject, Places, RuntimeFactory, Testbed
-from dranet.testbed.containerd.fetch import Toolchain, default_cache_dir, fetch_toolchain, find_toolchain
-from dranet.testbed.containerd.node import check_root
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.node import Node
-from dranet.testbed.runtime.contract import ContainerSpec, PodRuntime, SandboxSpec
+from testbed.cluster import NAMESPACE, JsonObject, Places, RuntimeFactory, Testbed
+from testbed.containerd.fetch import Toolchain, default_cache_dir, fetch_toolchain, find_toolchain
+from testbed.containerd.node import check_root
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.node.node import Node
+from testbed.runtime.contract import ContainerSpec, PodRuntime, SandboxSpec
 
 HARDWARE = "dgx-h100"
 ROUNDS = 30

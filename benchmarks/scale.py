@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from dranet.cluster.messages import USER_AGENT
 from dranet.cluster.watch import SPREAD_SECONDS
-from dranet.testbed.apiserver.traffic import RequestRecord, Traffic
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.isolation import WORK_DIR, run_isolated
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.apiserver.traffic import RequestRecord, Traffic
+from testbed.cluster import Testbed
+from testbed.isolation import WORK_DIR, run_isolated
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 
 HARDWARE = "dgx-h100"
 SCANS = 5

@@ -24,7 +24,7 @@ from dranet.kernel.discovery.scan import NodeScanner, read_node_facts
 from dranet.kernel.discovery.watch import ChangeWatch
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
-from dranet.testbed.isolation import WORK_DIR
+from testbed.isolation import WORK_DIR
 
 SYSFS, PROCFS = Path("/sys"), Path("/proc")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dranet.errors import DranetError
-from dranet.testbed.node.node import Node
-from dranet.testbed.runtime.contract import RunningContainer
+from testbed.node.node import Node
+from testbed.runtime.contract import RunningContainer
 
 
 class LaneUnavailable(DranetError):

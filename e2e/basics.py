@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from dranet.testbed.cluster import DRIVER_NAME
-from dranet.testbed.node.iproute import in_namespace
-from dranet.testbed.scenario.counterpart import JsonObject
-from dranet.testbed.scenario.run import Telling
-from dranet.testbed.scenario.walk import Lines
 from e2e.access import E2eFailed
 from e2e.live_cluster import LiveCluster
 from e2e.objects import NAMESPACE, on_node
+from testbed.cluster import DRIVER_NAME
+from testbed.node.iproute import in_namespace
+from testbed.scenario.counterpart import JsonObject
+from testbed.scenario.run import Telling
+from testbed.scenario.walk import Lines
 
 NAME = "basics"
 INTERFACE = "e2e0"

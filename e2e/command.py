@@ -16,13 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from dranet.cli.ending import BY_SIGNAL, end_in_order, run_in_order
-from dranet.cli.screen import never_fail_to_print
 from dranet.errors import DranetError
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
-from dranet.testbed.node.iproute import ProgramsMissing, check_programs
-from dranet.testbed.scenario.scenario import Scenario
+from dranet.terminal import never_fail_to_print
 from e2e import basics, kind, kubeconfig, standin
 from e2e.access import LaneUnavailable
 from e2e.cluster import build, local
@@ -30,6 +25,11 @@ from e2e.cluster import lane as cluster
 from e2e.cluster.testing import run_tests, run_upgrade
 from e2e.run import Became, Book, OpenLane, Outcome, choose, note_skipped, sum_up, walk_on
 from e2e.table import Reach
+from testbed.cli.shutdown import BY_SIGNAL, end_in_order, run_in_order
+from testbed.debian.packages import Unavailable
+from testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
+from testbed.node.iproute import ProgramsMissing, check_programs
+from testbed.scenario.scenario import Scenario
 
 FAILED, CANNOT_RUN_HERE = 1, 3
 SCENARIOS = "scenarios"

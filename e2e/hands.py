@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from dranet.testbed.containerd.image import PAUSE_COMMAND
-from dranet.testbed.node.iproute import read_text
-from dranet.testbed.runtime.contract import RunningContainer
 from e2e.access import E2eFailed
+from testbed.containerd.image import PAUSE_COMMAND
+from testbed.node.iproute import read_text
+from testbed.runtime.contract import RunningContainer
 
 _FIND = "grep -lsE '{}' /proc/[0-9]*/cgroup | cut -d/ -f3"
 _DEVICES = "find /proc/{0}/root/dev \\( -type c -o -type b \\) -exec stat -c '%n %t %T' {{}} +"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.image.base import host_architecture
-from deploy.image.build import build_image
-from deploy.image.lock import ImageError
 from e2e.access import LaneUnavailable
+from tools.image.base import host_architecture
+from tools.image.build import build_image
+from tools.image.lock import ImageError
 
 NAME = "localhost/dranet-e2e/dranet:e2e"
 

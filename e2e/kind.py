@@ -19,12 +19,12 @@ from typing import Any
 
 import yaml
 
-from dranet.cli.ending import run_in_order
 from e2e import image
 from e2e.access import LaneUnavailable
 from e2e.hands import ProcHands
 from e2e.kubeconfig import run_on
 from e2e.run import Book
+from testbed.cli.shutdown import run_in_order
 
 LANE = "kind"
 CLUSTER = "dranet-e2e"

@@ -18,15 +18,15 @@ from dranet.errors import ClusterError
 from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.scan import read_node_facts
-from dranet.testbed.cluster import DRIVER_NAME
-from dranet.testbed.node.hoststate import HostState
-from dranet.testbed.scenario.counterpart import JsonObject
 from e2e.access import Access, E2eFailed
 from e2e.installation import SYSTEM_NAMESPACE
 from e2e.live_driver import MANAGER, LiveDriver
 from e2e.live_pods import LivePods
 from e2e.objects import MARK, NAMESPACE, collection, fit, is_namespaced, path_of
 from e2e.ownership import check_ours, is_ours, suppress_not_found
+from testbed.cluster import DRIVER_NAME
+from testbed.node.hoststate import HostState
+from testbed.scenario.counterpart import JsonObject
 
 _CLEANING_SECONDS = 90.0
 _POLL_SECONDS = 0.1
@@ -36,7 +36,7 @@ _SLICES = f"/apis/{_RESOURCE}/resourceslices"
 
 
 class LiveCluster:
-    """Implements :class:`~dranet.testbed.scenario.counterpart.Counterpart`; ``async with`` makes the suite's
+    """Implements :class:`~testbed.scenario.counterpart.Counterpart`; ``async with`` makes the suite's
     namespace and takes away at the end what was made. ``with_classes``: install the DeviceClasses, too."""
 
     def __init__(self, access: Access, *, with_classes: bool = False) -> None:

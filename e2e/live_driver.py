@@ -31,7 +31,7 @@ _PODS = collection("v1", "Pod", SYSTEM_NAMESPACE)
 
 
 class LiveDriver:
-    """Implements :class:`~dranet.testbed.scenario.counterpart.TheDriver`."""
+    """Implements :class:`~testbed.scenario.counterpart.TheDriver`."""
 
     def __init__(self, api: ApiClient, access: Access, *, with_classes: bool) -> None:
         self._api = api

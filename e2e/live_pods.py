@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.node.iproute import in_namespace
-from dranet.testbed.runtime.contract import RunningContainer
-from dranet.testbed.scenario.counterpart import JsonObject, NotThere
-from dranet.testbed.scenario.on_testbed import find_endpoint
-from dranet.testbed.traffic import Endpoint
 from e2e.access import Access, E2eFailed
 from e2e.objects import NAMESPACE, collection
+from testbed.node.iproute import in_namespace
+from testbed.runtime.contract import RunningContainer
+from testbed.scenario.counterpart import JsonObject, NotThere
+from testbed.scenario.on_testbed import find_endpoint
+from testbed.traffic import Endpoint
 
 _POLL_SECONDS = 0.1
 _PODS = collection("v1", "Pod", NAMESPACE)
@@ -22,7 +22,7 @@ _EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 
 
 class LivePods:
-    """Implements :class:`~dranet.testbed.scenario.counterpart.Pods` as far as a cluster lets it."""
+    """Implements :class:`~testbed.scenario.counterpart.Pods` as far as a cluster lets it."""
 
     def __init__(self, api: ApiClient, access: Access) -> None:
         self._api = api

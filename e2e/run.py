@@ -12,18 +12,18 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from dranet.cli.narration import choose_storyteller
 from dranet.errors import DranetError
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.node.hardware import Hardware, load_hardware
-from dranet.testbed.runtime.contract import RuntimeFailure
-from dranet.testbed.scenario.run import ScenarioReport, Telling, walk_scenario
-from dranet.testbed.scenario.scenario import Scenario, known_scenarios, load_scenario
 from e2e import basics
 from e2e.access import Access
 from e2e.basics import Basics
 from e2e.live_cluster import LiveCluster
 from e2e.table import Reach, find_obstacle
+from testbed.cli.narration import choose_storyteller
+from testbed.debian.packages import Unavailable
+from testbed.node.hardware import Hardware, load_hardware
+from testbed.runtime.contract import RuntimeFailure
+from testbed.scenario.run import ScenarioReport, Telling, walk_scenario
+from testbed.scenario.scenario import Scenario, known_scenarios, load_scenario
 
 BASICS_HARDWARE = "two-nic"
 OpenLane = Callable[[Hardware, Path, Sequence[str]], AbstractAsyncContextManager[Access]]

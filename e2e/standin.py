@@ -13,19 +13,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from dranet.cluster.client import ApiClient
-from dranet.testbed.cluster import NODE_NAME, Places, build_api_server
-from dranet.testbed.isolation import require_isolation
-from dranet.testbed.kubelet.kubelet import TestbedKubelet
-from dranet.testbed.kubelet.nouns import KubeletOptions
-from dranet.testbed.node.hardware import Hardware
-from dranet.testbed.node.iproute import read_text
-from dranet.testbed.node.node import Node
-from dranet.testbed.runtime.contract import RunningContainer
-from dranet.testbed.runtimes import stand_in
-from dranet.testbed.scheduler.controllers import Controllers
-from dranet.testbed.scheduler.scheduler import Scheduler
 from e2e.access import Access
 from e2e.standin_daemonset import StandInDaemonSets
+from testbed.cluster import NODE_NAME, Places, build_api_server
+from testbed.isolation import require_isolation
+from testbed.kubelet.kubelet import TestbedKubelet
+from testbed.kubelet.nouns import KubeletOptions
+from testbed.node.hardware import Hardware
+from testbed.node.iproute import read_text
+from testbed.node.node import Node
+from testbed.runtime.contract import RunningContainer
+from testbed.runtimes import stand_in
+from testbed.scheduler.controllers import Controllers
+from testbed.scheduler.scheduler import Scheduler
 
 LANE = "stand-in"
 _BIND_ADDRESS = "127.0.0.1:9177"  # the network namespace is the lane's alone

@@ -21,8 +21,8 @@ from typing import Self
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError, DranetError, Reason
-from dranet.testbed.driver_process import COMMAND, DriverProcess
 from e2e.objects import JsonObject, collection
+from testbed.driver_process import COMMAND, DriverProcess
 
 _POLL_SECONDS = 0.1
 _SETTINGS = "settings.yaml"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dranet.testbed.scenario import scenario as actions
-from dranet.testbed.scenario.scenario import Action, Scenario, known_scenarios, load_scenario
+from testbed.scenario import scenario as actions
+from testbed.scenario.scenario import Action, Scenario, known_scenarios, load_scenario
 
 _WITH_CONTROL: Mapping[type[Action], str] = {
     actions.HoldSandboxes: "sandboxes can be held on a node of the suite's own alone",

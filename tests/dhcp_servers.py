@@ -24,8 +24,8 @@ import pytest
 
 from dranet.kernel.dhcp import message
 from dranet.kernel.dhcp.message import Message, MessageType, Option
-from dranet.testbed.containerd.fetch import find_toolchain
-from dranet.testbed.debian.packages import (
+from testbed.containerd.fetch import find_toolchain
+from testbed.debian.packages import (
     PackagesUnavailable,
     PrivateApt,
     cache_folder,

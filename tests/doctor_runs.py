@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from dranet.settings import flag_name
-from dranet.testbed.cluster import Testbed
+from testbed.cluster import Testbed
 from tests.manifests import device_class
 
 _SETTINGS = ("driver_name", "node_name", "kubeconfig", "kubelet_root", "state_dir", "cdi_dir", "nri_socket")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.isolation import IsolationRefused, run_isolated
+from testbed.isolation import IsolationRefused, run_isolated
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _CHILD_SECONDS = 280

@@ -30,14 +30,14 @@ from benchmarks.alignment_model.machines import TITLES, Machine, read_machine
 from benchmarks.alignment_model.page import write_page
 from benchmarks.alignment_model.plot import WIDTH, draw
 from benchmarks.alignment_model.simulate import SEED, SIZES, Node, Policy, estimate, run, sizes_on
-from dranet.allocation.allocator import Unschedulable
+from dranet.desk.allocation.allocator import Unschedulable
+from dranet.desk.templates.ask import MAX_RESULTS, Ask
+from dranet.desk.templates.choose import choose_claim
+from dranet.desk.templates.fitting import CannotBeHad
+from dranet.desk.templates.hardware import read_hardware
 from dranet.model.distance import Distance
 from dranet.model.pairing import level
 from dranet.pictures.text_width import text_width
-from dranet.templates.ask import MAX_RESULTS, Ask
-from dranet.templates.choose import choose_claim
-from dranet.templates.fitting import CannotBeHad
-from dranet.templates.hardware import read_hardware
 from tests.data.layouts import CLAIMED_LAYOUTS, take_layout
 from tests.templates.judging import allocate_choice, distances_of
 from tests.templates.worlds import world

@@ -13,12 +13,12 @@ import pytest
 
 from dranet import __version__
 from dranet.cli.main import COMMANDS, parse_arguments
-from dranet.cli.metrics_page import list_declared
-from dranet.model.condition_table import CONDITIONS
 from dranet.model.event_reason import EventReason
 from dranet.model.status import ConditionType
 from dranet.settings import DECLARATIONS
 from tests.documents.blocks import REPOSITORY, list_pages
+from tools.pages.conditions import CONDITIONS
+from tools.pages.metrics import list_declared
 
 PAGES = [page.relative_to(REPOSITORY) for page in list_pages()]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.manifests.seccomp import CHOSEN, EVERYDAY, FALLBACKS, RULES, Rule
-from dranet.manifests.security import CAPABILITIES, MOUNTS
+from dranet.security.context import CAPABILITIES, MOUNTS
+from dranet.security.seccomp import CHOSEN, EVERYDAY, FALLBACKS, RULES, Rule
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs/user/security.md"

@@ -23,11 +23,11 @@ from benchmarks.scale_cluster.fleet import Fleet, open_fleet
 from benchmarks.scale_cluster.jobs import Job, run_jobs
 from benchmarks.scale_cluster.phases import Meter, Phase, say
 from benchmarks.scale_cluster.tables import print_jobs, print_phases
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
 from e2e.access import LaneUnavailable
 from e2e.cluster import build
 from e2e.cluster.controlplane import ControlPlane, ControlPlaneKit, find_kit
+from testbed.debian.packages import Unavailable
+from testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
 
 CANNOT_RUN_HERE = 3
 WATCHES = 2

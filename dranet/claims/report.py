@@ -2,7 +2,7 @@
 
 Condition types and the reasons of success are DraNet's; a failure carries the reason of its error. An entry
 replaces the one before (server-side apply owns the whole of it), so each holds all that is known by then, and
-what has not happened yet is Unknown. :mod:`dranet.model.condition_table` has every condition.
+what has not happened yet is Unknown. :mod:`tools.pages.conditions` has every condition.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``dranet doctor --bundle``: all that a bug report needs, in one file, without what tells whose it is.
 
 What cannot be collected is said in the manifest with its cause, and keeps nothing else from being collected.
-Redaction is :mod:`dranet.model.redact_text`; here is what goes in, and what are names in it.
+Redaction is :mod:`dranet.desk.redact.text`; here is what goes in, and what are names in it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dranet.cli.bundle_archive import Piece, pack, to_json, write
 from dranet.cli.bundle_names import find_names
 from dranet.cli.claims import build_document
 from dranet.cli.claims_look import look
+from dranet.desk.redact.text import redact_texts
 from dranet.driver.doctor.cluster import fetch_events
 from dranet.driver.doctor.examine import Examination, Progress
 from dranet.driver.doctor.running import FEATURES_PATH, NobodyThere, fetch_page
@@ -29,7 +30,6 @@ from dranet.kernel.boot import read_boot_id
 from dranet.kernel.host_checks.messages import read_kernel_messages
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
-from dranet.model.redact_text import redact_texts
 from dranet.settings import DECLARATIONS, Settings
 
 MOST_TEXT = 8 << 20

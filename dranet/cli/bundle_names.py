@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
+from dranet.desk.redact.text import KNOWN_DOMAINS
 from dranet.driver.doctor.checks import ClusterFacts
 from dranet.driver.doctor.examine import Examination
-from dranet.model.redact_text import KNOWN_DOMAINS
 from dranet.settings import Settings
 
 _LABELS = {

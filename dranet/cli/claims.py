@@ -11,7 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from dranet.cli.claims_look import Node, Place, SeenClaim, SeenDevice, State, look
 from dranet.cli.run import add_settings_flags, read_settings
-from dranet.cli.screen import (
+from dranet.errors import StoreError
+from dranet.kernel.boot import read_boot_id
+from dranet.model.cpus import format_cpu_list
+from dranet.model.plan import CpuState, DhcpLease, SetCpuLocality, Step
+from dranet.terminal import (
     CONTINUED,
     Screen,
     find_screen,
@@ -20,10 +24,6 @@ from dranet.cli.screen import (
     print_document,
     printable,
 )
-from dranet.errors import StoreError
-from dranet.kernel.boot import read_boot_id
-from dranet.model.cpus import format_cpu_list
-from dranet.model.plan import CpuState, DhcpLease, SetCpuLocality, Step
 
 _DESCRIPTION = """\
 Show the claims that are prepared on this node, where their devices are, and

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dranet.cli.documents import build_slice_objects, describe_devices, to_json, to_yaml
 from dranet.cli.follow import follow, redrawing, telling
 from dranet.cli.look import Eye, Look, add_look_flags, warn
-from dranet.cli.screen import Screen, find_screen, format_table, never_fail_to_print, print_document
 from dranet.cli.topology_text import draw_topology
 from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
@@ -17,6 +16,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.pictures.look import summarize
 from dranet.pictures.traits import UNKNOWN, TraitReader, Traits, first_of, nearest_text
 from dranet.settings import Settings
+from dranet.terminal import Screen, find_screen, format_table, never_fail_to_print, print_document
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -13,7 +13,12 @@ from pathlib import Path
 
 from dranet import __version__
 from dranet.cli.run import add_settings_flags, settings_from
-from dranet.cli.screen import (
+from dranet.driver.doctor.examine import Examination, Progress, examine, look_below
+from dranet.driver.doctor.findings import WORST_FIRST, Finding, Severity, find_worst
+from dranet.driver.doctor.registry import list_entries
+from dranet.errors import SettingsError
+from dranet.settings import Settings
+from dranet.terminal import (
     CONTINUED,
     Screen,
     find_screen,
@@ -21,11 +26,6 @@ from dranet.cli.screen import (
     never_fail_to_print,
     print_document,
 )
-from dranet.driver.doctor.examine import Examination, Progress, examine, look_below
-from dranet.driver.doctor.findings import WORST_FIRST, Finding, Severity, find_worst
-from dranet.driver.doctor.registry import list_entries
-from dranet.errors import SettingsError
-from dranet.settings import Settings
 
 FORMAT = "dranet.doctor/1"
 CHART_CONFIG = Path("/etc/dranet/settings.yaml")

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dranet.cli.look import Eye, Look, warn
-from dranet.cli.screen import Screen, printable
 from dranet.inventory.decision import Decision
 from dranet.kernel.discovery.changes import EVERYTHING
 from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.device import AttributeValue
+from dranet.terminal import Screen, printable
 
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _CLEAR_ALL = "\x1b[2J"

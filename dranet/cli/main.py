@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 
 from dranet import __version__
 from dranet.errors import DranetError, SettingsError
@@ -21,21 +22,32 @@ EXIT_BROKEN_PIPE = 141
 VERSION_FLAG = "--version"
 _OUTPUT_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-COMMANDS = {
+NODE_COMMANDS = {
     "run": "dranet.cli.run",
     "devices": "dranet.cli.devices",
     "topology": "dranet.cli.topology",
     "claims": "dranet.cli.claims",
-    "claim": "dranet.cli.claim",
-    "explain": "dranet.cli.explain",
-    "validate": "dranet.cli.validate",
     "capture": "dranet.cli.capture",
     "doctor": "dranet.cli.doctor",
     "ready": "dranet.cli.ready",
     "seccomp": "dranet.cli.seccomp",
-    "demo": "dranet.cli.demo",
-    "testbed": "dranet.cli.testbed",
 }
+"""What runs on a node: the image holds these and the modules they reach (``tools.image.modules``)."""
+
+DESK_COMMANDS = {
+    "claim": "dranet.desk.cli.claim",
+    "explain": "dranet.desk.cli.explain",
+    "validate": "dranet.desk.cli.validate",
+}
+"""What people run where their kubeconfig is. Not in the image."""
+
+TESTBED_COMMANDS = {
+    "demo": "testbed.cli.demo",
+    "testbed": "testbed.cli.testbed",
+}
+"""Commands of the distribution dranet-testbed, which ``make setup`` installs from a checkout."""
+
+COMMANDS = NODE_COMMANDS | DESK_COMMANDS | TESTBED_COMMANDS
 """Command -> module with ``add_parser(commands)``. Only the module of the given command is loaded: the
 driver pays neither start time nor memory for the others."""
 
@@ -54,10 +66,19 @@ def build_parser(first_argument: str) -> argparse.ArgumentParser:
 
 
 def _choose_commands(first_argument: str) -> Iterable[str]:
-    """Those that the command line can be about: the one that is named, none for the version, or all."""
+    """The command that is named, none for the version, or all that are installed."""
     if first_argument == VERSION_FLAG:
         return ()
-    return (first_argument,) if first_argument in COMMANDS else COMMANDS
+    if first_argument in COMMANDS:
+        return (first_argument,)
+    return filter(_is_installed, COMMANDS)
+
+
+def _is_installed(command: str) -> bool:
+    try:
+        return find_spec(COMMANDS[command]) is not None
+    except ModuleNotFoundError:  # not even its package
+        return False
 
 
 def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
@@ -101,10 +122,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain_missing(error: ModuleNotFoundError) -> int:
-    """The image leaves the testbed out; any other module that is missing is our mistake."""
-    if not (error.name or "").startswith("dranet.testbed"):
+    """Name the remedy for a command that this installation leaves out; any other missing module is a bug."""
+    missing = error.name or ""
+    if missing.startswith("dranet.desk"):
+        remedy = "not in the driver's image: run it where your kubeconfig is (pip install dranet)"
+    elif missing.startswith("testbed"):
+        remedy = "the testbed is not installed: run it from a checkout (make setup, then .venv/bin/dranet)"
+    else:
         raise error
-    print("dranet: the testbed is not in this image (run it from a checkout: make demo)", file=sys.stderr)
+    print(f"dranet: {remedy}", file=sys.stderr)
     return EXIT_FAILED
 
 

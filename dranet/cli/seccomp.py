@@ -42,7 +42,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(options: argparse.Namespace) -> int:
     """Print the profile, its name, or where it was written."""
-    from dranet.manifests.seccomp import SECCOMP_NAME, render_seccomp_profile
+    from dranet.security.seccomp import SECCOMP_NAME, render_seccomp_profile
 
     if options.name:
         print(SECCOMP_NAME)

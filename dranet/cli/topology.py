@@ -9,7 +9,6 @@ from typing import Any
 
 from dranet.cli.documents import describe, to_json
 from dranet.cli.look import Eye, Look, add_look_flags, warn
-from dranet.cli.screen import Screen, find_screen, never_fail_to_print, print_document
 from dranet.cli.topology_text import (
     choose_for_matrix,
     draw_matrix,
@@ -24,6 +23,7 @@ from dranet.pictures.look import summarize
 from dranet.pictures.png import render_png
 from dranet.pictures.svg import draw_svg
 from dranet.pictures.traits import TraitReader
+from dranet.terminal import Screen, find_screen, never_fail_to_print, print_document
 
 _DOCUMENTS = ("json", "svg")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from dranet.cli.screen import GAP, Screen, cut, format_table
 from dranet.inventory.decision import Decision
 from dranet.inventory.topology import DistanceMatrix, matrix, topology_tree
 from dranet.model.device import Device
@@ -15,6 +14,7 @@ from dranet.pictures.hardware import Branch, cpus_of, leaves, name_hardware, roo
 from dranet.pictures.look import Look, summarize
 from dranet.pictures.traits import UNKNOWN, TraitReader
 from dranet.printable import printable
+from dranet.terminal import GAP, Screen, cut, format_table
 
 SELF, NOT_KNOWN = "X", "?"
 

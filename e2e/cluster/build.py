@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dranet.testbed.debian.packages import cache_folder
 from e2e.access import LaneUnavailable
+from testbed.debian.packages import cache_folder
 
 MODULES = Path(__file__).parent / "modules"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 
 from dranet.errors import DranetError
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.isolation import IsolationRefused
 from e2e.access import LaneUnavailable
 from e2e.cluster import build, local, standing
 from e2e.cluster.described_node import may_raise_limits
 from e2e.cluster.standing import Place
 from e2e.cluster.testing import run_tests, run_upgrade
+from testbed.debian.packages import Unavailable
+from testbed.isolation import IsolationRefused
 
 FAILED, CANNOT_RUN_HERE = 1, 3
 MOST_NODES = 8

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from dranet.testbed.node.hardware import Hardware
-from dranet.testbed.vendor import VendorDriver
 from e2e.cluster.cni_plugin import CniPlugin
 from e2e.cluster.config import KubeletPlan
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.device_plugin import DevicePlugin
+from testbed.node.hardware import Hardware
+from testbed.vendor import VendorDriver
 
 
 class LocalNodeControl:

@@ -1,7 +1,7 @@
 """A control plane out of real programs: etcd, API server, controller manager and scheduler.
 
 It listens on ``lo`` of the network namespace that it is started in, at fixed addresses: start it in a private
-tree (``dranet.testbed.isolation``) only.
+tree (``testbed.isolation``) only.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.testbed.isolation import require_isolation
-from dranet.testbed.node.iproute import run_ip
 from e2e.access import LaneUnavailable
 from e2e.cluster import build, config
 from e2e.cluster.config import Plan
 from e2e.cluster.etcd import check_health, find_etcd
 from e2e.cluster.programs import Found, Programs, find_programs
+from testbed.isolation import require_isolation
+from testbed.node.iproute import run_ip
 
 _BOOT_SECONDS = 60.0
 _DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"

@@ -7,8 +7,8 @@ import json
 import urllib.request
 from pathlib import Path
 
-from dranet.testbed.debian.program import Program
 from e2e.cluster.config import ETCD_URL
+from testbed.debian.program import Program
 
 _ETCD = Program("etcd", (("etcd-server", "trixie"), ("etcd-server", "")))
 """Kubernetes wants one of 3.5 or newer."""

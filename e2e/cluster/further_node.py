@@ -17,16 +17,16 @@ from typing import Self
 import yaml
 
 from dranet.kernel.netns import NetworkNamespace
-from dranet.testbed.containerd.node import bind
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.fabric import FABRIC_NETNS
-from dranet.testbed.node.hardware import Hardware
-from dranet.testbed.node.iproute import NETNS_FOLDER, run_batch
 from e2e.cluster import config
 from e2e.cluster.config import Plan
 from e2e.cluster.local import ClusterKit, LocalCluster, check_ready, plan_kubelet
 from e2e.cluster.node import boot_node
 from e2e.cluster.programs import Programs
+from testbed.containerd.node import bind
+from testbed.isolation import WORK_DIR
+from testbed.node.fabric import FABRIC_NETNS
+from testbed.node.hardware import Hardware
+from testbed.node.iproute import NETNS_FOLDER, run_batch
 
 _READY_SECONDS = 120.0
 _LINK = "to-cluster"

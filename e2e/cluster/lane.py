@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from dranet.testbed.node.hardware import Hardware
 from e2e.access import Access
 from e2e.cluster import build, local
 from e2e.cluster.local import LANE, ClusterKit, Options
 from e2e.run import OpenLane
+from testbed.node.hardware import Hardware
 
 __all__ = ["LANE", "build_opener", "prepare"]
 

@@ -1,6 +1,6 @@
 """A whole cluster on this machine: control plane, and the first node's containerd, kubelet and hardware.
 
-Everything runs in the private tree of ``dranet.testbed.isolation``: its own network, mounts and processes,
+Everything runs in the private tree of ``testbed.isolation``: its own network, mounts and processes,
 which the kernel removes whole.
 """
 
@@ -16,11 +16,6 @@ from pathlib import Path
 import yaml
 
 from dranet.cluster import paths
-from dranet.testbed.cluster import NODE_NAME
-from dranet.testbed.containerd import node as containerd_node
-from dranet.testbed.containerd.fetch import Toolchain, default_cache_dir, fetch_toolchain
-from dranet.testbed.containerd.image import BUSYBOX_IMAGE
-from dranet.testbed.node.hardware import Hardware
 from e2e import image
 from e2e.access import Access, LaneUnavailable
 from e2e.cluster import build, config
@@ -31,6 +26,11 @@ from e2e.cluster.controlplane import ControlPlane, ControlPlaneKit, find_kit, op
 from e2e.cluster.node import LaneNode, boot_node, check_uncovered
 from e2e.hands import ProcHands
 from e2e.live_driver import is_ready
+from testbed.cluster import NODE_NAME
+from testbed.containerd import node as containerd_node
+from testbed.containerd.fetch import Toolchain, default_cache_dir, fetch_toolchain
+from testbed.containerd.image import BUSYBOX_IMAGE
+from testbed.node.hardware import Hardware
 
 LANE = "cluster"
 _NODE_SECONDS = 90.0

@@ -13,18 +13,18 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.containerd.image import BUSYBOX_IMAGE
-from dranet.testbed.containerd.node import bind, enable_controllers, mount_tmpfs, share_mount
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.driver_pod_node import show_to_driver
-from dranet.testbed.isolation import require_isolation
-from dranet.testbed.node.hardware import Hardware
-from dranet.testbed.node.iproute import NETNS_FOLDER
-from dranet.testbed.node.node import Node
 from e2e import image
 from e2e.access import E2eFailed, LaneUnavailable
 from e2e.cluster import config
+from testbed.containerd.fetch import Toolchain
+from testbed.containerd.image import BUSYBOX_IMAGE
+from testbed.containerd.node import bind, enable_controllers, mount_tmpfs, share_mount
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.driver_pod_node import show_to_driver
+from testbed.isolation import require_isolation
+from testbed.node.hardware import Hardware
+from testbed.node.iproute import NETNS_FOLDER
+from testbed.node.node import Node
 
 _PUBLISHED_NAMES = {
     image.NAME: (

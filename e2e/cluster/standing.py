@@ -21,14 +21,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from dranet.cli.ending import run_in_order
-from dranet.testbed.isolation import WORK_DIR, run_isolated
-from dranet.testbed.node.hardware import load_hardware
 from e2e.access import E2eFailed
 from e2e.cluster import config, described_node, local
 from e2e.cluster.config import Plan
 from e2e.cluster.further_node import FirstNode, add_node, open_further_node
 from e2e.cluster.local import ClusterKit, LocalCluster
+from testbed.cli.shutdown import run_in_order
+from testbed.isolation import WORK_DIR, run_isolated
+from testbed.node.hardware import load_hardware
 
 _STOP_SECONDS = 90.0
 _READY = b"ready\n"

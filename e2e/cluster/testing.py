@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.isolation import run_isolated
 from e2e.cluster.controlplane import ControlPlaneKit
 from e2e.cluster.local import ClusterKit
+from testbed.isolation import run_isolated
 
 # TLS connections to a server that is ended with the run are still closing when the event loop ends.
 _QUIET = (

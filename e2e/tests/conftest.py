@@ -16,14 +16,14 @@ import pytest
 import pytest_asyncio
 
 from dranet.cluster.client import ApiClient
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
 from e2e.cluster import described_node, local
 from e2e.cluster.local import LocalCluster, Options
 from e2e.cluster.testing import KIT
 from e2e.live_cluster import LiveCluster
 from e2e.tests.pods import PodMaker, find_difference, wait_until
 from e2e.tests.shell import Shell
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
 
 HARDWARE = "dgx-h100"
 HEALTH = {f"health_{name}_seconds": "1" for name in ("raise", "clear", "training")}

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.node.fabric import FABRIC_NETNS
-from dranet.testbed.node.hoststate import HostState
 from e2e.access import E2eFailed
 from e2e.cluster.local import LocalCluster
 from e2e.live_cluster import LiveCluster
 from e2e.live_driver import is_ready
 from e2e.objects import JsonObject, collection
+from testbed.node.fabric import FABRIC_NETNS
+from testbed.node.hoststate import HostState
 
 RESOURCE = "resource.k8s.io/v1"
 NIC_CLASS = "dranet-rdma"

@@ -10,12 +10,12 @@ import pytest_asyncio
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.vendor import VendorDriver
 from e2e.cluster.local import LocalCluster
 from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject
 from e2e.tests.pods import RESOURCE, PodMaker, build_pod, build_request, build_spec, wait_until
+from testbed.node.hardware import load_hardware
+from testbed.vendor import VendorDriver
 
 VENDOR = "other.example.com"
 OTHER_HARDWARE = "two-nic"

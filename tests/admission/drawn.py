@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from dranet.manifests.parameter_checks import unwrap
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Part, PartField, fields_of
 from dranet.model.network_policy import Envelope
+from tools.manifests.parameter_checks import unwrap
 
 Json = dict[str, Any]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from dranet.claims.config import inspect_configs
 from dranet.claims.select import Selection
-from dranet.manifests.parameters_policy import build_parameters_policy, build_rules
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
-from dranet.testbed.apiserver.admission import Admission, Evaluation, judge
+from testbed.apiserver.admission import Admission, Evaluation, judge
+from tools.manifests.parameters_policy import build_parameters_policy, build_rules
 
 Json = dict[str, Any]
 DRIVER = "dra.net"

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from dranet.manifests.parameter_checks import unwrap
 from dranet.model.json_fields import Ge, Le, MaxLen
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Part, PartField, fields_of
@@ -17,6 +16,7 @@ from dranet.model.network_policy import Envelope
 from tests.admission.drawn import ADDRESSES, NUMBERS, TEXTS
 from tests.admission.judging import claim, code_lines, complaints_by_rule, config, device_class
 from tests.admission.policy_cases import HOP, NEIGHBOUR, POLICY_RULE
+from tools.manifests.parameter_checks import unwrap
 
 Json = dict[str, Any]
 Told = set[tuple[str, str]]

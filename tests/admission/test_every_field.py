@@ -13,8 +13,6 @@ import pytest
 
 pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 
-from dranet.manifests.parameter_conflicts import iter_conflicts
-from dranet.manifests.parameter_rules import rule_name
 from tests.admission.judging import claim, code_lines, complaints_by_rule, config, device_class
 from tests.admission.policy_cases import CASES, interface, neighbour, route, rule
 from tests.admission.probing import (
@@ -29,6 +27,8 @@ from tests.admission.probing import (
     wrap,
 )
 from tests.admission.test_policy_and_code import is_tolerated
+from tools.manifests.parameter_conflicts import iter_conflicts
+from tools.manifests.parameter_rules import rule_name
 
 CONFLICTS = {rule_name(conflict.word): conflict for conflict in iter_conflicts()}
 SETTLED = [(name, field) for name, conflict in CONFLICTS.items() for field in conflict.settled]

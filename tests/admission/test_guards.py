@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 
-from dranet.manifests.admission import CONTROL_PLANE, Driver, build_policies, build_slice_owners
-from dranet.testbed.apiserver.admission import Admission, judge
+from testbed.apiserver.admission import Admission, judge
+from tools.manifests.admission import CONTROL_PLANE, Driver, build_policies, build_slice_owners
 
 Json = dict[str, Any]
 OWNER = Driver()

@@ -11,8 +11,6 @@ from dranet.model.json_fields import AfterValidator
 
 pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 
-from dranet.manifests.parameter_checks import build_check
-from dranet.manifests.parameters_policy import build_match_conditions, build_parameters_policy, build_rules
 from tests.admission.judging import (
     claim,
     code_lines,
@@ -25,6 +23,8 @@ from tests.admission.judging import (
     template,
 )
 from tests.admission.policy_cases import CASES, Case
+from tools.manifests.parameter_checks import build_check
+from tools.manifests.parameters_policy import build_match_conditions, build_parameters_policy, build_rules
 
 ONE_KIB = 1024
 

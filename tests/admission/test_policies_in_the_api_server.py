@@ -15,11 +15,11 @@ import yaml
 
 pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 
-from dranet.manifests.parameters_policy import LEFT_TO_PREPARE, build_parameters_policy
-from dranet.manifests.tenant_policy import LABEL, POWERFUL, build_tenant_policy
-from dranet.testbed.apiserver.admission import Evaluation
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.admission import Evaluation
+from testbed.apiserver.server import ApiServer
 from tests.admission.judging import complaints
+from tools.manifests.parameters_policy import LEFT_TO_PREPARE, build_parameters_policy
+from tools.manifests.tenant_policy import LABEL, POWERFUL, build_tenant_policy
 
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).parents[2]

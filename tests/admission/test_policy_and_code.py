@@ -17,7 +17,6 @@ pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dranet.manifests.parameters_policy import LEFT_TO_PREPARE
 from tests.admission.drawn import drawn_parameters
 from tests.admission.judging import (
     claim,
@@ -29,6 +28,7 @@ from tests.admission.judging import (
     device_class,
     template,
 )
+from tools.manifests.parameters_policy import LEFT_TO_PREPARE
 
 Json = dict[str, Any]
 

@@ -10,18 +10,18 @@ import pytest
 
 pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 
-from dranet.manifests.tenant_policy import (
+from dranet.model.network import NetworkConfig
+from dranet.model.network_part import walk_fields
+from testbed.apiserver.admission import judge
+from tests.admission.judging import Json, claim, config, template, write
+from tests.admission.policy_cases import NEIGHBOUR, ROUTE, VRF
+from tools.manifests.tenant_policy import (
     DEFAULT_ROUTE,
     LABEL,
     PATHS,
     POWERFUL_PATHS,
     build_tenant_policy,
 )
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import walk_fields
-from dranet.testbed.apiserver.admission import judge
-from tests.admission.judging import Json, claim, config, template, write
-from tests.admission.policy_cases import NEIGHBOUR, ROUTE, VRF
 
 PAGE = Path(__file__).parents[2] / "docs/user/admission.md"
 EXAMPLES: dict[str, Json] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dranet.allocation.allocator import Attempt, ClusterDevices, Node, Outcome, allocate
+from dranet.desk.allocation.allocator import Attempt, ClusterDevices, Node, Outcome, allocate
 
 NODE = Node("node-1", {"rack": "r1"})
 DRIVER = "dra.net"

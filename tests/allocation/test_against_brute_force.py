@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dranet.allocation.allocator import (
+from dranet.desk.allocation.allocator import (
     AllocationError,
     Attempt,
     ClusterDevices,
@@ -17,8 +17,8 @@ from dranet.allocation.allocator import (
     read_devices_in_use,
     review,
 )
-from dranet.allocation.outcome import Outcome, Removal
-from dranet.allocation.search import Search
+from dranet.desk.allocation.outcome import Outcome, Removal
+from dranet.desk.allocation.search import Search
 from tests.allocation import worlds
 from tests.allocation.brute_force import BruteForce, Entry, World, take
 

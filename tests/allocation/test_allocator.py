@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dranet.allocation.allocator import (
+from dranet.claims.select import select_results
+from dranet.desk.allocation.allocator import (
     AllocationError,
     ClusterDevices,
     InUse,
@@ -14,7 +15,6 @@ from dranet.allocation.allocator import (
     allocate,
     read_devices_in_use,
 )
-from dranet.claims.select import select_results
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig
 from tests.allocation.objects import DRIVER, NODE, claim, classes, device, request, run, slice_of, sub
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from dranet.allocation.allocator import ClusterDevices
-from dranet.allocation.explain.explain import World, explain
-from dranet.allocation.explain.explanation import Explanation, Verdict
-from dranet.allocation.explain.misses import Miss
-from dranet.allocation.explain.obstacles import Case, InUseBy, Together
-from dranet.allocation.explain.story import NodeStory, Note, RequestStory, Step
-from dranet.allocation.explain.subject import Subject, WantedClaim, with_label
-from dranet.allocation.nodes import Node
-from dranet.allocation.outcome import Removal
+from dranet.desk.allocation.allocator import ClusterDevices
+from dranet.desk.allocation.explain.explain import World, explain
+from dranet.desk.allocation.explain.explanation import Explanation, Verdict
+from dranet.desk.allocation.explain.misses import Miss
+from dranet.desk.allocation.explain.obstacles import Case, InUseBy, Together
+from dranet.desk.allocation.explain.story import NodeStory, Note, RequestStory, Step
+from dranet.desk.allocation.explain.subject import Subject, WantedClaim, with_label
+from dranet.desk.allocation.nodes import Node
+from dranet.desk.allocation.outcome import Removal
 from tests.allocation import worlds
 from tests.allocation.brute_force import (
     BruteForce,

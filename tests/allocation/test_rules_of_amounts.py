@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.allocation.allocator import AllocationError, Ending, read_devices_in_use, summarize
+from dranet.desk.allocation.allocator import AllocationError, Ending, read_devices_in_use, summarize
 from tests.allocation.documented import shows
 from tests.allocation.objects import (
     TWO,

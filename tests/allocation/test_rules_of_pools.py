@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.allocation.allocator import Cause, Ending, read_devices_in_use
+from dranet.desk.allocation.allocator import Cause, Ending, read_devices_in_use
 from tests.allocation.documented import shows
 from tests.allocation.objects import (
     TWO,

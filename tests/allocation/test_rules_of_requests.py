@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dranet.allocation.allocator import AllocationError, Cause, Ending, read_devices_in_use, review
-from dranet.allocation.outcome import Removal
+from dranet.desk.allocation.allocator import AllocationError, Cause, Ending, read_devices_in_use, review
+from dranet.desk.allocation.outcome import Removal
 from tests.allocation.documented import shows
 from tests.allocation.objects import (
     DRIVER,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.allocation.allocator import AllocationError, Cause, ClusterDevices, Ending, allocate
+from dranet.desk.allocation.allocator import AllocationError, Cause, ClusterDevices, Ending, allocate
 from tests.allocation.documented import shows
 from tests.allocation.objects import (
     NODE,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dranet.allocation.allocator import Attempt, Cause, ClusterDevices, Ending, InUse
-from dranet.allocation.search import Search
+from dranet.desk.allocation.allocator import Attempt, Cause, ClusterDevices, Ending, InUse
+from dranet.desk.allocation.search import Search
 from tests.allocation.objects import DRIVER, NODE, attempt, claim, classes, device, request, shared, slice_of
 
 ROOTS = range(8)

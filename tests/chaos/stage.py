@@ -33,10 +33,10 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.status import Condition, ConditionType, DeviceStatus
 from dranet.model.taint import Taint, TaintEffect
 from dranet.telemetry import Metrics
-from dranet.testbed.apiserver.faults import ChaosPlan
-from dranet.testbed.apiserver.server import ApiServer
-from dranet.testbed.apiserver.traffic import RequestRecord
-from dranet.testbed.cluster import DRIVER_NAME, NODE_NAME, build_api_server
+from testbed.apiserver.faults import ChaosPlan
+from testbed.apiserver.server import ApiServer
+from testbed.apiserver.traffic import RequestRecord
+from testbed.cluster import DRIVER_NAME, NODE_NAME, build_api_server
 
 CLAIMS = 12
 PAGE = 4

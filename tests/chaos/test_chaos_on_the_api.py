@@ -15,8 +15,8 @@ import random
 import pytest
 
 from dranet.cluster.connections import MAX_CROWD_CONNECTIONS
-from dranet.testbed.apiserver.faults import Chaos, ChaosPlan
-from dranet.testbed.apiserver.traffic import RequestRecord
+from testbed.apiserver.faults import Chaos, ChaosPlan
+from testbed.apiserver.traffic import RequestRecord
 from tests.chaos.stage import CLAIMS, Stage, is_drivers, performing
 
 SEEDS = range(int(os.environ.get("CHAOS_SEEDS", "2")))

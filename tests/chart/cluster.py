@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.apiserver import handler, kinds
-from dranet.testbed.apiserver.kinds import Kind
-from dranet.testbed.apiserver.server import ApiServer
+from dranet.desk.kubeapi import kinds
+from dranet.desk.kubeapi.kinds import Kind
+from testbed.apiserver import handler
+from testbed.apiserver.server import ApiServer
 
 JsonObject = dict[str, Any]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dranet.manifests.values.chart import VALUES
-from dranet.manifests.values.value import walk
 from tests.chart.value_sets import CLIENT_CERTIFICATES, PODS
+from tools.manifests.values.chart import VALUES
+from tools.manifests.values.value import walk
 
 JsonObject = dict[str, Any]
 

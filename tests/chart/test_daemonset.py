@@ -13,9 +13,8 @@ import pytest
 from dranet.cli.main import parse_arguments
 from dranet.driver.ending import END_SECONDS, TELL_SECONDS
 from dranet.driver.rules_file import read_rules
-from dranet.manifests import security
-from dranet.manifests.chart_files import READY_FILE
-from dranet.manifests.seccomp import SECCOMP_NAME
+from dranet.security import context as security
+from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import load_settings
 from tests.chart.rendering import (
     JsonObject,
@@ -28,6 +27,7 @@ from tests.chart.rendering import (
     settings_of,
 )
 from tests.chart.value_sets import OWN_PROFILES, POOLS, VALUE_SETS
+from tools.manifests.chart_files import READY_FILE
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from dranet.cel.selector import DeviceSelector
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import build_slices
-from dranet.manifests.device_classes import CLASSES
 from dranet.model.device import Device
 from dranet.settings import PublishGpus
 from tests.chart.rendering import of_kind, render
 from tests.chart.value_sets import OTHER_NAME
 from tests.data.layouts import LAYOUTS, read_layout
+from tools.manifests.device_classes import CLASSES
 
 DRIVERS = {"dra.net": {}, "nic.example.com": OTHER_NAME}
 

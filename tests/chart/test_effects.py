@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.manifests.values.chart import VALUES
 from tests.chart.each_value import BESIDE, LEAVES, OTHER, build_pair
 from tests.chart.rendering import (
     container_of,
@@ -17,6 +16,7 @@ from tests.chart.rendering import (
     settings_of,
 )
 from tests.chart.value_sets import AIR_GAPPED, POOLS, TLS
+from tools.manifests.values.chart import VALUES
 
 
 @pytest.mark.parametrize("path", LEAVES)

@@ -14,15 +14,15 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dranet.errors import SettingsError
-from dranet.manifests.values.chart import VALUES as VALUES_DECLARED
-from dranet.manifests.values.chart import needed_values
-from dranet.manifests.values.schema import build_schema
-from dranet.manifests.values.settings import BIND_ADDRESS
-from dranet.manifests.values.value import walk
 from dranet.settings import load_settings
 from tests.chart import published
 from tests.chart.drawing import draw_from
 from tests.chart.rendering import JsonObject, find, helm, load_chart, parse, refusal, render, render_texts
+from tools.manifests.values.chart import VALUES as VALUES_DECLARED
+from tools.manifests.values.chart import needed_values
+from tools.manifests.values.schema import build_schema
+from tools.manifests.values.settings import BIND_ADDRESS
+from tools.manifests.values.value import walk
 
 SCHEMA = build_schema()
 _ADDRESS = {"type": "string", "pattern": BIND_ADDRESS}

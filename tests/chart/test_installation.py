@@ -17,7 +17,7 @@ import yaml
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 from tests.chart.cluster import extend_server, list_objects
 from tests.chart.rendering import CHART, NAMESPACE, REPOSITORY, JsonObject, helm, identity, render
 from tests.chart.value_sets import GKE, MONITORED, POOLS, TLS, VALUE_SETS

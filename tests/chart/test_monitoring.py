@@ -6,10 +6,10 @@ import json
 
 import yaml
 
-from dranet.manifests.monitoring.dashboard import build_dashboard
-from dranet.manifests.monitoring.rules import ALERTS, build_rules
 from tests.chart.rendering import CHART, JsonObject, find, render
 from tests.chart.value_sets import MONITORED, POOLS
+from tools.manifests.monitoring.dashboard import build_dashboard
+from tools.manifests.monitoring.rules import ALERTS, build_rules
 
 RULES_ON: JsonObject = {"monitoring": {"rules": {"enabled": True}}}
 

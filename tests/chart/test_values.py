@@ -11,15 +11,15 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from dranet import __version__
-from dranet.cli.chart import build_chart, render_plain_manifests
-from dranet.manifests.chart_files import build_chart_files
-from dranet.manifests.security import CAPABILITIES, MOUNTS
-from dranet.manifests.values.chart import VALUES, refused_values
-from dranet.manifests.values.page import values_page
-from dranet.manifests.values.schema import build_schema
-from dranet.manifests.values.settings import free_settings
-from dranet.manifests.values.value import walk
+from dranet.security.context import CAPABILITIES, MOUNTS
 from tests.chart.rendering import CHART, REPOSITORY, helm
+from tools.manifests.chart_files import build_chart_files
+from tools.manifests.values.chart import VALUES, refused_values
+from tools.manifests.values.page import values_page
+from tools.manifests.values.schema import build_schema
+from tools.manifests.values.settings import free_settings
+from tools.manifests.values.value import walk
+from tools.pages.chart import build_chart, render_plain_manifests
 
 TEXT = (CHART / "values.yaml").read_text()
 DEFAULTS = yaml.safe_load(TEXT)

@@ -22,7 +22,6 @@ from dranet.claims.report_data import DATA_KEYS
 from dranet.claims.verdict import Better, Candidate, Measured, Verdict
 from dranet.errors import KernelError, Reason
 from dranet.model.claim import AllocationResult
-from dranet.model.condition_table import CONDITIONS, OF_THE_ERROR
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
 from dranet.model.event_reason import EventReason
@@ -42,6 +41,7 @@ from dranet.model.plan import (
 )
 from dranet.model.pod_gpu import Doubt, GpuSource, PodGpu
 from dranet.model.status import AttachedLink, AttachedRoute, ConditionType, DeviceStatus
+from tools.pages.conditions import CONDITIONS, OF_THE_ERROR
 
 PAGE = Path(__file__).parents[2] / "docs" / "user" / "status.md"
 

@@ -16,8 +16,8 @@ from dranet import __version__
 from dranet.cli import capture
 from dranet.errors import SettingsError
 from dranet.model.capture import decode_capture
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.sysfs_tree import SysfsTree
+from testbed.node.hardware import load_hardware
+from testbed.node.sysfs_tree import SysfsTree
 
 A_UUID = "GPU-5f3c1e0a-3d42-41c7-9b15-0c7a4f001b00"
 

@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 import dranet
-from dranet.cli.examples import MANIFESTS, print_out
 from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 from tests.data.layouts import CLAIMED_LAYOUTS, capture_file
+from tools.pages.examples import MANIFESTS, print_out
 
 REPOSITORY = Path(dranet.__file__).parents[1]
 CaptureFixture = pytest.CaptureFixture[str]

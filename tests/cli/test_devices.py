@@ -23,7 +23,8 @@ import yaml
 from dranet.cli.follow import Event, compare
 from dranet.cli.look import Eye
 from dranet.cli.main import main
-from dranet.cli.screen import Screen, cut, find_screen, format_table, printable
+from dranet.desk.kubeapi.kinds import find_kind
+from dranet.desk.kubeapi.validation import validate
 from dranet.driver.captured import read_capture
 from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
@@ -33,8 +34,7 @@ from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import NodeFacts
 from dranet.pictures.look import summarize
 from dranet.pictures.traits import Traits, first_of, model_text, rate_text, speed_text, vendor_text
-from dranet.testbed.apiserver.kinds import find_kind
-from dranet.testbed.apiserver.validation import validate
+from dranet.terminal import Screen, cut, find_screen, format_table, printable
 from tests.cli.small_node import SMALL, nic, pci
 from tests.namespaces import Namespace
 

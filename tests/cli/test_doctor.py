@@ -10,12 +10,12 @@ import pytest
 from dranet.cli import doctor
 from dranet.cli.doctor import render
 from dranet.cli.main import main
-from dranet.cli.screen import Screen
 from dranet.driver.doctor.checks import Surroundings
 from dranet.driver.doctor.examine import Examination
 from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.driver.doctor.registry import list_entries
 from dranet.settings import Settings
+from dranet.terminal import Screen
 from tests.cli.json_schema import accepts
 
 DOCS = Path(__file__).parents[2] / "docs/user"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dranet.cli.ending import end_in_order, run_in_order
+from testbed.cli.shutdown import end_in_order, run_in_order
 
 REPEATED = (signal.SIGTERM, signal.SIGHUP)
 SIGNALS = (signal.SIGINT, *REPEATED)

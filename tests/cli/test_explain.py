@@ -16,16 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.explain import make_cases, make_classes, make_nodes
-from dranet.allocation.explain.explain import World, explain
-from dranet.allocation.explain.explanation import Verdict
-from dranet.allocation.explain.subject import claim_subject
 from dranet.cli.main import main
-from dranet.cli.objects import capture_slices
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
+from dranet.desk.allocation.explain.explain import World, explain
+from dranet.desk.allocation.explain.explanation import Verdict
+from dranet.desk.allocation.explain.subject import claim_subject
+from dranet.desk.cli.objects import capture_slices
 from dranet.settings import Settings
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 
 Json = dict[str, Any]
 FIELDS = (

@@ -15,14 +15,14 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dranet.cli.objects import ClusterObjects, capture_slices, fetch_live, load_files
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
+from dranet.desk.cli.objects import ClusterObjects, capture_slices, fetch_live, load_files
 from dranet.errors import ClusterError, Reason, SettingsError
 from dranet.settings import load_settings
-from dranet.testbed.apiserver.identity import User
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.identity import User
+from testbed.apiserver.server import ApiServer
 from tests.cluster.credential_programs import have_it_asked
 
 DATA = Path(__file__).parents[1] / "data"
@@ -150,7 +150,7 @@ def test_files_that_are_not_there_or_too_long_or_no_text_are_refused(
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="not UTF-8"):
         load_files([tmp_path / "x.yaml"])
-    monkeypatch.setattr("dranet.cli.object_text.MAX_BYTES", 10)
+    monkeypatch.setattr("dranet.desk.cli.object_text.MAX_BYTES", 10)
     with pytest.raises(SettingsError, match="longer than"):
         load_files([written(json.dumps(CLASS))])
 

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from hypothesis import given
 
-from dranet.cli.parameters_page import parameters_page, parameters_schema, walk_objects
 from dranet.model.json_decoder import ValidationError
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import fields_of
@@ -19,6 +18,7 @@ from dranet.model.network_policy import Envelope, split_envelope
 from dranet.model.sysctls import REFUSED
 from tests.cli.json_schema import accepts
 from tests.model.network_documents import DOCUMENTS
+from tools.pages.parameters import parameters_page, parameters_schema, walk_objects
 
 SCHEMA: dict[str, Any] = json.loads(parameters_schema())
 NEEDED: dict[str, dict[str, Any]] = {

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.cli.examples import PAGES, PICTURES, fill_page, print_out
 from dranet.cli.look import Look
 from dranet.cli.main import main
 from dranet.driver.captured import read_capture
@@ -33,6 +32,7 @@ from dranet.pictures.shapes import Drawing, Rect, Text
 from dranet.pictures.svg import draw_svg, render_svg
 from dranet.pictures.text_width import fit_text, fit_words, text_width
 from tests.cli.small_node import SMALL, nic, pci
+from tools.pages.examples import PAGES, PICTURES, fill_page, print_out
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTATION = REPOSITORY / "docs/user"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cli.attributes_page import attributes_page
-from dranet.cli.reference import build_pages
 from dranet.errors import Reason
 from dranet.model.attributes import CATALOGUE
+from tools.pages.attributes import attributes_page
+from tools.pages.reference import build_pages
 
 FOLDER = Path(__file__).parents[2] / "docs" / "user"
 

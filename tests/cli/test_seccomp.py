@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dranet.cli.main import main
-from dranet.manifests.seccomp import RULES, SECCOMP_NAME, Argument, Rule, render_seccomp_profile
+from dranet.security.seccomp import RULES, SECCOMP_NAME, Argument, Rule, render_seccomp_profile
 
 
 def test_the_printed_profile_denies_by_default_and_is_of_both_architectures(

@@ -16,16 +16,16 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dranet.claims.lint import RULES
 from dranet.cli.main import main
-from dranet.cli.objects import ClusterObjects, Source, _check_identity
-from dranet.cli.validate import build_scope, describe_rules
-from dranet.cli.validate_report import find_pod_templates, inspect
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
+from dranet.desk.cli.objects import ClusterObjects, Source, _check_identity
+from dranet.desk.cli.validate import build_scope, describe_rules
+from dranet.desk.cli.validate_report import find_pod_templates, inspect
+from dranet.desk.lint import RULES
 from dranet.errors import SettingsError
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 from tests.data.layouts import CLAIMED_LAYOUTS, capture_file
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from dranet.cluster.credentials import access_from_url
 from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.taint import Taint
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 
 DRIVER, NODE = "dra.net", "node-a"
 DEADLINE_SECONDS = 30.0

@@ -9,8 +9,8 @@ from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.permissions import NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, Permission, build_rbac
 from dranet.errors import ProtocolError
-from dranet.testbed.apiserver.identity import User, service_account
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.identity import User, service_account
+from testbed.apiserver.server import ApiServer
 
 USERS = {
     "driver": service_account(NAMESPACE, SERVICE_ACCOUNT, node="node-a", pod="dranet-x"),

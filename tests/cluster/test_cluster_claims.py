@@ -22,8 +22,8 @@ from dranet.cluster.messages import encode_body, parse_object
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.status import Condition, ConditionType, DeviceStatus
-from dranet.testbed.apiserver.identity import User, service_account
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.identity import User, service_account
+from testbed.apiserver.server import ApiServer
 
 DRIVER, POOL = "dra.net", "node-a"
 CLAIMS = paths.resource_claims("default")

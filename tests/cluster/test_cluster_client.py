@@ -21,8 +21,8 @@ from dranet.cluster.connections import MAX_OPENING, Connection, ConnectionPool
 from dranet.cluster.credentials import TokenFile, access_from_url
 from dranet.cluster.failures import RequestName, describe_rule
 from dranet.errors import ClusterError, Reason, SettingsError
-from dranet.testbed.apiserver.faults import Trouble
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.faults import Trouble
+from testbed.apiserver.server import ApiServer
 
 CLAIM_STATUS = "/apis/resource.k8s.io/v1/namespaces/n/resourceclaims/c/status"
 

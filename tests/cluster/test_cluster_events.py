@@ -11,7 +11,7 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.events import BURST, NORMAL, REFILL, WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.cluster.failures import RequestName, failure_from_status
 from dranet.errors import ClusterError, ProtocolError, Reason
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 
 POD = ObjectRef("v1", "Pod", name="p", namespace="default", uid="pod-uid")
 NODE = ObjectRef("v1", "Node", name="node-a", namespace="", uid="node-uid")

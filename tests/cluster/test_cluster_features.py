@@ -17,7 +17,7 @@ from dranet.cluster.feature_follower import FeatureFollower, MissingFeatures
 from dranet.cluster.features import ApiFeatures, Feature, Support, ask_features, build_probe
 from dranet.cluster.slice_plan import DeleteSlice, DesiredPool, plan_sync
 from dranet.errors import ClusterError, ProtocolError
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 
 DRIVER, NODE = "dra.net", "node-a"
 KEPT, DROPPED, REFUSED, UNKNOWN = Support.KEPT, Support.DROPPED, Support.REFUSED, Support.UNKNOWN

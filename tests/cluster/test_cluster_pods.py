@@ -12,8 +12,8 @@ from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results, resolve_pod_groups
 from dranet.errors import ClaimError, ClusterError, ProtocolError, Reason
 from dranet.model.claim import Claim, ClaimRef, Consumer, PodRef
-from dranet.testbed.apiserver.identity import User
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.identity import User
+from testbed.apiserver.server import ApiServer
 
 NODE = "node-a"
 GROUP = Consumer("podgroups", "workers", "group-uid", "scheduling.k8s.io")

@@ -16,8 +16,8 @@ from dranet.cluster.slices import PublishListeners
 from dranet.errors import Reason
 from dranet.model.taint import Taint, TaintEffect
 from dranet.telemetry import Metrics
-from dranet.testbed.apiserver.faults import Trouble
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.faults import Trouble
+from testbed.apiserver.server import ApiServer
 from tests.cluster.publishing import (
     NODE,
     CountingClient,

@@ -22,7 +22,7 @@ from dranet.cluster.slice_plan import (
     name_prefix,
     plan_sync,
 )
-from dranet.testbed.apiserver.formats import is_subdomain
+from dranet.desk.kubeapi.formats import is_subdomain
 
 DRIVER, NODE, POOL = "dra.net", "node-a", "pool-a"
 OWNER = build_owner({"metadata": {"name": NODE, "uid": "n"}})

@@ -15,8 +15,8 @@ from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.errors import ProtocolError, Reason
-from dranet.testbed.apiserver.faults import Trouble
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.faults import Trouble
+from testbed.apiserver.server import ApiServer
 from tests.cluster.publishing import (
     DRIVER,
     NODE,

@@ -17,7 +17,7 @@ from dranet.cluster.credentials import access_from_url
 from dranet.cluster.lists import Snapshot, fetch_snapshot
 from dranet.cluster.watch import list_and_watch
 from dranet.errors import ProtocolError
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 from tests.waiting import until
 
 MAPS = paths.config_maps("default")

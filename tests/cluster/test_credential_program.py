@@ -17,7 +17,7 @@ from dranet.cluster.credential_program import run_credential_program
 from dranet.cluster.credentials import ClusterAccess, FixedToken
 from dranet.cluster.kubeconfig import read_kubeconfig
 from dranet.errors import SettingsError
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 from tests.cluster.credential_programs import VERSION, have_it_asked, write_noting_program
 from tests.documents.kubectl import find_kubectl
 

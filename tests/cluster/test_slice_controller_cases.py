@@ -37,7 +37,7 @@ from dranet.cluster.features import Feature, Support
 from dranet.cluster.slices import PublishListeners
 from dranet.model.device import Device, DeviceKind
 from dranet.model.taint import Taint, TaintEffect
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 from tests.cluster.publishing import (
     DRIVER,
     NODE,

@@ -20,10 +20,10 @@ from typing import Any
 from dranet.cluster import paths
 from dranet.errors import ClusterError, DranetError
 from dranet.model.claim import ClaimRef
-from dranet.testbed.cluster import DRIVER_NAME, NAMESPACE, NODE_NAME, Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import DRIVER_NAME, NAMESPACE, NODE_NAME, Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 from tests.contract.calls import Calls
 from tests.contract.proxy import ApiProxy
 from tests.manifests import device_class

@@ -11,8 +11,8 @@ from dranet.kubelet.health import DeviceHealthFact
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.plugin import ANSWER_SECONDS, PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import ClaimRef
-from dranet.testbed.kubelet.nouns import KubeletOptions
-from dranet.testbed.kubelet.plugins import PluginManager
+from testbed.kubelet.nouns import KubeletOptions
+from testbed.kubelet.plugins import PluginManager
 from tests.contract.calls import Calls, eventually
 
 DRIVER = "dra.net"

@@ -20,8 +20,8 @@ from dranet.kubelet.health import (
 )
 from dranet.kubelet.server import UnixServer
 from dranet.pb import health_v1_pb2, health_v1alpha1_pb2
-from dranet.testbed.kubelet.health import HealthBoard
-from dranet.testbed.kubelet.nouns import KubeletDevice, KubeletOptions
+from testbed.kubelet.health import HealthBoard
+from testbed.kubelet.nouns import KubeletDevice, KubeletOptions
 from tests.contract.calls import HEALTH_SERVICES, Calls, HealthStream, eventually
 from tests.contract.room import DRIVER, POOL, QUICK, Node, Room, Script, registered
 

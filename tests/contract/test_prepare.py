@@ -14,7 +14,7 @@ from dranet.cluster.client import DEFAULT_TIMEOUT_SECONDS
 from dranet.errors import ClusterError
 from dranet.kubelet.plugin import ANSWER_SECONDS, KUBELET_TIMEOUT_SECONDS
 from dranet.pb import dra_v1_pb2, dra_v1beta1_pb2
-from dranet.testbed.kubelet.nouns import PluginFailure
+from testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import CALL_SECONDS, SERVICES, ask, eventually, refs
 from tests.contract.room import DRIVER, QUICK, Room, Script, a_device, registered
 

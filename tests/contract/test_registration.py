@@ -18,9 +18,9 @@ from dranet.errors import SettingsError
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.registration import RegistrationServer
 from dranet.pb import registration_pb2
-from dranet.testbed.kubelet.client import PluginClient, PluginInfo
-from dranet.testbed.kubelet.health import HealthBoard
-from dranet.testbed.kubelet.nouns import KubeletOptions, PluginFailure
+from testbed.kubelet.client import PluginClient, PluginInfo
+from testbed.kubelet.health import HealthBoard
+from testbed.kubelet.nouns import KubeletOptions, PluginFailure
 from tests.contract.calls import HEALTH_SERVICES, Calls, ask, eventually, refs
 from tests.contract.room import DRIVER, QUICK, Node, Room, Script, registered
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.kubelet.nouns import PluginFailure
+from testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import SERVICES, eventually, refs
 from tests.contract.room import DRIVER, Room, registered
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import yaml
 
-from dranet.cli.examples import PAGES as FILLED_PAGES
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import fields_of
 from dranet.settings import Settings
 from tests.documents.blocks import REPOSITORY, Block
 from tests.documents.commands import programs
+from tools.pages.examples import PAGES as FILLED_PAGES
 
 
 class Kind(StrEnum):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.debian.program import KUBECTL
+from testbed.debian.packages import Unavailable
+from testbed.debian.program import KUBECTL
 from tests.documents.commands import Command
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from dranet.testbed.cluster import RuntimeFactory, Testbed
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.scenario.on_testbed import OnTestbed
-from dranet.testbed.scenario.scenario import DeletePods, ExpectClaimCondition, ExpectInPod, WaitPodRunning
-from dranet.testbed.scenario.steps import perform
-from dranet.testbed.scenario.walk import Walk
+from testbed.cluster import RuntimeFactory, Testbed
+from testbed.node.hardware import load_hardware
+from testbed.scenario.on_testbed import OnTestbed
+from testbed.scenario.scenario import DeletePods, ExpectClaimCondition, ExpectInPod, WaitPodRunning
+from testbed.scenario.steps import perform
+from testbed.scenario.walk import Walk
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs/user/quickstart.md"

@@ -17,15 +17,15 @@ import yaml
 
 from dranet.cel import DeviceExpression
 from dranet.claims.problems import decode
-from dranet.cli.examples import fill_page
 from dranet.cli.main import main
 from dranet.model.network import NetworkConfig
 from dranet.settings import load_settings
-from dranet.testbed.debian.packages import Unavailable, cache_folder
-from dranet.testbed.promtool import Promtool, fetch_promtool
+from testbed.debian.packages import Unavailable, cache_folder
+from testbed.promtool import Promtool, fetch_promtool
 from tests.documents.blocks import REPOSITORY, Block, list_blocks, list_pages
 from tests.documents.commands import iter_commands
 from tests.documents.kinds import OWN_TESTS, Kind, Reason, classify, list_rules, read_documents
+from tools.pages.examples import fill_page
 
 
 def of_kind(kind: Kind) -> list[Block]:

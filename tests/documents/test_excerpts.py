@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from dranet.claims.report_data import DATA_KEYS
-from dranet.model.condition_table import CONDITIONS
 from tests.documents.blocks import REPOSITORY, list_blocks
+from tools.pages.conditions import CONDITIONS
 
 
 def read_excerpt(page: str, begins: str) -> Any:

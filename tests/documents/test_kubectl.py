@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dranet.cli.main import main
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 from tests.documents.blocks import REPOSITORY, Block, list_blocks, list_pages
 from tests.documents.commands import Command, iter_commands
 from tests.documents.kinds import Kind, classify, read_documents

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.runtimes import stand_in
+from testbed.isolation import WORK_DIR
+from testbed.runtimes import stand_in
 from tests.documents import quickstart_story
 from tests.documents.quickstart_story import FILES, PAGE
 

@@ -25,8 +25,8 @@ from dranet.driver.probes.server import PartState
 from dranet.errors import KernelError, SettingsError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
-from dranet.testbed.runtime.nri_link import NriTraits
-from dranet.testbed.runtime.nri_server import NriServer
+from testbed.runtime.nri_link import NriTraits
+from testbed.runtime.nri_server import NriServer
 
 
 def settings(tmp_path: Path) -> Settings:

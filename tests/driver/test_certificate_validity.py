@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from dranet.driver.probes.server import ProbeServer
 from dranet.driver.probes.tls import TlsFiles
 from dranet.driver.probes.validity import OLD_SECONDS, OLD_SHARE, Validity, parse_validity, read_validity
-from dranet.manifests.monitoring.rules import ALERTS
 from dranet.telemetry import Metrics
+from tools.manifests.monitoring.rules import ALERTS
 
 DAY = 86_400
 

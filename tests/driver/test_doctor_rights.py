@@ -10,8 +10,8 @@ from dranet.driver.doctor import security
 from dranet.driver.doctor.findings import Severity, find_worst
 from dranet.driver.doctor.security import judge_rights, parse_mount_points
 from dranet.kernel.rights import CAPABILITIES, Rights
-from dranet.manifests.security import CAPABILITIES as WANTED
-from dranet.manifests.security import Capability
+from dranet.security.context import CAPABILITIES as WANTED
+from dranet.security.context import Capability
 from dranet.settings import Settings
 
 ALL = Rights(sum(1 << number for number in CAPABILITIES.values()), is_filtered=True, may_gain=False)

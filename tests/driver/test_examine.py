@@ -30,9 +30,9 @@ from dranet.driver.doctor.running import ask_running_driver
 from dranet.driver.probes.server import PartState, ProbeServer
 from dranet.settings import Settings
 from dranet.telemetry import Metrics
-from dranet.testbed.apiserver.faults import Trouble
-from dranet.testbed.apiserver.identity import User, service_account
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.faults import Trouble
+from testbed.apiserver.identity import User, service_account
+from testbed.apiserver.server import ApiServer
 
 PROBLEM, WARNING, NOTE, OK = Severity.PROBLEM, Severity.WARNING, Severity.NOTE, Severity.OK
 USERS = {

@@ -17,7 +17,7 @@ from dranet.driver.instances.leaving import Leaving
 from dranet.driver.reports.reporter import Reporter
 from dranet.kubelet.plugin import PreparedDeviceAnswer
 from dranet.store.claim_store import ClaimStore
-from dranet.testbed.kubelet.nouns import PluginFailure
+from testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import eventually, refs
 from tests.contract.conftest import root
 from tests.contract.room import Room, registered

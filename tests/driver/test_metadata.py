@@ -41,7 +41,7 @@ from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
-from dranet.testbed.runtime.standin_cdi import Injection, resolve
+from testbed.runtime.standin_cdi import Injection, resolve
 from tests import metadata_reader
 from tests.driver.bench import Bench, Told, sandbox
 from tests.namespaces import Namespace

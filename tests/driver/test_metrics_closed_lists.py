@@ -9,7 +9,6 @@ from typing import get_args
 
 import pytest
 
-from dranet.cli.metrics_page import list_declared
 from dranet.cluster import paths
 from dranet.cluster.client import _VERBS
 from dranet.driver.alignment.verdicts import LEVELS
@@ -19,6 +18,7 @@ from dranet.model.plan import Step
 from dranet.telemetry.claims import LeaseOutcome, PreparePhase
 from dranet.telemetry.node import ScanKind, ScanPhase
 from dranet.telemetry.peers import RESOURCES, VERBS, Retry
+from tools.pages.metrics import list_declared
 
 DECLARED = {one.name: one for one in list_declared()}
 STEPS = [

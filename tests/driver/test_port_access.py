@@ -32,8 +32,8 @@ from dranet.driver.probes.tls import TlsFiles
 from dranet.errors import SettingsError
 from dranet.settings import Authentication, NodePage, Settings, load_settings
 from dranet.telemetry import Metrics
-from dranet.testbed.apiserver.identity import User, service_account
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.identity import User, service_account
+from testbed.apiserver.server import ApiServer
 from tests.waiting import until
 
 PARTS = {"kubelet": PartState(True)}

@@ -19,7 +19,7 @@ from dranet.model.claim import Claim, Consumer
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Gpu
 from dranet.runtime.vendor_cdi import VENDOR_KINDS
-from dranet.testbed.runtime.standin_cdi import resolve
+from testbed.runtime.standin_cdi import resolve
 from tests.driver.test_prepare import Bench, a_claim
 
 UUID = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"

@@ -30,7 +30,7 @@ from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.pod_gpu import Doubt, GpuSource, PodGpu
 from dranet.model.status import AttachedLink, DeviceStatus
 from dranet.telemetry import Metrics
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 
 DRIVER, NODE = "dra.net", "node-a"
 CLAIMS = paths.resource_claims("default")

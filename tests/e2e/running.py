@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dranet.cluster.client import ApiClient
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
 from e2e.access import Access
 from e2e.objects import collection
 from e2e.standin import open_standin
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
 
 REPOSITORY = Path(__file__).parents[2]
 AS_IN_A_TERMINAL = ("env", "--default-signal=HUP,INT")

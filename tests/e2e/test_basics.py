@@ -8,12 +8,12 @@ import pytest
 
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError
-from dranet.testbed.cluster import DRIVER_NAME
-from dranet.testbed.scenario.run import StepReport, Telling
 from e2e.access import Access
 from e2e.basics import Basics
 from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject, collection
+from testbed.cluster import DRIVER_NAME
+from testbed.scenario.run import StepReport, Telling
 from tests.e2e.running import on_standin
 from tests.waiting import until
 

@@ -18,20 +18,6 @@ import pytest
 import yaml
 
 from dranet.pb import cri_pb2 as pb
-from dranet.testbed.cluster import NODE_NAME
-from dranet.testbed.containerd.fetch import default_cache_dir, fetch_toolchain, find_toolchain
-from dranet.testbed.containerd.image import BUSYBOX_IMAGE
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.driver_pod_node import make_volumes
-from dranet.testbed.driver_pod_spec import (
-    NodeView,
-    build_container,
-    build_sandbox_security,
-    list_folders_to_make,
-)
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
 from e2e import image
 from e2e.access import LaneUnavailable
 from e2e.cluster.config import Plan
@@ -39,6 +25,20 @@ from e2e.cluster.local import Options, build_access, write_kubelet_files
 from e2e.cluster.node import LaneNode, boot_node, check_uncovered
 from e2e.hands import ProcHands
 from e2e.installation import build_installation
+from testbed.cluster import NODE_NAME
+from testbed.containerd.fetch import default_cache_dir, fetch_toolchain, find_toolchain
+from testbed.containerd.image import BUSYBOX_IMAGE
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.debian.packages import Unavailable
+from testbed.driver_pod_node import make_volumes
+from testbed.driver_pod_spec import (
+    NodeView,
+    build_container,
+    build_sandbox_security,
+    list_folders_to_make,
+)
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
 from tests.waiting import until
 
 pytestmark = [pytest.mark.timeout(180)]

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from dranet.cluster.client import ApiClient
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.debian.program import KUBECTL
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
 from e2e.installation import NAME, SYSTEM_NAMESPACE, read_manifests
 from e2e.objects import collection
 from e2e.standin import open_standin
+from testbed.debian.packages import Unavailable
+from testbed.debian.program import KUBECTL
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
 from tests.e2e.running import list_names, start_command
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.usefixtures("kubectl")]

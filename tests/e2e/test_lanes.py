@@ -17,9 +17,6 @@ import yaml
 
 from dranet.cluster.kubeconfig import read_kubeconfig
 from dranet.errors import DranetError
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.iproute import run_ip
 from e2e import kind
 from e2e.access import Access, LaneUnavailable
 from e2e.cluster import config, controlplane
@@ -32,6 +29,9 @@ from e2e.installation import build_installation
 from e2e.objects import MARK, NAMESPACE, fit, path_of
 from e2e.run import Book
 from e2e.table import Reach, describe_table
+from testbed.debian.packages import Unavailable
+from testbed.isolation import WORK_DIR
+from testbed.node.iproute import run_ip
 
 _PAGE = Path(__file__).parents[2] / "docs" / "dev" / "e2e.md"
 

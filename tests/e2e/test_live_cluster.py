@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dranet.cluster.client import ApiClient
-from dranet.testbed.scenario.run import StepReport, Telling
 from e2e import kubeconfig
 from e2e.access import Access, E2eFailed, LaneUnavailable
 from e2e.basics import Basics
@@ -18,6 +17,7 @@ from e2e.installation import build_installation
 from e2e.live_cluster import LiveCluster, find_installed
 from e2e.objects import collection
 from e2e.ownership import check_ours
+from testbed.scenario.run import StepReport, Telling
 from tests.e2e.running import list_names, on_standin, start_command
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(120)]

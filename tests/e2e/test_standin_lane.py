@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from dranet.testbed.scenario.scenario import known_scenarios, load_scenario
 from e2e.basics import NAME
 from e2e.table import Reach, find_obstacle
+from testbed.scenario.scenario import known_scenarios, load_scenario
 from tests.e2e.running import AS_IN_A_TERMINAL, REPOSITORY, without_own_variables
 
 pytestmark = [pytest.mark.testbed, pytest.mark.timeout(300)]

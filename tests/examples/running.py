@@ -15,12 +15,12 @@ import yaml
 
 from dranet.cluster import paths
 from dranet.kernel.netns import NetworkNamespace
-from dranet.testbed.cluster import DRIVER_NAME, NAMESPACE, Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
-from dranet.testbed.scenario.on_testbed import OnTestbed
-from dranet.testbed.scenario.scenario import (
+from testbed.cluster import DRIVER_NAME, NAMESPACE, Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
+from testbed.scenario.on_testbed import OnTestbed
+from testbed.scenario.scenario import (
     DeletePods,
     ExpectClaimCondition,
     ExpectHostUnchanged,
@@ -29,8 +29,8 @@ from dranet.testbed.scenario.scenario import (
     ExpectVerdict,
     WaitPodRunning,
 )
-from dranet.testbed.scenario.steps import perform
-from dranet.testbed.scenario.walk import Walk
+from testbed.scenario.steps import perform
+from testbed.scenario.walk import Walk
 from tests.dhcp_servers import ScriptedServer, good_answers
 from tests.examples.controllers import make_pods
 from tests.examples.table import CLASSES, EXAMPLES, FOLDER, Example, Wanted

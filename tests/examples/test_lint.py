@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from dranet.cli.examples import MANIFESTS as GENERATED
 from dranet.cli.main import main
-from dranet.manifests.parameters_policy import build_parameters_policy
-from dranet.testbed.apiserver.admission import Admission, judge
+from testbed.apiserver.admission import Admission, judge
 from tests.examples.controllers import make_pods
 from tests.examples.shapes import SPECS, find_faults, find_templates
 from tests.examples.table import CLASSES, EXAMPLES, FOLDER, NO_PODS, REPOSITORY
 from tests.judge.schemas import find_definition_faults
+from tools.manifests.parameters_policy import build_parameters_policy
+from tools.pages.examples import MANIFESTS as GENERATED
 
 JsonObject = dict[str, Any]
 

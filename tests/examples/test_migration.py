@@ -13,12 +13,12 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
-from dranet.testbed.cluster import DRIVER_NAME, NODE_NAME, Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.iproute import in_namespace, read_json, read_text, run_ip
-from dranet.testbed.runtimes import stand_in
-from dranet.testbed.vendor import GiveNothing
+from testbed.cluster import DRIVER_NAME, NODE_NAME, Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.node.iproute import in_namespace, read_json, read_text, run_ip
+from testbed.runtimes import stand_in
+from testbed.vendor import GiveNothing
 from tests.waiting import until, until_in_thread
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dranet.kubelet.claim_refs import NAME_MAX_CHARACTERS, UID_MAX_CHARACTERS, sort_refs
 from dranet.model.claim import ClaimRef
-from dranet.testbed.cluster import DRIVER_NAME, NAMESPACE
+from testbed.cluster import DRIVER_NAME, NAMESPACE
 from tests.contract.driven import NIC, DrivenNode, Result
 from tests.hostile.vitals import unharmed
 

@@ -9,9 +9,9 @@ import random
 import pytest
 
 from dranet.pb import nri_pb2, ttrpc_pb2
-from dranet.testbed.runtime.contract import RestartableRuntime
 from dranet.wire.mux import encode_message
 from dranet.wire.ttrpc import FrameType, encode_frame
+from testbed.runtime.contract import RestartableRuntime
 from tests.contract.driven import DrivenNode
 from tests.hostile.storms import mutate
 from tests.hostile.vitals import unharmed

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.cluster import DRIVER_NAME
-from dranet.testbed.driver_process import COMMAND
+from testbed.cluster import DRIVER_NAME
+from testbed.driver_process import COMMAND
 from tests.contract.driven import READY_SECONDS, DrivenNode
 from tests.hostile import fence
 

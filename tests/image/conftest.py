@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.image.build import Image, describe_image
-from deploy.image.kept import find_or_build
-from deploy.image.lock import ARCHITECTURES, StaleLock
-from deploy.image.wheels import WheelsUnavailable
-from dranet.testbed.debian.packages import PackagesUnavailable
+from testbed.debian.packages import PackagesUnavailable
 from tests.testbed.conftest import pytest_configure, pytest_pyfunc_call
+from tools.image.build import Image, describe_image
+from tools.image.kept import find_or_build
+from tools.image.lock import ARCHITECTURES, StaleLock
+from tools.image.wheels import WheelsUnavailable
 
 __all__ = ["pytest_configure", "pytest_pyfunc_call"]  # the marker private_tree
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from dranet.testbed.debian.packages import (
+from testbed.debian.packages import (
     PackagesUnavailable,
     PrivateApt,
     Shortage,

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import pytest
 
 import dranet
-from deploy.image.base import host_architecture
-from deploy.image.trees import REPOSITORY
-from dranet.testbed.debian.packages import PackagesUnavailable
+from testbed.debian.packages import PackagesUnavailable
 from tests.image.conftest import build
 from tests.image.qemu import fetch_emulator
+from tools.image.base import host_architecture
+from tools.image.trees import REPOSITORY
 
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(300)]  # long, as those are
 

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from deploy.image.base import host_architecture
-from dranet.manifests.seccomp import RULES
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.debian.packages import PackagesUnavailable
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.rootfs import mount_root
-from dranet.testbed.runtimes import stand_in
+from dranet.security.seccomp import RULES
+from testbed.cluster import Testbed
+from testbed.debian.packages import PackagesUnavailable
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.rootfs import mount_root
+from testbed.runtimes import stand_in
 from tests.image.conftest import build
 from tests.image.qemu import fetch_emulator
 from tests.image.test_image_arm64 import ASK_FOR
+from tools.image.base import host_architecture
 
 _ROOT = "TEST_ARM64_ROOT"
 _UNNAMED = {"293": "rseq", "435": "clone3"}

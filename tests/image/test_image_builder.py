@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 import dranet
-from deploy.image import debian, lock
-from deploy.image.build import build_image, make_config
-from deploy.image.debian import fetch_locked
-from deploy.image.kept import find_or_build
-from deploy.image.lock import ARCHITECTURES, ImageError, Package, StaleLock, describe_changes, read_lock
-from deploy.image.trees import REPOSITORY, list_driver_files
-from deploy.image.wheels import fetch_wheels, locked_versions, unpack_wheels
-from dranet.testbed.debian.packages import PackagesUnavailable, cache_folder
+from dranet.cli.main import DESK_COMMANDS, NODE_COMMANDS
+from testbed.debian.packages import PackagesUnavailable, cache_folder
 from tests.image.conftest import build
+from tools.image import debian, lock
+from tools.image.build import build_image, make_config
+from tools.image.debian import fetch_locked
+from tools.image.kept import find_or_build
+from tools.image.lock import ARCHITECTURES, ImageError, Package, StaleLock, describe_changes, read_lock
+from tools.image.trees import REPOSITORY, list_driver_files
+from tools.image.wheels import fetch_wheels, locked_versions, unpack_wheels
 
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 
@@ -132,12 +133,22 @@ def test_a_wheel_that_wants_to_install_elsewhere_is_refused(tmp_path: Path, name
         unpack_wheels([wheel], tmp_path / "site")
 
 
-def test_of_the_testbed_only_the_judge_of_objects_goes_in() -> None:
-    files = list(list_driver_files(REPOSITORY / "dranet"))
-    packages = {name.split("/")[1] for name in files if name.startswith("testbed/")}
-    assert packages == {"__init__.py", "apiserver"}
-    assert {"__init__.py", "cli/run.py", "driver/app.py"} <= set(files)
-    assert not [name for name in files if "__pycache__" in name or name.endswith(".pyi")]
+def test_the_image_holds_every_module_that_the_commands_of_a_node_load() -> None:
+    files = {str(path.relative_to(REPOSITORY)) for path in list_driver_files()}
+    assert {"dranet/__init__.py", "dranet/cli/run.py", "dranet/driver/app.py"} <= files
+    assert not [name for name in files if not name.startswith("dranet/") or not name.endswith(".py")]
+    program = (
+        f"import sys, {', '.join(NODE_COMMANDS.values())}, dranet.driver.app; "
+        "print(*(module.__file__ for name, module in sys.modules.items() if name.split('.')[0] == 'dranet'))"
+    )
+    command = [sys.executable, "-c", program]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert {str(Path(name).relative_to(REPOSITORY)) for name in loaded.stdout.split()} <= files
+
+
+@pytest.mark.parametrize("module", [*DESK_COMMANDS.values(), "dranet.desk.allocation.allocator"])
+def test_the_image_leaves_out_what_no_command_of_a_node_reaches(module: str) -> None:
+    assert REPOSITORY / f"{module.replace('.', '/')}.py" not in list_driver_files()
 
 
 def test_the_dockerfile_makes_the_image_that_the_archive_has() -> None:
@@ -162,7 +173,7 @@ def test_what_the_dockerfile_copies_is_there_and_is_all_that_an_engine_is_sent()
 
 
 def test_without_a_container_engine_it_says_what_to_do_instead() -> None:
-    script = REPOSITORY / "deploy/image/with-engine"
+    script = REPOSITORY / "tools/image/with-engine"
     environment = {"PATH": "/usr/bin:/bin", "ENGINE": "no-such-engine"}
     done = subprocess.run([script, "dranet"], env=environment, capture_output=True, text=True)
     assert done.returncode == 1
@@ -175,7 +186,7 @@ def test_an_engine_that_works_is_given_the_version_and_the_architecture(tmp_path
     engine = tmp_path / "engine"
     engine.write_text(f'#!/bin/sh\n[ "$1" = info ] || echo "$@" > {said}\n')
     engine.chmod(0o755)
-    script = REPOSITORY / "deploy/image/with-engine"
+    script = REPOSITORY / "tools/image/with-engine"
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ENGINE": "engine"}
     subprocess.run([script, "dranet", "arm64"], env=environment, check=True)
     version = dranet.__version__
@@ -184,7 +195,7 @@ def test_an_engine_that_works_is_given_the_version_and_the_architecture(tmp_path
 
 
 def test_the_command_names_what_is_wrong_in_one_line() -> None:
-    command = [sys.executable, "-m", "deploy.image", "rootfs", "--output", "/proc/nowhere", "--arch", "mips"]
+    command = [sys.executable, "-m", "tools.image", "rootfs", "--output", "/proc/nowhere", "--arch", "mips"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 2
     assert "invalid choice: 'mips'" in done.stderr

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import dranet
-from deploy.image.build import Image
-from dranet.testbed.cluster import Places
-from dranet.testbed.containerd.fetch import ContainerdUnavailable, fetch_toolchain, find_toolchain
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.isolation import WORK_DIR
+from testbed.cluster import Places
+from testbed.containerd.fetch import ContainerdUnavailable, fetch_toolchain, find_toolchain
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.isolation import WORK_DIR
 from tests.image.conftest import image_inside
 from tests.runtime.conftest import CACHE
+from tools.image.build import Image
 
 pytestmark = [pytest.mark.runtime, pytest.mark.private_tree, pytest.mark.usefixtures("containerd_here")]
 

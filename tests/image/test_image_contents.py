@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import dranet
-from deploy.image.build import Image
-from deploy.image.slices import PYTHON
-from deploy.image.trees import REPOSITORY, SITE
-from deploy.image.wheels import locked_versions
 from tests.image.conftest import Built
 from tests.image.elf import MACHINES, Elf, read_elf
+from tools.image.build import Image
+from tools.image.slices import PYTHON
+from tools.image.trees import REPOSITORY, SITE
+from tools.image.wheels import locked_versions
 
 UNPACKED_BUDGET_MB = 115
 PACKED_BUDGET_MB = 40

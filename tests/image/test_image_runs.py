@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 
 import dranet
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.rootfs import mount_root
-from dranet.testbed.runtimes import stand_in
+from dranet.cli.main import NODE_COMMANDS
+from testbed.cluster import Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.rootfs import mount_root
+from testbed.runtimes import stand_in
 from tests.image.conftest import image_inside
 from tests.manifests import device_class
 
@@ -30,10 +31,9 @@ pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.usefixt
 
 REPOSITORY = Path(__file__).parents[2]
 CAPTURE = REPOSITORY / "tests/data/dgx-h100/capture.json"
-EXAMPLE = REPOSITORY / "examples/aligned-gpu-and-nic.yaml"
 NOBODY = 65532
 
-TOOLS_OF_EXTRAS = {"rich", "resvg_py", "fontpkg_arimo", "dranet.testbed"}
+TOOLS_OF_EXTRAS = {"rich", "resvg_py", "fontpkg_arimo", "testbed"}
 """What the image leaves out: pictures, and the testbed."""
 
 LOAD_ALL = """
@@ -137,14 +137,12 @@ def test_the_command_is_what_it_says() -> None:
 def test_what_needs_no_rights_runs_as_nobody_in_particular() -> None:
     if os.getuid() != 0 or Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
         pytest.skip("NotRoot: no other user to be")
-    for path in (CAPTURE, EXAMPLE):
-        shutil.copy(path, WORK_DIR / path.name)
+    shutil.copy(CAPTURE, WORK_DIR / CAPTURE.name)
     for arguments, wanted in (
         (["--help"], "COMMAND"),
         (["topology", "--facts", str(WORK_DIR / CAPTURE.name)], "gpu"),
         (["devices", "--facts", str(WORK_DIR / CAPTURE.name)], "mlx5"),
-        (["validate", str(WORK_DIR / EXAMPLE.name)], ""),
-        (["claim", "new", "--facts", str(WORK_DIR / CAPTURE.name)], "ResourceClaim"),
+        (["seccomp"], "SCMP_ACT_ERRNO"),
     ):
         done = run(["/usr/bin/dranet", *arguments], user=NOBODY)
         assert done.returncode == 0, f"{arguments}: {done.stderr}"
@@ -178,10 +176,24 @@ def test_the_libraries_behind_the_modules_work() -> None:
     assert said["monitor"]
 
 
-def test_what_is_left_out_is_said_in_a_line() -> None:
-    done = run(["/usr/bin/dranet", "testbed", "list"])
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        (["testbed", "list"], "run it from a checkout"),
+        (["claim", "new"], "pip install dranet"),
+        (["validate", "x"], "pip"),
+    ],
+)
+def test_a_command_that_is_left_out_names_where_to_run_it(command: list[str], remedy: str) -> None:
+    done = run(["/usr/bin/dranet", *command])
     assert done.returncode == 1
-    assert done.stderr == "dranet: the testbed is not in this image (run it from a checkout: make demo)\n"
+    assert remedy in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_help_lists_the_commands_that_are_there() -> None:
+    listed = run(["/usr/bin/dranet", "--help"]).stdout
+    assert re.findall(r"^    (\w+) ", listed, re.MULTILINE) == list(NODE_COMMANDS)
 
 
 def test_nothing_of_the_pod_adds_code_to_the_driver() -> None:

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from dranet.cluster.client import JsonObject
 from dranet.cluster.slice_content import build_pages
 from dranet.cluster.slice_plan import CreateSlice, DesiredPool, plan_sync
+from dranet.desk.kubeapi.kinds import RESOURCE_SLICES
+from dranet.desk.kubeapi.validation import validate
 from dranet.inventory.build import build_devices
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Given, Policy
@@ -40,8 +42,6 @@ from dranet.model.facts import (
     Rule,
 )
 from dranet.settings import PublishGpus
-from dranet.testbed.apiserver.kinds import RESOURCE_SLICES
-from dranet.testbed.apiserver.validation import validate
 
 # The API's limits
 

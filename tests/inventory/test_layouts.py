@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from dranet.desk.redact.capture import redact
 from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import build_slices
 from dranet.model.capture import Capture, decode_capture, encode_capture
 from dranet.model.device import Device, DeviceKind
-from dranet.model.redact import redact
 from tests.data import layouts
 from tests.data.layouts import LAYOUTS, read_layout, take_layout
 
@@ -527,7 +527,7 @@ def test_plain_server_no_numa_node_is_made_up(node: Callable[[str], Node]) -> No
         assert "resource.kubernetes.io/numaNode" not in decision.device.attributes
 
 
-# the virtual machine: QEMU's command line and the manual of each model (dranet/testbed/machine/hardware.py)
+# the virtual machine: QEMU's command line and the manual of each model (testbed/machine/hardware.py)
 
 
 def test_virtual_node_was_captured_in_the_machine_lane() -> None:

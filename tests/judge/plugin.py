@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.apiserver.journal import FOLDER_VARIABLE
+from testbed.apiserver.journal import FOLDER_VARIABLE
 from tests.beside import AT_THE_END, find_told
 from tests.judge.journal import JournalReader
 

@@ -17,8 +17,8 @@ import pytest
 from dranet.kernel.discovery.hardware import Hardware, HardwareReader
 from dranet.kernel.discovery.pci import read_pci_functions
 from dranet.kernel.discovery.rdma import read_rdma_devices
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.sysfs_tree import SysfsTree
+from testbed.node.hardware import load_hardware
+from testbed.node.sysfs_tree import SysfsTree
 from tests.kernel.trees import SWITCH, Tree, write_switch
 
 NIC = f"devices/{SWITCH}/0000:19:00.0/0000:1a:00.0"

@@ -34,9 +34,9 @@ from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Part, walk_fields
 from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore
-from dranet.testbed.machine.guest import IN_MACHINE
-from dranet.testbed.machine.hardware import MACHINE
-from dranet.testbed.machine.lane import TESTS
+from testbed.machine.guest import IN_MACHINE
+from testbed.machine.hardware import MACHINE
+from testbed.machine.lane import TESTS
 from tests.dhcp_servers import ScriptedServer, good_answers
 from tests.kernel.loaded import XDP, ifindex_of, loader
 from tests.kernel.plans import attach_from, detach_to, shell, sysctl

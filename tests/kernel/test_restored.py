@@ -7,8 +7,8 @@ from dataclasses import fields
 from dranet.kernel import ethtool
 from dranet.kernel.attachment.differences import _PROPERTIES
 from dranet.kernel.attachment.hardware import HARDWARE
-from dranet.kernel.attachment.restored import DEVICE, IDENTITY, LINK, list_restored
 from dranet.model.plan import AttachPlan, EthtoolState, LinkState
+from tools.pages.restored_table import DEVICE, IDENTITY, LINK, list_restored
 
 AID = {"fixed", "maxima", "refused"}
 """Fields of ``EthtoolState`` that a plan is made with; nobody can set them."""

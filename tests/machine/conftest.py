@@ -12,7 +12,7 @@ from dranet.inventory.build import build_devices
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
-from dranet.testbed.machine.guest import IN_MACHINE
+from testbed.machine.guest import IN_MACHINE
 
 HERE = Path(__file__).parent
 

@@ -27,8 +27,8 @@ from dranet.runtime.nri import NriPlugin
 from dranet.settings import Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.runtime.contract import (
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.runtime.contract import (
     ContainerSpec,
     RunningContainer,
     RunningSandbox,

@@ -27,7 +27,7 @@ from dranet.model.plan import (
     SetSysctl,
     SetUp,
 )
-from dranet.testbed.machine.hardware import MACHINE, Function
+from testbed.machine.hardware import MACHINE, Function
 from tests.claims.configs import valid_configs
 from tests.kernel.plans import (
     attach_from,

@@ -22,7 +22,7 @@ from dranet.kernel.discovery.scan import NodeScanner, read_node_facts
 from dranet.kernel.discovery.watch import ChangeWatch
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests.machine import kernel_view
 
 pytestmark = [pytest.mark.machine, pytest.mark.timeout(300)]

@@ -16,9 +16,9 @@ from dranet.driver.doctor.checks import ClusterFacts, Surroundings
 from dranet.driver.doctor.examine import look_around
 from dranet.driver.doctor.findings import Finding, Severity
 from dranet.driver.doctor.registry import run_checks
-from dranet.manifests.security import CAPABILITIES
+from dranet.security.context import CAPABILITIES
 from dranet.settings import Settings
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests.machine import kernel_view
 
 pytestmark = pytest.mark.machine

@@ -16,7 +16,7 @@ from dranet.kernel.ethtool import difference, read_ethtool_state, restore_ethtoo
 from dranet.kernel.genl import NETLINK_GENERIC
 from dranet.kernel.netlink import NetlinkSocket
 from dranet.model.plan import EthtoolState
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests.machine import kernel_view
 
 pytestmark = pytest.mark.machine

@@ -17,7 +17,7 @@ from dranet.kernel.rdmanl import attach_rdma, detach_rdma
 from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import RdmaPort
 from dranet.model.health import CARRIER_LOSSES
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests.machine import kernel_view
 from tests.namespaces import Namespace
 

@@ -11,7 +11,7 @@ import pytest
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import distance
 from dranet.model.facts import NodeFacts
-from dranet.testbed.machine.hardware import MACHINE, Function
+from testbed.machine.hardware import MACHINE, Function
 from tests.machine import kernel_view
 
 pytestmark = pytest.mark.machine

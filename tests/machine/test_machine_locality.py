@@ -20,7 +20,7 @@ from dranet.kernel.irq import InterruptFiles
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import AttachPlan, LinkState
-from dranet.testbed.machine.hardware import MACHINE, Function
+from testbed.machine.hardware import MACHINE, Function
 from tests.kernel.plans import shell
 from tests.machine import kernel_view
 from tests.namespaces import Namespace

@@ -23,7 +23,7 @@ from dranet.kernel.netns import NetworkNamespace
 from dranet.model.plan import RequestMetadata
 from dranet.runtime.cdi import CdiSpecs
 from dranet.telemetry import Metrics
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests import metadata_reader
 from tests.driver.bench import Bench, sandbox
 from tests.machine import kernel_view

@@ -23,7 +23,7 @@ from dranet.kernel.rdmanl import attach_rdma, detach_rdma, has_rdma, read_netns_
 from dranet.model.device import Device, DeviceKind, RdmaIdentity
 from dranet.model.facts import Address
 from dranet.model.plan import AddAddress, AttachPlan, MoveLink, MoveRdma, SetUp, Step
-from dranet.testbed.machine.hardware import MACHINE, Function
+from testbed.machine.hardware import MACHINE, Function
 from tests.machine import kernel_view
 from tests.namespaces import Namespace
 from tests.waiting import wait_until

@@ -22,7 +22,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import PreparedDevice, RdmaAccess
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests.driver.bench import Bench, names, sandbox
 from tests.machine import kernel_view
 from tests.namespaces import Namespace

@@ -28,7 +28,7 @@ from dranet.kernel.netns import NetworkNamespace
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import AttachPlan, PreparedDevice
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests.driver.bench import Bench, sandbox
 from tests.machine import kernel_view
 from tests.machine.test_machine_moves import set_rdma_mode

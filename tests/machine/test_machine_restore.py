@@ -15,7 +15,7 @@ from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.steering import SRSSH, SRXCLSRLDEL, SRXCLSRLINS, SRXFH, Nic
 from dranet.model.plan import AttachPlan, MoveLink, SetUp
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests.kernel.settings_of_links import ADDRESSES, HOST_SETTINGS, VANDALISM, vandalise
 from tests.machine import kernel_view
 from tests.namespaces import Namespace, read_ethtool, read_sysctls

@@ -15,11 +15,11 @@ import pytest
 import pytest_asyncio
 
 from dranet.model.device import Device
-from dranet.testbed.containerd import node
-from dranet.testbed.containerd import runtime as containerd_runtime
-from dranet.testbed.containerd.fetch import Toolchain, read_toolchain
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.machine.guest import CONTAINERDS, IN_MACHINE
+from testbed.containerd import node
+from testbed.containerd import runtime as containerd_runtime
+from testbed.containerd.fetch import Toolchain, read_toolchain
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.machine.guest import CONTAINERDS, IN_MACHINE
 from tests.machine import slow_nics
 from tests.machine.slow_nics import NAMES, NICS, Counts, Driver, Started, start_pod
 

@@ -17,7 +17,7 @@ from dranet.kernel.bpf import BPF_TCX_INGRESS
 from dranet.kernel.netlink import NetlinkSocket
 from dranet.kernel.tc import CLSACT_INGRESS, add_requests, read_filters, read_traffic_control
 from dranet.model.plan import LimitRate, TrafficControl
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests.kernel.loaded import BPF_XDP, XDP, attach_filter, ifindex_of, loader
 from tests.machine import kernel_view
 from tests.namespaces import Namespace

@@ -21,7 +21,7 @@ from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.netlink import NetlinkSocket
 from dranet.model.plan import AttachPlan, MoveLink
-from dranet.testbed.machine.hardware import MACHINE
+from testbed.machine.hardware import MACHINE
 from tests.machine import kernel_view
 from tests.machine.openvswitch import open_vswitch
 from tests.namespaces import Namespace

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import ErrorDetails
 
-from dranet.cli.parameters_model import build_model
 from dranet.model.json_decoder import FaultKind, ValidationError
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Part, walk_fields
 from dranet.model.network_policy import Envelope
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
+from tools.pages.parameters_model import build_model
 
 HALF = "\ud800"
 """Of a character: JSON can escape it, UTF-8 cannot write it."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dranet.desk.redact.capture import redact
 from dranet.model.capture import Capture, decode_capture, encode_capture
 from dranet.model.facts import (
     Address,
@@ -24,7 +25,6 @@ from dranet.model.facts import (
     RdmaPort,
     Route,
 )
-from dranet.model.redact import redact
 from tests.model.captures import facts_of_any_shape
 
 DOCUMENTATION = [

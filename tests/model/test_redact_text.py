@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from dranet.desk.redact.text import REMOVED, redact_texts
 from dranet.model.facts import Address, Host, Link, NodeFacts, RdmaDevice
-from dranet.model.redact_text import REMOVED, redact_texts
 
 KEY = b"k" * 32
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJl-b_Zg"

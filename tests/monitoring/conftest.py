@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.testbed.debian.packages import Unavailable, cache_folder
-from dranet.testbed.promtool import Promtool, fetch_promtool
+from testbed.debian.packages import Unavailable, cache_folder
+from testbed.promtool import Promtool, fetch_promtool
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dranet.manifests.monitoring.rule import Alert
-from dranet.manifests.monitoring.rules import RUNBOOK
-from dranet.testbed.promtool import Promtool
+from testbed.promtool import Promtool
+from tools.manifests.monitoring.rule import Alert
+from tools.manifests.monitoring.rules import RUNBOOK
 
 JsonObject = dict[str, Any]
 Series = Mapping[str, str]

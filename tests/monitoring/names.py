@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from dranet.cli.metrics_page import list_declared
-from dranet.manifests.monitoring.recordings import RECORDINGS
 from dranet.telemetry.declared import Kind
+from tools.manifests.monitoring.recordings import RECORDINGS
+from tools.pages.metrics import list_declared
 
 TARGET = frozenset({"job", "instance", "node", "cluster"})
 """Labels of the target that each series gets: the PodMonitor sees to ``node``, and who brings several

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dranet.manifests.monitoring.panels import ROWS
+from tools.manifests.monitoring.panels import ROWS
 
 
 def fill_in(expr: str, window: str = "5m") -> str:

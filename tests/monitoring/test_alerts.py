@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dranet.manifests.monitoring.rule import Alert, Severity
-from dranet.manifests.monitoring.rules import ALERTS
-from dranet.testbed.promtool import Promtool
+from testbed.promtool import Promtool
 from tests.monitoring import evaluation
 from tests.monitoring.cases import CASES, FAULT, HOOKS, NODE, Case, nodes, rdma
 from tests.monitoring.evaluation import JsonObject, Series, expect, with_target
+from tools.manifests.monitoring.rule import Alert, Severity
+from tools.manifests.monitoring.rules import ALERTS
 
 BY_NAME = {alert.name: alert for alert in ALERTS}
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dranet.manifests.monitoring.dashboard import VARIABLES, build_dashboard
-from dranet.manifests.monitoring.panels import ROWS
-from dranet.testbed.promtool import Promtool
+from testbed.promtool import Promtool
 from tests.monitoring.evaluation import RULES
 from tests.monitoring.names import find_strangers
 from tests.monitoring.queries import fill_in, list_queries
+from tools.manifests.monitoring.dashboard import VARIABLES, build_dashboard
+from tools.manifests.monitoring.panels import ROWS
 
 JsonObject = dict[str, Any]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dranet.manifests.monitoring.recordings import RECORDINGS
-from dranet.manifests.monitoring.rules import ALERTS
-from dranet.testbed.promtool import Promtool
+from testbed.promtool import Promtool
 from tests.monitoring import evaluation
 from tests.monitoring.cases import POD, labels
 from tests.monitoring.evaluation import expect, with_target
+from tools.manifests.monitoring.recordings import RECORDINGS
+from tools.manifests.monitoring.rules import ALERTS
 
 MINUTES = 150
 HALF = 60

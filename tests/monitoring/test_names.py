@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dranet.cli.alerts_page import alerts_page
 from dranet.cli.main import parse_arguments
 from dranet.errors import Reason
-from dranet.manifests.monitoring import commands
-from dranet.manifests.monitoring.recordings import BY_ITSELF, BY_USER, RECORDINGS
-from dranet.manifests.monitoring.rules import ALERTS, RUNBOOK
 from dranet.model.event_reason import EventReason
 from dranet.telemetry.recorder import LATENCY_BUCKETS
 from tests.monitoring.evaluation import RULES
 from tests.monitoring.names import find_strangers, list_series
+from tools.manifests.monitoring import commands
+from tools.manifests.monitoring.recordings import BY_ITSELF, BY_USER, RECORDINGS
+from tools.manifests.monitoring.rules import ALERTS, RUNBOOK
+from tools.pages.alerts import alerts_page
 
 DOCS = Path(__file__).parents[2] / "docs" / "user"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dranet.manifests.monitoring.recordings import RECORDINGS
-from dranet.testbed.promtool import Promtool
+from testbed.promtool import Promtool
 from tests.monitoring import evaluation
 from tests.monitoring.evaluation import Series
+from tools.manifests.monitoring.recordings import RECORDINGS
 
 JsonObject = dict[str, Any]
 

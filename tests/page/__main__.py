@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from dranet.driver.page.document import render
-from dranet.testbed.browser import fetch_browser
-from dranet.testbed.debian.packages import cache_folder
+from testbed.browser import fetch_browser
+from testbed.debian.packages import cache_folder
 from tests.page import contents
 from tests.page.watching import open_screen
 

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from dranet.testbed.browser import HeadlessBrowser, find_browser
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.debian.packages import cache_folder
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.browser import HeadlessBrowser, find_browser
+from testbed.cluster import Testbed
+from testbed.debian.packages import cache_folder
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 from tests.manifests import device_class
 from tests.page.watching import open_screen
 from tests.probe_port import fetch

@@ -14,13 +14,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from dranet.testbed.containerd.fetch import (
+from testbed.containerd.fetch import (
     ContainerdUnavailable,
     Toolchain,
     fetch_newer_toolchain,
     fetch_toolchain,
 )
-from dranet.testbed.isolation import WORK_DIR
+from testbed.isolation import WORK_DIR
 from tests.runtime.private_node import REPOSITORY, find_companions, run_inside
 
 CACHE = REPOSITORY / ".cache" / "containerd"

@@ -25,14 +25,14 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.cluster import RuntimeFactory, Testbed
-from dranet.testbed.containerd.fetch import ContainerdUnavailable
-from dranet.testbed.driver_process import DriverProcess
-from dranet.testbed.kubelet.nouns import PodStage
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.hoststate import HostState
-from dranet.testbed.node.iproute import in_namespace, read_json
-from dranet.testbed.runtime.contract import RestartableRuntime
+from testbed.cluster import RuntimeFactory, Testbed
+from testbed.containerd.fetch import ContainerdUnavailable
+from testbed.driver_process import DriverProcess
+from testbed.kubelet.nouns import PodStage
+from testbed.node.hardware import load_hardware
+from testbed.node.hoststate import HostState
+from testbed.node.iproute import in_namespace, read_json
+from testbed.runtime.contract import RestartableRuntime
 from tests.manifests import device_class
 from tests.waiting import until_in_thread
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.cluster import RuntimeFactory, Testbed
-from dranet.testbed.containerd.fetch import ContainerdUnavailable
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtime.contract import RunningContainer
+from testbed.cluster import RuntimeFactory, Testbed
+from testbed.containerd.fetch import ContainerdUnavailable
+from testbed.node.hardware import load_hardware
+from testbed.runtime.contract import RunningContainer
 from tests import metadata_reader
 from tests.manifests import device_class
 

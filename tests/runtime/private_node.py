@@ -20,7 +20,7 @@ REFUSED = 77
 
 ISOLATE = f"""
 import sys, pytest
-from dranet.testbed.isolation import IsolationRefused, run_isolated
+from testbed.isolation import IsolationRefused, run_isolated
 try:
     sys.exit(run_isolated(lambda: int(pytest.main(sys.argv[1:]))))
 except IsolationRefused as refused:

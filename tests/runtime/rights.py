@@ -2,7 +2,7 @@
 
 A case takes one thing out of the pod spec or the seccomp profile. What an operator reads is looked for where
 he would look first: what the driver says when it does not start, ``/readyz``, why the kubelet cannot start
-the pod, and ``dranet doctor`` in the driver's container. ``dranet/manifests/security.py`` says what each
+the pod, and ``dranet doctor`` in the driver's container. ``dranet/security/context.py`` says what each
 right is for.
 """
 
@@ -22,12 +22,12 @@ from typing import Any
 
 from dranet.cluster import paths
 from dranet.errors import ClusterError
-from dranet.manifests import seccomp
-from dranet.manifests.seccomp import RULES, Rule
-from dranet.testbed.driver_pod import DriverPod, DriverRuntime
-from dranet.testbed.driver_pod_source import PodSpec, build_pod_spec
-from dranet.testbed.driver_process import DriverFailed
-from dranet.testbed.runtime.contract import RuntimeFailure
+from dranet.security import seccomp
+from dranet.security.seccomp import RULES, Rule
+from testbed.driver_pod import DriverPod, DriverRuntime
+from testbed.driver_pod_source import PodSpec, build_pod_spec
+from testbed.driver_process import DriverFailed
+from testbed.runtime.contract import RuntimeFailure
 from tests.runtime.fail_closed import MANIFESTS, SECONDS, Pod
 
 CPUS = {"cpuLocality": {"irq": True, "rps": True, "xps": True}}

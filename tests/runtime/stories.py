@@ -21,14 +21,14 @@ from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
-from dranet.testbed.runtime.contract import (
+from dranet.wire.ttrpc import MAX_SEND_BYTES
+from testbed.runtime.contract import (
     ContainerSpec,
     RestartableRuntime,
     RunningSandbox,
     RuntimeFailure,
     SandboxSpec,
 )
-from dranet.wire.ttrpc import MAX_SEND_BYTES
 from tests.waiting import until
 
 SECONDS = 20.0

@@ -12,8 +12,8 @@ from dranet.errors import ProtocolError, SettingsError, StoreError
 from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Mount
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
-from dranet.testbed.runtime.contract import RuntimeFailure
-from dranet.testbed.runtime.standin_cdi import resolve
+from testbed.runtime.contract import RuntimeFailure
+from testbed.runtime.standin_cdi import resolve
 
 UID = "0b51c6a2-7d3f-4c19-9e5c-000000000001"
 OTHER_UID = "f0000000-7d3f-4c19-9e5c-000000000002"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.containerd.config import Layout, render_cni_conflist, render_containerd_config
+from testbed.containerd.config import Layout, render_cni_conflist, render_containerd_config
 
 WORK = Path("/run/t/ctd")
 LAYOUT = Layout(WORK, Path('/cache/"odd" bin'), Path("/run/t/nri.sock"), Path("/run/t/cdi"), "cg")

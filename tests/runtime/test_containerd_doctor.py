@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.driver_pod import DriverPod, driver_in_a_pod
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import containerd
+from testbed.cluster import Testbed
+from testbed.containerd.fetch import Toolchain
+from testbed.driver_pod import DriverPod, driver_in_a_pod
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import containerd
 from tests.doctor_runs import POD, a_pod_with_a_nic, run_doctor
 from tests.runtime.private_node import in_own_private_node
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.runtimes import containerd
+from testbed.containerd.fetch import Toolchain
+from testbed.runtimes import containerd
 from tests.runtime import fail_closed
 from tests.runtime.fail_closed import EVERYWHERE, STORIES, Story
 from tests.runtime.private_node import in_own_private_node

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.containerd import fetch as containerd_fetch
-from dranet.testbed.containerd.fetch import (
+from testbed.containerd import fetch as containerd_fetch
+from testbed.containerd.fetch import (
     ContainerdUnavailable,
     default_cache_dir,
     fetch_newer_toolchain,
     fetch_toolchain,
     find_toolchain,
 )
-from dranet.testbed.debian.packages import Release, Shortage
-from dranet.testbed.debian.sources import AptSource
+from testbed.debian.packages import Release, Shortage
+from testbed.debian.sources import AptSource
 
 
 def test_the_cache_is_the_users_own_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:

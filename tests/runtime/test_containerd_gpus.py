@@ -11,8 +11,8 @@ import yaml
 from dranet.model.facts import CharDevice
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.vendor_cdi import VendorSpecs, choose_device
-from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.runtime.contract import ContainerSpec
+from testbed.containerd.fetch import Toolchain
+from testbed.runtime.contract import ContainerSpec
 from tests.runtime.private_node import in_own_private_node
 from tests.runtime.test_containerd_metadata import UID, a_sandbox
 

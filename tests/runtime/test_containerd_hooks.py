@@ -25,9 +25,9 @@ from dranet.model.workload import FOLDER, NcclWishes, WorkloadWishes
 from dranet.runtime.cdi import CdiDevice
 from dranet.runtime.nri import NriPlugin
 from dranet.runtime.session import RuntimeHooks
-from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.runtime.contract import (
+from testbed.containerd.fetch import ContainerdUnavailable, Toolchain
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.runtime.contract import (
     ContainerSpec,
     RunningContainer,
     RunningSandbox,

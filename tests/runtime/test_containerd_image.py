@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.containerd.image import BUSYBOX_IMAGE, PAUSE_IMAGE, write_image_archive
+from testbed.containerd.image import BUSYBOX_IMAGE, PAUSE_IMAGE, write_image_archive
 
 
 @pytest.fixture

@@ -15,16 +15,16 @@ from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.plan import PreparedClaim, RequestMetadata
 from dranet.model.sandbox import Mount
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
-from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.runtime.contract import (
+from testbed.containerd.fetch import ContainerdUnavailable, Toolchain
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.runtime.contract import (
     ContainerSpec,
     RunningContainer,
     RunningSandbox,
     RuntimeFailure,
     SandboxSpec,
 )
-from dranet.testbed.runtimes import containerd
+from testbed.runtimes import containerd
 from tests import metadata_reader
 from tests.runtime import metadata_story
 from tests.runtime.private_node import in_own_private_node

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.testbed.containerd import node
-from dranet.testbed.containerd.fetch import ContainerdUnavailable
-from dranet.testbed.containerd.node import Mount
+from testbed.containerd import node
+from testbed.containerd.fetch import ContainerdUnavailable
+from testbed.containerd.node import Mount
 
 LINE = (
     r"36 35 98:0 /var/run\040x /mnt\0402 rw,noatime master:1 shared:2 - ext4 /dev/ro\134ot rw,errors=continue"

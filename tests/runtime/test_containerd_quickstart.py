@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.driver_pod import driver_in_a_pod
+from testbed.containerd.fetch import Toolchain
+from testbed.driver_pod import driver_in_a_pod
 from tests.documents import quickstart_story
 from tests.runtime.private_node import in_own_private_node
 

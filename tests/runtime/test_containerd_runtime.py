@@ -22,11 +22,11 @@ from dranet.model.sandbox import ContainerAdjustment, Mount
 from dranet.pb import cri_pb2
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
-from dranet.testbed.containerd import node as containerd_node
-from dranet.testbed.containerd.cri import CriClient
-from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.runtime.contract import (
+from testbed.containerd import node as containerd_node
+from testbed.containerd.cri import CriClient
+from testbed.containerd.fetch import ContainerdUnavailable, Toolchain
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.runtime.contract import (
     ContainerSpec,
     PodRuntime,
     RunningSandbox,

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from dranet.manifests import security
-from dranet.manifests.seccomp import SECCOMP_NAME
-from dranet.testbed.cluster import RuntimeFactory
-from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.driver_pod import DriverPod, DriverRuntime, driver_in_a_pod
-from dranet.testbed.driver_pod_source import build_pod_spec, read_pod_spec
-from dranet.testbed.node.iproute import read_json
-from dranet.testbed.runtime.contract import RuntimeFailure
-from dranet.testbed.scenario.run import run_scenario
-from dranet.testbed.scenario.scenario import known_scenarios, load_scenario
+from dranet.security import context as security
+from dranet.security.seccomp import SECCOMP_NAME
+from testbed.cluster import RuntimeFactory
+from testbed.containerd.fetch import Toolchain
+from testbed.driver_pod import DriverPod, DriverRuntime, driver_in_a_pod
+from testbed.driver_pod_source import build_pod_spec, read_pod_spec
+from testbed.node.iproute import read_json
+from testbed.runtime.contract import RuntimeFailure
+from testbed.scenario.run import run_scenario
+from testbed.scenario.scenario import known_scenarios, load_scenario
 from tests.dhcp_servers import find_busybox
 from tests.runtime import fail_closed, metadata_story, workload_story
 from tests.runtime.conftest import ALL_LANES

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dranet.manifests.seccomp import EVERYDAY, FALLBACKS, RULES, Rule
-from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.driver_pod import driver_in_a_pod
-from dranet.testbed.driver_process import DriverFailed
-from dranet.testbed.runtime.contract import RuntimeFailure
+from dranet.security.seccomp import EVERYDAY, FALLBACKS, RULES, Rule
+from testbed.containerd.fetch import Toolchain
+from testbed.driver_pod import driver_in_a_pod
+from testbed.driver_process import DriverFailed
+from testbed.runtime.contract import RuntimeFailure
 from tests.runtime import fail_closed
 from tests.runtime.conftest import ALL_LANES
 from tests.runtime.fail_closed import Pod

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from deploy.image.build import Image, describe_image
-from deploy.image.slices import PYTHON
-from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.driver_pod import DriverPod, DriverRuntime, driver_in_a_pod
-from dranet.testbed.driver_pod_node import Programs
-from dranet.testbed.driver_pod_source import CONTAINER
+from testbed.containerd.fetch import Toolchain
+from testbed.driver_pod import DriverPod, DriverRuntime, driver_in_a_pod
+from testbed.driver_pod_node import Programs
+from testbed.driver_pod_source import CONTAINER
 from tests.image.conftest import build
 from tests.runtime import fail_closed
 from tests.runtime.conftest import ALL_LANES
 from tests.runtime.private_node import REPOSITORY, in_own_private_node
 from tests.runtime.rights import Trial, find_what_is_let_through
+from tools.image.build import Image, describe_image
+from tools.image.slices import PYTHON
 
 pytestmark = [pytest.mark.runtime, pytest.mark.usefixtures("image")]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.manifests.seccomp import CHOSEN
-from dranet.manifests.security import CAPABILITIES, MOUNTS
-from dranet.testbed.containerd.fetch import Toolchain
-from dranet.testbed.driver_pod import driver_in_a_pod
+from dranet.security.context import CAPABILITIES, MOUNTS
+from dranet.security.seccomp import CHOSEN
+from testbed.containerd.fetch import Toolchain
+from testbed.driver_pod import driver_in_a_pod
 from tests.runtime import fail_closed
 from tests.runtime.conftest import ALL_LANES
 from tests.runtime.fail_closed import Pod

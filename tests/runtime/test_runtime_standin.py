@@ -17,9 +17,9 @@ from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
-from dranet.testbed.runtime.contract import ContainerSpec, RuntimeFailure, SandboxSpec
-from dranet.testbed.runtime.pod_netns import create_netns, held_netns, remove_netns
-from dranet.testbed.runtime.standin import EventForm, NriTraits, StandInRuntime
+from testbed.runtime.contract import ContainerSpec, RuntimeFailure, SandboxSpec
+from testbed.runtime.pod_netns import create_netns, held_netns, remove_netns
+from testbed.runtime.standin import EventForm, NriTraits, StandInRuntime
 
 pytestmark = pytest.mark.kernel
 
@@ -368,7 +368,7 @@ def test_a_namespace_can_be_made_and_removed_by_an_ordinary_user(tmp_path: Path)
     """As uid 0 of a user namespace with a mount namespace, where the demo runs without root."""
     script = (
         "from pathlib import Path; import subprocess, sys\n"
-        "from dranet.testbed.runtime.pod_netns import create_netns, remove_netns\n"
+        "from testbed.runtime.pod_netns import create_netns, remove_netns\n"
         "path = Path(sys.argv[1]); create_netns(path)\n"
         "subprocess.run(['nsenter', f'--net={path}', '--', 'cat', '/proc/net/dev'], check=True)\n"
         "remove_netns(path); print(path.exists())\n"

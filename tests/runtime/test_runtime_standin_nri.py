@@ -19,11 +19,11 @@ from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin
-from dranet.testbed.runtime.contract import RuntimeFailure
-from dranet.testbed.runtime.nri_link import EventForm, NriTraits
-from dranet.testbed.runtime.nri_server import NriServer
 from dranet.wire.mux import ConnectionLost, Mux
 from dranet.wire.ttrpc import TtrpcConnection
+from testbed.runtime.contract import RuntimeFailure
+from testbed.runtime.nri_link import EventForm, NriTraits
+from testbed.runtime.nri_server import NriServer
 
 SECONDS = 10.0
 PATIENT = NriTraits(request_timeout_seconds=SECONDS)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.containerd.fetch import ContainerdUnavailable, Toolchain
-from dranet.testbed.containerd.runtime import ContainerdRuntime
+from testbed.containerd.fetch import ContainerdUnavailable, Toolchain
+from testbed.containerd.runtime import ContainerdRuntime
 from tests.runtime.private_node import in_private_node
 from tests.runtime.stories import EVERYWHERE, STORIES, Story, a_stage
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.runtime.nri_link import NriTraits
-from dranet.testbed.runtime.standin import StandInRuntime
+from testbed.runtime.nri_link import NriTraits
+from testbed.runtime.standin import StandInRuntime
 from tests.runtime.stories import STORIES, Story, a_stage
 
 pytestmark = pytest.mark.testbed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dranet.claims.nccl.topology_text import parse_topology
-from dranet.testbed.cluster import RuntimeFactory
+from testbed.cluster import RuntimeFactory
 from tests.manifests import device_class
 from tests.runtime.metadata_story import Story, a_container, a_pod, tell
 

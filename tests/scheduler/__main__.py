@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dranet.testbed.debian.packages import Unavailable
-from dranet.testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
 from e2e.access import LaneUnavailable
 from e2e.cluster import build
 from e2e.cluster.controlplane import ControlPlaneKit, find_kit
+from testbed.debian.packages import Unavailable
+from testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
 from tests.scheduler.claiming import ClaimReport, fill_machines
 from tests.scheduler.running import Report, run
 from tests.scheduler.settings import SETTINGS, Setting

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.templates.ask import Ask
-from dranet.templates.choose import choose_claim
-from dranet.templates.fitting import CannotBeHad
-from dranet.templates.hardware import Hardware, read_hardware
-from dranet.templates.trial import Pod
+from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.choose import choose_claim
+from dranet.desk.templates.fitting import CannotBeHad
+from dranet.desk.templates.hardware import Hardware, read_hardware
+from dranet.desk.templates.trial import Pod
 from e2e.cluster.controlplane import ControlPlaneKit
 from e2e.installation import read_manifests
 from tests.scheduler.cases import NAMESPACE, Case, Json

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dranet.allocation.allocator import AllocationError, Attempt, Ending, Node, Outcome
-from dranet.allocation.explain.explain import World, explain
-from dranet.allocation.explain.explanation import Explanation, Verdict
-from dranet.allocation.explain.subject import pod_subject
-from dranet.allocation.failures import Cause
+from dranet.desk.allocation.allocator import AllocationError, Attempt, Ending, Node, Outcome
+from dranet.desk.allocation.explain.explain import World, explain
+from dranet.desk.allocation.explain.explanation import Explanation, Verdict
+from dranet.desk.allocation.explain.subject import pod_subject
+from dranet.desk.allocation.failures import Cause
 from tests.scheduler.cases import Json
 from tests.scheduler.giving import Answer, Given
 from tests.scheduler.judging import rebuild

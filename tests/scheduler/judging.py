@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dranet.allocation.allocator import Attempt, Outcome
-from dranet.allocation.outcome import Slot
-from dranet.allocation.requests import Alternative
-from dranet.allocation.state import State
+from dranet.desk.allocation.allocator import Attempt, Outcome
+from dranet.desk.allocation.outcome import Slot
+from dranet.desk.allocation.requests import Alternative
+from dranet.desk.allocation.state import State
 from tests.scheduler.cases import Json
 
 

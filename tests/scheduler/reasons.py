@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dranet.allocation.allocator import Outcome
-from dranet.allocation.failures import Cause
-from dranet.allocation.nodes import Node
-from dranet.allocation.pools import Generation
+from dranet.desk.allocation.allocator import Outcome
+from dranet.desk.allocation.failures import Cause
+from dranet.desk.allocation.nodes import Node
+from dranet.desk.allocation.pools import Generation
 from tests.scheduler.foretelling import Foretold
 from tests.scheduler.giving import Given
 

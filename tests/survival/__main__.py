@@ -12,9 +12,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from dranet.testbed.cluster import RuntimeFactory
-from dranet.testbed.containerd.fetch import ContainerdUnavailable
-from dranet.testbed.isolation import IsolationRefused, run_isolated
+from testbed.cluster import RuntimeFactory
+from testbed.containerd.fetch import ContainerdUnavailable
+from testbed.isolation import IsolationRefused, run_isolated
 from tests.survival.soak import RUNTIMES, Report, soak
 from tests.survival.soak_signs import summarize_third
 from tests.survival.stage import CONTAINERD, find_runtime

@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 
 from dranet.errors import KernelError
-from dranet.testbed.cluster import JsonObject, Places, RuntimeFactory, Testbed
-from dranet.testbed.kubelet.nouns import PodStage
-from dranet.testbed.node.hoststate import HostState
-from dranet.testbed.node.iproute import in_namespace, read_json
-from dranet.testbed.node.node import Node
-from dranet.testbed.runtime.contract import (
+from testbed.cluster import JsonObject, Places, RuntimeFactory, Testbed
+from testbed.kubelet.nouns import PodStage
+from testbed.node.hoststate import HostState
+from testbed.node.iproute import in_namespace, read_json
+from testbed.node.node import Node
+from testbed.runtime.contract import (
     ContainerSpec,
     ExecResult,
     PodRuntime,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from enum import StrEnum
 
-from dranet.testbed.cluster import DRIVER_NAME, JsonObject
+from testbed.cluster import DRIVER_NAME, JsonObject
 from tests.manifests import device_class
 
 SHARED_NIC = "enp131s0np0"

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dranet.errors import DranetError
-from dranet.testbed.cluster import Places, RuntimeFactory, Testbed
-from dranet.testbed.containerd.runtime import ContainerdRuntime, _parse_netns_path
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.node import Node
-from dranet.testbed.runtime.contract import (
+from testbed.cluster import Places, RuntimeFactory, Testbed
+from testbed.containerd.runtime import ContainerdRuntime, _parse_netns_path
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.node.node import Node
+from testbed.runtime.contract import (
     ContainerSpec,
     ExecResult,
     PodRuntime,
@@ -36,7 +36,7 @@ from dranet.testbed.runtime.contract import (
     RuntimeFailure,
     SandboxSpec,
 )
-from dranet.testbed.runtime.pod_netns import held_netns
+from testbed.runtime.pod_netns import held_netns
 from tests.survival.judge import Judge
 from tests.survival.objects import CLASSES
 from tests.survival.soak_faults import OF_DRIVER, OF_PEERS, UNATTENDED, Fault

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from dranet.cluster import paths
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.runtime.standin import StandInRuntime
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.runtime.standin import StandInRuntime
 from tests.survival.faults.hands import end_namespace
 from tests.survival.soak_pods import persist
 from tests.survival.stage import READY_SECONDS, Stage

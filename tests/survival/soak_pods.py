@@ -14,8 +14,8 @@ from functools import partial
 
 from dranet.cluster import paths
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.cluster import NAMESPACE, JsonObject
-from dranet.testbed.kubelet.nouns import PodStage
+from testbed.cluster import NAMESPACE, JsonObject
+from testbed.kubelet.nouns import PodStage
 from tests.survival.objects import Way, build_pod
 from tests.survival.stage import Stage
 

@@ -12,9 +12,9 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.containerd.node import find_cgroup_processes
-from dranet.testbed.node.iproute import NETNS_FOLDER
+from testbed.cluster import Testbed
+from testbed.containerd.node import find_cgroup_processes
+from testbed.node.iproute import NETNS_FOLDER
 
 SETTLE_SECONDS = 10.0
 _LOOK_SECONDS = 0.5

@@ -24,13 +24,13 @@ from pathlib import Path
 
 from dranet.cluster import paths
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.cluster import NAMESPACE, RuntimeFactory, Testbed
-from dranet.testbed.containerd.fetch import ContainerdUnavailable, fetch_toolchain
-from dranet.testbed.driver_process import DriverProcess
-from dranet.testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtime.contract import PodRuntime
-from dranet.testbed.runtimes import containerd, stand_in
+from testbed.cluster import NAMESPACE, RuntimeFactory, Testbed
+from testbed.containerd.fetch import ContainerdUnavailable, fetch_toolchain
+from testbed.driver_process import DriverProcess
+from testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
+from testbed.node.hardware import load_hardware
+from testbed.runtime.contract import PodRuntime
+from testbed.runtimes import containerd, stand_in
 from tests.survival.judge import PATIENCE_SECONDS, Judge
 from tests.survival.objects import CLASSES, SHARE_SETTING, Way, build_pod
 from tests.survival.table import Row, dump, load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from dranet.testbed.cluster import DRIVER_NAME, JsonObject
+from testbed.cluster import DRIVER_NAME, JsonObject
 from tests.survival.wanted import Wanted
 
 _NOT_A_PROMISE = frozenset({"TopologyAligned", "Released"})

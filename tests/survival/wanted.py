@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dranet.testbed.cluster import DRIVER_NAME, JsonObject
-from dranet.testbed.node.hardware import PlacedNic
-from dranet.testbed.node.node import Node
+from testbed.cluster import DRIVER_NAME, JsonObject
+from testbed.node.hardware import PlacedNic
+from testbed.node.node import Node
 
 
 @dataclass(frozen=True, slots=True)

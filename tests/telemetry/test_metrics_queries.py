@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cli.metrics_page import HEAD, list_declared
 from dranet.telemetry.declared import Kind
-from dranet.testbed.debian.packages import Unavailable, cache_folder
-from dranet.testbed.promtool import Promtool, fetch_promtool
+from testbed.debian.packages import Unavailable, cache_folder
+from testbed.promtool import Promtool, fetch_promtool
+from tools.pages.metrics import HEAD, list_declared
 
 QUERIES = re.findall(r"```promql\n(.*?)```", HEAD, re.DOTALL)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.choose import Choice, choose_claim
+from dranet.desk.templates.fitting import CannotBeHad
+from dranet.desk.templates.hardware import read_hardware
+from dranet.desk.templates.notes import describe
 from dranet.model.distance import Distance, distance
-from dranet.templates.ask import Ask
-from dranet.templates.choose import Choice, choose_claim
-from dranet.templates.fitting import CannotBeHad
-from dranet.templates.hardware import read_hardware
-from dranet.templates.notes import describe
 from tests.data.layouts import CLAIMED_LAYOUTS
 from tests.templates.judging import allocate_choice, distances_of, good_nics
 from tests.templates.worlds import VENDOR, Gpus, World, world

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.templates.ask import Ask
-from dranet.templates.choose import choose_claim
-from dranet.templates.fitting import CannotBeHad
-from dranet.templates.hardware import read_hardware
-from dranet.testbed.apiserver.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES
-from dranet.testbed.apiserver.validation import validate
+from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES
+from dranet.desk.kubeapi.validation import validate
+from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.choose import choose_claim
+from dranet.desk.templates.fitting import CannotBeHad
+from dranet.desk.templates.hardware import read_hardware
 from tests.data.layouts import LAYOUTS
 from tests.templates.judging import allocate_choice, best_rank, good_nics, has_rdma, rank_of
 from tests.templates.worlds import Gpus, World, world

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dranet.allocation.allocator import Unschedulable
-from dranet.templates.ask import Ask
-from dranet.templates.choose import Choice, choose_claim
-from dranet.templates.hardware import read_hardware
+from dranet.desk.allocation.allocator import Unschedulable
+from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.choose import Choice, choose_claim
+from dranet.desk.templates.hardware import read_hardware
 from tests.templates.judging import allocate_choice, best_rank, good_nics, has_rdma, rank_of
 from tests.templates.worlds import Gpus, World, world
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dranet.desk.templates.hardware import read_hardware
 from dranet.model.distance import Distance, distance
 from dranet.model.pairing import level
-from dranet.templates.hardware import read_hardware
 from tests.data.layouts import LAYOUTS
 from tests.templates.worlds import Gpus, World, world
 

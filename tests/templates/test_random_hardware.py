@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
+from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.choose import Choice, choose_claim
+from dranet.desk.templates.hardware import read_hardware
+from dranet.desk.templates.notes import describe
 from dranet.model.pairing import pair
-from dranet.templates.ask import Ask
-from dranet.templates.choose import Choice, choose_claim
-from dranet.templates.hardware import read_hardware
-from dranet.templates.notes import describe
 from tests.templates.judging import allocate_choice
 from tests.templates.machines import best_by_brute_force, random_machine
 from tests.templates.worlds import Gpus, World, build_world, world

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dranet.templates.ask import Ask
-from dranet.templates.choose import Choice, choose_claim
-from dranet.templates.fitting import CannotBeHad
-from dranet.templates.hardware import read_hardware
-from dranet.templates.notes import describe
+from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.choose import Choice, choose_claim
+from dranet.desk.templates.fitting import CannotBeHad
+from dranet.desk.templates.hardware import read_hardware
+from dranet.desk.templates.notes import describe
 from tests.templates.judging import allocate_choice
 from tests.templates.worlds import VENDOR, Gpus, JsonObject, World, world
 

@@ -17,7 +17,7 @@ REPOSITORY = Path(dranet.__file__).parent.parent
 _RUN_ISOLATED = """
 import importlib.util, json, sys
 from dranet.errors import DranetError
-from dranet.testbed.isolation import IsolationRefused, run_isolated
+from testbed.isolation import IsolationRefused, run_isolated
 path, *names = json.loads(sys.argv[1])
 def main():
     spec = importlib.util.spec_from_file_location("isolated_tests", path)

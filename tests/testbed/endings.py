@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from dranet.driver.ending import EXIT_FORCED, TELL_SECONDS
-from dranet.testbed.cluster import DRIVER_NAME, JsonObject, Testbed
-from dranet.testbed.driver_process import DriverProcess
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import DRIVER_NAME, JsonObject, Testbed
+from testbed.driver_process import DriverProcess
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 from tests.manifests import device_class
 from tests.waiting import until
 

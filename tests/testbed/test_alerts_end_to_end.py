@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from dranet.manifests.monitoring.panels import ROWS
-from dranet.manifests.monitoring.recordings import RECORDINGS
-from dranet.manifests.monitoring.rules import build_rules
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.debian.packages import Unavailable, cache_folder
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.fabric import FABRIC_NETNS
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.iproute import run_batch
-from dranet.testbed.prometheus import Prometheus, run_prometheus
-from dranet.testbed.promtool import fetch_prometheus, find_prometheus
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import Testbed
+from testbed.debian.packages import Unavailable, cache_folder
+from testbed.isolation import WORK_DIR
+from testbed.node.fabric import FABRIC_NETNS
+from testbed.node.hardware import load_hardware
+from testbed.node.iproute import run_batch
+from testbed.prometheus import Prometheus, run_prometheus
+from testbed.promtool import fetch_prometheus, find_prometheus
+from testbed.runtimes import stand_in
 from tests.chart.rendering import find, render
 from tests.manifests import device_class
 from tests.monitoring.queries import fill_in
 from tests.waiting import until
+from tools.manifests.monitoring.panels import ROWS
+from tools.manifests.monitoring.recordings import RECORDINGS
+from tools.manifests.monitoring.rules import build_rules
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 

@@ -11,7 +11,7 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.errors import ClusterError
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 
 MAP = paths.config_map("default", "m")
 STATUS = paths.resource_claim_status("default", "c")

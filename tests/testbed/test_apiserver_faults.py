@@ -11,9 +11,9 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.apiserver.faults import Chaos, ChaosPlan, Trouble
-from dranet.testbed.apiserver.server import ApiServer
-from dranet.testbed.apiserver.traffic import RequestRecord
+from testbed.apiserver.faults import Chaos, ChaosPlan, Trouble
+from testbed.apiserver.server import ApiServer
+from testbed.apiserver.traffic import RequestRecord
 
 MAPS = paths.config_maps("default")
 

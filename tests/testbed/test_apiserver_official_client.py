@@ -14,7 +14,7 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 
 official = pytest.importorskip("kubernetes", reason="the official kubernetes client is not installed")
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
+from dranet.desk.kubeapi.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
+from dranet.desk.kubeapi.profiles import load_profile
+from dranet.desk.kubeapi.quantities import canonical_quantity, parse_quantity
+from dranet.desk.kubeapi.validation import validate
 from dranet.errors import ClusterError, Reason, SettingsError
-from dranet.testbed.apiserver.drops import drop_disabled
-from dranet.testbed.apiserver.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
-from dranet.testbed.apiserver.profiles import load_profile
-from dranet.testbed.apiserver.quantities import canonical_quantity, parse_quantity
-from dranet.testbed.apiserver.server import ApiServer
-from dranet.testbed.apiserver.validation import validate
+from testbed.apiserver.drops import drop_disabled
+from testbed.apiserver.server import ApiServer
 
 Change = Callable[[JsonObject], Any]
 TAINT = {"key": "dra.net/down", "effect": "NoSchedule"}

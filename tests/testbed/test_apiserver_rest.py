@@ -13,7 +13,7 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, EventType, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.server import ApiServer
 
 MAPS = paths.config_maps("default")
 PODS = paths.pods("default")

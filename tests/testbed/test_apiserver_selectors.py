@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.apiserver.errors import Refusal
-from dranet.testbed.apiserver.kinds import PODS, JsonObject
-from dranet.testbed.apiserver.patch import json_patch, merge_patch
-from dranet.testbed.apiserver.selectors import parse_selector
+from dranet.desk.kubeapi.errors import Refusal
+from dranet.desk.kubeapi.kinds import PODS, JsonObject
+from testbed.apiserver.patch import json_patch, merge_patch
+from testbed.apiserver.selectors import parse_selector
 
 POD: JsonObject = {
     "metadata": {"name": "p", "namespace": "n", "labels": {"app": "web", "tier": "front"}},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.apiserver.kinds import (
+from dranet.desk.kubeapi.kinds import (
     EVENTS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -17,7 +17,7 @@ from dranet.testbed.apiserver.kinds import (
     JsonObject,
     Kind,
 )
-from dranet.testbed.apiserver.validation import validate
+from dranet.desk.kubeapi.validation import validate
 
 Change = Callable[[JsonObject], Any]
 

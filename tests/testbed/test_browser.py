@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed import browser
-from dranet.testbed.browser import Cause, HeadlessBrowser, fetch_browser, find_browser
-from dranet.testbed.debian.packages import PackagesUnavailable, Shortage
+from testbed import browser
+from testbed.browser import Cause, HeadlessBrowser, fetch_browser, find_browser
+from testbed.debian.packages import PackagesUnavailable, Shortage
 
 
 def keep(folder: Path, version: str) -> None:

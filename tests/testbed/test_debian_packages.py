@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.testbed.debian.packages import (
+from testbed.debian.packages import (
     PackagesUnavailable,
     PrivateApt,
     Shortage,
@@ -22,7 +22,7 @@ from dranet.testbed.debian.packages import (
     unpack,
     write_apt_config,
 )
-from dranet.testbed.debian.sources import (
+from testbed.debian.sources import (
     AptSource,
     find_source,
     parse_classic,

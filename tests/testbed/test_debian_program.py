@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.debian import program as module
-from dranet.testbed.debian.packages import PackagesUnavailable, Release, Shortage, keep
-from dranet.testbed.debian.program import Cause, Program, ProgramUnavailable
-from dranet.testbed.debian.sources import AptSource
+from testbed.debian import program as module
+from testbed.debian.packages import PackagesUnavailable, Release, Shortage, keep
+from testbed.debian.program import Cause, Program, ProgramUnavailable
+from testbed.debian.sources import AptSource
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
 

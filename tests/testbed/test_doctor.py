@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 from tests.contract.calls import Calls
 from tests.doctor_runs import CLAIM, POD, a_pod_with_a_nic, run_doctor
 from tests.probe_port import fetch

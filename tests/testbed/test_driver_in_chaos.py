@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import pytest
 
 from dranet.cluster.messages import USER_AGENT
-from dranet.testbed.apiserver.faults import Chaos, ChaosPlan
-from dranet.testbed.cluster import DRIVER_NAME, NAMESPACE, JsonObject, Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
-from dranet.testbed.storm import Storm
+from testbed.apiserver.faults import Chaos, ChaosPlan
+from testbed.cluster import DRIVER_NAME, NAMESPACE, JsonObject, Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
+from testbed.storm import Storm
 from tests.waiting import until_in_thread
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(90)]

@@ -16,10 +16,10 @@ from dranet.cluster import paths
 from dranet.driver.ending import END_SECONDS, EXIT_FORCED, TELL_SECONDS
 from dranet.driver.instances.leaving import FLUSH_SECONDS
 from dranet.settings import Settings
-from dranet.testbed.apiserver.faults import Trouble
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.driver_process import DriverProcess
-from dranet.testbed.isolation import WORK_DIR
+from testbed.apiserver.faults import Trouble
+from testbed.cluster import Testbed
+from testbed.driver_process import DriverProcess
+from testbed.isolation import WORK_DIR
 from tests.testbed.endings import (
     DEFAULT_GRACE_SECONDS,
     DRAIN_SECONDS,

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dranet.driver.ending import EXIT_FORCED
-from dranet.testbed.cluster import Testbed
+from testbed.cluster import Testbed
 from tests.testbed.endings import (
     HANGS,
     READY_SECONDS,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.testbed.cluster import Places
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.node import Node
-from dranet.testbed.runtime.contract import PodRuntime
-from dranet.testbed.runtime.nri_link import NriTraits
-from dranet.testbed.runtime.standin import StandInRuntime
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import Places
+from testbed.isolation import WORK_DIR
+from testbed.node.node import Node
+from testbed.runtime.contract import PodRuntime
+from testbed.runtime.nri_link import NriTraits
+from testbed.runtime.standin import StandInRuntime
+from testbed.runtimes import stand_in
 from tests.runtime import fail_closed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(120)]

@@ -17,15 +17,15 @@ import pytest
 
 from dranet.cli.main import main
 from dranet.cluster import paths
+from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.choose import Choice, choose_claim
+from dranet.desk.templates.fitting import CannotBeHad
+from dranet.desk.templates.hardware import read_hardware
 from dranet.model.device import DeviceKind
-from dranet.templates.ask import Ask
-from dranet.templates.choose import Choice, choose_claim
-from dranet.templates.fitting import CannotBeHad
-from dranet.templates.hardware import read_hardware
-from dranet.testbed.cluster import NAMESPACE, Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import NAMESPACE, Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 from tests.data.layouts import LAYOUTS, capture_file, take_layout
 from tests.templates.judging import best_rank, good_nics, has_rdma, rank_of
 from tests.templates.worlds import world

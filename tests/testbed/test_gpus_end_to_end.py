@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dranet.cluster import paths
-from dranet.testbed.cluster import NODE_NAME, Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import NODE_NAME, Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 from tests.manifests import device_class
 from tests.waiting import until
 

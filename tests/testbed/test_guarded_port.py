@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from dranet.settings import flag_name
-from dranet.testbed.apiserver.identity import User
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.apiserver.identity import User
+from testbed.cluster import Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 
 pytestmark = [
     pytest.mark.testbed,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dranet.testbed.node.hardware import Hardware, known_hardware, load_hardware
-from dranet.testbed.yamlfile import DATA, InvalidFile
+from testbed.node.hardware import Hardware, known_hardware, load_hardware
+from testbed.yamlfile import DATA, InvalidFile
 
 
 def load_changed(tmp_path: Path, old: str, new: str) -> Hardware:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dranet.testbed.cluster import NODE_NAME, Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.fabric import FABRIC_NETNS
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.iproute import run_batch
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import NODE_NAME, Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.fabric import FABRIC_NETNS
+from testbed.node.hardware import load_hardware
+from testbed.node.iproute import run_batch
+from testbed.runtimes import stand_in
 from tests.manifests import device_class
 from tests.waiting import until
 

@@ -20,16 +20,16 @@ from pathlib import Path
 import pytest
 
 import dranet
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.isolation import (
+from testbed.cluster import Testbed
+from testbed.isolation import (
     Confinement,
     IsolationRefused,
     explain_refusal,
     read_confinement,
     require_isolation,
 )
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 
 REPOSITORY = Path(dranet.__file__).parent.parent
 
@@ -59,9 +59,7 @@ AS_IN_A_TERMINAL = ("env", "--default-signal=HUP,INT")
 
 
 def program(body: str) -> str:
-    return (
-        f"import sys\nfrom dranet.testbed.isolation import run_isolated\n{body}\nsys.exit(run_isolated(main))"
-    )
+    return f"import sys\nfrom testbed.isolation import run_isolated\n{body}\nsys.exit(run_isolated(main))"
 
 
 def command(body: str, *, as_user: int | None = None) -> list[str]:
@@ -316,7 +314,7 @@ class TestRefusal:
         """An ordinary user's tree forbids itself network namespaces (the limit is its own), then tries."""
         body = (
             "import os, pathlib\n"
-            "from dranet.testbed.isolation import IsolationRefused\n"
+            "from testbed.isolation import IsolationRefused\n"
             "def inner():\n"
             "    return 0\n"
             "def main():\n"
@@ -337,8 +335,7 @@ def test_what_changes_links_refuses_outside_of_the_tree_and_not_within() -> None
     with pytest.raises(IsolationRefused, match="not in a private tree"):
         require_isolation()
     inside = run(
-        "from dranet.testbed.isolation import require_isolation\n"
-        "def main():\n    require_isolation()\n    return 7"
+        "from testbed.isolation import require_isolation\ndef main():\n    require_isolation()\n    return 7"
     )
     assert inside.returncode == 7, inside.stderr
 

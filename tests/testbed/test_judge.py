@@ -16,9 +16,9 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import FixedToken, access_from_url
 from dranet.cluster.permissions import NAMESPACE, SERVICE_ACCOUNT, build_rbac
 from dranet.errors import ClusterError
-from dranet.testbed.apiserver.identity import service_account
-from dranet.testbed.apiserver.journal import FOLDER_VARIABLE
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.identity import service_account
+from testbed.apiserver.journal import FOLDER_VARIABLE
+from testbed.apiserver.server import ApiServer
 from tests.judge.journal import JournalReader, judge_write
 from tests.judge.limits import LIMITS, find_limit_faults
 from tests.judge.schemas import NEWER_FIELDS, find_schema_faults

@@ -23,10 +23,10 @@ from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2, health_v1_pb2, registration_pb2
-from dranet.testbed.apiserver.server import ApiServer
-from dranet.testbed.kubelet.kubelet import TestbedKubelet
-from dranet.testbed.kubelet.nouns import KubeletOptions, PodStage
-from dranet.testbed.runtime.contract import (
+from testbed.apiserver.server import ApiServer
+from testbed.kubelet.kubelet import TestbedKubelet
+from testbed.kubelet.nouns import KubeletOptions, PodStage
+from testbed.runtime.contract import (
     ContainerSpec,
     ExecResult,
     RunningContainer,

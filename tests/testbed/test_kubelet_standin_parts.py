@@ -22,10 +22,10 @@ from dranet.kubelet.folder import FolderWatch
 from dranet.kubelet.pod_resources import PodDevices, PodResources
 from dranet.model.claim import AllocationResult, ClaimRef, PodRef
 from dranet.pb import health_v1_pb2, registration_pb2
-from dranet.testbed.kubelet.claims import pick_cdi_ids
-from dranet.testbed.kubelet.client import PluginClient
-from dranet.testbed.kubelet.health import HealthBoard
-from dranet.testbed.kubelet.nouns import (
+from testbed.kubelet.claims import pick_cdi_ids
+from testbed.kubelet.client import PluginClient
+from testbed.kubelet.health import HealthBoard
+from testbed.kubelet.nouns import (
     KubeletDevice,
     KubeletOptions,
     Phase,
@@ -33,12 +33,12 @@ from dranet.testbed.kubelet.nouns import (
     PodFailure,
     PodTimings,
 )
-from dranet.testbed.kubelet.plugins import PluginManager
-from dranet.testbed.kubelet.podresources import CountedDevices, PodResourcesServer, build_resources
-from dranet.testbed.kubelet.podspec import PodView, parse_pod
-from dranet.testbed.kubelet.registry import RegistryWatch
-from dranet.testbed.kubelet.status import Progress, StartedContainer, build_status
-from dranet.testbed.runtime.contract import RunningContainer
+from testbed.kubelet.plugins import PluginManager
+from testbed.kubelet.podresources import CountedDevices, PodResourcesServer, build_resources
+from testbed.kubelet.podspec import PodView, parse_pod
+from testbed.kubelet.registry import RegistryWatch
+from testbed.kubelet.status import Progress, StartedContainer, build_status
+from testbed.runtime.contract import RunningContainer
 
 DEADLINE = 20.0
 QUICK = KubeletOptions(

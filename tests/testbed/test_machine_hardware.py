@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from dranet.testbed.machine.guest import guest_script
-from dranet.testbed.machine.hardware import (
+from testbed.machine.guest import guest_script
+from testbed.machine.hardware import (
     MACHINE,
     Endpoint,
     Function,
@@ -16,7 +16,7 @@ from dranet.testbed.machine.hardware import (
     Root,
     Switch,
 )
-from dranet.testbed.machine.qemu import Boot, Share, build_arguments, firmware_arguments, program_environment
+from testbed.machine.qemu import Boot, Share, build_arguments, firmware_arguments, program_environment
 
 SMALL = Hardware(
     roots=(

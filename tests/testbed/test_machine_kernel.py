@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.testbed.machine.kernel import (
+from testbed.machine.kernel import (
     CHARACTER_DEVICE,
     DIRECTORY,
     REGULAR,

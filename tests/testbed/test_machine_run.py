@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import dranet.testbed.machine.__main__ as command
-from dranet.testbed.debian.packages import Release
-from dranet.testbed.debian.sources import AptSource
-from dranet.testbed.machine import fetch
-from dranet.testbed.machine.checkout import REPOSITORY
-from dranet.testbed.machine.fetch import Cause, MachineUnavailable, Packages, check_release, merge_usr
-from dranet.testbed.machine.hardware import MACHINE
-from dranet.testbed.machine.image import Image
-from dranet.testbed.machine.lane import TESTS, Options, run_lane
-from dranet.testbed.machine.machine import Job, Machine, MachineDied, Outcome
+import testbed.machine.__main__ as command
+from testbed.debian.packages import Release
+from testbed.debian.sources import AptSource
+from testbed.machine import fetch
+from testbed.machine.checkout import REPOSITORY
+from testbed.machine.fetch import Cause, MachineUnavailable, Packages, check_release, merge_usr
+from testbed.machine.hardware import MACHINE
+from testbed.machine.image import Image
+from testbed.machine.lane import TESTS, Options, run_lane
+from testbed.machine.machine import Job, Machine, MachineDied, Outcome
 
 QEMU = """\
 #!/bin/sh
@@ -179,5 +179,5 @@ def test_a_tree_from_before_the_merge_gets_the_new_shape(tmp_path: Path) -> None
 
 def test_every_file_of_the_machines_own_tests_is_run() -> None:
     own = {f"tests/machine/{file.name}" for file in (REPOSITORY / "tests/machine").glob("test_*.py")}
-    assert own - set(TESTS) == set(), "add these to TESTS of dranet/testbed/machine/lane.py"
+    assert own - set(TESTS) == set(), "add these to TESTS of testbed/machine/lane.py"
     assert [name for name in TESTS if not (REPOSITORY / name.partition("::")[0]).is_file()] == []

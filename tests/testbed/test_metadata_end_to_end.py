@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.runtimes import stand_in
+from testbed.isolation import WORK_DIR
+from testbed.runtimes import stand_in
 from tests.runtime import metadata_story
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(120)]

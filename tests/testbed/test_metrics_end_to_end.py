@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dranet.cli.metrics_page import list_declared
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.debian.packages import Unavailable, cache_folder
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.fabric import FABRIC_NETNS
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.iproute import run_batch
-from dranet.testbed.promtool import fetch_promtool, find_promtool
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import Testbed
+from testbed.debian.packages import Unavailable, cache_folder
+from testbed.isolation import WORK_DIR
+from testbed.node.fabric import FABRIC_NETNS
+from testbed.node.hardware import load_hardware
+from testbed.node.iproute import run_batch
+from testbed.promtool import fetch_promtool, find_promtool
+from testbed.runtimes import stand_in
 from tests.manifests import device_class
 from tests.probe_port import scrape
 from tests.waiting import until
+from tools.pages.metrics import list_declared
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import dranet
-from dranet.cli.narration import PlainStory, choose_storyteller
-from dranet.testbed.scenario.run import ScenarioReport, StepReport
+from testbed.cli.narration import PlainStory, choose_storyteller
+from testbed.scenario.run import ScenarioReport, StepReport
 
 REPOSITORY = Path(dranet.__file__).parent.parent
 GOOD = StepReport("First", 0.25, ("seen [this]",))
@@ -21,8 +21,8 @@ PASSED = ScenarioReport("demo", "stand-in", (GOOD,))
 FAILED = ScenarioReport("demo", "stand-in", (GOOD, BAD, StepReport("Take down", 0.1)), "the log")
 
 ON_A_TERMINAL = """
-from dranet.cli.narration import RichStory, choose_storyteller
-from dranet.testbed.scenario.run import ScenarioReport, StepReport
+from testbed.cli.narration import RichStory, choose_storyteller
+from testbed.scenario.run import ScenarioReport, StepReport
 story = choose_storyteller()
 assert isinstance(story, RichStory), story
 good, bad = StepReport("First", 0.25, ("seen [this]",)), StepReport("Second [x]", 1.5, (), "not so")
@@ -38,8 +38,8 @@ story.close()
 
 
 ON_A_POOR_TERMINAL = """
-from dranet.cli.narration import PlainStory, choose_storyteller
-from dranet.testbed.scenario.run import ScenarioReport, StepReport
+from testbed.cli.narration import PlainStory, choose_storyteller
+from testbed.scenario.run import ScenarioReport, StepReport
 story = choose_storyteller()
 assert isinstance(story, PlainStory), story
 step = StepReport("First \\u2714", 0.25, ("seen \\u2192",))

@@ -21,13 +21,13 @@ import pytest
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.discovery.watch import ChangeWatch
 from dranet.model.facts import NodeFacts
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.fabric import Fabric
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.hoststate import HostState
-from dranet.testbed.node.iproute import read_json
-from dranet.testbed.node.node import Node
-from dranet.testbed.node.sysfs_tree import ShownLink, SysfsTree
+from testbed.isolation import WORK_DIR
+from testbed.node.fabric import Fabric
+from testbed.node.hardware import load_hardware
+from testbed.node.hoststate import HostState
+from testbed.node.iproute import read_json
+from testbed.node.node import Node
+from testbed.node.sysfs_tree import ShownLink, SysfsTree
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.private_tree]
@@ -172,7 +172,7 @@ class TestReclaim:
                 ip(f"address add 10.64.0.9/24 dev {RAIL0}")
             return answer
 
-        with small_node() as node, patch("dranet.testbed.node.reclaim.read_json", move_and_restore):
+        with small_node() as node, patch("testbed.node.reclaim.read_json", move_and_restore):
             ip("netns add pod")
             ip(f"link set {RAIL0} netns pod name net1")
             node.reclaim(POD)

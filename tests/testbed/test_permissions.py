@@ -20,15 +20,15 @@ from dranet.cluster.permissions import DRIVER_NAME, NAMESPACE, PERMISSIONS, SERV
 from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results
 from dranet.cluster.slices import SlicePublisher
 from dranet.errors import ClusterError, Reason
-from dranet.manifests.admission import build_policies
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.status import Condition, ConditionType, DeviceStatus
-from dranet.testbed.apiserver.identity import User, service_account
-from dranet.testbed.apiserver.journal import FOLDER_VARIABLE
-from dranet.testbed.apiserver.rbac import Attributes, Authorizer
-from dranet.testbed.apiserver.server import ApiServer
+from testbed.apiserver.identity import User, service_account
+from testbed.apiserver.journal import FOLDER_VARIABLE
+from testbed.apiserver.rbac import Attributes, Authorizer
+from testbed.apiserver.server import ApiServer
 from tests.judge.journal import JournalReader
+from tools.manifests.admission import build_policies
 
 official = pytest.importorskip("kubernetes", reason="the official kubernetes client is not installed")
 

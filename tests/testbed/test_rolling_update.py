@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.cluster import DRIVER_NAME, Testbed
-from dranet.testbed.driver_process import DriverProcess
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
-from dranet.testbed.storm import Damage, Storm
+from testbed.cluster import DRIVER_NAME, Testbed
+from testbed.driver_process import DriverProcess
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
+from testbed.storm import Damage, Storm
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(90)]
 

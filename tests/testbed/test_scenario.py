@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.scenario.scenario import (
+from testbed.node.hardware import load_hardware
+from testbed.scenario.scenario import (
     RUNTIMES,
     Scenario,
     Traffic,
@@ -18,7 +18,7 @@ from dranet.testbed.scenario.scenario import (
     load_scenario,
     load_scenario_hardware,
 )
-from dranet.testbed.yamlfile import InvalidFile
+from testbed.yamlfile import InvalidFile
 
 
 def load(tmp_path: Path, steps: str, more: str = "") -> Scenario:
@@ -133,9 +133,7 @@ class TestFiles:
         steps = "  - {says: Grüße, kill_driver: {}}"
         path = tmp_path / "scenario.yaml"
         path.write_bytes(f"name: x\ndescription: y\nhardware: two-nic\nsteps:\n{steps}\n".encode())
-        code = (
-            f"from dranet.testbed.scenario.scenario import load_scenario as l; print(ascii(l({str(path)!r})))"
-        )
+        code = f"from testbed.scenario.scenario import load_scenario as l; print(ascii(l({str(path)!r})))"
         environment = dict(os.environ, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
         done = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import dranet
-from dranet.testbed.scenario.scenario import RUNTIMES, known_scenarios, load_scenario
+from testbed.scenario.scenario import RUNTIMES, known_scenarios, load_scenario
 
 pytestmark = [pytest.mark.testbed, pytest.mark.timeout(300)]
 

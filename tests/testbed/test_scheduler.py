@@ -13,9 +13,9 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError, Reason
-from dranet.testbed.apiserver.server import ApiServer
-from dranet.testbed.scheduler.controllers import FINALIZER, POD_CLAIM_NAME, Controllers
-from dranet.testbed.scheduler.scheduler import Scheduler
+from testbed.apiserver.server import ApiServer
+from testbed.scheduler.controllers import FINALIZER, POD_CLAIM_NAME, Controllers
+from testbed.scheduler.scheduler import Scheduler
 from tests.waiting import until
 
 Json = dict[str, Any]

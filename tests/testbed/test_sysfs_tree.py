@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.sysfs_tree import ShownLink, SysfsTree
+from testbed.node.hardware import load_hardware
+from testbed.node.sysfs_tree import ShownLink, SysfsTree
 
 GPU = "0000:1b:00.0"
 NIC = "0000:18:00.0"

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.node.node import Node
-from dranet.testbed.traffic import Endpoint, TrafficFailed, TrafficResult, measure_traffic
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.node.node import Node
+from testbed.traffic import Endpoint, TrafficFailed, TrafficResult, measure_traffic
 
 pytestmark = [pytest.mark.kernel, pytest.mark.private_tree]
 

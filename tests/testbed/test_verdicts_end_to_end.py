@@ -13,11 +13,11 @@ import pytest
 
 from dranet.cluster import paths
 from dranet.cluster.messages import USER_AGENT
-from dranet.testbed.apiserver.faults import Trouble
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.apiserver.faults import Trouble
+from testbed.cluster import Testbed
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 from tests.manifests import device_class
 from tests.probe_port import scrape
 from tests.waiting import until

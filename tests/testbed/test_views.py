@@ -5,8 +5,8 @@ from __future__ import annotations
 from dranet.inventory.decision import Decision
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
-from dranet.testbed.scenario.views import describe_alignment, describe_link, describe_traffic, draw_topology
-from dranet.testbed.traffic import TrafficResult
+from testbed.scenario.views import describe_alignment, describe_link, describe_traffic, draw_topology
+from testbed.traffic import TrafficResult
 
 
 def device(name: str, kind: DeviceKind, root: str, *path: str, numa: int = 0) -> Device:

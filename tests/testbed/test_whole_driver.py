@@ -15,11 +15,11 @@ from dranet.cluster import paths
 from dranet.cluster.messages import USER_AGENT
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import Link, NodeFacts, PciFunction
-from dranet.testbed.cluster import Testbed
-from dranet.testbed.driver_process import DriverFailed, DriverProcess
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
-from dranet.testbed.runtimes import stand_in
+from testbed.cluster import Testbed
+from testbed.driver_process import DriverFailed, DriverProcess
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
+from testbed.runtimes import stand_in
 from tests.manifests import device_class
 from tests.probe_port import scrape
 

@@ -1,6 +1,6 @@
 """The rights of the driver's process, or of one beside it in its container: are they what it needs?
 
-Against ``dranet.manifests.security``: capabilities, system calls (tried where they change nothing) and, in a
+Against ``dranet.security.context``: capabilities, system calls (tried where they change nothing) and, in a
 pod, the folders of the node. For ``dranet doctor``, which must run where the driver runs.
 """
 
@@ -14,14 +14,14 @@ from dranet.driver.doctor.checks import Entry
 from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.kernel.rights import Rights, read_rights
 from dranet.kernel.rights_trials import try_calls
-from dranet.manifests.seccomp import RULES
-from dranet.manifests.security import (
+from dranet.security.context import (
     CAPABILITIES,
     HOST_PROC,
     MOUNTS,
     Mount,
     resolve_path,
 )
+from dranet.security.seccomp import RULES
 from dranet.settings import Settings
 
 RIGHTS = "rights"

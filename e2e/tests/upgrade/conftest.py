@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from dranet.testbed.isolation import WORK_DIR
-from dranet.testbed.node.hardware import load_hardware
 from e2e.cluster import local
 from e2e.cluster.controlplane import ControlPlaneKit
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.testing import KIT, NEWER
 from e2e.tests.conftest import HARDWARE, LOGS
+from testbed.isolation import WORK_DIR
+from testbed.node.hardware import load_hardware
 
 
 @pytest_asyncio.fixture(scope="session")

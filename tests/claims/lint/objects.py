@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dranet.cel import Version
-from dranet.claims.lint import Key, Scope, read_devices
+from dranet.desk.lint import Key, Scope, read_devices
 
 OURS = 'device.driver == "dra.net"'
 A_NIC = f'{OURS} && device.attributes["dra.net"].?ifName.orValue("") != ""'

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dranet.cel import Version
-from dranet.claims.lint import RULES, Key, Scope, find_shared_claims, lint_object
+from dranet.desk.lint import RULES, Key, Scope, find_shared_claims, lint_object
 from tests.claims.lint.objects import (
     A_NIC,
     OURS,

@@ -6,7 +6,7 @@ from typing import Any
 
 from dranet.model.capture import Capture
 from dranet.model.facts import Address, CharDevice, Gpu, Host, NumaNode, PciFunction
-from dranet.testbed.node.hardware import Placed, load_hardware
+from testbed.node.hardware import Placed, load_hardware
 from tests.data import parts
 from tests.data.authoring import ETHERNET_UP, Machine, two_sockets
 

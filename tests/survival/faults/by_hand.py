@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from dranet.cluster import paths
-from dranet.testbed.cluster import NAMESPACE
-from dranet.testbed.node.iproute import in_namespace, read_text, run_ip
-from dranet.testbed.runtime.contract import ContainerSpec
+from testbed.cluster import NAMESPACE
+from testbed.node.iproute import in_namespace, read_text, run_ip
+from testbed.runtime.contract import ContainerSpec
 from tests.survival.judge import Verdict
 from tests.survival.objects import Way
 from tests.survival.stage import Stage

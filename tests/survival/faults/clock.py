@@ -6,7 +6,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dranet.testbed.cluster import JsonObject
+from testbed.cluster import JsonObject
 from tests.survival.faults import stepping_driver
 from tests.survival.faults.common import begin, end
 from tests.survival.objects import Way

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from dranet.testbed.node.iproute import in_namespace, read_text
+from testbed.node.iproute import in_namespace, read_text
 from tests.survival.objects import SHARE_SETTING, Way
 from tests.survival.stage import Stage
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dranet.cluster import paths
-from dranet.testbed.cluster import NAMESPACE
+from testbed.cluster import NAMESPACE
 from tests.survival.faults.common import MOVED_NIC, begin, end, wait_log
 from tests.survival.objects import Way
 from tests.survival.stage import Stage

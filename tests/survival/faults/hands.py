@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dranet.testbed.node.hardware import PlacedNic
-from dranet.testbed.node.iproute import run_batch
-from dranet.testbed.runtime.contract import RunningSandbox
-from dranet.testbed.runtime.pod_netns import held_netns
+from testbed.node.hardware import PlacedNic
+from testbed.node.iproute import run_batch
+from testbed.runtime.contract import RunningSandbox
+from testbed.runtime.pod_netns import held_netns
 from tests.survival.stage import Stage
 
 _NETLINK_KOBJECT_UEVENT = 15

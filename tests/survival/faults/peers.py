@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from dranet.driver.reports.reporter import RETRY_SECONDS
-from dranet.testbed.containerd.runtime import ContainerdRuntime
-from dranet.testbed.runtime.standin import StandInRuntime
+from testbed.containerd.runtime import ContainerdRuntime
+from testbed.runtime.standin import StandInRuntime
 from tests.survival.faults.common import begin, end, wait_log
 from tests.survival.judge import PATIENCE_SECONDS
 from tests.survival.objects import Way

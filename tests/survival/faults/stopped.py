@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 
-from dranet.testbed.kubelet.nouns import PodStage
+from testbed.kubelet.nouns import PodStage
 from tests.runtime.fail_closed import signal_inside_the_hook
 from tests.survival.faults.common import end
 from tests.survival.objects import Way

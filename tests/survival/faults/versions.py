@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from dranet.model.plan import RECORD_VERSION
-from dranet.testbed.cluster import JsonObject
+from testbed.cluster import JsonObject
 from tests.survival.faults.common import begin, end, wait_log
 from tests.survival.stage import Stage
 

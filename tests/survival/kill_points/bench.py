@@ -15,10 +15,10 @@ from dranet.errors import ClusterError, DranetError, Reason
 from dranet.kernel.dhcp.message import Message
 from dranet.kernel.netns import NetworkNamespace
 from dranet.marks import Step
-from dranet.testbed.cluster import NAMESPACE
-from dranet.testbed.driver_process import DriverProcess
-from dranet.testbed.node.fabric import FABRIC_NETNS
-from dranet.testbed.node.iproute import NETNS_FOLDER
+from testbed.cluster import NAMESPACE
+from testbed.driver_process import DriverProcess
+from testbed.node.fabric import FABRIC_NETNS
+from testbed.node.iproute import NETNS_FOLDER
 from tests.dhcp_servers import ScriptedServer, good_answers
 from tests.namespaces import Namespace
 from tests.survival.builds.rdma_of_files import RdmaFiles, identify_path

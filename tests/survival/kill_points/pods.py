@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dranet.testbed.cluster import DRIVER_NAME, JsonObject
+from testbed.cluster import DRIVER_NAME, JsonObject
 from tests.manifests import device_class
 from tests.survival.objects import SHARED_NIC
 

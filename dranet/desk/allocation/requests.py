@@ -1,0 +1,193 @@
+"""A ResourceClaim's spec and its DeviceClasses -> the requests and constraints that an allocator works on.
+
+Parsed once, used for every node. A selector that does not compile is an error only when a device is asked
+about, as for a real scheduler: an alternative that is never reached does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dranet.cel import CelError, DeviceSelector
+from dranet.desk.allocation.capacity import Amounts, read_amounts
+from dranet.desk.allocation.constraints import Constraint, parse_constraints
+from dranet.desk.allocation.failures import AllocationError, Cause
+from dranet.desk.allocation.nodes import JsonObject
+
+MAX_RESULTS_PER_CLAIM = 32
+
+_KNOWN_OF_CLAIM = frozenset({"requests", "constraints", "config"})
+_KNOWN_OF_CLASS = frozenset({"selectors", "config", "extendedResourceName"})
+_KNOWN_OF_REQUEST = frozenset({"name", "exactly", "firstAvailable"})
+_KNOWN_OF_ALTERNATIVE = frozenset(
+    {"deviceClassName", "selectors", "allocationMode", "count", "tolerations", "capacity"}
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selector:
+    """One CEL selector and who wrote it."""
+
+    of_class: str
+    """The DeviceClass, or empty for the request's own."""
+    request: str
+    index: int
+    """Its place among the selectors of the same owner."""
+    expression: str
+    program: DeviceSelector | CelError
+    """The error if it does not compile."""
+
+    @property
+    def origin(self) -> str:
+        return f"DeviceClass {self.of_class}" if self.of_class else f"request {self.request}"
+
+    def __str__(self) -> str:
+        return f"selector of {self.origin} ({self.expression})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alternative:
+    """What one request asks for, or one of its prioritised alternatives."""
+
+    name: str
+    """``req`` or ``req/sub``, as the result will say."""
+    class_name: str
+    class_configs: tuple[JsonObject, ...]
+    selectors: tuple[Selector, ...]
+    """Those of the class first."""
+    expressions: tuple[str, ...]
+    """Of the selectors."""
+    count: int | None
+    """``None`` asks for all devices."""
+    admin_access: bool
+    tolerations: tuple[JsonObject, ...]
+    asked: Amounts
+    """What is asked of capacities, by the names that the claim writes."""
+    constraints: tuple[Constraint, ...]
+    """Those of the claim that cover it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    name: str
+    alternatives: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClaimView:
+    """One claim to allocate."""
+
+    label: str
+    """``namespace/name``."""
+    requests: tuple[Request, ...]
+    constraints: tuple[Constraint, ...]
+    configs: tuple[JsonObject, ...]
+
+
+def parse_claim(claim: JsonObject, classes: Mapping[str, JsonObject]) -> ClaimView:
+    """One claim with the DeviceClasses by name.
+
+    Raises:
+        AllocationError: a class that does not exist, an amount that is none, or a feature that is not
+            modelled here.
+    """
+    metadata, devices = claim["metadata"], claim["spec"].get("devices") or {}
+    label = f"{metadata.get('namespace', '')}/{metadata['name']}"
+    _refuse_unknown(devices, _KNOWN_OF_CLAIM, "spec.devices", label)
+    constraints = parse_constraints(devices.get("constraints") or (), label)
+    context = _Context(label, constraints, classes)
+    requests = tuple(_parse_request(request, context) for request in devices.get("requests") or ())
+    return ClaimView(label, requests, constraints, tuple(devices.get("config") or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the requests of one claim are read with."""
+
+    claim: str
+    constraints: tuple[Constraint, ...]
+    classes: Mapping[str, JsonObject]
+
+
+def _parse_request(request: JsonObject, context: _Context) -> Request:
+    name, claim = request["name"], context.claim
+    _refuse_unknown(request, _KNOWN_OF_REQUEST, f"request {name}", claim)
+    if "exactly" in request:
+        known = _KNOWN_OF_ALTERNATIVE | {"adminAccess"}
+        return Request(name, (_parse_alternative(name, request["exactly"], context, known),))
+    known = _KNOWN_OF_ALTERNATIVE | {"name"}
+    subrequests = request.get("firstAvailable") or ()
+    if not subrequests:
+        what = f"claim {claim}: request {name}: a request of another kind is not modelled here"
+        raise AllocationError(what, Cause.NOT_MODELLED, claim=claim, request=name)
+    options = (_parse_alternative(f"{name}/{s['name']}", s, context, known) for s in subrequests)
+    return Request(name, tuple(options))
+
+
+def _parse_alternative(name: str, body: JsonObject, context: _Context, known: frozenset[str]) -> Alternative:
+    claim, where, class_name = context.claim, f"request {name}", body["deviceClassName"]
+    _refuse_unknown(body, known, where, claim)
+    if class_name not in context.classes:
+        what = f"claim {claim}: {where}: DeviceClass {class_name} does not exist"
+        raise AllocationError(what, Cause.CLASS_MISSING, claim=claim, request=name)
+    of_class = context.classes[class_name].get("spec") or {}
+    _refuse_unknown(of_class, _KNOWN_OF_CLASS, f"DeviceClass {class_name}", claim)
+    selectors = (
+        *_parse_selectors(of_class, class_name, name, claim),
+        *_parse_selectors(body, "", name, claim),
+    )
+    return Alternative(
+        name=name,
+        class_name=class_name,
+        class_configs=tuple(of_class.get("config") or ()),
+        selectors=selectors,
+        expressions=tuple(selector.expression for selector in selectors),
+        count=_parse_count(body, where, claim),
+        admin_access=bool(body.get("adminAccess")),
+        tolerations=tuple(body.get("tolerations") or ()),
+        asked=_parse_asked(body.get("capacity") or {}, where, claim),
+        constraints=tuple(c for c in context.constraints if c.covers(name)),
+    )
+
+
+def _parse_asked(capacity: JsonObject, where: str, claim: str) -> Amounts:
+    _refuse_unknown(capacity, frozenset({"requests"}), f"{where}: capacity", claim)
+    try:
+        return read_amounts(capacity.get("requests") or {})
+    except CelError as error:
+        what = f"claim {claim}: {where}: {error.message}"
+        raise AllocationError(what, Cause.CAPACITY_INVALID, claim=claim) from error
+
+
+def _parse_count(body: JsonObject, where: str, claim: str) -> int | None:
+    mode = body.get("allocationMode") or "ExactCount"
+    if mode not in ("ExactCount", "All"):
+        what = f"claim {claim}: {where}: the allocationMode {mode} is not modelled here"
+        raise AllocationError(what, Cause.NOT_MODELLED, claim=claim)
+    return None if mode == "All" else int(body.get("count") or 1)
+
+
+def _parse_selectors(owner: JsonObject, of_class: str, request: str, claim: str) -> Iterator[Selector]:
+    for index, entry in enumerate(owner.get("selectors") or ()):
+        where = f"selector #{index} of {f'DeviceClass {of_class}' if of_class else f'request {request}'}"
+        _refuse_unknown(entry, frozenset({"cel"}), where, claim)
+        expression = entry["cel"]["expression"]
+        yield Selector(of_class, request, index, expression, _compile(expression))
+
+
+@lru_cache(maxsize=512)
+def _compile(expression: str) -> DeviceSelector | CelError:
+    try:
+        return DeviceSelector.compile(expression)
+    except CelError as error:
+        return error
+
+
+def _refuse_unknown(body: JsonObject, known: frozenset[str], where: str, claim: str) -> None:
+    """What is not known here could change the outcome; what is not set cannot."""
+    unknown = next((key for key, value in body.items() if value and key not in known), "")
+    if unknown:
+        what = f"claim {claim}: {where}: {unknown} is not modelled here"
+        raise AllocationError(what, Cause.NOT_MODELLED, claim=claim)

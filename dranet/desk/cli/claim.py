@@ -1,0 +1,235 @@
+"""``dranet claim new``: writes the manifests that get NICs beside GPUs on the hardware at hand."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from dranet.cli.look import Look
+from dranet.cli.run import read_settings
+from dranet.desk.allocation.explain.subject import near_names
+from dranet.desk.cli.claim_text import as_json, as_yaml, comment
+from dranet.desk.cli.objects import (
+    ClusterObjects,
+    JsonObject,
+    add_cluster_flags,
+    add_facts_settings,
+    add_source_flags,
+    capture_slices,
+    fetch_live,
+    load_files,
+    names_cluster,
+)
+from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.choose import choose_claim
+from dranet.desk.templates.hardware import Hardware, read_hardware
+from dranet.desk.templates.notes import describe
+from dranet.errors import SettingsError
+from dranet.model.device import DeviceKind
+from dranet.terminal import print_document
+
+_KINDS = ("ResourceSlice", "DeviceClass", "Node")
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_NAMES = {
+    "name": (_SUBDOMAIN, 58),
+    "namespace": (_LABEL, 63),
+    "class": (_SUBDOMAIN, 253),
+    "gpu-class": (_SUBDOMAIN, 253),
+}
+"""Flag -> what Kubernetes takes, and how long it may be. The template of the GPUs has five letters more than
+``--name``, and a pod is best no longer than its host name can be."""
+
+_DESCRIPTION = """\
+Write a DeviceClass, a ResourceClaimTemplate and a pod to start from, with which
+the scheduler gives each pod NICs that are as near to its GPUs as this hardware
+has them. Says above them what was seen, what was chosen and why, and what
+distance to expect. Changes nothing; what it writes is for kubectl apply -f -.
+"""
+
+_EPILOG = """\
+The hardware is that of the cluster; or of slices in a file:
+  kubectl get resourceslices,deviceclasses,nodes -o yaml > cluster.yaml
+  dranet claim new --gpus 2 --nics 2 -f cluster.yaml
+or of captures (dranet capture):
+  dranet claim new --facts node.json
+
+What no node can give is refused, with the reason and the nearest that can be
+had.
+
+Exit code: 0 when the claim is written, 1 when no node can give it or the
+cluster does not answer, 2 when arguments or files are wrong.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    about = "write claims that align NICs and GPUs on this hardware"
+    parser = commands.add_parser(
+        "claim",
+        help=about,
+        description=f"{about.capitalize()}. What is prepared on a node shows dranet claims.",
+    )
+    actions = parser.add_subparsers(title="actions", dest="action", required=True, metavar="ACTION")
+    new = actions.add_parser(
+        "new",
+        help="write DeviceClass, ResourceClaimTemplate and a pod",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        usage="%(prog)s [--gpus N] [--nics M] [--per-node] [--rails] [--explain]\n"
+        "                        [-f FILE ...] [--facts CAPTURE ...] [--node NODE ...]\n"
+        "                        [-o yaml|json] [--kubeconfig FILE] [settings]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_what(new)
+    _add_names(new)
+    _add_where(new)
+    new.set_defaults(run=run)
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpus", type=int, default=None, metavar="N", help="GPUs for each pod (default: 1)")
+    parser.add_argument("--nics", type=int, default=None, metavar="M", help="NICs for each pod (default: 1)")
+    parser.add_argument("--per-node", action="store_true", help="all GPUs and NICs of a node for each pod")
+    parser.add_argument(
+        "--rails",
+        action="store_true",
+        help="a request for each NIC, the same NIC in each pod: net0 is on one rail everywhere",
+    )
+    parser.add_argument(
+        "--rdma",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="NICs with RDMA, or with a network interface, RDMA or not (default: RDMA where there is)",
+    )
+
+
+def _add_names(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", default="", help="of template and pod (default: by what they ask for)")
+    parser.add_argument("-n", "--namespace", default="", help="of template and pod (default: left out)")
+    parser.add_argument(
+        "--gpu-class",
+        default="",
+        metavar="CLASS",
+        help="DeviceClass of the GPUs (default: the vendor's driver's name, gpu.nvidia.com; dranet-gpu for "
+        "GPUs that this driver publishes)",
+    )
+    parser.add_argument(
+        "--class",
+        dest="nic_class",
+        default="",
+        metavar="NAME",
+        help="DeviceClass of the NICs (default: dranet-rdma or dranet-nic)",
+    )
+    parser.add_argument("--image", default="trainer", help="of the pod's container (default: trainer)")
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    add_source_flags(parser, "ResourceSlices, and DeviceClasses and Nodes where there are,")
+    parser.add_argument(
+        "--node",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NODE",
+        help="write for these nodes, and those like them, alone; in a cluster of unlike nodes",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("yaml", "json"), default="yaml", help="json: a List, without the reasons"
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="also what else was tried, and how it did; with json beside it"
+    )
+    add_cluster_flags(parser)
+    add_facts_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read the hardware, choose, print."""
+    ask = _read_ask(options)
+    objects = _read_objects(options)
+    hardware = _read_hardware(objects, options.node)
+    choice = choose_claim(ask, hardware, _read_classes(objects, options), _held_back(objects.looks))
+    notes = describe(choice, with_tried=options.explain)
+    if options.output == "json":
+        print_document(as_json(choice.manifests))
+        if options.explain:
+            print("\n".join(comment(notes)), file=sys.stderr)
+    else:
+        print_document(as_yaml(choice.manifests, notes))
+    return 0
+
+
+def _read_ask(options: argparse.Namespace) -> Ask:
+    gpus = 1 if options.gpus is None else options.gpus
+    nics = 1 if options.nics is None else options.nics
+    if options.per_node and (options.nics is not None or options.gpus not in (None, 0)):
+        raise SettingsError("--per-node takes all there is: leave --gpus and --nics out", hint="or --gpus 0")
+    if gpus < 0 or nics < 1:
+        raise SettingsError(
+            f"--gpus {gpus} --nics {nics}: at least one NIC, and no negative number of GPUs",
+            hint="claims for GPUs alone need no alignment",
+        )
+    names = (options.name, options.namespace, options.nic_class, options.gpu_class)
+    for (flag, (pattern, longest)), value in zip(_NAMES.items(), names, strict=True):
+        if value and not re.fullmatch(pattern, value):
+            raise SettingsError(
+                f"--{flag} {value}: is no name that Kubernetes takes",
+                hint="small letters, digits, -, and . except in a namespace; not - or . at the ends",
+            )
+        if len(value) > longest:
+            raise SettingsError(f"--{flag} {value}: is longer than {longest} characters")
+    if not options.image or options.image != options.image.strip():
+        raise SettingsError(f"--image {options.image!r}: is empty, or begins or ends with a space")
+    return Ask(
+        gpus,
+        nics,
+        options.per_node,
+        options.rails,
+        options.rdma,
+        options.name,
+        options.namespace,
+        options.gpu_class,
+        options.nic_class,
+        options.image,
+    )
+
+
+def _read_objects(options: argparse.Namespace) -> ClusterObjects:
+    """From files and captures where any are named; from the cluster where none is, or it is named, too."""
+    found = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
+    if names_cluster(options) or not (options.file or options.facts):
+        found = found | fetch_live(options, _KINDS)
+    return found | load_files(options.file) if options.file else found
+
+
+def _read_hardware(objects: ClusterObjects, only: Sequence[str]) -> Hardware:
+    known = {entry["metadata"]["name"] for entry in objects.nodes}
+    known |= {entry["spec"].get("nodeName") or "" for entry in objects.slices}
+    for name in only:
+        if name not in known:
+            raise SettingsError(f"--node {name}: there is no such node", hint=near_names(name, known - {""}))
+    return read_hardware(objects.slices, objects.nodes, only)
+
+
+def _read_classes(objects: ClusterObjects, options: argparse.Namespace) -> dict[str, JsonObject] | None:
+    """``None`` where files have none: that says nothing of the cluster."""
+    if not objects.classes and (options.file or options.facts):
+        return None
+    return {entry["metadata"]["name"]: entry for entry in objects.classes}
+
+
+def _held_back(looks: Mapping[str, Look]) -> dict[str, Sequence[str]]:
+    """Of RDMA NICs, which are what is asked for in vain."""
+    return {
+        node: tuple(
+            f"{decision.device.rdma_device} {decision.reason}"
+            for decision in look.decisions
+            if not decision.published
+            and decision.device.rdma_device
+            and decision.device.kind is not DeviceKind.GPU
+        )
+        for node, look in looks.items()
+    }

@@ -1,0 +1,161 @@
+"""``dranet explain``: why a claim or a pod gets its devices or not, as the scheduler sees it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from dranet.cli.run import read_settings
+from dranet.desk.allocation.explain.explain import World, explain
+from dranet.desk.allocation.explain.subject import (
+    Subject,
+    claim_subject,
+    find,
+    label_of,
+    near_names,
+    pod_subject,
+    template_subject,
+)
+from dranet.desk.cli.explain_facts import find_held_back
+from dranet.desk.cli.explain_json import to_document
+from dranet.desk.cli.explain_text import render
+from dranet.desk.cli.objects import (
+    ClusterObjects,
+    JsonObject,
+    add_cluster_flags,
+    add_facts_settings,
+    add_source_flags,
+    capture_slices,
+    fetch_live,
+    load_files,
+    names_cluster,
+)
+from dranet.errors import SettingsError
+from dranet.terminal import find_screen, never_fail_to_print, print_document
+
+_DESCRIPTION = """\
+Say why a ResourceClaim, or all claims of a pod together, can or cannot be
+allocated: for each node how many devices every class, selector, claim, taint
+and constraint takes away, and what comes nearest. Asks the cluster, or reads
+files and needs none. Changes nothing.
+"""
+
+_EPILOG = """\
+Without a cluster:
+  dranet explain claim train -f claims.yaml classes.yaml --facts node.json
+  kubectl get resourceclaims,resourceslices,deviceclasses,nodes -A -o json |
+      dranet explain claim train -n team-a -f -
+
+A name of a ResourceClaimTemplate is taken as a claim made from it.
+
+Exit code: 0 when it is allocated or can be, 1 when it cannot be, or nobody can
+tell, 2 when arguments or files are wrong.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "explain",
+        help="why a claim or a pod gets its devices or not",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        usage="%(prog)s claim|pod NAME [-n NAMESPACE] [-f FILE ...]\n"
+        "                      [--facts CAPTURE ...] [--node NODE] [-a] [-o text|json]\n"
+        "                      [--kubeconfig FILE] [settings]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kind", choices=("claim", "pod"), metavar="claim|pod", help="what to explain")
+    parser.add_argument("name", metavar="NAME", help="its name")
+    parser.add_argument(
+        "-n", "--namespace", default="", help="default: the only one that has such a name, else default"
+    )
+    add_source_flags(parser, "objects from files")
+    parser.add_argument("--node", default="", metavar="NODE", help="look at this node alone")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
+    )
+    parser.add_argument("-a", "--all", action="store_true", help="every kind of node, not the best three")
+    add_cluster_flags(parser)
+    add_facts_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, explain, print; the exit code is the verdict."""
+    if not options.namespace and options.name.count("/") == 1:
+        options.namespace, options.name = options.name.split("/")  # as we print it ourselves
+    objects = _read(options)
+    world = World(
+        objects.slices,
+        objects.classes,
+        objects.claims,
+        objects.nodes,
+        objects.taint_rules,
+        options.node,
+        find_held_back(objects.looks, read_settings(options).driver_name),
+    )
+    if options.node and not (objects.nodes or objects.slices):
+        raise SettingsError(f"--node {options.node}: there are neither nodes nor slices")
+    if options.node not in ("", *world.known_nodes):
+        hint = near_names(options.node, world.known_nodes)
+        raise SettingsError(f"--node {options.node}: there is no such node", hint=hint)
+    explanation = explain(_find_subject(options, objects, world), world)
+    if options.output == "json":
+        print_document(to_document(explanation))
+    else:
+        never_fail_to_print()
+        print("\n".join(render(explanation, find_screen(), shows_all=options.all)))
+    return 0 if explanation.verdict.is_good else 1
+
+
+def _read(options: argparse.Namespace) -> ClusterObjects:
+    """From files and captures where any are named; from the cluster where none is, or where it is named, too:
+    what would be if that were created there? Of two nodes of one name the last counts, so a capture's least.
+    """
+    captured = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
+    given = load_files(options.file) if options.file else ClusterObjects()
+    if names_cluster(options) or not (options.file or options.facts):
+        given = fetch_live(options) | given
+    return captured | given
+
+
+def _find_subject(options: argparse.Namespace, objects: ClusterObjects, world: World) -> Subject:
+    if options.kind == "pod":
+        pod = _find(options, "Pod", objects.pods, objects)
+        return pod_subject(pod, objects.claims, objects.templates, world.classes_by_name)
+    made = {label_of(template) for template in objects.templates}
+    label = _label(options, [*objects.claims, *objects.templates])
+    if find(objects.claims, label) is None and label in made:
+        return template_subject(_find(options, "ResourceClaimTemplate", objects.templates, objects))
+    return claim_subject(_find(options, "ResourceClaim", objects.claims, objects), objects.pods)
+
+
+def _find(
+    options: argparse.Namespace, kind: str, bodies: Sequence[JsonObject], objects: ClusterObjects
+) -> JsonObject:
+    label = _label(options, bodies)
+    found = find(bodies, label)
+    if found is None:
+        raise SettingsError(f"{kind} {label} does not exist", hint=_suggest(options, label, objects))
+    return found
+
+
+def _suggest(options: argparse.Namespace, label: str, objects: ClusterObjects) -> str:
+    """The same name in the other kind or in another namespace, or names that are near."""
+    pods, claims = objects.pods, [*objects.claims, *objects.templates]
+    bodies, other, others = (pods, "claim", claims) if options.kind == "pod" else (claims, "pod", pods)
+    if find(others, _label(options, others)) is not None:
+        return f"there is a {other} of this name: dranet explain {other} {options.name}"
+    names = {label_of(body).partition("/")[2]: label_of(body) for body in bodies}
+    known = names.values() if options.name in names else names
+    return near_names(label if options.name in names else options.name, known)
+
+
+def _label(options: argparse.Namespace, bodies: Sequence[JsonObject]) -> str:
+    """``namespace/name``; the namespace of the only object of that name where none is given."""
+    if options.namespace:
+        return f"{options.namespace}/{options.name}"
+    labels = {label_of(body) for body in bodies}
+    named = [label for label in labels if label.partition("/")[2] == options.name]
+    return named[0] if len(named) == 1 else f"default/{options.name}"

@@ -1,0 +1,274 @@
+"""An explanation in words: the verdict first, then node by node who took which devices away."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from dranet.desk.allocation.explain.explanation import Explanation, NodeGroup
+from dranet.desk.allocation.explain.story import (
+    ConstraintStory,
+    Given,
+    NodeStory,
+    Note,
+    RequestStory,
+    Step,
+    ValueRow,
+)
+from dranet.desk.allocation.outcome import Ending, Removal
+from dranet.desk.allocation.taints import DeviceId
+from dranet.terminal import CONTINUED, PROSE, Screen, format_table, printable
+
+GROUPS_SHOWN = 3
+_NODES_SHOWN = 4
+_NAMES_SHOWN = 4
+_ROWS_SHOWN = 10
+_COLUMNS_WITH_NAMES = 3
+
+_STEPS = {
+    Removal.POOL_INCOMPLETE: "in a pool whose slices are not all there yet",
+    Removal.POOL_INVALID: "in a pool that contradicts itself",
+    Removal.NOT_MODELLED: "cannot be judged here",
+    Removal.IN_USE: "in use by",
+    Removal.TAINT: "tainted",
+    Removal.CAPACITY: "too little capacity",
+    Removal.COUNTERS: "too little left of what devices share",
+    Removal.TAKEN: "taken by an earlier request of this pod",
+    Removal.LIMIT: "more devices than a claim may have",
+}
+
+
+def render(explanation: Explanation, screen: Screen, *, shows_all: bool = False) -> Iterator[str]:
+    """All lines of the answer."""
+    width = min(screen.columns or PROSE, PROSE)
+    yield from map(screen.bold, _wrap(f"{_title(explanation)}: {explanation.headline}", width))
+    if explanation.mend:
+        yield from _wrap(explanation.mend, width, "do: ")
+    for remark in explanation.remarks:
+        yield from _wrap(remark, width, "note: ")
+    if explanation.given:
+        yield ""
+        if explanation.groups:
+            yield screen.bold("allocated already")
+        yield from _given_table(explanation.given, screen, by_claim=len(explanation.subject.claims) > 1)
+    shown = explanation.groups if shows_all else explanation.groups[:GROUPS_SHOWN]
+    for group in shown:
+        yield ""
+        yield from _render_group(group, screen, width)
+    yield from _render_rest(explanation, explanation.groups[len(shown) :], width)
+
+
+def _render_rest(explanation: Explanation, rest: Sequence[NodeGroup], width: int) -> Iterator[str]:
+    """The nodes of which there is no more to say."""
+    if rest or explanation.excluded:
+        yield ""
+    if rest:
+        nodes = _count(sum(len(group.nodes) for group in rest), "more node")
+        stories = _count(len(rest), "other story", "other stories")
+        yield f"{nodes} with {stories} (--all tells them)"
+    for reason, names in explanation.excluded:
+        yield from _wrap(f"{_count(len(names), 'node')} not looked at ({_names(names)}): {reason}", width)
+
+
+def _title(explanation: Explanation) -> str:
+    subject = explanation.subject
+    number = len(subject.claims)
+    claims = f" with {number} claims" if number > 1 else ""
+    return f"{subject.kind} {subject.label}{claims}"
+
+
+def _render_group(group: NodeGroup, screen: Screen, width: int) -> Iterator[str]:
+    story = group.story
+    where = f"node {story.node}"
+    if len(group.nodes) > 1:
+        where = f"{len(group.nodes)} nodes like {story.node} ({_names(group.nodes[1:])})"
+    yield from map(screen.bold, _wrap(f"{where}: {_ending(story)}", width))
+    if story.ending is Ending.ALLOCATED:
+        yield from _indent(_given_table(story.given, screen))
+        return
+    yield from _render_troubles(story, width)
+    table = list(_request_table(story, screen))
+    yield from _indent(table)
+    for number, request in enumerate(story.blocked if story.pools else ()):
+        funnel = _render_funnel(request, width)
+        yield from _section(funnel) if table or number else funnel
+    for constraint in story.constraints:
+        yield from _section(_render_constraint(constraint, width))
+    if group.misses:
+        yield from _section([f"{CONTINUED}nearest miss{'es' if len(group.misses) > 1 else ''}"])
+    for miss in group.misses:
+        yield from _wrap(miss.text, width, f"{CONTINUED}  - ")
+
+
+def _render_troubles(story: NodeStory, width: int) -> Iterator[str]:
+    if story.failure and story.failure.cause != "SELECTOR_FAILED":  # which the request tells
+        yield from _wrap(story.failure.message, width, CONTINUED)
+    for pool, count, defect in story.pools:
+        if defect:
+            yield from _wrap(f"pool {pool} ({_count(count, 'device')} here) is {defect}", width, CONTINUED)
+
+
+def _section(lines: Iterable[str]) -> Iterator[str]:
+    yield ""
+    yield from lines
+
+
+def _ending(story: NodeStory) -> str:
+    if story.ending is Ending.ALLOCATED:
+        return "would give"
+    if story.failure:
+        return "the attempt breaks off"
+    if not story.pools:
+        return "no driver publishes devices for it"
+    return f"cannot satisfy request {story.blocked[0].request}" if story.blocked else "cannot satisfy it"
+
+
+def _request_table(story: NodeStory, screen: Screen) -> Iterator[str]:
+    """One line for each request, or alternative."""
+    if len(story.requests) < 2 or not story.pools:
+        return
+    several = len({request.claim for request in story.requests}) > 1
+    header = (*(("CLAIM",) if several else ()), "REQUEST", "CLASS", "WANTS", "FITTING", "")
+    rows = [
+        (
+            *((request.claim.partition("/")[2],) if several else ()),
+            request.name,
+            request.class_name,
+            "all" if request.wanted is None else str(request.wanted),
+            f"{len(request.left)} of {request.seen}",
+            _state(request, story),
+        )
+        for request in story.requests
+    ]
+    columns = screen.columns - len(CONTINUED) if screen.columns else None
+    for lines in format_table(header, rows, columns):
+        yield from lines
+
+
+def _state(request: RequestStory, story: NodeStory) -> str:
+    if request.blocked:
+        return "<- no further than this" if len(story.requests) > 1 else ""
+    names = [f"{r.claim}/{r.request}" for r in story.requests]
+    blocked = next((f"{r.claim}/{r.request}" for r in story.blocked), "")
+    before = not blocked or names.index(f"{request.claim}/{request.request}") < names.index(blocked)
+    return "" if before else "not reached"
+
+
+def _render_funnel(request: RequestStory, width: int) -> Iterator[str]:
+    """How many devices were seen, what each step took, and what was left."""
+    yield f"{CONTINUED}request {request.name}"
+    digits = len(str(request.seen)) + 1
+    yield f"{CONTINUED}  {request.seen:>{digits}}  seen"
+    for step in request.steps:
+        number = f"-{len(step.devices)}"
+        yield from _wrap(_describe(step), width, f"{CONTINUED}  {number:>{digits}}  ")
+    wanted = "all that match" if request.wanted is None else request.wanted
+    yield f"{CONTINUED}  {len(request.left):>{digits}}  left, {wanted} wanted"
+
+
+def _describe(step: Step) -> str:
+    if step.removal in (Removal.CLASS_SELECTOR, Removal.REQUEST_SELECTOR):
+        return f"{step.what}: {' '.join(step.expression.split())}"
+    if step.removal is Removal.FAILED:
+        why = next((note.text for note in step.devices), "")
+        return f"{step.what or 'a selector'} fails ({why}): {' '.join(step.expression.split())}"
+    if step.removal is Removal.CONSTRAINT:
+        return step.what
+    if step.removal is Removal.IN_USE:
+        return f"{_STEPS[step.removal]} {_by_text(step.devices)}"
+    what = _STEPS.get(step.removal, step.removal.value)
+    what = f"{what} {step.what}" if step.what else what
+    if step.removal in (Removal.POOL_INCOMPLETE, Removal.POOL_INVALID):
+        return what
+    told = {note.text for note in step.devices} - {""}
+    detail = f": {min(told)}" if len(told) == 1 else ""
+    return f"{what}{detail} ({_names([note.name for note in step.devices])})"
+
+
+def _by_text(notes: Sequence[Note]) -> str:
+    """Who has them, each with its devices: ``team-a/train-0 (pci-0000-18-00-0)``."""
+    holders: dict[str, list[str]] = {}
+    for note in notes:
+        holders.setdefault(note.text or "another claim", []).append(note.name)
+    shown = [f"{who} ({_names(names)})" for who, names in holders.items()]
+    more = len(shown) - _NAMES_SHOWN
+    return ", ".join(shown[:_NAMES_SHOWN]) + (f" and {_count(more, 'other claim')}" if more > 0 else "")
+
+
+def _render_constraint(story: ConstraintStory, width: int) -> Iterator[str]:
+    """The values of every request that it covers, side by side."""
+    kind = "distinctAttribute" if story.distinct else "matchAttribute"
+    among = " and ".join(story.requests)
+    if story.distinct:
+        told = f"{_count(sum(1 for row in story.rows if row.value), 'value')} among {among}"
+    else:
+        number = len(story.common)
+        told = f"{among} have {_count(number, 'value') if number else 'no value'} in common"
+    title = f"constraint {story.index + 1} ({kind} {story.attribute}): {told}"
+    yield from _wrap(title, width, CONTINUED)
+    header = (story.attribute.rpartition("/")[2], *story.requests)
+    rows = [
+        (
+            row.value or "(lacks it)",
+            *(_cell(row.devices[name], len(story.requests)) for name in story.requests),
+        )
+        for row in _choose_rows(story)
+    ]
+    for lines in format_table(header, rows, width - len(CONTINUED) - 2):
+        yield from (f"{CONTINUED}  {line}" for line in lines)
+    if len(rows) < len(story.rows):
+        yield f"{CONTINUED}  and {_count(len(story.rows) - len(rows), 'more value')}"
+
+
+def _choose_rows(story: ConstraintStory) -> Sequence[ValueRow]:
+    """What they have in common, and some of the rest of each request, in the order of the story."""
+    chosen = [row for row in story.rows if row.value in story.common][:_ROWS_SHOWN]
+    each = max(_ROWS_SHOWN - len(chosen), 0) // max(len(story.requests), 1)
+    for name in story.requests:
+        others = [row for row in story.rows if row.devices[name] and row not in chosen]
+        chosen += others[:each]
+    return [row for row in story.rows if row in chosen]
+
+
+def _cell(devices: Sequence[DeviceId], columns: int) -> str:
+    """Names, or with many columns their number."""
+    if columns > _COLUMNS_WITH_NAMES:
+        return str(len(devices) or "-")
+    names = [device[2] for device in devices]
+    if len(names) < 2:
+        return "".join(names) or "-"
+    return f"{len(names)}: {_names(names, 2)}"
+
+
+def _given_table(given: Sequence[Given], screen: Screen, *, by_claim: bool = False) -> Iterator[str]:
+    by_claim = by_claim or len({entry.claim for entry in given}) > 1
+    header = (*(("CLAIM",) if by_claim else ()), "REQUEST", "DEVICE", "POOL", "DRIVER")
+    rows = [
+        (*((e.claim.partition("/")[2],) if by_claim else ()), e.request, e.id[2], e.id[1], e.id[0])
+        for e in given
+    ]
+    columns = screen.columns - len(CONTINUED) if screen.columns else None
+    for lines in format_table(header, rows, columns):
+        yield from lines
+
+
+def _indent(lines: Iterable[str]) -> Iterator[str]:
+    return (CONTINUED + line for line in lines)
+
+
+def _wrap(text: str, width: int, start: str = "") -> list[str]:
+    return textwrap.wrap(
+        printable(text),
+        max(width, len(start) + 24),
+        initial_indent=start,
+        subsequent_indent=" " * len(start) or "  ",
+        break_on_hyphens=False,
+    )
+
+
+def _names(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _count(number: int, word: str, many: str = "") -> str:
+    return f"{number} {word if number == 1 else many or word + 's'}"

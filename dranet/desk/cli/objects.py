@@ -1,0 +1,312 @@
+"""Kubernetes objects for commands that reason about them: from files, from a cluster, or from captures.
+
+Every command that reads claims, classes, slices or pods gets them here, so that files are read equally safely
+and a live cluster equally politely everywhere. Nothing is written, ever.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dranet.desk.cli.object_shapes import find_fault, without_nulls
+from dranet.desk.cli.object_text import expand, name_of, read_documents
+from dranet.errors import SettingsError
+
+if TYPE_CHECKING:
+    from dranet.cli.look import Look
+    from dranet.settings import Settings
+
+JsonObject = dict[str, Any]
+
+LISTS: Mapping[str, str] = {
+    "ResourceSlice": "slices",
+    "DeviceClass": "classes",
+    "ResourceClaim": "claims",
+    "ResourceClaimTemplate": "templates",
+    "Pod": "pods",
+    "Node": "nodes",
+    "DeviceTaintRule": "taint_rules",
+}
+"""Kind -> the field of :class:`ClusterObjects` that holds it."""
+
+_RESOURCE_GROUP = "resource.k8s.io"
+_VERSIONS = ("v1", "v1beta2")
+"""Which say the same in the same fields."""
+
+_MAX_ITEMS = 200_000
+_MAX_PREFIX = 58
+"""The API server cuts a longer ``generateName`` before it adds five characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an object was found."""
+
+    file: str
+    document: int = 0
+    """From 1; 0 for what was not read from a document."""
+    item: int = 0
+    """Place in a ``List``, from 1; 0 outside of one."""
+
+    def __str__(self) -> str:
+        place = f", document {self.document}" if self.document else ""
+        return f"{self.file}{place}{f', item {self.item}' if self.item else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObjects:
+    """Raw objects by kind, in the order in which they were found. Two may have one name: files do not know
+    of each other."""
+
+    slices: list[JsonObject] = field(default_factory=list)
+    classes: list[JsonObject] = field(default_factory=list)
+    claims: list[JsonObject] = field(default_factory=list)
+    templates: list[JsonObject] = field(default_factory=list)
+    pods: list[JsonObject] = field(default_factory=list)
+    nodes: list[JsonObject] = field(default_factory=list)
+    taint_rules: list[JsonObject] = field(default_factory=list)
+    others: list[JsonObject] = field(default_factory=list)
+    """Of kinds that nothing here reads."""
+    sources: dict[int, Source] = field(default_factory=dict)
+    """By ``id`` of the object: see :meth:`source_of`."""
+    looks: dict[str, Look] = field(default_factory=dict)
+    """By node name: what was seen on a node whose slices come from a capture."""
+
+    def source_of(self, body: JsonObject) -> str:
+        """Where ``body`` (the very object) was found; empty if nobody noted it."""
+        source = self.sources.get(id(body))
+        return str(source) if source else ""
+
+    def add(self, body: JsonObject, source: Source) -> None:
+        """Put one object where its kind belongs."""
+        found: list[JsonObject] = getattr(self, LISTS.get(body.get("kind", ""), "others"))
+        found.append(body)
+        self.sources[id(body)] = source
+
+    def __iter__(self) -> Iterator[JsonObject]:
+        """Every object of a kind that is read."""
+        for name in LISTS.values():
+            yield from getattr(self, name)
+
+    def __or__(self, other: ClusterObjects) -> ClusterObjects:
+        """Both, ours first."""
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(ClusterObjects))
+        return ClusterObjects(*(a | b if isinstance(a, dict) else a + b for a, b in pairs))
+
+
+def load_files(paths: Iterable[str | Path], *, check: bool = True, others: bool = False) -> ClusterObjects:
+    """The objects in these files; ``-`` is standard input, of a folder its YAML and JSON files.
+
+    Args:
+        paths: what the user named.
+        check: refuse an object whose fields have shapes that no API server would take. Without it only
+            kind, name and ``spec`` are known to be of the right type: for who wants to say more of it.
+        others: objects of other kinds are enough.
+
+    Raises:
+        SettingsError: a file that cannot be read, an object that is none, or nothing in them that is read
+            here; names file, document and cause.
+    """
+    found = ClusterObjects()
+    named = [file for path in paths for file in expand(str(path))]
+    for path in named:
+        for number, document in read_documents(path):
+            for source, body in _iter_objects(document, Source(name_of(path), number)):
+                _check_identity(body, source)
+                found.add(_with_name(_checked(body, source) if check else body), source)
+    if not any(found) and not (others and found.others):
+        raise SettingsError(_nothing_found(named, found.others), hint=f"read are {', '.join(LISTS)}")
+    return found
+
+
+def fetch_live(options: argparse.Namespace, kinds: Sequence[str] = tuple(LISTS)) -> ClusterObjects:
+    """The objects of the cluster that the kubeconfig names (flags of :func:`add_cluster_flags`), of all
+    namespaces; Pods and templates of one, where ``options`` have a ``namespace``.
+
+    Raises:
+        SettingsError: the kubeconfig is unusable.
+        ClusterError: no answer, or a refusal, with the rule of RBAC that it takes.
+    """
+    from dranet.desk.cli.object_cluster import fetch
+
+    found = ClusterObjects()
+    for source, body in fetch(options, kinds):
+        found.add(_checked(body, Source(source)), Source(source))
+    return found
+
+
+def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
+    """``-f`` and ``--facts``: objects without a cluster. The settings that shape a capture's slices are added
+    with :func:`add_facts_settings`."""
+    parser.add_argument(
+        "-f",
+        "--file",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input; beside a "
+        "cluster that is named (--kubeconfig, --context) these are added to what it has",
+    )
+    parser.add_argument(
+        "--facts",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="CAPTURE",
+        help="nodes from captures (dranet capture): their slices as the driver would publish them",
+    )
+
+
+def add_facts_settings(parser: argparse.ArgumentParser) -> None:
+    """The settings that shape what a capture publishes."""
+    from dranet.cli.look import SHAPING_SETTINGS
+    from dranet.cli.run import add_settings_flags
+
+    group = parser.add_argument_group("settings", "as for dranet run: they shape what --facts publishes")
+    add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
+
+
+def names_cluster(options: argparse.Namespace) -> bool:
+    """Whether a cluster was named, so that it is to be asked even where there are files."""
+    return bool(options.kubeconfig or options.context)
+
+
+def add_cluster_flags(parser: argparse._ActionsContainer) -> None:
+    """Which cluster to ask, and as whom: see :func:`names_cluster`."""
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        default="",
+        help="the cluster to ask, as for kubectl (default: $KUBECONFIG, ~/.kube/config, else the pod's own "
+        "service account); rights are those of its user",
+    )
+    parser.add_argument("--context", metavar="NAME", default="", help="context in the kubeconfig")
+
+
+def capture_slices(paths: Iterable[str | Path], settings: Settings) -> ClusterObjects:
+    """A Node and its ResourceSlices for each capture (``dranet capture``), exactly as the driver would
+    publish them with these settings. A node is called as its host; a second one of that name ``NAME-2``.
+    ``looks`` has by node name what was seen, held back or not.
+
+    Raises:
+        SettingsError: a file that cannot be read or is no capture; a setting that is wrong.
+    """
+    from dranet.cli.documents import build_slice_objects
+    from dranet.cli.look import Look
+    from dranet.driver.captured import read_capture
+    from dranet.driver.policy import load_policy
+    from dranet.inventory.offer import take_inventory
+
+    policy = load_policy(settings)
+    found = ClusterObjects()
+    seen: Counter[str] = Counter()
+    for path in map(str, paths):
+        facts = read_capture(path, "--facts").facts
+        look = Look(facts, take_inventory(facts, {}, policy), policy, is_capture=True)
+        name = _distinct(facts.host.name or "node", seen)
+        source = Source(name_of(path))
+        found.looks[name] = look
+        found.add(_build_node(name), source)
+        for body in build_slice_objects(look, settings.driver_name, name):
+            found.add(_with_name(dict(body)), source)
+    return found
+
+
+def _distinct(name: str, seen: Counter[str]) -> str:
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name}-{seen[name]}"
+
+
+def _build_node(name: str) -> JsonObject:
+    labels = {"kubernetes.io/hostname": name}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {}}
+
+
+def _with_name(body: JsonObject) -> JsonObject:
+    """A slice that no server has seen gets a name as one would make of ``generateName``; always the same."""
+    metadata = body["metadata"] if body["kind"] == "ResourceSlice" else None
+    if not isinstance(metadata, dict) or metadata.get("name"):
+        return body
+    prefix = str(metadata.get("generateName"))[:_MAX_PREFIX]
+    ending = hashlib.sha256(prefix.encode()).hexdigest()[:5]
+    return {**body, "metadata": {**metadata, "name": prefix + ending}}
+
+
+# --- what is in a file -------------------------------------------------------------------------------
+
+
+def _iter_objects(document: Any, source: Source) -> Iterator[tuple[Source, JsonObject]]:
+    """The objects of a document: itself, the items of a ``List``, or of a bare JSON array."""
+    if isinstance(document, dict) and "items" in document and str(document.get("kind", "")).endswith("List"):
+        kind = str(document["kind"]).removesuffix("List")
+        items = document.get("items") or []
+        common = {"apiVersion": document.get("apiVersion"), "kind": kind} if kind else {}
+    else:
+        items, common = document if isinstance(document, list) else None, {}
+    if items is None:
+        yield source, _must_be_mapping(document, source)
+        return
+    if not isinstance(items, list) or len(items) > _MAX_ITEMS:
+        raise SettingsError(f"{source}: items must be a list of at most {_MAX_ITEMS} objects")
+    for number, item in enumerate(items, 1):
+        place = Source(source.file, source.document, number)
+        yield place, {**common, **_must_be_mapping(item, place)}
+
+
+def _must_be_mapping(value: Any, source: Source) -> JsonObject:
+    if not isinstance(value, dict):
+        raise SettingsError(f"{source}: an object must be a mapping with apiVersion and kind")
+    return value
+
+
+def _check_identity(body: JsonObject, source: Source) -> None:
+    """Kind, version and name, whatever the kind."""
+    for key in ("apiVersion", "kind"):
+        if not isinstance(body.get(key), str) or not body[key]:
+            hint = "a capture is given with --facts" if "facts" in body and "format" in body else ""
+            raise SettingsError(f"{source}: {key} is missing: is this a Kubernetes object?", hint=hint)
+    if body["kind"] not in LISTS:
+        return
+    where = f"{source}: {body['kind']}"
+    group, _, version = body["apiVersion"].rpartition("/")
+    if group == _RESOURCE_GROUP and version not in _VERSIONS and body["kind"] != "DeviceTaintRule":
+        raise SettingsError(
+            f"{where}: {body['apiVersion']} is not read", hint=f"write it as {_RESOURCE_GROUP}/v1"
+        )
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict):
+        raise SettingsError(f"{where}: metadata must be a mapping")
+    name = metadata.get("name") or metadata.get("generateName")
+    if not isinstance(name, str) or not name:
+        raise SettingsError(f"{where}: metadata.name is missing")
+    if not isinstance(body.get("spec", {}), dict):
+        raise SettingsError(f"{where} {name}: spec must be a mapping")
+
+
+def _checked(body: JsonObject, source: Source) -> JsonObject:
+    """The object without nulls, if its fields have the shapes that an allocation relies on."""
+    if body["kind"] not in LISTS:
+        return body
+    try:
+        kept: JsonObject = without_nulls(body)
+    except UnicodeEncodeError:
+        raise SettingsError(f"{source}: {body['kind']}: text with half a character in it") from None
+    fault = find_fault(kept)
+    if fault:
+        name = body["metadata"].get("name") or body["metadata"].get("generateName")
+        raise SettingsError(f"{source}: {body['kind']} {name}: {fault}")
+    return kept
+
+
+def _nothing_found(paths: Sequence[str], others: Sequence[JsonObject]) -> str:
+    files = ", ".join(map(name_of, paths)) or "no file"
+    counts = Counter(body["kind"] for body in others)
+    told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+    return f"{files}: {f'only {told}' if told else 'no objects'}, nothing that can be used here"

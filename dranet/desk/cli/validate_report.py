@@ -1,0 +1,153 @@
+"""What ``dranet validate`` says of each object: the lint's findings, and what an API server would refuse."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dranet.desk.cli.object_shapes import find_fault
+from dranet.desk.cli.objects import ClusterObjects, JsonObject
+from dranet.desk.lint import Finding, Key, Scope, find_shared_claims, key_of, lint_object, lint_pod, rules
+
+_MAX_DEPTH = 12
+"""Of a pod template in an object; a JobSet has its at five."""
+
+_COPIES = ("replicas", "parallelism", "completions", "size")
+_EVERY_NODE = "DaemonSet"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One object with what was found."""
+
+    kind: str
+    key: Key
+    source: str
+    findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {'/'.join(filter(None, self.key))}"
+
+
+def inspect(objects: ClusterObjects, scope: Scope) -> list[Report]:
+    """A report for each object that has something to say of, in the order of kinds and files."""
+    bodies = [*objects.classes, *objects.templates, *objects.claims, *objects.pods]
+    faults = {id(body): find_fault(body) for body in bodies}
+    pods = [(key_of(pod), pod.get("spec") or {}) for pod in objects.pods if not faults[id(pod)]]
+    shared = list(find_shared_claims(pods))
+    twice = Counter((body["kind"], key_of(body)) for body in bodies if (body["metadata"].get("name")))
+    reports = []
+    for body in bodies:
+        key = key_of(body)
+        found = list(_inspect(body, faults[id(body)], scope))
+        if body["kind"] == "Pod":
+            found += [finding for owner, finding in shared if owner == key]
+        if twice[body["kind"], key] > 1:
+            text = f"{twice[body['kind'], key]} objects have this name"
+            found.append(Finding(rules.DUPLICATE, "metadata.name", text))
+        reports.append(Report(body["kind"], _named(body), objects.source_of(body), _unique(found)))
+    for body in objects.others:
+        found = list(_inspect_templates(body, scope))
+        reports.append(Report(body["kind"], _named(body), objects.source_of(body), _unique(found)))
+    return reports
+
+
+def _named(body: JsonObject) -> Key:
+    """As it says itself: without a namespace where it has none."""
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict):
+        return Key("", "")
+    name = metadata.get("name") or metadata.get("generateName") or ""
+    return Key(str(metadata.get("namespace") or ""), str(name))
+
+
+def _unique(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Each once, the worst first; where the lint has said it, the API's words are not needed."""
+    said = {finding.path for finding in findings if finding.rule is not rules.REFUSED}
+    kept = [f for f in dict.fromkeys(findings) if f.rule is not rules.REFUSED or f.path not in said]
+    order = ("error", "warning", "note")
+    return tuple(sorted(kept, key=lambda finding: order.index(finding.severity)))
+
+
+def _inspect(body: JsonObject, fault: str, scope: Scope) -> Iterator[Finding]:
+    if fault:
+        path, _, text = fault.partition(" ")
+        yield Finding(rules.SHAPE, path, text)
+        return
+    if not is_unicode(body):
+        yield Finding(rules.SHAPE, "spec", "has text with half a character (a lone surrogate)")
+        return
+    yield from lint_object(body, scope)
+    yield from _ask_api(body)
+
+
+def is_unicode(body: JsonObject) -> bool:
+    """Whether all its text can be sent: JSON and YAML can escape what is no character."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _ask_api(body: JsonObject) -> Iterator[Finding]:
+    """The limits of the API, as the testbed's server keeps them."""
+    from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+    from dranet.desk.kubeapi.validation import validate
+
+    kinds = {kind.kind: kind for kind in (DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS)}
+    kind = kinds.get(body["kind"])
+    if kind is None:
+        return
+    metadata = {"namespace": "default", "name": body["metadata"].get("generateName"), **body["metadata"]}
+    asked = {name: value for name, value in body.items() if name != "status"}
+    for cause in validate(kind, {**asked, "metadata": metadata}, None):
+        yield Finding(rules.REFUSED, cause.field, cause.message)
+
+
+# --- pod templates ---------------------------------------------------------------------------------------
+
+
+def _inspect_templates(body: JsonObject, scope: Scope) -> Iterator[Finding]:
+    """Of whatever makes pods, known or not."""
+    metadata = body.get("metadata")
+    namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
+    namespace = namespace if isinstance(namespace, str) and namespace else "default"
+    if not is_unicode(body):
+        return
+    for path, spec, copies in find_pod_templates(body):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
+        fault = find_fault(pod)
+        if fault:
+            place, _, text = fault.partition(" ")
+            yield Finding(rules.SHAPE, place.replace("spec", f"{path}.spec", 1), text)
+        else:
+            yield from lint_pod(spec, f"{path}.spec", namespace, scope, copies)
+
+
+def find_pod_templates(body: JsonObject) -> Iterator[tuple[str, JsonObject, int]]:
+    """Path, pod spec, and how many pods are made of it, as far as the numbers beside it tell."""
+    many = 2 if body.get("kind") == _EVERY_NODE else 1
+    yield from _find_templates(body, "", many, _MAX_DEPTH)
+
+
+def _find_templates(value: Any, path: str, copies: int, room: int) -> Iterator[tuple[str, JsonObject, int]]:
+    if not room or not isinstance(value, dict | list):
+        return
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _find_templates(item, f"{path}[{number}]", copies, room - 1)
+        return
+    numbers = [value[key] for key in _COPIES if isinstance(value.get(key), int)]
+    inside = max([copies, *(copies * number for number in numbers)])
+    for key, inner in value.items():
+        where = f"{path}.{key}".lstrip(".")
+        spec = inner.get("spec") if isinstance(inner, dict) else None
+        is_template = key.lower().endswith("template") and isinstance(spec, dict) and "containers" in spec
+        if is_template and isinstance(spec, dict):
+            yield where, spec, inside
+        else:
+            yield from _find_templates(inner, where, inside, room - 1)

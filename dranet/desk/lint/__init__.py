@@ -1,0 +1,69 @@
+"""What is wrong with claims, templates, classes and pods, before any of them is applied (pure).
+
+Objects are JSON whose fields have the types that the API gives them; who reads files makes sure of that. What
+is known of a cluster beside them is a :class:`Scope`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dranet.desk.lint.devices import Sample, read_devices
+from dranet.desk.lint.fields import find_unknown_fields
+from dranet.desk.lint.findings import Finding, JsonObject, Rule, Severity
+from dranet.desk.lint.parameters import lint_class_config, lint_parameters
+from dranet.desk.lint.pods import find_shared_claims, lint_pod
+from dranet.desk.lint.requests import lint_requests
+from dranet.desk.lint.rules import RULES
+from dranet.desk.lint.scope import Key, Scope, iter_alternatives
+from dranet.desk.lint.selectors import lint_class_selectors, lint_request_selectors
+
+__all__ = [
+    "RULES",
+    "Finding",
+    "Key",
+    "Rule",
+    "Sample",
+    "Scope",
+    "Severity",
+    "find_shared_claims",
+    "key_of",
+    "lint_object",
+    "lint_pod",
+    "read_devices",
+]
+
+_DEFAULT_NAMESPACE = "default"
+_CLUSTER_SCOPED = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule")
+
+
+def key_of(body: JsonObject) -> Key:
+    """Its namespace and name; a file that says no namespace means the default one."""
+    metadata = body.get("metadata") or {}
+    namespace = metadata.get("namespace") or _DEFAULT_NAMESPACE
+    return Key("" if body.get("kind") in _CLUSTER_SCOPED else namespace, metadata.get("name") or "")
+
+
+def lint_object(body: JsonObject, scope: Scope) -> Iterator[Finding]:
+    """What is wrong with one ResourceClaim, ResourceClaimTemplate, DeviceClass or Pod."""
+    namespace, spec = key_of(body).namespace, body.get("spec") or {}
+    yield from find_unknown_fields(body)
+    match body.get("kind"):
+        case "ResourceClaim":
+            yield from _lint_claim(spec, "spec", namespace, scope)
+        case "ResourceClaimTemplate":
+            yield from _lint_claim(spec.get("spec") or {}, "spec.spec", namespace, scope)
+        case "DeviceClass":
+            yield from lint_class_selectors(body, scope)
+            yield from lint_class_config(body, scope)
+        case "Pod":
+            is_scheduled = bool((body.get("status") or {}).get("phase"))
+            spec = {**spec, "nodeName": ""} if is_scheduled else spec  # the scheduler has written it
+            yield from lint_pod(spec, "spec", namespace, scope)
+
+
+def _lint_claim(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[Finding]:
+    yield from lint_requests(spec, path, scope)
+    for alternative in iter_alternatives(spec, path):
+        yield from lint_request_selectors(alternative, scope)
+    yield from lint_parameters(spec, path, namespace, scope)

@@ -1,0 +1,200 @@
+"""Pods: do claims, containers and network fit together?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from dranet.desk.lint import rules
+from dranet.desk.lint.fields import find_unknown_pod_fields
+from dranet.desk.lint.findings import Finding, JsonObject, show, suggest
+from dranet.desk.lint.parameters import Asked, fixed_name, read_claim
+from dranet.desk.lint.scope import Key, Scope, claim_devices
+
+_CLAIM, _TEMPLATE = "resourceClaimName", "resourceClaimTemplateName"
+
+
+class PodClaim(NamedTuple):
+    """One entry of ``spec.resourceClaims``, with what it asks for where that is known."""
+
+    name: str
+    path: str
+    source: str
+    """``ResourceClaim fast``; empty where it is not said."""
+    spec: JsonObject | None
+    asked: tuple[Asked, ...]
+
+    @property
+    def has_network(self) -> bool:
+        """It brings network devices of ours, as far as its classes are known."""
+        return any(one.is_network for one in self.asked)
+
+
+def lint_pod(spec: JsonObject, path: str, namespace: str, scope: Scope, pods: int = 1) -> Iterator[Finding]:
+    """A pod's spec, of a Pod or of a template from which ``pods`` pods are made."""
+    yield from find_unknown_pod_fields(spec, path)
+    claims = list(_read_claims(spec, path, namespace, scope))
+    yield from _find_equal_claims(claims)
+    for claim in claims:
+        yield from _find_claim(claim, namespace, scope, pods)
+    yield from _lint_use(spec, path, claims)
+    yield from _lint_network(spec, path, claims)
+    if claims and spec.get("nodeName"):
+        mend = f"nodeSelector: {{kubernetes.io/hostname: {spec['nodeName']}}}"
+        text = f"nodeName: {spec['nodeName']} with claims of the pod"
+        yield Finding(rules.NODE_NAME, f"{path}.nodeName", text, mend)
+    yield from _lint_containers(spec, path, claims)
+
+
+def find_shared_claims(pods: Sequence[tuple[Key, JsonObject]]) -> Iterator[tuple[Key, Finding]]:
+    """Pods (name and spec) after the first that name a ResourceClaim which is another's, too."""
+    owners: dict[Key, Key] = {}
+    for pod, spec in pods:
+        for number, entry in enumerate(spec.get("resourceClaims") or ()):
+            claim = entry.get(_CLAIM)
+            if claim and owners.setdefault(Key(pod.namespace, claim), pod) != pod:
+                other = owners[Key(pod.namespace, claim)].name
+                text = f"ResourceClaim {claim} is that of pod {other}, too"
+                path = f"spec.resourceClaims[{number}].{_CLAIM}"
+                yield pod, Finding(rules.CLAIM_SHARED, path, text, _TEMPLATE)
+
+
+def _read_claims(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[PodClaim]:
+    for number, entry in enumerate(spec.get("resourceClaims") or ()):
+        claim, template = entry.get(_CLAIM), entry.get(_TEMPLATE)
+        found: JsonObject | None = None
+        source = ""
+        if claim and not template:
+            source = f"ResourceClaim {claim}"
+            found = (scope.claims.get(Key(namespace, claim)) or {}).get("spec")
+        elif template and not claim:
+            source = f"ResourceClaimTemplate {template}"
+            of_template = scope.templates.get(Key(namespace, template)) or {}
+            found = (of_template.get("spec") or {}).get("spec")
+        asked = read_claim(found, "spec", namespace, scope)[0] if found else []
+        yield PodClaim(entry["name"], f"{path}.resourceClaims[{number}]", source, found, tuple(asked))
+
+
+def _find_equal_claims(claims: Sequence[PodClaim]) -> Iterator[Finding]:
+    names = Counter(claim.name for claim in claims)
+    for claim in {claim.name: claim for claim in claims}.values():
+        if names[claim.name] > 1:
+            text = f"{names[claim.name]} claims of the pod are called {show(claim.name)}"
+            yield Finding(rules.REFUSED, claim.path, text, "a name for each")
+
+
+def _find_claim(claim: PodClaim, namespace: str, scope: Scope, pods: int) -> Iterator[Finding]:
+    if not claim.source:
+        text = f"claim {show(claim.name)} must name a claim or a template, and not both"
+        yield Finding(rules.CLAIM_SOURCE, claim.path, text, f"{_TEMPLATE}, or {_CLAIM}")
+        return
+    kind, _, name = claim.source.partition(" ")
+    if claim.spec is None:
+        yield from _find_missing(claim, Key(namespace, name), scope)
+    if kind == "ResourceClaim" and pods > 1:
+        text = f"all pods of this template share {claim.source}"
+        yield Finding(rules.CLAIM_SHARED, claim.path, text, f"{_TEMPLATE}: a claim for each pod")
+
+
+def _find_missing(claim: PodClaim, key: Key, scope: Scope) -> Iterator[Finding]:
+    is_claim = claim.source.startswith("ResourceClaim ")
+    known, others = (scope.claims, scope.templates) if is_claim else (scope.templates, scope.claims)
+    if key in others:
+        kind, field = ("ResourceClaimTemplate", _TEMPLATE) if is_claim else ("ResourceClaim", _CLAIM)
+        yield Finding(rules.CLAIM_KIND, claim.path, f"{key.name} is a {kind}", f"{field}: {key.name}")
+    elif known or scope.is_live:
+        rule = rules.CLAIM_MISSING if scope.is_live else rules.CLAIM_NOT_GIVEN
+        where = "in the cluster" if scope.is_live else "in the files"
+        text = f"{claim.source} is not {where}, in namespace {key.namespace}"
+        yield Finding(rule, claim.path, text, _find_namesake(key, known))
+
+
+def _find_namesake(key: Key, known: Iterable[Key]) -> str:
+    elsewhere = [other.namespace for other in known if other.name == key.name]
+    if elsewhere:
+        return f"there is one in namespace {elsewhere[0]}; a pod takes those of its own namespace"
+    return suggest(key.name, [other.name for other in known if other.namespace == key.namespace])
+
+
+def _containers(spec: JsonObject, path: str) -> Iterator[tuple[str, JsonObject]]:
+    for key in ("initContainers", "containers"):
+        for number, container in enumerate(spec.get(key) or ()):
+            yield f"{path}.{key}[{number}]", container
+
+
+def _uses(container: JsonObject) -> Sequence[JsonObject]:
+    return (container.get("resources") or {}).get("claims") or ()
+
+
+def _lint_use(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+    by_name = {claim.name: claim for claim in claims}
+    used: set[str] = set()
+    for where, container in _containers(spec, path):
+        for number, use in enumerate(_uses(container)):
+            at = f"{where}.resources.claims[{number}]"
+            used.add(use["name"])
+            claim = by_name.get(use["name"])
+            if claim is None:
+                mend = suggest(use["name"], by_name, f"claims of the pod are {', '.join(by_name) or 'none'}")
+                text = f"the pod declares no claim {show(use['name'])}"
+                yield Finding(rules.CLAIM_UNDECLARED, at, text, mend)
+            elif claim.spec is not None and use.get("request"):
+                yield from _find_request(use["request"], claim.spec, at)
+    for claim in claims:
+        if claim.name not in used:
+            text = f"no container names claim {show(claim.name)}"
+            mend = f"resources: {{claims: [{{name: {claim.name}}}]}} in a container"
+            yield Finding(rules.CLAIM_UNUSED, claim.path, text, mend)
+
+
+def _find_request(name: str, spec: JsonObject, path: str) -> Iterator[Finding]:
+    known = [request["name"] for request in claim_devices(spec).get("requests") or ()]
+    if name not in known:
+        mend = suggest(name, known, f"requests are {', '.join(known) or 'none'}")
+        yield Finding(rules.REQUEST_UNKNOWN, f"{path}.request", f"there is no request {show(name)}", mend)
+
+
+def _lint_network(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+    networked = [claim.name for claim in claims if claim.has_network]
+    if spec.get("hostNetwork") is True and networked:
+        text = f"hostNetwork: true with network devices of claim {', '.join(networked)}"
+        yield Finding(
+            rules.HOST_NETWORK, f"{path}.hostNetwork", text, "hostNetwork: false, or drop the claim"
+        )
+    owners: dict[str, PodClaim] = {}
+    for claim in claims:
+        for name in dict.fromkeys(filter(None, map(fixed_name, claim.asked))):
+            other = owners.setdefault(name, claim)
+            if other is not claim:
+                text = (
+                    f"claims {show(other.name)} and {show(claim.name)} both bring an interface {show(name)}"
+                )
+                mend = "give one of them another interface.name"
+                yield Finding(rules.IFNAME, claim.path, text, mend)
+
+
+def _lint_containers(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+    by_name = {claim.name: claim for claim in claims}
+    for where, container in _containers(spec, path):
+        named = [by_name[use["name"]] for use in _uses(container) if use["name"] in by_name]
+        security = container.get("securityContext")
+        security = security if isinstance(security, dict) else {}
+        if named and security.get("privileged") is True:
+            text = f"container {show(container['name'])} is privileged and uses claim {named[0].name}"
+            yield Finding(rules.PRIVILEGED, f"{where}.securityContext.privileged", text)
+        elif any(map(_wants_memlock, named)) and not _may_lock(security):
+            text = f"container {show(container['name'])} may lock no more memory than the runtime lets it"
+            mend = "rdma.memlock: unlimited in the claim's parameters, or capability IPC_LOCK"
+            yield Finding(rules.MEMLOCK, where, text, mend)
+
+
+def _wants_memlock(claim: PodClaim) -> bool:
+    """It surely brings RDMA, and no limit with it."""
+    return any(one.brings_rdma and one.config.rdma.memlock is None for one in claim.asked)
+
+
+def _may_lock(security: JsonObject) -> bool:
+    capabilities = security.get("capabilities")
+    added = capabilities.get("add") if isinstance(capabilities, dict) else None
+    return isinstance(added, list) and any(one in ("IPC_LOCK", "CAP_IPC_LOCK", "ALL") for one in added)

@@ -1,0 +1,157 @@
+"""A claim's requests and constraints: names, numbers, alternatives that are reached, devices that meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dranet.desk.lint import rules
+from dranet.desk.lint.devices import Sample
+from dranet.desk.lint.findings import Finding, JsonObject, show, suggest
+from dranet.desk.lint.scope import (
+    MAX_RESULTS,
+    Alternative,
+    Scope,
+    claim_devices,
+    covers,
+    expressions,
+    iter_alternatives,
+)
+from dranet.desk.lint.selectors import class_selectors, match_all, request_selectors
+from dranet.model.attributes import CATALOGUE
+
+_KNOWN = frozenset(attribute.qualified for attribute in CATALOGUE)
+
+
+def lint_requests(spec: JsonObject, path: str, scope: Scope) -> Iterator[Finding]:
+    """Everything but selectors and parameters."""
+    alternatives = list(iter_alternatives(spec, path))
+    for alternative in alternatives:
+        yield from _find_class(alternative, scope)
+    yield from _count(alternatives, path)
+    yield from _find_unreachable(alternatives, spec)
+    yield from _find_unknown_requests(spec, path, {a.name for a in alternatives})
+    for number, constraint in enumerate(claim_devices(spec).get("constraints") or ()):
+        yield from _lint_constraint(constraint, f"{path}.devices.constraints[{number}]", alternatives, scope)
+
+
+def _find_class(alternative: Alternative, scope: Scope) -> Iterator[Finding]:
+    name = alternative.class_name
+    if not name or name in scope.classes:
+        return
+    where = f"{alternative.path}.deviceClassName"
+    if scope.is_live:
+        mend = suggest(name, scope.classes, "kubectl get deviceclasses")
+        yield Finding(rules.CLASS_MISSING, where, f"DeviceClass {show(name)} does not exist", mend)
+    elif scope.classes:
+        mend = suggest(name, scope.classes, "give its file, too, or ask the cluster with --live")
+        yield Finding(rules.CLASS_NOT_GIVEN, where, f"DeviceClass {show(name)} is not in the files", mend)
+
+
+def _count(alternatives: Sequence[Alternative], path: str) -> Iterator[Finding]:
+    """What is asked for at the least."""
+    least: dict[str, int] = {}
+    for one in alternatives:
+        request = one.name.partition("/")[0]
+        least[request] = min(least.get(request, one.number or 1), one.number or 1)
+    if (total := sum(least.values())) > MAX_RESULTS:
+        text = f"asks for {total} devices at the least; a claim can have {MAX_RESULTS}"
+        yield Finding(rules.TOO_MANY, f"{path}.devices.requests", text, "split it into several claims")
+
+
+def _find_unreachable(alternatives: Sequence[Alternative], spec: JsonObject) -> Iterator[Finding]:
+    for number, later in enumerate(alternatives):
+        request, slash, name = later.name.partition("/")
+        if not slash:
+            continue
+        for earlier in alternatives[:number]:
+            if not earlier.name.startswith(f"{request}/"):
+                continue
+            if _asks_no_more(earlier, later) and _is_bound_no_more(earlier, later, spec):
+                text = f"alternative {name} is never chosen: {earlier.name} before it asks for no more"
+                yield Finding(rules.ALTERNATIVE, later.path, text, "put it first, or leave it out")
+                break
+
+
+def _asks_no_more(earlier: Alternative, later: Alternative) -> bool:
+    """Whatever satisfies the later one satisfies the earlier."""
+    a, b = earlier.demand, later.demand
+    same = ("deviceClassName", "allocationMode", "adminAccess", "capacity", "derivedAttributes")
+    if any((a.get(key) or None) != (b.get(key) or None) for key in same):
+        return False
+    if earlier.number is None or later.number is None or earlier.number > later.number:
+        return earlier.number is None and later.number is None and set(expressions(a)) == set(expressions(b))
+    tolerated = all(toleration in (a.get("tolerations") or ()) for toleration in b.get("tolerations") or ())
+    return set(expressions(a)) <= set(expressions(b)) and tolerated
+
+
+def _is_bound_no_more(earlier: Alternative, later: Alternative, spec: JsonObject) -> bool:
+    """Every constraint on the earlier one is on the later, too: a ladder lets go of one with each step."""
+    constraints = [constraint.get("requests") for constraint in claim_devices(spec).get("constraints") or ()]
+    return all(covers(requests, later.name) for requests in constraints if covers(requests, earlier.name))
+
+
+def _find_unknown_requests(spec: JsonObject, path: str, names: set[str]) -> Iterator[Finding]:
+    known = names | {name.partition("/")[0] for name in names}
+    for kind in ("constraints", "config"):
+        for number, entry in enumerate(claim_devices(spec).get(kind) or ()):
+            for place, name in enumerate(entry.get("requests") or ()):
+                if name not in known:
+                    where = f"{path}.devices.{kind}[{number}].requests[{place}]"
+                    mend = suggest(name, known, f"requests are {', '.join(sorted(known)) or 'none'}")
+                    yield Finding(rules.REQUEST_UNKNOWN, where, f"there is no request {show(name)}", mend)
+
+
+def _lint_constraint(
+    constraint: JsonObject, path: str, alternatives: Sequence[Alternative], scope: Scope
+) -> Iterator[Finding]:
+    key = "matchAttribute" if constraint.get("matchAttribute") else "distinctAttribute"
+    attribute = constraint.get(key)
+    covered = [one for one in alternatives if covers(constraint.get("requests"), one.name)]
+    if not attribute or not covered:
+        return
+    if len({one.name.partition("/")[0] for one in covered}) == 1 and all(one.number == 1 for one in covered):
+        text = f"{key} covers one device: request {covered[0].name}"
+        yield Finding(rules.CONSTRAINT_ALONE, path, text, "name two requests, or leave it out")
+    given = {name for sample in scope.devices for name in sample.attributes}
+    if attribute not in _KNOWN and attribute not in given:
+        if scope.devices or suggest(attribute, _KNOWN):
+            mend = suggest(attribute, _KNOWN, "see docs/user/attributes.md")
+            yield Finding(rules.CONSTRAINT_UNKNOWN, f"{path}.{key}", f"no device has {attribute}", mend)
+    elif key == "matchAttribute" and scope.devices:
+        yield from _find_never_shared(attribute, f"{path}.{key}", covered, scope)
+
+
+def _find_never_shared(
+    attribute: str, path: str, covered: Sequence[Alternative], scope: Scope
+) -> Iterator[Finding]:
+    """Only where each request has one way, whose devices are known by kind."""
+    requests = [one.name.partition("/")[0] for one in covered]
+    if len(set(requests)) != len(requests) or len(requests) < 2:
+        return
+    values = [_values_by_node(one, attribute, scope) for one in covered]
+    if any(found is None for found in values):
+        return
+    shared = set.intersection(*(set(found or ()) for found in values))
+    if not shared and all(values):
+        names = ", ".join(one.name for one in covered)
+        text = f"no node has devices for {names} with one value of {attribute}"
+        mend = "let a claim fall back: dranet claim new writes a ladder of alternatives"
+        yield Finding(rules.NEVER_SHARED, path, text, mend)
+
+
+def _values_by_node(alternative: Alternative, attribute: str, scope: Scope) -> set[tuple[str, Any]] | None:
+    """Node and value of the devices that match; ``None`` where a selector is not known."""
+    of_class, is_known = class_selectors(alternative.class_name, scope)
+    own = request_selectors(alternative)
+    if not is_known or own is None:
+        return None
+    matching = [sample for sample in scope.devices if match_all((*of_class, *own), sample)]
+    return {pair for sample in matching for pair in _pairs(sample, attribute)}
+
+
+def _pairs(sample: Sample, attribute: str) -> Iterator[tuple[str, Any]]:
+    value = sample.attributes.get(attribute)
+    for item in value if isinstance(value, list) else [value]:
+        if item is not None:
+            yield sample.node, item

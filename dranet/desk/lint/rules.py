@@ -1,0 +1,251 @@
+"""Every rule of ``dranet validate``. The page ``docs/user/validate.md`` has the same; a test compares."""
+
+from __future__ import annotations
+
+from dranet.desk.lint.findings import Rule, Severity
+
+_ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+
+SHAPE = Rule(
+    "shape",
+    _ERROR,
+    "a field whose value has the wrong type",
+    "The API server refuses the object; nothing else is said of it here.",
+)
+REFUSED = Rule(
+    "refused",
+    _ERROR,
+    "a name, a number of entries or a combination that the API does not take",
+    "The API server refuses the object.",
+)
+UNKNOWN_FIELD = Rule(
+    "unknown-field",
+    _ERROR,
+    "a field that the API does not have, often one from v1beta1",
+    "kubectl refuses it, other clients drop it without a word.",
+)
+DUPLICATE = Rule(
+    "duplicate",
+    _ERROR,
+    "two objects of one kind, name and namespace",
+    "The one that is applied last replaces the other.",
+)
+PARAMETERS = Rule(
+    "parameters",
+    _ERROR,
+    "opaque parameters that the driver refuses, or that the DeviceClass does not allow",
+    "Prepare refuses the claim, and the pod waits until it is deleted.",
+)
+DRIVER_UNKNOWN = Rule(
+    "driver-unknown",
+    _WARNING,
+    "a config for a driver that is nearly ours, or that publishes nothing in the given slices",
+    "No driver reads the config, and nothing says so.",
+)
+REQUEST_UNKNOWN = Rule(
+    "request-unknown",
+    _ERROR,
+    "a config, a constraint or a container that names a request which the claim does not have",
+    "The API server refuses the claim, or the pod does not start.",
+)
+CLASS_MISSING = Rule(
+    "class-missing",
+    _ERROR,
+    "a DeviceClass that the cluster does not have (with --live)",
+    "The pod stays Pending: no device can be chosen without the class.",
+)
+CLASS_NOT_GIVEN = Rule(
+    "class-not-given",
+    _NOTE,
+    "a DeviceClass that is not in the files, where others are",
+    "Its selectors and its policy are not looked at. It may be in the cluster.",
+)
+TOO_MANY = Rule(
+    "too-many-devices",
+    _ERROR,
+    "a claim that asks for more than 32 devices",
+    "It can never be allocated.",
+)
+ALTERNATIVE = Rule(
+    "alternative-unreachable",
+    _WARNING,
+    "an alternative that asks for no less than one before it, under no fewer constraints",
+    "Whenever it could be chosen, the earlier one is.",
+)
+CONSTRAINT_ALONE = Rule(
+    "constraint-alone",
+    _WARNING,
+    "a constraint over one device",
+    "There is nothing to compare it with; it only demands that the attribute is there.",
+)
+CONSTRAINT_UNKNOWN = Rule(
+    "constraint-unknown",
+    _WARNING,
+    "a constraint on an attribute that this driver does not publish and no given slice has",
+    "A device without the attribute never satisfies it.",
+)
+NEVER_SHARED = Rule(
+    "constraint-never-met",
+    _WARNING,
+    "matchAttribute on an attribute of which the given devices never share a value",
+    "No choice of devices satisfies the claim on any given node.",
+)
+SELECTOR = Rule(
+    "selector",
+    _ERROR,
+    "a selector that is not CEL, or not of the device dialect",
+    "The API server refuses it.",
+)
+SELECTOR_COSTS = Rule(
+    "selector-costs",
+    _ERROR,
+    "a selector that reads text or a list to its end whose length the cluster cannot know",
+    "The API server takes it for too complex and refuses it: it may exceed the cost limit.",
+)
+SELECTOR_FAILS = Rule(
+    "selector-fails",
+    _ERROR,
+    "a selector that fails on a device of the given slices or captures",
+    "One such device on a node is enough: the scheduler gives up the pod, whatever else is free.",
+)
+SELECTOR_MAY_FAIL = Rule(
+    "selector-may-fail",
+    _WARNING,
+    "a selector that fails on a device which leaves out an attribute",
+    "One such device on a node is enough: the scheduler gives up the pod, whatever else is free.",
+)
+SELECTOR_NOT_JUDGED = Rule(
+    "selector-not-judged",
+    _NOTE,
+    "a selector with functions that this program does not have",
+    "A cluster may well evaluate it; nothing is said of it here.",
+)
+ATTRIBUTE_UNKNOWN = Rule(
+    "attribute-unknown",
+    _WARNING,
+    "an attribute that this driver does not publish and no given slice has",
+    "Where it is guarded the selector never matches, elsewhere it fails.",
+)
+NO_MATCH = Rule(
+    "no-match",
+    _WARNING,
+    "a request that no device of the given slices or captures matches",
+    "The pod stays Pending on the given nodes.",
+)
+OTHER_TYPE = Rule(
+    "other-type",
+    _WARNING,
+    "an attribute of this driver that is compared with a value of another type",
+    "Nothing is converted: == is never true, and < is an error.",
+)
+CLAIM_KIND = Rule(
+    "claim-kind",
+    _WARNING,
+    "a pod that names as a claim what is a template, or the reverse",
+    "The pod stays Pending: they are two kinds of objects.",
+)
+CLAIM_MISSING = Rule(
+    "claim-missing",
+    _ERROR,
+    "a pod whose claim or template the cluster does not have (with --live)",
+    "The pod stays Pending.",
+)
+CLAIM_NOT_GIVEN = Rule(
+    "claim-not-given",
+    _NOTE,
+    "a pod whose claim or template is not in the files, where others are",
+    "Nothing is said of it. It may be in the cluster.",
+)
+CLAIM_UNDECLARED = Rule(
+    "claim-undeclared",
+    _ERROR,
+    "a container that names a claim which the pod does not declare",
+    "The API server refuses the pod.",
+)
+CLAIM_UNUSED = Rule(
+    "claim-unused",
+    _WARNING,
+    "a claim that no container names",
+    "No container gets the files of its devices, and none waits until they are in the pod.",
+)
+CLAIM_SOURCE = Rule(
+    "claim-source",
+    _ERROR,
+    "a claim of a pod without exactly one of resourceClaimName and resourceClaimTemplateName",
+    "The API server refuses the pod.",
+)
+CLAIM_SHARED = Rule(
+    "claim-shared",
+    _WARNING,
+    "several pods that name one ResourceClaim",
+    "They share its devices, and a network device goes to one of them; a template gives each its own.",
+)
+HOST_NETWORK = Rule(
+    "host-network",
+    _WARNING,
+    "a pod with hostNetwork and a network device",
+    "The pod has no network namespace that a device could move to. The driver refuses to start it, unless "
+    "all its devices are RDMA-only ones in shared mode.",
+)
+NODE_NAME = Rule(
+    "node-name",
+    _WARNING,
+    "a pod that comes with its nodeName and has claims",
+    "The scheduler does not see it, and nobody else allocates its claims: the pod waits for ever.",
+)
+IFNAME = Rule(
+    "interface-name",
+    _ERROR,
+    "two devices of a pod with one interface name",
+    "The second cannot come into the pod, and the pod does not start.",
+)
+PRIVILEGED = Rule(
+    "privileged",
+    _NOTE,
+    "a privileged container that uses a claim",
+    "It reaches every device of the node, not only those of its claims.",
+)
+MEMLOCK = Rule(
+    "memlock",
+    _NOTE,
+    "a container with an RDMA device and neither CAP_IPC_LOCK nor a memlock parameter",
+    "RDMA pins memory, and the runtime's default limit for locked memory is often too small for it.",
+)
+
+RULES: tuple[Rule, ...] = (
+    SHAPE,
+    REFUSED,
+    UNKNOWN_FIELD,
+    DUPLICATE,
+    PARAMETERS,
+    DRIVER_UNKNOWN,
+    REQUEST_UNKNOWN,
+    CLASS_MISSING,
+    CLASS_NOT_GIVEN,
+    TOO_MANY,
+    ALTERNATIVE,
+    CONSTRAINT_ALONE,
+    CONSTRAINT_UNKNOWN,
+    NEVER_SHARED,
+    NO_MATCH,
+    SELECTOR,
+    SELECTOR_COSTS,
+    SELECTOR_FAILS,
+    SELECTOR_MAY_FAIL,
+    SELECTOR_NOT_JUDGED,
+    ATTRIBUTE_UNKNOWN,
+    OTHER_TYPE,
+    CLAIM_KIND,
+    CLAIM_MISSING,
+    CLAIM_NOT_GIVEN,
+    CLAIM_UNDECLARED,
+    CLAIM_UNUSED,
+    CLAIM_SOURCE,
+    CLAIM_SHARED,
+    HOST_NETWORK,
+    NODE_NAME,
+    IFNAME,
+    PRIVILEGED,
+    MEMLOCK,
+)
+"""In the order of the page."""

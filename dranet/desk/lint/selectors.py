@@ -1,0 +1,262 @@
+"""Selectors: do they compile, do they name what there is, and do they fail on a device without it?
+
+The last is not read off the expression but tried, on every kind of device with every attribute that it may
+leave out. What the expression compares an attribute with is the value of those devices, so that what comes
+after a comparison is reached, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from dranet.cel import CelError, DeviceSelector, DeviceValues, NotJudged
+from dranet.cel.uses import Use
+from dranet.desk.lint import rules
+from dranet.desk.lint.devices import Sample, made_up
+from dranet.desk.lint.findings import Finding, JsonObject, Rule, suggest
+from dranet.desk.lint.mistakes import find_mend
+from dranet.desk.lint.scope import Alternative, Scope, expressions
+from dranet.model.attributes import CATALOGUE
+
+_GUARD = "guard it with has(...) or .?name.orValue(...), or let a class that excludes such devices come first"
+_NUMBER = ("a number", "a number, without quotes")
+_WORDS: Mapping[type, tuple[str, str]] = {
+    str: ("text", "text, in quotes"),
+    int: _NUMBER,
+    float: _NUMBER,
+    bool: ("a bool", "true or false, without quotes; or the attribute alone"),
+}
+"""What a type is called, and how its values are written."""
+_NAMES = {attribute.qualified: attribute for attribute in CATALOGUE}
+_DOMAINS = frozenset(attribute.domain for attribute in CATALOGUE)
+
+
+class Placed(NamedTuple):
+    """A selector that compiles, and where it stands."""
+
+    path: str
+    selector: DeviceSelector
+    is_own: bool = True
+    """Of the object that is looked at, not of a class that it names."""
+
+
+_compiled = lru_cache(maxsize=1024)(DeviceSelector.compile)
+_uses = lru_cache(maxsize=1024)(DeviceSelector.find_uses)
+_comparisons = lru_cache(maxsize=1024)(DeviceSelector.find_comparisons)
+_unsized = lru_cache(maxsize=1024)(DeviceSelector.find_unsized)
+_literals = lru_cache(maxsize=1024)(DeviceSelector.find_literals)
+"""Each of them once: a class is asked about by every request that names it."""
+
+
+def lint_class_selectors(body: JsonObject, scope: Scope) -> Iterator[Finding]:
+    """Of a DeviceClass, which meets every device of a node."""
+    placed = yield from _compile(body.get("spec") or {}, "spec", scope)
+    yield from _find_failures(placed, scope, class_is_known=True)
+
+
+def lint_request_selectors(alternative: Alternative, scope: Scope) -> Iterator[Finding]:
+    """Of a request; those of its class are asked first, and whom they turn down it never meets."""
+    own = yield from _compile(alternative.demand, alternative.path, scope)
+    of_class, is_known = class_selectors(alternative.class_name, scope)
+    placed = (*of_class, *own)
+    if own:
+        yield from _find_failures(placed, scope, is_known)
+    if scope.devices and is_known and placed and not any(match_all(placed, one) for one in scope.devices):
+        why = f"request {alternative.name}: none of the {len(scope.devices)} given devices matches"
+        yield Finding(rules.NO_MATCH, alternative.path, why, "see which selector: dranet explain claim")
+
+
+def class_selectors(name: str, scope: Scope) -> tuple[tuple[Placed, ...], bool]:
+    """The selectors of a class that compile, and whether they are all that there is to know."""
+    body = scope.classes.get(name)
+    if body is None:
+        return (), False
+    found, all_compile = [], True
+    for expression in expressions(body.get("spec") or {}):
+        try:
+            found.append(Placed("", _compiled(expression), is_own=False))
+        except CelError:
+            all_compile = False
+    return tuple(found), all_compile
+
+
+def request_selectors(alternative: Alternative) -> tuple[Placed, ...] | None:
+    """A request's own selectors; ``None`` if one does not compile."""
+    try:
+        compiled = [_compiled(expression) for expression in expressions(alternative.demand)]
+    except CelError:
+        return None
+    return tuple(Placed(alternative.path, selector) for selector in compiled)
+
+
+def match_all(placed: Sequence[Placed], sample: Sample) -> bool:
+    """Whether the device passes; one that makes a selector fail does not."""
+    values = sample.values()
+    try:
+        return all(one.selector.accepts(values) for one in placed)
+    except CelError:
+        return False
+
+
+def find_passing(placed: Sequence[Placed], driver: str) -> list[Sample]:
+    """The made-up devices of ours, one of each kind, that pass."""
+    wanted = _wanted_values([one.selector for one in placed])
+    samples = (sample for sample in made_up(driver) if sample.kind and not sample.lacks)
+    return [s for s in samples if match_all(placed, s) or match_all(placed, _adjusted(s, wanted))]
+
+
+# --- what is written -----------------------------------------------------------------------------------
+
+
+def _compile(owner: JsonObject, path: str, scope: Scope) -> Generator[Finding, None, list[Placed]]:
+    """Yields what is wrong, returns what compiles."""
+    placed: list[Placed] = []
+    for number, expression in enumerate(expressions(owner)):
+        where = f"{path}.selectors[{number}].cel.expression"
+        try:
+            selector = _compiled(expression)
+            uses = _uses(selector)
+        except CelError as error:
+            rule = rules.SELECTOR_NOT_JUDGED if isinstance(error, NotJudged) else rules.SELECTOR
+            yield Finding(rule, where, error.message, error.hint or find_mend(expression, error.message))
+            continue
+        placed.append(Placed(where, selector))
+        yield from _find_unknown(uses, where, scope)
+        yield from _find_other_types(selector, where)
+        function = _unsized(selector)
+        if function:
+            text = f"{function} of what may be of any length: orValue(), value(), or an element of a list"
+            yield Finding(rules.SELECTOR_COSTS, where, text, "has(...) && ..., or has(...) ? ... : a default")
+    return placed
+
+
+def _find_unknown(uses: Sequence[Use], where: str, scope: Scope) -> Iterator[Finding]:
+    """Attributes in our domains that nobody publishes. Capacities and other drivers' names are theirs."""
+    given = {name for sample in scope.devices for name in sample.attributes}
+    named = ((u.domain or scope.driver, u.name) for u in uses if u.table == "attributes")
+    for domain, name in dict.fromkeys(named):
+        qualified = f"{domain}/{name}"
+        if qualified in given or qualified in _NAMES:
+            continue
+        if domain not in _DOMAINS and not (domain == scope.driver or _is_near(domain)):
+            continue
+        yield Finding(rules.ATTRIBUTE_UNKNOWN, where, f"no device has {qualified}", _mend_name(domain, name))
+
+
+def _find_other_types(selector: DeviceSelector, where: str) -> Iterator[Finding]:
+    """Attributes of ours beside a literal of a type that they never have."""
+    for use, literal, _ in _literals(selector):
+        attribute = _NAMES.get(f"{use.domain}/{use.name}")
+        if attribute is None or use.table != "attributes" or use.is_guarded:
+            continue
+        kind = attribute.python_type
+        if type(literal) not in (kind, float if kind is int else kind):
+            text = f"{attribute.qualified} is {_WORDS[kind][0]}, and compared with {_WORDS[type(literal)][0]}"
+            yield Finding(rules.OTHER_TYPE, where, text, _WORDS[kind][1])
+
+
+def _is_near(domain: str) -> bool:
+    return bool(suggest(domain, _DOMAINS))
+
+
+def _mend_name(domain: str, name: str) -> str:
+    """The name in its own domain, in another one, or spelt nearly so."""
+    for attribute in CATALOGUE:
+        if attribute.name == name and attribute.domain != domain:
+            return f"did you mean {attribute.qualified}?"
+    if domain not in _DOMAINS:
+        return suggest(domain, _DOMAINS)
+    known = [attribute.name for attribute in CATALOGUE if attribute.domain == domain]
+    return suggest(name, known, "see docs/user/attributes.md, or the operator's attributes file")
+
+
+# --- what is tried -------------------------------------------------------------------------------------
+
+
+def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool) -> Iterator[Finding]:
+    """One finding for each selector: a real device that breaks it, else made-up ones."""
+    reported: set[str] = set()
+    rule = rules.SELECTOR_FAILS if class_is_known else rules.SELECTOR_MAY_FAIL
+    unless = "" if class_is_known else ", unless the class turns it down"
+    for sample in scope.devices:
+        if not class_is_known and sample.driver != scope.driver:
+            continue  # most classes are for one driver
+        broken = _broken_by(placed, sample.values())
+        if broken and broken[0].is_own and broken[0].path not in reported:
+            reported.add(broken[0].path)
+            yield _fails(*broken, sample, rule, unless)
+    wanted = _wanted_values([one.selector for one in placed])
+    causes: dict[str, dict[str, str]] = {}
+    unjudged: dict[str, Finding] = {}
+    for sample in made_up(scope.driver):
+        if sample.kind is None and not class_is_known:
+            continue
+        broken = _broken_by(placed, _adjusted(sample, wanted).values())
+        if not broken or not broken[0].is_own or broken[0].path in reported:
+            continue
+        one, error = broken
+        if isinstance(error, NotJudged):
+            unjudged.setdefault(one.path, _fails(one, error, sample, rule, unless))
+        else:
+            causes.setdefault(one.path, {}).setdefault(error.cause, _name(sample))
+    for path, found in causes.items():
+        yield _may_fail(path, found, class_is_known)
+    yield from (finding for path, finding in unjudged.items() if path not in causes)
+
+
+def _fails(one: Placed, error: CelError, sample: Sample, rule: Rule, unless: str) -> Finding:
+    if isinstance(error, NotJudged):
+        return Finding(rules.SELECTOR_NOT_JUDGED, one.path, f"on {_name(sample)}: {error.cause}", error.hint)
+    text = f"fails on {_name(sample)}: {error.cause}{unless}"
+    return Finding(rule, one.path, text, _mend(error.cause))
+
+
+def _may_fail(path: str, causes: Mapping[str, str], class_is_known: bool) -> Finding:
+    told = [f"on {sample}: {cause}" for cause, sample in causes.items()]
+    more = f" (and {len(told) - 2} more)" if len(told) > 2 else ""
+    unless = "" if class_is_known else ", unless the class turns it down"
+    text = f"fails {'; '.join(told[:2])}{more}{unless}"
+    return Finding(rules.SELECTOR_MAY_FAIL, path, text, _mend(next(iter(causes))))
+
+
+def _mend(cause: str) -> str:
+    return _GUARD if "has no attribute" in cause else ""
+
+
+def _broken_by(placed: Sequence[Placed], values: DeviceValues) -> tuple[Placed, CelError] | None:
+    for one in placed:
+        try:
+            if not one.selector.accepts(values):
+                return None
+        except CelError as error:
+            return one, error
+    return None
+
+
+def _name(sample: Sample) -> str:
+    node = f" of node {sample.node}" if sample.node else ""
+    lacks = f" that does not say {sample.lacks.rpartition('/')[2]}" if sample.lacks else ""
+    return f"{sample.label}{node}{lacks}"
+
+
+def _adjusted(sample: Sample, wanted: Mapping[str, Any]) -> Sample:
+    """With the values that the selectors ask for, except what tells the kind."""
+    fixed = ("dra.net/type", "dra.net/rdma", "dra.net/virtual")
+    values = {
+        name: wanted[name] if name in wanted and name not in fixed and value != "" else value
+        for name, value in sample.attributes.items()
+    }
+    return Sample(sample.label, sample.driver, values, sample.kind, sample.lacks)
+
+
+def _wanted_values(selectors: Sequence[DeviceSelector]) -> dict[str, Any]:
+    """The value that each attribute is compared with, where it has the attribute's type."""
+    wanted: dict[str, Any] = {}
+    for selector in selectors:
+        for qualified, value in _comparisons(selector).items():
+            attribute = _NAMES.get(qualified)
+            if attribute and type(value) is attribute.python_type:
+                wanted.setdefault(qualified, value)
+    return wanted

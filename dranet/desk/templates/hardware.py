@@ -1,0 +1,271 @@
+"""ResourceSlices -> for each node the NICs and GPUs that a claim may choose from."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dranet.desk.allocation.devices import Candidate
+from dranet.desk.allocation.nodes import JsonObject, Node
+from dranet.desk.allocation.pools import Inventory, Pool
+from dranet.desk.templates.places import PLACES, Place, address_of, locate, near_of, text_of, value_of
+from dranet.model import attributes as a
+from dranet.model.distance import Distance, distance
+
+GPU_DRIVER_PREFIX = "gpu."
+"""Vendors call their drivers so: ``gpu.nvidia.com``, ``gpu.amd.com``, ``gpu.intel.com``."""
+_ACCELERATOR_DRIVERS = frozenset({"gaudi.intel.com", "neuron.aws.com", "tpu.google.com"})
+"""Those that do not. Each of their devices counts."""
+_SAID_BY_US_ALONE = (a.CARRIER.qualified, a.RDMA_PORT_STATE.qualified)
+"""DraNet's devices have the other names, too."""
+_KEEPS_OUT = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spot:
+    """One published device and its place."""
+
+    device: Candidate
+    place: Place
+
+    @property
+    def pci_path(self) -> tuple[str, ...]:
+        return self.place.pci_path
+
+    @property
+    def pcie_root(self) -> str:
+        return self.place.pcie_root
+
+    @property
+    def numa_node(self) -> int | None:
+        return self.place.numa_node
+
+    @property
+    def address(self) -> str:
+        return address_of(self.device)
+
+    @property
+    def name(self) -> str:
+        return self.device.id[2]
+
+    @property
+    def ifname(self) -> str:
+        return text_of(self.device, a.IFNAME.qualified)
+
+    @property
+    def has_rdma(self) -> bool:
+        return value_of(self.device, a.RDMA.qualified) is True
+
+    @property
+    def fabric(self) -> str:
+        """``InfiniBand`` or ``Ethernet``, where it has RDMA and says so."""
+        return text_of(self.device, a.RDMA_LINK_LAYER.qualified)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its port has a link, as far as it says."""
+        state = text_of(self.device, a.RDMA_PORT_STATE.qualified)
+        if self.has_rdma and state:
+            return state == "ACTIVE"
+        return text_of(self.device, a.STATE.qualified) in ("", "up", "unknown")
+
+    @property
+    def nearest_gpu(self) -> Distance | None:
+        """How far it says that its nearest GPUs are."""
+        return near_of(self.device)[0]
+
+    @property
+    def makeup(self) -> object:
+        """What a choice depends on: with its place what it says of it itself, which a constraint compares."""
+        said = tuple(self.device.find_attribute(name) for name in PLACES)
+        kind = (self.device.driver, self.name, self.is_up, self.has_rdma, self.fabric, bool(self.ifname))
+        return kind, self.place, self.nearest_gpu, said
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHardware:
+    """What one node offers, in the scheduler's order."""
+
+    node: Node
+    nics: tuple[Spot, ...]
+    gpus: tuple[Spot, ...]
+    slices: tuple[JsonObject, ...]
+    """Those that this was read from, of this node alone."""
+    tainted: tuple[str, ...] = ()
+    """NICs and GPUs that are left out for now, each with the taint."""
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def makeup(self) -> object:
+        """Equal for nodes that are alike in all that a choice depends on."""
+        return tuple(spot.makeup for spot in (*self.nics, *self.gpus))
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether every distance is told. Of GPUs that are not its nearest a NIC says nothing; the switch,
+        root and NUMA node of both tell the rest, but not ``PXB`` from ``PHB``."""
+        return all(_is_measured(nic, distance(nic, gpu)) for nic in self.nics for gpu in self.gpus)
+
+    @property
+    def is_beside_gpus(self) -> bool:
+        """Whether a NIC says so; who publishes them, if anybody does, is another matter."""
+        return any(nic.nearest_gpu is not None for nic in self.nics)
+
+    def with_nics(self, is_wanted: Callable[[Spot], bool]) -> NodeHardware:
+        """With those of its NICs alone."""
+        return replace(self, nics=tuple(filter(is_wanted, self.nics)))
+
+
+def _is_measured(nic: Spot, found: Distance | None) -> bool:
+    return found is not None and not (found is Distance.PHB and nic.nearest_gpu is Distance.PIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Every node of a cluster with the drivers of its NICs and GPUs."""
+
+    nodes: tuple[NodeHardware, ...]
+    nic_driver: str = a.DOMAIN
+    gpu_driver: str = ""
+    """Empty where no GPU is published."""
+    other_gpu_drivers: tuple[str, ...] = ()
+    """They have GPUs, too, which are left out: a request is for the devices of one class."""
+    has_shared_nics: bool = False
+    """There are NICs, too, that several claims may hold at once: no claim for a whole NIC may get one."""
+    other_nic_drivers: tuple[str, ...] = ()
+    """They publish NICs in the same words, which are left out likewise."""
+    defects: tuple[str, ...] = ()
+    """Pools of which no scheduler would take anything, each with the reason."""
+
+    @property
+    def has_own_gpus(self) -> bool:
+        return self.gpu_driver == self.nic_driver
+
+
+def read_hardware(
+    slices: Sequence[JsonObject], nodes: Iterable[JsonObject] = (), only: Collection[str] = ()
+) -> Hardware:
+    """Read what may be claimed: no tainted devices, no shared ones, no links that software made.
+
+    Args:
+        slices: of all drivers.
+        nodes: Node objects, for their labels; nodes without one are taken from the slices.
+        only: names of the nodes that count; empty: all.
+    """
+    slices = [_with_name(entry, number) for number, entry in enumerate(slices)]
+    labels = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes}
+    by_node: dict[str, list[JsonObject]] = defaultdict(list)
+    for entry in slices:
+        by_node[entry["spec"].get("nodeName") or ""].append(entry)
+    names = sorted(name for name in {*labels, *by_node} if name and (not only or name in only))
+    places = [Node(name, labels.get(name, {})) for name in names]
+    inventory = Inventory.read(slices)
+    pools = [inventory.pools_for(node) for node in places]
+    found = [_candidates(of_node) for of_node in pools]
+    every = [device for devices in found for device in devices]
+    nic_driver, *other_nic_drivers = _nic_drivers(every) or [a.DOMAIN]
+    gpu_driver, *other_gpu_drivers = _gpu_drivers(found, nic_driver) or [""]
+    read = (
+        _read_node(node, devices, (nic_driver, gpu_driver), (*by_node[""], *by_node[node.name]))
+        for node, devices in zip(places, found, strict=True)
+    )
+    return Hardware(
+        tuple(node for node in read if node.nics or node.gpus or node.tainted),
+        nic_driver,
+        gpu_driver,
+        tuple(other_gpu_drivers),
+        has_shared_nics=any(device.shared and device.driver == nic_driver for device in every),
+        other_nic_drivers=tuple(other_nic_drivers),
+        defects=tuple(dict.fromkeys(why for of_node in pools for why in _defects(of_node))),
+    )
+
+
+def _defects(pools: Iterable[Pool]) -> Iterator[str]:
+    for pool in pools:
+        if pool.defect and any(_is_ours(device) or _is_gpu(device) for device in pool.devices):
+            yield f"the pool {pool} is {pool.defect}"
+
+
+def _with_name(entry: JsonObject, number: int) -> JsonObject:
+    """A slice that no server has named yet keeps its place among the others."""
+    metadata = entry["metadata"]
+    name = metadata.get("name") or f"{metadata.get('generateName', '')}{number:05}"
+    return {**entry, "metadata": {**metadata, "name": name}}
+
+
+def _candidates(pools: Iterable[Pool]) -> tuple[Candidate, ...]:
+    return tuple(device for pool in pools if not pool.defect for device in pool.devices)
+
+
+def _read_node(
+    node: Node, devices: Sequence[Candidate], drivers: tuple[str, str], slices: tuple[JsonObject, ...]
+) -> NodeHardware:
+    nic_driver, gpu_driver = drivers
+    free = [device for device in devices if not _taint_of(device)]
+    nics = [device for device in free if device.driver == nic_driver and _is_nic(device)]
+    gpus = [device for device in free if device.driver == gpu_driver and _is_gpu(device)]
+    places = locate(nics, gpus)
+    return NodeHardware(
+        node,
+        tuple(Spot(nic, places[nic.id]) for nic in nics),
+        tuple(Spot(gpu, places[gpu.id]) for gpu in gpus),
+        slices,
+        tuple(_of_tainted([device for device in devices if device.driver in drivers])),
+    )
+
+
+def _taint_of(device: Candidate) -> str:
+    """The first that keeps claims away from it."""
+    kept_out = (taint for taint in device.taints if taint.effect in _KEEPS_OUT)
+    return next((f"{taint.key}:{taint.effect}" for taint in kept_out), "")
+
+
+def _of_tainted(devices: Iterable[Candidate]) -> Iterator[str]:
+    for device in devices:
+        if (_is_nic(device) or _is_gpu(device)) and (taint := _taint_of(device)):
+            yield f"{device.id[2]} is tainted {taint}"
+
+
+def _is_ours(device: Candidate) -> bool:
+    """Of this driver, or of another one that says as much in the same words."""
+    return device.find_attribute(a.RDMA.qualified) is not None
+
+
+def _is_nic(device: Candidate) -> bool:
+    if not _is_ours(device) or device.shared or _is_gpu(device):
+        return False
+    return value_of(device, a.RDMA.qualified) is True or value_of(device, a.VIRTUAL.qualified) is False
+
+
+def _is_gpu(device: Candidate) -> bool:
+    """One of ours says so; one of a vendor's driver may be a part of a GPU, and says that instead."""
+    if _is_ours(device):
+        return value_of(device, a.TYPE.qualified) == "gpu"
+    kind = text_of(device, f"{device.driver}/type")
+    if device.driver.startswith(GPU_DRIVER_PREFIX):
+        return not kind or "gpu" in kind
+    return device.driver in _ACCELERATOR_DRIVERS
+
+
+def _nic_drivers(devices: Sequence[Candidate]) -> list[str]:
+    """First the one that says most of what only this driver says, then the one with most devices."""
+    every = Counter(device.driver for device in devices if _is_ours(device) and not _is_gpu(device))
+    own = Counter(d.driver for d in devices if any(map(d.find_attribute, _SAID_BY_US_ALONE)))
+    return sorted(every, key=lambda driver: (-own[driver], -every[driver], driver != a.DOMAIN, driver))
+
+
+def _gpu_drivers(nodes: Iterable[Sequence[Candidate]], nic_driver: str) -> tuple[str, ...]:
+    """First the one with most GPUs beside NICs; a vendor's before ours, which steps back for it."""
+    beside: Counter[str] = Counter()
+    every: Counter[str] = Counter()
+    for devices in nodes:
+        found = Counter(device.driver for device in devices if _is_gpu(device))
+        every += found
+        if any(device.driver == nic_driver and _is_nic(device) for device in devices):
+            beside += found
+    order = sorted(every, key=lambda driver: (driver in beside, driver != nic_driver, beside[driver], driver))
+    return tuple(reversed(order))

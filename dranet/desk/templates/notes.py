@@ -1,0 +1,248 @@
+"""What the manifests say of themselves: what was seen, what was chosen and why, what to expect, and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from dranet.desk.templates.ask import count, listed
+from dranet.desk.templates.choose import Attempt, Choice
+from dranet.desk.templates.classes import gpu_class_name, nic_class_name
+from dranet.desk.templates.hardware import NodeHardware
+from dranet.desk.templates.manifests import shares_memory
+from dranet.desk.templates.trial import Distances, Trial
+from dranet.model.distance import Distance
+
+_MAX_NAMES = 4
+_Said = TypeVar("_Said", bound=Hashable)
+
+
+def describe(choice: Choice, *, with_tried: bool = False) -> tuple[str, ...]:
+    """Paragraphs, each beginning with its subject."""
+    paragraphs = [
+        _title(choice),
+        f"Seen: {'; '.join(_seen(choice))}.",
+        f"Chosen: {choice.attempt.shape.title}. {' '.join(_why(choice))}".rstrip(),
+        *_expect(choice),
+        *_mounted(choice),
+    ]
+    if with_tried:
+        paragraphs += [f"Tried: {one}" for one in _tried(choice)]
+    return tuple(paragraphs)
+
+
+def _title(choice: Choice) -> str:
+    ask, kind = choice.fitting.ask, "RDMA NIC" if choice.fitting.rdma else "NIC"
+    if ask.per_node and not ask.rails:
+        return f"All {'GPUs and ' if ask.gpus else ''}{kind}s of a node for each pod."
+    gpus = f"{count(ask.gpus, 'GPU')} and " if ask.gpus else ""
+    rails = ", each NIC the same rail in every pod" if ask.rails else ""
+    return f"{gpus}{count(ask.nics, kind)} for each pod{rails}."
+
+
+def _seen(choice: Choice) -> Iterator[str]:
+    for offer, names in _together((_offer(choice, node), names) for node, names in choice.makes):
+        yield f"{_names(names)}: {offer}"
+    fitting, hardware = choice.fitting, choice.hardware
+    others = [node.name for node in fitting.others]
+    if others:
+        yield f"not enough on {_names(others)}"
+    if fitting.ask.gpus and hardware.other_gpu_drivers:
+        left_out = " and ".join(hardware.other_gpu_drivers)
+        yield f"GPUs of {left_out} left out, because a claim is for GPUs of one driver"
+    if hardware.other_nic_drivers:
+        yield f"NICs of {' and '.join(hardware.other_nic_drivers)} left out: they are another driver's"
+    if hardware.defects:
+        yield f"not looked at, because {listed(hardware.defects)}"
+    all_published = not fitting.ask.per_node or hardware.gpu_driver
+    if not all_published and any(node.is_beside_gpus for node in fitting.nodes):
+        yield "their GPUs left out, because no DRA driver publishes them"
+    if fitting.needs_down:
+        yield "too few of these NICs have a link now, so that those without one are used, too"
+    if fitting.several_fabrics:
+        yield f"NICs of {' and '.join(fitting.several_fabrics)} together, because there are too few of each"
+
+
+def _offer(choice: Choice, node: NodeHardware) -> str:
+    fitting = choice.fitting
+    words = []
+    if node.gpus:
+        words.append(f"{count(len(node.gpus), 'GPU')} ({choice.hardware.gpu_driver})")
+    kind = " ".join(filter(None, (fitting.fabric, "RDMA NIC" if fitting.rdma else "NIC")))
+    words.append(f"{count(len(node.nics), kind)} ({choice.hardware.nic_driver})")
+    text = " and ".join(words)
+    if off := fitting.off_fabric.get(node.name):
+        text += f", {off} more of another fabric and left out"
+    if down := fitting.without_link.get(node.name):
+        text += f", {down} more without a link and passed over"
+    if node.tainted:
+        text += f", {count(len(node.tainted), 'device')} left out for now ({listed(node.tainted)})"
+    return text
+
+
+def _together(lines: Iterable[tuple[_Said, Sequence[str]]]) -> Iterator[tuple[_Said, list[str]]]:
+    """What is said, once, with the names of all of which it is."""
+    found: dict[_Said, list[str]] = {}
+    for said, names in lines:
+        found.setdefault(said, []).extend(names)
+    yield from found.items()
+
+
+def _why(choice: Choice) -> Iterator[str]:
+    shape, ask = choice.attempt.shape, choice.fitting.ask
+    if ask.gpus and not any(_meet_below_root(node) for node, _ in choice.makes):
+        yield "No NIC here has a PCIe root in common with a GPU, so pcieRoot would match nothing."
+    if len(shape.rungs) == 1:
+        yield f"By {shape.rungs[0].attribute}. There are enough such pairs, so a pod waits for one rather"
+        yield "than take a farther one."
+    elif shape.rungs:
+        yield "Each NIC has an alternative for each of these, and stands before its GPU: the scheduler tries"
+        yield "every pair on one before it goes on to the next."
+    elif ask.gpus and not ask.per_node and not shape.is_for_one_pod and len(choice.rungs) > 1:
+        yield "The pod takes all GPUs of its node, so that only the NICs need choosing."
+    if any(rung.groups for rung in shape.rungs):
+        yield f"{choice.hardware.gpu_driver} does not publish what they have in common: its GPUs are grouped"
+        yield "by PCI address instead. The constraints on the address, which no two devices share, keep a NIC"
+        yield "from a GPU of another group."
+    if shape.is_for_one_pod and not ask.rails:
+        kinds = f" on {len(choice.makes)} kinds of node (--node: for one)" if len(choice.makes) > 1 else ""
+        yield f"No claim that leaves the choice to the scheduler is sure to get the nearest{kinds}."
+    if shape.is_for_one_pod:
+        yield "A node can have one such pod."
+    yield from _about_classes(choice)
+    if shape.apart:
+        yield "A claim has room for 32 devices, so there are two."
+
+
+def _about_classes(choice: Choice) -> Iterator[str]:
+    ask, known = choice.fitting.ask, choice.known or {}
+    gpu_class = gpu_class_name(ask, choice.hardware) if ask.gpus else ""
+    used = [name for name in (nic_class_name(ask, choice.fitting.rdma), gpu_class) if name in known]
+    if used:
+        yield f"Used without a change, because the cluster has it: DeviceClass {' and '.join(used)}."
+    if not gpu_class or gpu_class in known or choice.hardware.has_own_gpus:
+        return
+    yield f"The DeviceClass {gpu_class} is the one of the GPUs' driver."
+    if choice.known is not None:
+        yield "It is not among those that were read, and without it no pod starts: --gpu-class names another."
+
+
+def _meet_below_root(node: NodeHardware) -> bool:
+    roots = {gpu.pcie_root for gpu in node.gpus} - {""}
+    return any(nic.pcie_root in roots for nic in node.nics)
+
+
+def _expect(choice: Choice) -> Iterator[str]:
+    if not choice.fitting.ask.gpus:
+        places = (
+            f"{count(len(t.pods), 'such pod')} on {_names(_alike(choice, t))}" for t in choice.attempt.trials
+        )
+        yield f"Expect: room for {'; '.join(places)}, if nothing else takes these devices."
+        return
+    said = ((_expected(choice, trial), _alike(choice, trial)) for trial in choice.attempt.trials)
+    for (what, where), names in _together(said):
+        yield f"Expect: {what} on {_names(names)}{where}."
+    if any(map(_may_be_nearer, choice.attempt.trials, (node for node, _ in choice.makes))):
+        yield (
+            "Not told: how far some NICs are from GPUs that are not their nearest. Such pairs count as PHB "
+            "below one root complex, else as unknown, and may be nearer."
+        )
+    words = sorted({d for t in choice.attempt.trials for p in t.pods for d in p.distances if d is not None})
+    if words:
+        yield f"Distances: {'; '.join(f'{word.name} through {word.meaning}' for word in words)}."
+
+
+def _mounted(choice: Choice) -> Iterator[str]:
+    if shares_memory(choice.fitting.ask):
+        yield (
+            "Mounted: memory at /dev/shm, of which a container has 64 MB, and NCCL and data loaders of "
+            "several GPUs share more. It counts as the container's."
+        )
+
+
+def _expected(choice: Choice, trial: Trial) -> tuple[str, str]:
+    """What stands before and after the names of the nodes."""
+    if not trial.pods:
+        return "none", f": {trial.refusal}"
+    return _distances(trial, len(choice.makes)), f", where {_room(trial)}"
+
+
+def _may_be_nearer(trial: Trial, node: NodeHardware) -> bool:
+    """Nothing is nearer than ``PIX``, which is always told."""
+    levels = {level for pod in trial.pods for level in pod.distances}
+    return levels != {Distance.PIX} and not node.is_measured
+
+
+def _distances(trial: Trial, makes: int) -> str:
+    first, last = trial.pods[0], trial.pods[-1]
+    text = say(first.distances)
+    if say(last.distances) != text:
+        text += f" for the first pod, {say(last.distances)} for the last"
+    if not first.is_best:
+        one = "no claim" if makes == 1 else f"no claim for {makes} kinds of node (--node: for one)"
+        text += f", and not {say(first.best)}, the best that the node has, which {one} can be sure to get"
+    return text
+
+
+def _room(trial: Trial) -> str:
+    pods = count(len(trial.pods), "such pod")
+    fit = "fits" if len(trial.pods) == 1 else "fit"
+    short = [pod for pod in trial.pods if not pod.is_best]
+    if trial.pods[0].is_best and short:
+        return f"{pods} {fit}, of which {len(short)} may be farther than what was left would have allowed"
+    if not short:
+        return f"{pods} {fit}" + (
+            "" if len(trial.pods) == 1 else ", each with the nearest that is left for it"
+        )
+    return f"{pods} {fit}"
+
+
+def say(distances: Distances) -> str:
+    """``PIX``, or ``PIX and 2 x NODE``."""
+    if not distances:
+        return "no distance"
+    counts = Counter(distances)
+    if len(counts) == 1:
+        return _word(distances[0])
+    return " and ".join(f"{number} x {_word(level)}" for level, number in counts.items())
+
+
+def _word(level: Distance | None) -> str:
+    return "an unknown distance" if level is None else level.name
+
+
+def _alike(choice: Choice, trial: Trial) -> Sequence[str]:
+    return next(names for node, names in choice.makes if node.name == trial.node)
+
+
+def _tried(choice: Choice) -> Iterator[str]:
+    for attempt in choice.tried:
+        chosen = " (chosen)" if attempt is choice.attempt else ""
+        yield f"{attempt.shape.title}{chosen}: {_verdict(attempt)}."
+
+
+def _verdict(attempt: Attempt) -> str:
+    if attempt.fault:
+        return attempt.fault
+    return "; ".join(f"{trial.node}: {_result(trial)}" for trial in attempt.trials)
+
+
+def _result(trial: Trial) -> str:
+    if not trial.pods:
+        return trial.refusal
+    good = sum(pod.is_best for pod in trial.pods)
+    first = trial.pods[0]
+    least = (
+        ""
+        if first.is_best
+        else f", the first of them {say(first.distances)} where {say(first.best)} is possible"
+    )
+    return f"{len(trial.pods)} of {trial.possible} pods fit, {good} of them with the nearest possible{least}"
+
+
+def _names(names: Iterable[str]) -> str:
+    listed = list(names)
+    if len(listed) <= _MAX_NAMES:
+        return ", ".join(listed)
+    return f"{', '.join(listed[: _MAX_NAMES - 1])} and {len(listed) - _MAX_NAMES + 1} more nodes like it"

@@ -1,0 +1,194 @@
+"""The ladder: what NIC and GPU may have in common on this hardware, from the nearest rung to the farthest.
+
+A rung is a relation that a claim can ask for. Where both devices publish one attribute of one type, it is a
+``matchAttribute``. Where the GPU's driver does not say what the NIC says, it is a division into groups: which
+GPU (by PCI address) belongs to which group of NICs, both as alternatives of their requests (``shapes`` says
+how they are kept together). A rung that no pair of this hardware stands on, or the same pairs as another one,
+is left out: on Azure ``pcieRoot`` never matches, on a DGX H100 the root is as fine as the switch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from dranet.desk.templates import selectors
+from dranet.desk.templates.ask import MAX_ALTERNATIVES
+from dranet.desk.templates.hardware import NodeHardware, Spot
+from dranet.desk.templates.places import ADDRESSES, NUMA_NODES, text_of
+from dranet.model import attributes as a
+
+_Key = Callable[[Spot], object]
+"""What two devices on one rung have in common; ``None`` stands on no rung."""
+_Pairs = frozenset[tuple[str, str, str]]
+"""Node, NIC, GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some NICs and the GPUs that belong to them."""
+
+    name: str
+    nic_selector: str
+    gpu_selector: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One relation. Without attribute and groups it asks for nothing."""
+
+    name: str
+    """Of the alternative in the claim."""
+    meaning: str
+    attribute: str = ""
+    groups: tuple[Group, ...] = ()
+    nic_selector: str = ""
+    """Which NICs may stand on it, where not all may."""
+    is_pcie: bool = False
+    """Traffic of such a pair does not leave the root complex: worth waiting for."""
+    is_alone: bool = False
+    """No part of a ladder, because some GPU lacks the attribute: a constraint that names a request refuses
+    every device without it, even where nothing else that it names is chosen."""
+    key: _Key = field(default=lambda _: "", compare=False)
+
+    def has_room(self, node: NodeHardware, gpus: int, nics: int) -> bool:
+        """Whether the node may have so many pairs on this rung alone. A scheduler would try every order of
+        devices before it gives up, so what cannot be is not even tried."""
+        of_gpus, of_nics = Counter(map(self.key, node.gpus)), Counter(map(self.key, node.nics))
+        each = -(-nics // gpus)
+        pairs = sum(min(of_gpus[key], of_nics[key]) for key in of_gpus if key is not None)
+        fed = sum(min(of_gpus[key] * each, of_nics[key]) for key in of_gpus if key is not None)
+        whole = sum(min(of_gpus[key], of_nics[key] // each) for key in of_gpus if key is not None)
+        return pairs >= min(gpus, nics) and fed >= nics and (nics % gpus != 0 or whole >= gpus)
+
+
+ANY = Rung("any", "anywhere on the node")
+_KNOWN = Rung(
+    "known", "on another NUMA node, if it is said which", nic_selector=selectors.numa_node_is_known()
+)
+"""Before :data:`ANY` where some NICs do not say their NUMA node: an unknown distance comes last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    name: str
+    meaning: str
+    key: _Key
+    attributes: tuple[str, ...]
+    nic_selector: Callable[[Spot], str] | None = None
+    """Selects the NICs of its group, for a rung by groups."""
+    is_pcie: bool = False
+
+
+_SWITCH = _Kind(
+    "same-switch",
+    "on the same PCIe switch",
+    lambda spot: spot.place.switch or None,
+    (a.PCIE_SWITCH.qualified,),
+    lambda spot: selectors.switch_is(spot.place.switch),
+    is_pcie=True,
+)
+_ROOT = _Kind(
+    "same-root",
+    "below the same PCIe root complex",
+    lambda spot: spot.pcie_root or None,
+    (a.STANDARD_PCIE_ROOT.qualified,),
+    is_pcie=True,
+)
+_NUMA = _Kind(
+    "same-numa",
+    "on the same NUMA node",
+    lambda spot: spot.numa_node,
+    NUMA_NODES,
+    lambda spot: selectors.numa_node_is(spot.numa_node if spot.numa_node is not None else -1),
+)
+
+
+def find_rungs(nodes: Sequence[NodeHardware]) -> tuple[Rung, ...]:
+    """The rungs of these nodes, the nearest first; the last one is always :data:`ANY`."""
+    rungs: list[Rung] = [ANY]
+    known: list[_Pairs] = [_pairs(nodes, lambda _: "")]
+    for kind in (_NUMA, _ROOT, _SWITCH):
+        pairs = _pairs(nodes, kind.key)
+        rung = _build(kind, nodes) if pairs else None
+        if rung is None:
+            continue
+        if pairs == known[0] and not rung.is_alone and not rungs[0].is_alone:
+            if kind is _ROOT and rungs[0].name == _NUMA.name:
+                rungs[0] = rung
+            continue
+        rungs.insert(0, rung)
+        known.insert(0, pairs)
+    numas = {nic.numa_node is None for node in nodes for nic in node.nics}
+    return tuple([*rungs[:-1], _KNOWN, ANY] if len(numas) == 2 else rungs)
+
+
+def _pairs(nodes: Iterable[NodeHardware], key: _Key) -> _Pairs:
+    return frozenset(
+        (node.name, nic.name, gpu.name)
+        for node in nodes
+        for nic in node.nics
+        for gpu in node.gpus
+        if key(nic) is not None and key(nic) == key(gpu)
+    )
+
+
+def _build(kind: _Kind, nodes: Sequence[NodeHardware]) -> Rung | None:
+    """By an attribute that related devices have in common, which is best if every GPU has it, else by groups;
+    ``None`` if nothing can say it."""
+    rung = Rung(kind.name, kind.meaning, is_pcie=kind.is_pcie, key=kind.key)
+    told = [name for name in kind.attributes if all(_is_told(name, kind.key, node) for node in nodes)]
+    gpus = [gpu.device for node in nodes for gpu in node.gpus]
+    for attribute in told:
+        if all(gpu.find_attribute(attribute) for gpu in gpus):
+            return replace(rung, attribute=attribute)
+    if groups := _build_groups(kind, nodes):
+        return replace(rung, groups=groups)
+    return replace(rung, attribute=told[0], is_alone=True) if told else None
+
+
+def _is_told(attribute: str, key: _Key, node: NodeHardware) -> bool:
+    """Whether the attribute says of each pair what ``key`` says, in values of one scalar type."""
+    for nic in node.nics:
+        for gpu in node.gpus:
+            ours, theirs = nic.device.find_attribute(attribute), gpu.device.find_attribute(attribute)
+            meet = ours is not None and not ours.listed and ours == theirs
+            if meet != (key(nic) is not None and key(nic) == key(gpu)):
+                return False
+    return True
+
+
+def _build_groups(kind: _Kind, nodes: Sequence[NodeHardware]) -> tuple[Group, ...]:
+    """Every GPU in one group, by its PCI address, which must mean the same on each node; in one without NICs
+    are those of which nobody says where they are."""
+    attribute = gpu_address_attribute(nodes)
+    addresses: dict[object, set[str]] = defaultdict(set)
+    nic_of: dict[object, Spot] = {}
+    for node in nodes:
+        nic_of.update({kind.key(nic): nic for nic in node.nics if kind.key(nic) is not None})
+        for gpu in node.gpus:
+            addresses[kind.key(gpu)].add(gpu.address)
+    sizes = sum(map(len, addresses.values()))
+    ambiguous = sizes != len(set().union(*addresses.values()))
+    if not attribute or ambiguous or not 1 < len(addresses) < MAX_ALTERNATIVES - 1:
+        return ()
+    if kind.nic_selector is None:
+        return ()
+    word = kind.name.removeprefix("same-")
+    return tuple(
+        Group(
+            f"{word}-other" if key is None else f"{word}-{number}",
+            kind.nic_selector(nic_of[key]) if key in nic_of else "",
+            selectors.address_is_one_of(addresses[key], attribute),
+        )
+        for number, key in enumerate(sorted(addresses, key=str))
+    )
+
+
+def gpu_address_attribute(nodes: Iterable[NodeHardware]) -> str:
+    """The attribute by which all GPUs say their PCI address, and the NICs theirs; empty if there is none."""
+    spots = [spot for node in nodes for spot in (*node.gpus, *node.nics)]
+    return next(
+        (name for name in ADDRESSES if spots and all(text_of(spot.device, name) for spot in spots)), ""
+    )

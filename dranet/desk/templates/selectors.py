@@ -1,0 +1,89 @@
+"""CEL selectors of the manifests.
+
+Each is safe on every device of our driver: no attribute is taken for granted but those that all of them have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from dranet.desk.templates.hardware import GPU_DRIVER_PREFIX
+from dranet.model import attributes as a
+from dranet.model.distance import Distance
+
+_EMPTY = '""'
+
+
+def _optional(name: str, default: str, domain: str = a.DOMAIN) -> str:
+    return f'device.attributes["{domain}"].?{name}.orValue({default})'
+
+
+def of_driver(driver: str) -> str:
+    return f'device.driver == "{driver}"'
+
+
+def rdma_nic(driver: str) -> str:
+    """For a DeviceClass: any NIC with RDMA, with an interface or without."""
+    return f"{of_driver(driver)} && {a.RDMA.selector}"
+
+
+def nic_with_interface(driver: str) -> str:
+    """For a DeviceClass: hardware with a network interface."""
+    interface = _optional(a.IFNAME.name, _EMPTY)
+    return f'{of_driver(driver)} && {interface} != "" && !{a.VIRTUAL.selector}'
+
+
+def own_gpu(driver: str) -> str:
+    """For a DeviceClass: a GPU that our driver publishes."""
+    return f'{of_driver(driver)} && {_optional(a.TYPE.name, _EMPTY)} == "gpu"'
+
+
+def vendors_gpu(driver: str) -> str:
+    """For what a vendor's own DeviceClass is taken to be: whole GPUs, where the driver has parts of them."""
+    if not driver.startswith(GPU_DRIVER_PREFIX):
+        return of_driver(driver)
+    kind = f'device.attributes["{driver}"].?type.orValue("gpu").contains("gpu")'
+    return f"{of_driver(driver)} && {kind}"
+
+
+def fabric_is(fabric: str) -> str:
+    """``InfiniBand`` or ``Ethernet``, as RDMA NICs say it."""
+    return f"{_optional(a.RDMA_LINK_LAYER.name, _EMPTY)} == {json.dumps(fabric)}"
+
+
+def port_is_up(rdma: bool) -> str:
+    """A port that can be used; what does not say is taken to be able."""
+    if rdma:
+        return _optional(a.RDMA_PORT_STATE.name, '"ACTIVE"') + ' == "ACTIVE"'
+    return _optional(a.STATE.name, '"up"') + ' in ["up", "unknown"]'
+
+
+def is_not_shared() -> str:
+    """A whole NIC, where some of the node's are shared by several claims."""
+    return "!device.allowMultipleAllocations"
+
+
+def nearest_gpu_is(levels: Iterable[Distance]) -> str:
+    words = json.dumps([level.name for level in sorted(levels)])
+    return f"{_optional(a.NEAREST_GPU_DISTANCE.name, _EMPTY)} in {words}"
+
+
+def address_is_one_of(addresses: Iterable[str], attribute: str) -> str:
+    """By a qualified name that all devices of the class have or lack."""
+    domain, _, name = attribute.rpartition("/")
+    words = sorted(addresses)
+    value = _optional(name, _EMPTY, domain)
+    return f"{value} == {json.dumps(words[0])}" if len(words) == 1 else f"{value} in {json.dumps(words)}"
+
+
+def numa_node_is(node: int) -> str:
+    return f"{_optional(a.NUMA_NODE.name, '-1')} == {node}"
+
+
+def numa_node_is_known() -> str:
+    return f'"{a.NUMA_NODE.name}" in device.attributes["{a.DOMAIN}"]'
+
+
+def switch_is(address: str) -> str:
+    return f"{_optional(a.PCIE_SWITCH.name, _EMPTY)} == {json.dumps(address)}"

@@ -1,0 +1,279 @@
+"""What a claim may look like: requests, constraints and configs for given numbers of GPUs and NICs.
+
+Two facts about the scheduler decide how these are written. It searches depth first, in the order of the
+requests and of their alternatives, and takes the first combination that fits. And of a constraint it looks
+at the chosen alternatives alone: what names ``nic/same-root`` says nothing when ``nic/same-numa`` is chosen.
+So a NIC with its ladder stands *before* its GPU: then every NIC with every GPU is tried on a rung before the
+next rung is. Rungs are nested (a switch is below one root, a root in one NUMA node), which makes taking the
+nearest pair that there is, pair by pair, as good as any search over all pairs (decision 037).
+
+Where GPU and NIC share no attribute, both requests have one alternative for each group, and a constraint
+keeps the NIC's from meeting another group's GPU: it asks for equal PCI addresses, which no two devices have,
+of exactly the alternatives that must not be chosen together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dranet.desk.templates import selectors
+from dranet.desk.templates.ask import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESULTS, count
+from dranet.desk.templates.rungs import Group, Rung
+from dranet.model.distance import Distance
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every request is made with."""
+
+    nic_class: str
+    gpu_class: str
+    nic_selectors: tuple[str, ...] = ()
+    """Every NIC request has them."""
+    never_equal: str = ""
+    """An attribute that all devices have and no two have alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One way to write the claim of a pod."""
+
+    title: str
+    """For people: how it aligns."""
+    requests: tuple[JsonObject, ...]
+    constraints: tuple[JsonObject, ...] = ()
+    configs: tuple[JsonObject, ...] = ()
+    rungs: tuple[Rung, ...] = ()
+    is_for_one_pod: bool = False
+    """It names devices, so that a node can have one such pod only."""
+    apart: tuple[tuple[JsonObject, ...], ...] = field(default=())
+    """More claims beside the first, each with its requests."""
+
+    @property
+    def fault(self) -> str:
+        """Why the API server or the scheduler would never take it; empty if nothing speaks against it."""
+        alternatives = max((len(r.get("firstAvailable", ())) for r in self.requests), default=0)
+        sizes = {"requests": len(self.requests), "constraints": len(self.constraints)}
+        for word, size in sizes.items():
+            if size > MAX_ENTRIES:
+                return f"it takes {size} {word}, and a claim has room for {MAX_ENTRIES}"
+        if alternatives > MAX_ALTERNATIVES:
+            return (
+                f"it takes {alternatives} alternatives in a request, and there is room for {MAX_ALTERNATIVES}"
+            )
+        for requests in (self.requests, *self.apart):
+            if (size := sum(map(_count_of, requests))) > MAX_RESULTS:
+                return f"it takes {size} devices, and {MAX_RESULTS} are the most in a claim"
+        return ""
+
+    def spec(self, number: int = 0) -> JsonObject:
+        """``spec`` of its claim, or of another one beside it."""
+        if number:
+            return {"devices": {"requests": list(self.apart[number - 1])}}
+        devices: JsonObject = {"requests": list(self.requests)}
+        if self.constraints:
+            devices["constraints"] = list(self.constraints)
+        if self.configs:
+            devices["config"] = list(self.configs)
+        return {"devices": devices}
+
+    @property
+    def specs(self) -> tuple[JsonObject, ...]:
+        return tuple(self.spec(number) for number in range(1 + len(self.apart)))
+
+
+def _count_of(request: JsonObject) -> int:
+    options = request.get("firstAvailable") or [request["exactly"]]
+    return min(int(option.get("count", 1)) for option in options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One NIC request before it is written: its name, how many, the GPU request that it is for."""
+
+    name: str
+    count: int
+    gpu: str
+    pin: str = ""
+    """A selector of its own."""
+
+
+def together(parts: Parts, gpus: int, nics: int, levels: Iterable[Distance] = ()) -> Shape:
+    """A number of each, unrelated: right where all GPUs of the node are taken anyway."""
+    wanted = frozenset(levels)
+    near = (selectors.nearest_gpu_is(wanted),) if wanted else ()
+    title = (
+        f"{count(gpus, 'GPU')} and {count(nics, 'NIC')} without a constraint" if gpus else count(nics, "NIC")
+    )
+    requests = [_exactly("nics" if nics > 1 else "nic", parts.nic_class, nics, (*parts.nic_selectors, *near))]
+    if gpus:
+        requests.append(_exactly("gpus" if gpus > 1 else "gpu", parts.gpu_class, gpus))
+    words = "/".join(level.name for level in sorted(wanted))
+    return Shape(title + (f"; NICs that say they are {words} to a GPU" if wanted else ""), tuple(requests))
+
+
+def by_level(parts: Parts, gpus: int, numbers: Mapping[Distance, int]) -> Shape:
+    """All GPUs of the node, and so many NICs of each distance to their nearest GPU."""
+    nics = [
+        _exactly(
+            f"nics-{level.name.lower()}",
+            parts.nic_class,
+            number,
+            (*parts.nic_selectors, selectors.nearest_gpu_is([level])),
+        )
+        for level, number in sorted(numbers.items())
+    ]
+    return Shape(
+        "all GPUs, and so many NICs of each distance to them",
+        (*nics, _exactly("gpus", parts.gpu_class, gpus)),
+    )
+
+
+def everything(parts: Parts, *, gpus: bool, apart: bool) -> Shape:
+    """All that the node has, whatever the numbers; in two claims where one has no room."""
+    nics = _all("nics", parts.nic_class, parts.nic_selectors)
+    if not gpus:
+        return Shape("all NICs of the node", (nics,))
+    found = _all("gpus", parts.gpu_class)
+    if apart:
+        return Shape("all GPUs and NICs of the node, in two claims", (nics,), apart=((found,),))
+    return Shape("all GPUs and NICs of the node", (nics, found))
+
+
+def paired(
+    parts: Parts, gpus: int, nics: int, rungs: Sequence[Rung], *, in_bundles: bool, pins: Sequence[str] = ()
+) -> Shape:
+    """Each NIC with a GPU of its own, on the nearest rung that there is; GPUs in excess come last.
+
+    Args:
+        parts: classes and selectors.
+        gpus: how many.
+        nics: how many.
+        rungs: the ladder, nearest first.
+        in_bundles: all NICs of a GPU in one request, on one rung.
+        pins: a selector for each NIC; with them they are called rails.
+    """
+    pairs = min(gpus, nics)
+    each = nics // pairs if in_bundles else 1
+    number_of_requests = pairs if in_bundles else nics
+    asked = [
+        _Asked(
+            _name("rail" if pins else "nic", i, number_of_requests),
+            each,
+            _name("gpu", i % pairs, pairs),
+            pins[i] if pins else "",
+        )
+        for i in range(number_of_requests)
+    ]
+    requests: list[JsonObject] = []
+    seen: set[str] = set()
+    groups = next((rung.groups for rung in rungs if rung.groups), ())
+    for one in asked:
+        requests.append(_nic_request(parts, one, rungs))
+        if one.gpu not in seen:
+            requests.append(_gpu_request(parts, one.gpu, groups))
+            seen.add(one.gpu)
+    if gpus > pairs:
+        requests.append(_exactly("more-gpus", parts.gpu_class, gpus - pairs))
+    constraints = [c for rung in rungs for c in _constraints(parts, rung, asked, len(rungs) > 1, groups)]
+    bundle = f", {each} NICs for each GPU" if in_bundles and each > 1 else ""
+    title = f"each NIC with a GPU {', or else '.join(rung.meaning for rung in rungs)}{bundle}"
+    return Shape(title, tuple(requests), tuple(constraints), rungs=tuple(rungs))
+
+
+def pinned(parts: Parts, nics: Sequence[str], gpus: Sequence[str], word: str = "nic") -> Shape:
+    """Exactly these devices, each by a selector: the last resort; ``word`` is what a NIC is called."""
+    requests = [
+        *(
+            _exactly(_name(word, i, len(nics)), parts.nic_class, 1, (*parts.nic_selectors, pin))
+            for i, pin in enumerate(nics)
+        ),
+        *(_exactly(_name("gpu", i, len(gpus)), parts.gpu_class, 1, (pin,)) for i, pin in enumerate(gpus)),
+    ]
+    return Shape("devices named by their PCI address", tuple(requests), is_for_one_pod=True)
+
+
+def _name(word: str, number: int, of: int) -> str:
+    return word if of == 1 and word != "rail" else f"{word}-{number}"
+
+
+def _selectors(expressions: Iterable[str]) -> JsonObject:
+    found = [{"cel": {"expression": text}} for text in expressions if text]
+    return {"selectors": found} if found else {}
+
+
+def _exactly(name: str, class_name: str, number: int, expressions: Iterable[str] = ()) -> JsonObject:
+    amount = {"count": number} if number != 1 else {}
+    return {"name": name, "exactly": {"deviceClassName": class_name, **_selectors(expressions), **amount}}
+
+
+def _all(name: str, class_name: str, expressions: Iterable[str] = ()) -> JsonObject:
+    request = {"deviceClassName": class_name, **_selectors(expressions), "allocationMode": "All"}
+    return {"name": name, "exactly": request}
+
+
+def _alternative(name: str, class_name: str, number: int, expressions: Iterable[str]) -> JsonObject:
+    amount = {"count": number} if number != 1 else {}
+    return {"name": name, "deviceClassName": class_name, **_selectors(expressions), **amount}
+
+
+def _nic_request(parts: Parts, asked: _Asked, rungs: Sequence[Rung]) -> JsonObject:
+    common = (*parts.nic_selectors, asked.pin)
+    if len(rungs) == 1 and not rungs[0].groups:
+        return _exactly(asked.name, parts.nic_class, asked.count, common)
+    options = [
+        _alternative(name, parts.nic_class, asked.count, (*common, expression))
+        for rung in rungs
+        for name, expression in _alternatives_of(rung)
+    ]
+    return {"name": asked.name, "firstAvailable": options}
+
+
+def _alternatives_of(rung: Rung) -> list[tuple[str, str]]:
+    """Name and selector of each alternative of a NIC on this rung."""
+    if not rung.groups:
+        return [(rung.name, rung.nic_selector)]
+    return [(group.name, group.nic_selector) for group in rung.groups if group.nic_selector]
+
+
+def _gpu_request(parts: Parts, name: str, groups: Sequence[Group]) -> JsonObject:
+    if not groups:
+        return _exactly(name, parts.gpu_class, 1)
+    options = [_alternative(group.name, parts.gpu_class, 1, (group.gpu_selector,)) for group in groups]
+    return {"name": name, "firstAvailable": options}
+
+
+def _constraints(
+    parts: Parts, rung: Rung, asked: Sequence[_Asked], is_ladder: bool, groups: Sequence[Group]
+) -> Iterable[JsonObject]:
+    if rung.attribute:
+        of_gpu: dict[str, list[str]] = defaultdict(list)
+        for one in asked:
+            of_gpu[one.gpu].append(f"{one.name}/{rung.name}" if is_ladder else one.name)
+        for gpu, nics in of_gpu.items():
+            yield {"matchAttribute": rung.attribute, "requests": [*nics, gpu]}
+    for group in rung.groups:
+        if not group.nic_selector:
+            continue
+        for one in asked:
+            others = [f"{one.gpu}/{other.name}" for other in groups if other is not group]
+            yield {
+                "matchAttribute": parts.never_equal,
+                "requests": [f"{one.name}/{group.name}", *others],
+            }
+
+
+def name_interfaces(driver: str, requests: Iterable[str]) -> tuple[JsonObject, ...]:
+    """A config for each NIC request: ``net0``, ``net1`` ... in their order."""
+    return tuple(
+        {
+            "requests": [name],
+            "opaque": {"driver": driver, "parameters": {"interface": {"name": f"net{number}"}}},
+        }
+        for number, name in enumerate(requests)
+    )

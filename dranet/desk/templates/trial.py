@@ -1,0 +1,163 @@
+"""A shape tried on a node with the allocator: does the scheduler find the best pairs, and how often?
+
+The same claim is allocated over and over on the otherwise empty node until nothing is left for it. Each time
+the distances of its NICs are compared with the best that the devices then left could have given: a claim that
+is right on an empty node by luck alone shows itself when the node fills up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+from dranet.desk.allocation.allocator import ClusterDevices, Unschedulable, allocate, read_devices_in_use
+from dranet.desk.templates.hardware import NodeHardware, Spot
+from dranet.desk.templates.places import DeviceId
+from dranet.desk.templates.shapes import JsonObject, Shape
+from dranet.model.distance import Distance
+from dranet.model.pairing import best_possible, choose, level, pair, rank
+
+Distances = tuple[Distance | None, ...]
+"""Of the NICs of one pod to their GPUs, the nearest first."""
+
+_MAX_PODS = 128
+"""More devices than a node has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What one pod would get, and the best that was left for it."""
+
+    nics: tuple[Spot, ...]
+    gpus: tuple[Spot, ...]
+    distances: Distances
+    best: Distances
+
+    @property
+    def is_best(self) -> bool:
+        return rank(self.distances) == rank(self.best)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One shape on one node."""
+
+    node: str
+    pods: tuple[Pod, ...]
+    possible: int
+    """How many such pods the numbers of devices allow."""
+    refusal: str = ""
+    """Why not even one fits."""
+
+    @property
+    def is_best_first(self) -> bool:
+        return bool(self.pods) and self.pods[0].is_best
+
+    @property
+    def is_perfect(self) -> bool:
+        """Each pod has the best that was left, and there are as many as there can be."""
+        return len(self.pods) == self.possible and all(pod.is_best for pod in self.pods)
+
+
+def try_shape(
+    shape: Shape, hardware: NodeHardware, classes: Mapping[str, JsonObject], gpus: int, nics: int
+) -> Trial:
+    """Fill the node with pods of this shape.
+
+    Args:
+        shape: what to try.
+        hardware: the node, with the NICs that count.
+        classes: DeviceClasses by name.
+        gpus: of each pod; 0 as well where the claim takes all.
+        nics: likewise.
+    """
+    possible = min((len(hardware.gpus) // gpus if gpus else _MAX_PODS), len(hardware.nics) // nics, _MAX_PODS)
+    pods: list[Pod] = []
+    claims: list[JsonObject] = []
+    while len(pods) < (1 if shape.is_for_one_pod else possible):
+        try:
+            new = _allocate(shape, hardware, classes, claims)
+        except Unschedulable as error:
+            return Trial(hardware.name, tuple(pods), possible, "" if pods else str(error))
+        pods.append(_judge(new, hardware, claims))
+        claims += new
+    return Trial(hardware.name, tuple(pods), 1 if shape.is_for_one_pod else possible)
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best that some devices can give a pod."""
+
+    distances: Distances = ()
+    pairs: tuple[tuple[Spot, Spot], ...] = ()
+    """NIC and GPU."""
+
+
+def best_distances(
+    nics: tuple[Spot, ...], gpus: tuple[Spot, ...], gpu_count: int, nic_count: int
+) -> Distances:
+    """The best that a pod with so many of each can have of these devices, whichever they are."""
+    return find_best(nics, gpus, gpu_count, nic_count).distances
+
+
+@lru_cache(maxsize=256)  # each shape asks it of the same devices
+def find_best(nics: tuple[Spot, ...], gpus: tuple[Spot, ...], gpu_count: int, nic_count: int) -> Best:
+    """With no more NICs than GPUs, whichever GPUs are left over do not matter; else each choice of GPUs is
+    tried, until one is as near as if each NIC had its nearest GPU."""
+    if not gpu_count:
+        return Best()
+    if nic_count <= gpu_count:
+        return _best_with(nics, gpus, nic_count)
+    floor = sorted(level(best_possible([nic], gpus, 1)[0]) for nic in nics)[:nic_count]
+    best: Best | None = None
+    for some in combinations(gpus, gpu_count):
+        found = _best_with(nics, some, nic_count)
+        if best is None or rank(found.distances) < rank(best.distances):
+            best = found
+        if [level(one) for one in best.distances] == floor:
+            break
+    return best or Best()
+
+
+def _best_with(nics: Sequence[Spot], gpus: Sequence[Spot], nic_count: int) -> Best:
+    found = choose(nics, gpus, nic_count)
+    pairs = tuple((nics[one.nic], gpus[one.gpu]) for one in found if one.gpu is not None)
+    return Best(tuple(sorted((one.distance for one in found), key=level)), pairs)
+
+
+def _allocate(
+    shape: Shape,
+    hardware: NodeHardware,
+    classes: Mapping[str, JsonObject],
+    before: Sequence[JsonObject],
+) -> list[JsonObject]:
+    devices = ClusterDevices(hardware.slices, classes, read_devices_in_use(before))
+    claims = [
+        {"metadata": {"namespace": "", "name": f"claim-{number}"}, "spec": spec}
+        for number, spec in enumerate(shape.specs)
+    ]
+    allocations = allocate(claims, hardware.node, devices)
+    return [
+        {**claim, "status": {"allocation": allocation}}
+        for claim, allocation in zip(claims, allocations, strict=True)
+    ]
+
+
+def _judge(claims: Sequence[JsonObject], hardware: NodeHardware, before: Sequence[JsonObject]) -> Pod:
+    taken, gone = _taken(claims), _taken(before)
+    nics = tuple(nic for nic in hardware.nics if nic.device.id in taken)
+    gpus = tuple(gpu for gpu in hardware.gpus if gpu.device.id in taken)
+    strays = (None,) * (len(taken) - len(nics) - len(gpus))
+    if not gpus:
+        return Pod(nics, gpus, strays, ())
+    free_nics = tuple(nic for nic in hardware.nics if nic.device.id not in gone)
+    free_gpus = tuple(gpu for gpu in hardware.gpus if gpu.device.id not in gone)
+    distances = tuple(sorted((*pair(nics, gpus).distances, *strays), key=level))
+    return Pod(nics, gpus, distances, best_distances(free_nics, free_gpus, len(gpus), len(nics)))
+
+
+def _taken(claims: Sequence[JsonObject]) -> frozenset[DeviceId]:
+    results = (one for claim in claims for one in claim["status"]["allocation"]["devices"]["results"])
+    return frozenset((one["driver"], one["pool"], one["device"]) for one in results)

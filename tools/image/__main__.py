@@ -1,0 +1,67 @@
+"""``python -m tools.image``: build the image's root filesystem and archive, or lock its packages anew."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from testbed.debian.packages import PackagesUnavailable, cache_folder
+from tools.image.base import host_architecture
+from tools.image.build import DEFAULT_NAME, build_image
+from tools.image.debian import fetch_current
+from tools.image.lock import ARCHITECTURES, LOCK_FILE, ImageError, describe_changes, read_all, write_lock
+
+
+def main() -> int:
+    options = _parse_arguments()
+    try:
+        return int(options.run(options))
+    except (ImageError, PackagesUnavailable) as error:
+        print(f"image: {error}", file=sys.stderr)
+        return 1
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.image", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    rootfs = commands.add_parser("rootfs", help="build the root filesystem and the archive")
+    rootfs.add_argument("--arch", choices=ARCHITECTURES, help="default: of this machine")
+    rootfs.add_argument("--output", type=Path, required=True, help="a folder; what is there is replaced")
+    rootfs.add_argument(
+        "--name", default=DEFAULT_NAME, help=f"of the image in the archive; default {DEFAULT_NAME}"
+    )
+    rootfs.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="more labels")
+    rootfs.add_argument(
+        "--current", action="store_true", help="take what the mirror serves now, not what is locked"
+    )
+    rootfs.set_defaults(run=_build)
+    lock = commands.add_parser("lock", help="lock the Debian packages that the mirror serves now")
+    lock.set_defaults(run=_lock)
+    return parser.parse_args()
+
+
+def _build(options: argparse.Namespace) -> int:
+    labels = dict(label.partition("=")[::2] for label in options.label)
+    architecture = options.arch or host_architecture()
+    image = build_image(
+        architecture, options.output, name=options.name, labels=labels, current=options.current
+    )
+    print(f"root filesystem  {image.root}\narchive          {image.archive}")
+    print(f"image            {image.name} ({architecture})\ndigest           {image.digest}")
+    return 0
+
+
+def _lock(_: argparse.Namespace) -> int:
+    """Write the lock, and say what is new in it."""
+    cache = cache_folder("image")
+    before = read_all() if LOCK_FILE.exists() else ()
+    packages = [package for architecture in ARCHITECTURES for package in fetch_current(architecture, cache)]
+    write_lock(packages)
+    changes = describe_changes(before, {(p.name, p.architecture): p.version for p in packages})
+    print("\n".join(changes) or "nothing is newer than what was locked")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The base tree and its layer, which change with the locks alone: made once for each state of them, and kept.
+
+And the Python that compiles: the image's own, or its twin of this machine's architecture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.image.debian import fetch_current, fetch_locked
+from tools.image.lock import ImageError, Package, read_lock
+from tools.image.slices import PYTHON
+from tools.image.trees import make_base, make_system
+from tools.image.wheels import REQUIREMENTS, fetch_wheels
+
+LOADERS = {"amd64": "usr/lib64/ld-linux-x86-64.so.2", "arm64": "usr/lib/ld-linux-aarch64.so.1"}
+"""The program that starts programs, by architecture."""
+
+_FINISH = Path(__file__).with_name("finish.py")
+_HOSTS = {"x86_64": "amd64", "aarch64": "arm64"}
+_KEPT_SECONDS = 7 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Finishes trees, with a Python in ``root`` that runs on this machine."""
+
+    root: Path
+    architecture: str
+
+    def finish(self, tree: Path, layer: Path) -> None:
+        """Compile ``tree`` and write it as a layer.
+
+        Raises:
+            ImageError: a module does not compile.
+        """
+        (libraries,) = self.root.glob("usr/lib/*-linux-gnu")
+        loader = [self.root / LOADERS[self.architecture], "--library-path", libraries]
+        command = [*loader, self.root / "usr/bin" / PYTHON, "-S", "-s", "-B", _FINISH, tree, layer]
+        done = subprocess.run(
+            [str(part) for part in command],
+            env={"PYTHONHOME": str(self.root / "usr"), "PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+            raise ImageError(f"{tree.name} cannot be compiled: {said[-1]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What every version of the driver is put on."""
+
+    folder: Path
+    packages: tuple[Package, ...]
+    builder: Builder
+
+    @property
+    def tree(self) -> Path:
+        return self.folder / "tree"
+
+    @property
+    def layer(self) -> Path:
+        return self.folder / "layer.tar.gz"
+
+
+def host_architecture() -> str:
+    """Of this machine, as Debian and Go call it.
+
+    Raises:
+        ImageError: it is neither of those that an image is built on.
+    """
+    machine = platform.machine()
+    if machine not in _HOSTS:
+        raise ImageError(f"the image is built on {' or '.join(_HOSTS)}, this machine is {machine}")
+    return _HOSTS[machine]
+
+
+def find_or_make_base(architecture: str, cache: Path, *, current: bool) -> Base:
+    """The base for one architecture, from the cache where it is there.
+
+    Raises:
+        StaleLock, PackagesUnavailable, ImageError: as :func:`~tools.image.build.build_image`.
+    """
+    packages, debs = _fetch_debs(architecture, cache, current=current)
+    wheels = fetch_wheels(architecture, cache)
+    here = host_architecture()
+
+    def make(folder: Path) -> None:
+        make_base(debs, wheels, folder / "tree")
+        builder = Builder(folder / "tree", here) if here == architecture else twin()
+        builder.finish(folder / "tree", folder / "layer.tar.gz")
+
+    def twin() -> Builder:
+        others, files = _fetch_debs(here, cache, current=current)
+        return Builder(
+            _once(cache / "bases", "python", others, lambda folder: make_system(files, folder)), here
+        )
+
+    folder = _once(cache / "bases", "base", packages, make)
+    return Base(folder, packages, Builder(folder / "tree", here) if here == architecture else twin())
+
+
+def _fetch_debs(
+    architecture: str, cache: Path, *, current: bool
+) -> tuple[tuple[Package, ...], Mapping[str, Path]]:
+    packages = fetch_current(architecture, cache) if current else read_lock(architecture)
+    return packages, fetch_locked(packages, cache)
+
+
+def _once(cache: Path, kind: str, packages: Sequence[Package], make: Callable[[Path], None]) -> Path:
+    """The folder for these packages; made whole or not at all, and forgotten when nobody asks for it."""
+    folder = cache / f"{kind}-{packages[0].architecture}-{_hash_inputs(packages)}"
+    cache.mkdir(parents=True, exist_ok=True)
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=cache) as temporary:
+            make(Path(temporary) / kind)
+            (Path(temporary) / kind).rename(folder)
+    os.utime(folder)
+    forget_old(cache, _KEPT_SECONDS)
+    return folder
+
+
+def _hash_inputs(packages: Sequence[Package]) -> str:
+    """Of the packages, the wheels, and the programs that put them together."""
+    whole = hashlib.sha256("\n".join(map(str, sorted(packages))).encode())
+    for file in (REQUIREMENTS, *sorted(Path(__file__).parent.glob("*.py"))):
+        whole.update(file.read_bytes())
+    return whole.hexdigest()[:20]
+
+
+def forget_old(cache: Path, seconds: float) -> None:
+    """Remove the folders of a cache that nobody asked for since."""
+    for folder in cache.iterdir():
+        if time.time() - folder.stat().st_mtime > seconds:
+            shutil.rmtree(folder)

@@ -1,0 +1,276 @@
+"""What one value of the parameters must be, as CEL made from the field's annotation. Pure.
+
+Types, numbers and choices are read from the annotation itself. A validator is code, so each has its CEL
+here, beside the code's own patterns and texts; one that is not known here is an error, which a test meets.
+Wherever CEL's libraries are stricter than the code (IPv4 in IPv6, ``/08``), the value passes: Prepare judges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from dranet.dataclass import dataclass
+from dranet.model import json_decoder, network_policy
+from dranet.model import network_values as values
+from dranet.model.json_fields import (
+    AfterValidator,
+    BeforeValidator,
+    FieldInfo,
+    Ge,
+    Le,
+    MaxLen,
+    MinLen,
+    WithJsonSchema,
+)
+from dranet.model.sysctls import VALUE_MAX_BYTES
+from tools.manifests.cel_text import chain, quote, quote_all
+
+Case = tuple[str, str]
+"""A condition on ``x`` under which the value is wrong, and the text (CEL) that says what it must be."""
+
+_TYPES = {int: ("int", "must be a whole number"), bool: ("bool", "must be true or false")}
+_TYPES |= {str: ("string", "must be text")}
+_NOT_TEXT = ("type(x) != string", quote("must be text"))
+PATHS = "paths"
+"""The variable with the paths of all fields, of which a policy of a DeviceClass may speak."""
+_X = re.compile(r"(?<![\w'])x(?![\w'])")
+_BEYOND_CEL = "x.lowerAscii().contains(':ffff:')"
+"""IPv4 in IPv6: for the code an address, for Kubernetes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The cases for one kind of value, in the order in which they are asked."""
+
+    cases: tuple[Case, ...]
+
+    def problem(self, value: str) -> str:
+        """CEL for what is wrong with ``value`` (CEL without the letter x as a word): empty for nothing."""
+        return chain((_X.sub(lambda _: value, condition), text) for condition, text in self.cases)
+
+
+def build_check(annotation: Any, metadata: tuple[Any, ...] = ()) -> Check:
+    """Of a scalar field, or of the items of a list or a map.
+
+    Raises:
+        NotImplementedError: nobody has said in CEL what a validator of it asks.
+    """
+    kind, marks = unwrap(annotation, metadata)
+    special = [cases for mark in marks if (cases := _special(mark, marks)) is not None]
+    if special:
+        return Check(tuple(special[0]))
+    return Check((*_of_type(kind), *(case for mark in marks for case in _of_mark(mark, kind))))
+
+
+def unwrap(annotation: Any, metadata: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...]]:
+    """The bare type, and everything that is said of it; ``None`` is as absent."""
+    marks = tuple(_iter_marks(metadata))
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *more = get_args(annotation)
+            marks += tuple(_iter_marks(tuple(more)))
+        elif get_origin(annotation) in (Union, UnionType):
+            (annotation,) = (one for one in get_args(annotation) if one is not NoneType)
+        else:
+            return annotation, marks
+
+
+def _iter_marks(metadata: tuple[Any, ...]) -> Iterator[Any]:
+    for mark in metadata:
+        if isinstance(mark, FieldInfo):
+            yield from mark.metadata
+        else:
+            yield mark
+
+
+def _of_type(kind: Any) -> Iterator[Case]:
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        *others, last = map(repr, choices)
+        text = f"must be {', '.join(others)} or {last}" if others else f"must be {last}"
+        yield f"type(x) != string || !(x in {quote_all(choices)})", quote(text)
+        return
+    name, text = _TYPES[kind]
+    yield f"type(x) != {name}", quote(text)
+
+
+def _of_mark(mark: Any, kind: Any) -> Iterator[Case]:
+    match mark:
+        case Ge():
+            yield f"x < {mark.ge}", quote(f"must be at least {mark.ge}")
+        case Le():
+            yield f"x > {mark.le}", quote(f"must be at most {mark.le}")
+        case MinLen():
+            yield "x == ''", quote("must not be empty")
+        case MaxLen():
+            yield f"x.size() > {mark.max_length}", quote(f"must have at most {mark.max_length} characters")
+        case AfterValidator(func=values.OneOf() as one_of):
+            *others, last = choices = [*map(str, one_of.choices)]
+            yield f"!(x in [{', '.join(choices)}])", quote(f"must be {', '.join(others)} or {last}")
+        case AfterValidator(func=network_policy.field_path):
+            text = "must be the path of a field, such as interface.mtu or routes (lists and maps as a whole)"
+            yield f"!(x in variables.{PATHS})", quote(text)
+        case AfterValidator(func=json_decoder.check_unicode):
+            return  # half a character does not survive the API server
+        case _:
+            if kind is not str or not isinstance(mark, WithJsonSchema):
+                raise NotImplementedError(f"no CEL for {mark!r}")
+
+
+def _special(mark: Any, marks: tuple[Any, ...]) -> list[Case] | None:
+    """The whole of the cases, where a validator decides alone."""
+    if isinstance(mark, BeforeValidator) and mark.func != values.without_nulls:
+        build = _BEFORE.get(mark.func, _number_or_auto)
+        return build(marks)
+    if isinstance(mark, AfterValidator):
+        build_after = _AFTER.get(mark.func)
+        return [_NOT_TEXT, *build_after()] if build_after else None
+    return None
+
+
+def _limits(marks: tuple[Any, ...]) -> tuple[int, int]:
+    least = next(mark.ge for mark in marks if isinstance(mark, Ge))
+    most = next(mark.le for mark in marks if isinstance(mark, Le))
+    return int(least), int(most)
+
+
+def _quantity(marks: tuple[Any, ...], least: int | None = None) -> list[Case]:
+    """A quantity compares by value. Whether one with a fraction is a whole number is left to Prepare."""
+    given, most = _limits(marks)
+    low = given if least is None else least
+    form = "must be a number or a quantity such as 10G, 1.5M or 64Ki"
+    outside = "type(x) == int ? x {} {} : quantity(x).compareTo(quantity('{}')) {} 0"
+    return [
+        ("type(x) != string && type(x) != int", quote("must be a whole number")),
+        (f"type(x) == string && !x.matches({quote(f'^({values.QUANTITY_PATTERN})$')})", quote(form)),
+        (f"({outside.format('<', low, low, '<')})", quote(f"must be at least {low}")),
+        (f"({outside.format('>', most, most, '>')})", quote(f"must be at most {most}")),
+    ]
+
+
+def _memlock(marks: tuple[Any, ...]) -> list[Case]:
+    not_text, form, _, most = _quantity(marks, 0)
+    text = quote("must be bytes, a quantity such as 64Mi, or unlimited")
+    unlimited = "type(x) == string && x == 'unlimited'"
+    return [not_text, (unlimited, "''"), form, ("type(x) == int && x < 0", text), most]
+
+
+def _mark(marks: tuple[Any, ...]) -> list[Case]:
+    low, most = _limits(marks)
+    too_much = f"type(x) == int ? x > {most} : !x.contains('x') && !x.contains('X') && int(x) > {most}"
+    return [
+        ("type(x) != string && type(x) != int", quote("must be a whole number")),
+        (
+            f"type(x) == string && !x.matches({quote(f'^({values.MARK_PATTERN})$')})",
+            quote("must be a number, or text such as 0x10"),
+        ),
+        (f"type(x) == int && x < {low}", quote(f"must be at least {low}")),
+        (f"({too_much})", quote(f"must be at most {most}")),
+    ]
+
+
+def _number_or_auto(marks: tuple[Any, ...]) -> list[Case]:
+    schema = next(mark.json_schema for mark in marks if isinstance(mark, WithJsonSchema))
+    number, auto = (schema or {})["anyOf"]
+    if auto.get("const") != "auto":
+        raise NotImplementedError(f"no CEL for {schema}")
+    most = number["maximum"]
+    wrong = f"type(x) == int ? x < 0 || x > {most} : type(x) != string || x != 'auto'"
+    return [(f"({wrong})", quote(f"must be a number from 0 to {most}, or auto"))]
+
+
+def _sysctl_value(_marks: tuple[Any, ...]) -> list[Case]:
+    is_text = "type(x) == string && "
+    return [
+        ("type(x) != string && type(x) != int", quote("must be text or a 64-bit integer")),
+        (f"{is_text}x.trim() == ''", quote("must not be empty")),
+        (f"{is_text}size(bytes(x)) > {VALUE_MAX_BYTES}", quote(f"must have at most {VALUE_MAX_BYTES} bytes")),
+        (is_text + r"!x.matches('^[\\t -~]*$')", quote("must be one line of ASCII text")),
+    ]
+
+
+_Before = Callable[[tuple[Any, ...]], list[Case]]
+_BEFORE: dict[Any, _Before] = {
+    values.quantity: _quantity,
+    values.memlock: _memlock,
+    values.mark: _mark,
+    values.sysctl_value: _sysctl_value,
+}
+
+
+def _ifname(*, may_be_empty: bool = False, may_be_lo: bool = False) -> Callable[[], list[Case]]:
+    def cases() -> list[Case]:
+        reserved = sorted(values.RESERVED_IFNAMES - ({"lo"} if may_be_lo else set()))
+        chars = quote(f"^({values.IFNAME_PATTERN})$")
+        most = values.IFNAME_MAX_BYTES
+        form = quote("must consist of ASCII letters, digits, '-', '_' and '.'")
+        empty = [] if may_be_empty else [("x == ''", quote("must not be empty"))]
+        return [
+            *empty,
+            (f"size(bytes(x)) > {most}", quote(f"must have at most {most} bytes")),
+            (f"x != '' && !x.matches({chars})", form),
+            (f"x in {quote_all(reserved)}", quote("is a reserved name")),
+        ]
+
+    return cases
+
+
+def _link_address() -> list[Case]:
+    text = "must be a hardware address of 6 or 20 bytes, e.g. 02:00:00:00:00:01"
+    return [(f"!x.matches({quote(f'^({values.MAC_PATTERN})$')})", quote(text))]
+
+
+def _mac() -> list[Case]:
+    not_unicast = "x.size() < 18 && (x.matches('^.[13579BDFbdf]') || x.matches('^[0:.-]+$'))"
+    return [*_link_address(), (not_unicast, quote("must be a unicast hardware address"))]
+
+
+def _cidr(text: str, example: str) -> list[Case]:
+    form = quote(f"^({values.CIDR_PATTERN})$")
+    by_prepare = rf"x.matches('/0[0-9]') || {_BEYOND_CEL}"
+    return [
+        (f"!x.matches({form})", quote(f"must be in CIDR form with a prefix length, e.g. {example}")),
+        (f"!isCIDR(x) && !({by_prepare})", quote(text)),
+    ]
+
+
+def _interface_cidr() -> list[Case]:
+    ip = "cidr(x).ip()"
+    multicast = f"cidr('224.0.0.0/4').containsIP({ip}) || cidr('ff00::/8').containsIP({ip})"
+    odd = f"{ip}.isUnspecified() || {ip}.isLoopback() || {multicast} || cidr('127.0.0.0/8').containsIP({ip})"
+    return [
+        *_cidr("must be an address with its prefix, e.g. 10.0.0.5/24", "10.0.0.5/24"),
+        (f"isCIDR(x) && ({odd})", quote("must be a unicast address")),
+    ]
+
+
+def _ip() -> list[Case]:
+    return [
+        ("x.contains('/') || x.contains('%')", quote("must be an IP address without prefix or zone")),
+        (f"!isIP(x) && !({_BEYOND_CEL})", quote("must be an IP address")),
+    ]
+
+
+def _ipv6_token() -> list[Case]:
+    form = quote("must be the lower 64 bits of an IPv6 address, e.g. ::1:2")
+    bits = quote("must have 64 leading zero bits and not be ::, e.g. ::1:2")
+    return [
+        (f"!x.contains('%') && !({_BEYOND_CEL}) && !(isIP(x) && x.contains(':'))", form),
+        ("isIP(x) && (ip(x).isUnspecified() || !cidr('::/64').containsIP(x))", bits),
+    ]
+
+
+_AFTER: dict[Any, Callable[[], list[Case]]] = {
+    values.ifname: _ifname(may_be_empty=True),
+    values.given_ifname: _ifname(),
+    values.rule_ifname: _ifname(may_be_lo=True),
+    values.link_address: _link_address,
+    values.mac: _mac,
+    values.interface_cidr: _interface_cidr,
+    values.network_cidr: lambda: _cidr("must be a CIDR, e.g. 10.1.0.0/16", "10.1.0.0/16"),
+    values.ip: _ip,
+    values.ipv6_token: _ipv6_token,
+}
