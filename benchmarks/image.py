@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.measure import Result, Series
 from testbed.cluster import Testbed
-from testbed.driver_process import COMMAND
+from testbed.driver.process import COMMAND
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware
 from testbed.rootfs import mount_root

@@ -22,7 +22,7 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError, DranetError, Reason
 from e2e.objects import JsonObject, collection
-from testbed.driver_process import COMMAND, DriverProcess
+from testbed.driver.process import COMMAND, DriverProcess
 
 _POLL_SECONDS = 0.1
 _SETTINGS = "settings.yaml"

@@ -25,7 +25,7 @@ from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.scan import read_node_facts
 from testbed.apiserver.identity import ADMIN, service_account
 from testbed.apiserver.server import ApiServer
-from testbed.driver_process import DriverExit, DriverProcess
+from testbed.driver.process import DriverExit, DriverProcess
 from testbed.isolation import require_isolation
 from testbed.kubelet.kubelet import TestbedKubelet
 from testbed.node.hardware import Hardware

@@ -29,7 +29,7 @@ if os.environ["CNI_COMMAND"] == "ADD":
     json.dump(config["prevResult"], sys.stdout)
 elif os.environ["CNI_COMMAND"] == "DEL" and os.path.exists(os.environ.get("CNI_NETNS", "")):
     sys.path.insert(0, {repository!r})
-    from testbed.node.reclaim import reclaim
+    from testbed.node.fabric import reclaim
 
     with open(config["file"] + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel takes dying namespaces one by one

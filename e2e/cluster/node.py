@@ -20,7 +20,7 @@ from testbed.containerd.fetch import Toolchain
 from testbed.containerd.image import BUSYBOX_IMAGE
 from testbed.containerd.node import bind, enable_controllers, mount_tmpfs, share_mount
 from testbed.containerd.runtime import ContainerdRuntime
-from testbed.driver_pod_node import show_to_driver
+from testbed.driver.pod_node import show_to_driver
 from testbed.isolation import require_isolation
 from testbed.node.hardware import Hardware
 from testbed.node.iproute import NETNS_FOLDER

@@ -37,7 +37,7 @@ from dranet.desk.kubeapi.kinds import (
 from dranet.desk.kubeapi.profiles import Profile
 from dranet.desk.kubeapi.validation import validate
 from testbed.apiserver import apply as ssa
-from testbed.apiserver.list_options import require_list_options
+from testbed.apiserver.list_options import Selector, parse_selector, require_list_options
 from testbed.apiserver.objects import (
     Target,
     build_new_metadata,
@@ -53,7 +53,6 @@ from testbed.apiserver.objects import (
 )
 from testbed.apiserver.patch import json_patch, merge_patch
 from testbed.apiserver.rules import grace_period_seconds, prepare_create, prepare_update
-from testbed.apiserver.selectors import Selector, parse_selector
 from testbed.apiserver.store import Key, Rehearsal, Store
 
 APPLY_CONTENT_TYPE = "application/apply-patch+yaml"

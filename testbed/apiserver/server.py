@@ -12,7 +12,7 @@ import contextlib
 import json
 import ssl
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -21,7 +21,6 @@ from dranet.desk.kubeapi.errors import Refusal, bad_request, injected
 from dranet.desk.kubeapi.kinds import KINDS, NAMESPACES, JsonObject
 from dranet.desk.kubeapi.profiles import LATEST, load_profile
 from testbed.apiserver.faults import ChaosPlan, ScriptedTrouble, Trouble, disturb_events
-from testbed.apiserver.garbage import collect_orphans
 from testbed.apiserver.handler import Handler, parse_target
 from testbed.apiserver.http import (
     BadHttp,
@@ -36,7 +35,7 @@ from testbed.apiserver.http import (
 from testbed.apiserver.identity import Tokens, User
 from testbed.apiserver.objects import Target
 from testbed.apiserver.rest import Rest
-from testbed.apiserver.store import Store
+from testbed.apiserver.store import Key, Store
 from testbed.apiserver.traffic import RequestLog, RequestRecord, Traffic
 from testbed.apiserver.watch import WatchQuery, iter_events, parse_watch
 
@@ -345,3 +344,26 @@ class ApiServer:
 def _refuse(refusal: Refusal, trouble: Trouble) -> HttpResponse:
     headers = {} if trouble.retry_after is None else {"Retry-After": str(trouble.retry_after)}
     return HttpResponse(refusal.code, refusal.build_status(), headers)
+
+
+def collect_orphans(store: Store, rest: Rest) -> list[str]:
+    """Delete every object all of whose owners are of a served kind and do not exist any more (by uid: a new
+    Node of the same name is another one); returns their names. Once, not until nothing more is found."""
+    living = {body["metadata"]["uid"] for _, body in _iter_all(store)}
+    orphans = [key for key, body in _iter_all(store) if _is_orphan(body, living)]
+    for kind, namespace, name in orphans:
+        rest.delete(Target(kind, namespace, name), {})
+    return [name for _, _, name in orphans]
+
+
+def _iter_all(store: Store) -> Iterator[tuple[Key, JsonObject]]:
+    for kind in KINDS:
+        yield from store.iter_objects(kind)
+
+
+def _is_orphan(body: JsonObject, living: set[str]) -> bool:
+    served = {(kind.api_version, kind.kind) for kind in KINDS}
+    owners = body["metadata"].get("ownerReferences") or []
+    return bool(owners) and all(
+        (owner["apiVersion"], owner["kind"]) in served and owner["uid"] not in living for owner in owners
+    )

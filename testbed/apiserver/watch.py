@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from dranet.desk.kubeapi.errors import Refusal, bad_request
 from dranet.desk.kubeapi.kinds import JsonObject
-from testbed.apiserver.list_options import require_list_options
+from testbed.apiserver.list_options import Selector, require_list_options
 from testbed.apiserver.objects import Target
 from testbed.apiserver.rest import read_selector
-from testbed.apiserver.selectors import Selector
 from testbed.apiserver.store import Change, Store, with_version
 
 _DEFAULT_TIMEOUT_SECONDS = 1800.0

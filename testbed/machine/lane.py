@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,9 +14,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import dranet
 from testbed.containerd.fetch import ContainerdUnavailable, fetch_newer_toolchain, fetch_toolchain
-from testbed.machine.checkout import REPOSITORY, freeze_checkout
-from testbed.machine.fetch import Packages, default_cache_dir, fetch_packages
+from testbed.machine.fetch import Cause, MachineUnavailable, Packages, default_cache_dir, fetch_packages
 from testbed.machine.guest import CONTAINERDS, EXCHANGE
 from testbed.machine.hardware import MACHINE
 from testbed.machine.image import make_image
@@ -54,9 +55,14 @@ TESTS = (
 )
 """pytest's arguments: the machine's own tests, and kernel tests worth repeating on a stock kernel."""
 
+_PARTS = ("dranet", "testbed", "tools", "tests", "deploy", "examples", "pyproject.toml")
+"""Of the checkout: what the guest sees."""
+
+_COLLECT_TIMEOUT_SECONDS = 120.0
 _TEST_TIMEOUT_SECONDS = 120
 """Of one test, in the guest."""
 
+REPOSITORY = Path(dranet.__file__).parent.parent
 _CONTAINERD_CACHE = REPOSITORY / ".cache" / "containerd"
 """As for the tests on this machine; the guest sees it at the same place."""
 
@@ -169,3 +175,39 @@ def _keep(exchange: Path, options: Options) -> None:
     capture = exchange / CAPTURE
     if options.capture is not None and capture.exists():
         shutil.copy(capture, options.capture)
+
+
+def freeze_checkout(target: Path, tests: Sequence[str]) -> Path:
+    """Copy what the tests need to ``target`` and compile it; returns ``target``.
+
+    Raises:
+        MachineUnavailable: dranet was installed without its tests.
+    """
+    if not (REPOSITORY / "tests" / "machine").is_dir():
+        raise MachineUnavailable(
+            Cause.NO_CHECKOUT, f"{REPOSITORY} has no tests/machine; run it from a checkout"
+        )
+    target.mkdir()
+    for name in _PARTS:
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target)
+    _compile(target, "-m", "compileall", "-q", "-j", "0", "dranet", "testbed", "tests")
+    # What does not collect here is told by the guest's pytest, with its reason.
+    _compile(target, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests)
+    return target
+
+
+def _compile(folder: Path, *arguments: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(
+        [sys.executable, *arguments],
+        check=False,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_COLLECT_TIMEOUT_SECONDS,
+    )

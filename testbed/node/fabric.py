@@ -5,18 +5,20 @@ called ``fabric``, is a port of a bridge. There is one bridge for each network o
 bridge's address is the network's gateway, and the fabric forwards between networks, as the switches of a
 rail-optimised cluster do. A further node's NICs are plugged into the fabric of the first. A veth stands in
 for a physical NIC: it moves between namespaces as one, but dies with its namespace, for which
-``node.reclaim`` makes up.
+:func:`reclaim` makes up.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from dranet.errors import KernelError
 from dranet.kernel.netns import NetworkNamespace
 from testbed.node.hardware import Hardware, Network, PlacedNic
-from testbed.node.iproute import NETNS_FOLDER, run_batch, run_ip
+from testbed.node.iproute import NETNS_FOLDER, in_namespace, read_json, run_batch, run_ip
 
 FABRIC_NETNS = "fabric"
 
@@ -100,3 +102,40 @@ def _skip_duplicate_address_detection() -> None:
         setting = Path("/proc/sys/net/ipv6/conf", name, "accept_dad")
         if setting.exists():
             setting.write_text("0")
+
+
+def reclaim(netns_path: str, peers: Container[int]) -> None:
+    """Bring the links whose peer has one of these indexes to the calling process's network namespace.
+
+    Each comes back down and without addresses, under the name it had inside, or as ``dev<ifindex>`` where
+    that name is taken (``default_device_exit_net`` in ``net/core/dev.c``). To be called right before the
+    namespace ends. A driver that can still find the namespace by then may put a NIC back into it, which the
+    kernel rules out.
+
+    Raises:
+        KernelError: the kernel refused the move.
+    """
+    taken = {str(link["ifname"]) for link in read_json("ip", "-json", "link")}
+    for link in find_links(netns_path, peers):
+        name = str(link["ifname"])
+        target = f"dev{link['ifindex']}" if name in taken else name
+        taken.add(target)
+        try:
+            _move_home(netns_path, name, target)
+        except KernelError:
+            if any(left["ifname"] == name for left in find_links(netns_path, peers)):
+                raise  # else the driver was quicker
+
+
+def find_links(netns_path: str, peers: Container[int]) -> list[Mapping[str, Any]]:
+    """The links of a namespace whose peer has one of these indexes, as ``ip`` describes them."""
+    found = read_json(*in_namespace(netns_path, "ip", "-json", "-details", "address"))
+    return [link for link in found if link.get("link_index", 0) in peers]
+
+
+def _move_home(netns_path: str, name: str, target: str) -> None:
+    # The pid names the namespace of this process. The kernel drops the addresses with the move; once home the
+    # link is the driver's, which renames it and gives it its own addresses back.
+    move = ("link", "set", name, "netns", str(os.getpid()), "name", target)
+    read_json(*in_namespace(netns_path, "ip", "link", "set", name, "down"))
+    read_json(*in_namespace(netns_path, "ip", *move))

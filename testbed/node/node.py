@@ -16,14 +16,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from dranet.errors import KernelError
-from testbed.node.fabric import Fabric
+from testbed.node.fabric import Fabric, find_links, reclaim
 from testbed.node.follower import LinkFollower
 from testbed.node.hardware import Hardware, PlacedNic
 from testbed.node.hoststate import HostState, read_host_state
-from testbed.node.interrupts import read_interrupts
 from testbed.node.iproute import read_json
-from testbed.node.reclaim import find_links, reclaim
-from testbed.node.sysfs_tree import SysfsTree
+from testbed.node.sysfs_tree import SysfsTree, read_interrupts
 
 UP_SECONDS = 20.0
 """For the kernel to bring links and their IPv6 addresses up: workers of its own do."""
@@ -92,7 +90,7 @@ class Node:
     def reclaim(self, netns_path: str) -> None:
         """Do for our NICs in a dying namespace what the kernel does for physical ones.
 
-        See :func:`~testbed.node.reclaim.reclaim`.
+        See :func:`~testbed.node.fabric.reclaim`.
 
         Raises:
             KernelError: the kernel refused the move.

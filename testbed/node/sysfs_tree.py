@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from pathlib import Path
 
-from testbed.node.hardware import Gpu, Hardware, Placed, PlacedNic
-from testbed.node.interrupts import write_interrupts
-from testbed.node.rdma_tree import RdmaDevice, find_rdma_devices
+from dranet.model.cpus import format_cpu_list, format_cpu_mask, parse_cpu_list
+from testbed.node.hardware import Gpu, Hardware, Hca, Nic, Part, Placed, PlacedNic
 
 _NVIDIA_MAJOR = 195
 _UVERBS_MAJOR, _UVERBS_FIRST_MINOR = 231, 192
@@ -279,7 +279,7 @@ def _find_away(gone: Mapping[str, ShownLink], wanted: Mapping[str, ShownLink]) -
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
+    path.write_text(f"{text}\n")
 
 
 def _link(path: Path, target: Path) -> None:
@@ -290,3 +290,110 @@ def _link(path: Path, target: Path) -> None:
         path.unlink()
     if not path.is_symlink():
         path.symlink_to(relative)
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaDevice:
+    """One entry of ``class/infiniband``: where it sits, its name, and the texts of its files."""
+
+    placed: Placed
+    name: str
+    attributes: dict[str, str]
+
+
+def find_rdma_devices(hardware: Hardware) -> Iterator[RdmaDevice]:
+    """Every RDMA device, in the order of the file."""
+    for placed in hardware.placed():
+        nic, hca = placed.function.nic, placed.function.hca
+        if nic and nic.rdma:
+            yield RdmaDevice(placed, nic.rdma, _roce_attributes(nic, placed.part))
+        if hca:
+            yield RdmaDevice(placed, hca.rdma, _infiniband_attributes(hca, placed.part))
+
+
+def _roce_attributes(nic: Nic, part: Part) -> dict[str, str]:
+    guid = _interface_identifier(nic.mac)
+    gid = _link_local(guid)
+    return {
+        **_attributes(nic.rdma, guid, part),
+        "ports/1/link_layer": "Ethernet",
+        "ports/1/lid": "0x0",
+        "ports/1/gids/0": gid,
+        "ports/1/gids/1": gid,
+        "ports/1/gid_attrs/types/0": "IB/RoCE v1",
+        "ports/1/gid_attrs/types/1": "RoCE v2",
+    }
+
+
+def _infiniband_attributes(hca: Hca, part: Part) -> dict[str, str]:
+    return {
+        **_attributes(hca.rdma, hca.guid, part),
+        "ports/1/link_layer": "InfiniBand",
+        "ports/1/lid": "0x11",
+        "ports/1/pkeys/0": "0xffff",
+        "ports/1/gids/0": _link_local(hca.guid),
+        "ports/1/gid_attrs/types/0": "IB/RoCE v1",
+    }
+
+
+def _attributes(name: str, guid: str, part: Part) -> dict[str, str]:
+    words = ":".join(guid[i : i + 4] for i in range(0, 16, 4))
+    return {
+        "node_type": "1: CA",
+        "node_guid": words,
+        "sys_image_guid": words,
+        "node_desc": f"testbed {name}",
+        "fw_ver": part.firmware,
+        "hca_type": "MT4129",
+        "ports/1/state": "4: ACTIVE",
+        "ports/1/phys_state": "5: LinkUp",
+        "ports/1/rate": part.rdma_rate,
+        "ports/1/counters/port_rcv_data": "0",
+        "ports/1/counters/port_xmit_data": "0",
+        "ports/1/hw_counters/out_of_sequence": "0",
+    }
+
+
+def _link_local(guid: str) -> str:
+    return IPv6Address(int("fe80000000000000" + guid, 16)).exploded
+
+
+def _interface_identifier(mac: str) -> str:
+    """Modified EUI-64 (RFC 4291, appendix A), 16 hex digits."""
+    octets = bytearray.fromhex(mac.replace(":", ""))
+    octets[0] ^= 2
+    return (octets[:3] + b"\xff\xfe" + octets[3:]).hex()
+
+
+VECTORS = 3
+"""Of each NIC: one for its events, one for each of two queues."""
+_FIRST = 200
+
+
+def write_interrupts(sysfs_root: Path, procfs_root: Path, hardware: Hardware) -> None:
+    """Those of every NIC, and what tells who else might place them."""
+    cpus = format_cpu_list(cpu for socket in hardware.sockets for cpu in parse_cpu_list(socket.cpus))
+    _write(sysfs_root / "devices/system/cpu/online", cpus)
+    _write(procfs_root / "irq/default_smp_affinity", format_cpu_mask(parse_cpu_list(cpus)))
+    _write(procfs_root / "2/comm", "kthreadd")
+    for nic, irq, name in _iter_interrupts(hardware):
+        _write(sysfs_root / "bus/pci/devices" / nic.placed.address / "msi_irqs" / str(irq), "msix")
+        folder = procfs_root / "irq" / str(irq)
+        values = ("smp_affinity_list", cpus), ("affinity_hint", "0"), ("node", str(nic.placed.numa_node))
+        for file, text in values:
+            _write(folder / file, text)
+        (folder / name).mkdir()
+
+
+def read_interrupts(procfs_root: Path, hardware: Hardware) -> Iterator[str]:
+    """Where each one may go, a line for each."""
+    for nic, irq, _ in _iter_interrupts(hardware):
+        cpus = (procfs_root / "irq" / str(irq) / "smp_affinity_list").read_text().strip()
+        yield f"interrupt {irq} of {nic.nic.ifname}: cpus {cpus}"
+
+
+def _iter_interrupts(hardware: Hardware) -> Iterator[tuple[PlacedNic, int, str]]:
+    for place, nic in enumerate(hardware.nics()):
+        for vector in range(VECTORS):
+            name = f"{nic.nic.ifname}-TxRx-{vector - 1}" if vector else nic.nic.ifname
+            yield nic, _FIRST + place * VECTORS + vector, name

@@ -7,15 +7,14 @@ true is looked at again until the step's time is over.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dranet.model.device import Device
 from dranet.model.distance import Distance
 from testbed.cluster import DRIVER_NAME, JsonObject
 from testbed.scenario import scenario as actions
-from testbed.scenario.scenario import Action
-from testbed.scenario.verdicts import complain_of_verdict, describe_verdict, find_verdict
+from testbed.scenario.scenario import Action, ExpectVerdict
 from testbed.scenario.views import (
     describe_alignment,
     describe_link,
@@ -305,3 +304,34 @@ EXPECTATIONS: Mapping[type[Action], Callable[[Walk, Any], Awaitable[Lines]]] = {
     actions.ExpectNodeLink: _expect_node_link,
     actions.ExpectHostUnchanged: _expect_host_unchanged,
 }
+
+
+def find_verdict(entry: JsonObject) -> JsonObject:
+    """The condition ``TopologyAligned`` of an entry of ``status.devices``; empty where it has none."""
+    conditions = entry.get("conditions", ())
+    found: JsonObject = next((item for item in conditions if item["type"] == "TopologyAligned"), {})
+    return found
+
+
+def complain_of_verdict(action: ExpectVerdict, entry: JsonObject) -> str:
+    """What is not as expected; empty where all is."""
+    condition, table = find_verdict(entry), entry.get("data", {}).get("alignment", {})
+    better = table.get("better", {}).get("device", "")
+    right = (
+        condition["status"] == action.status
+        and action.reason in ("", condition["reason"])
+        and action.distance in ("", table.get("distance"))
+        and action.better == better
+        and all(text in condition["message"] for text in action.texts)
+    )
+    return "" if right else f"the verdict is {condition}, {table}"
+
+
+def describe_verdict(pod: str, entry: JsonObject) -> Iterator[str]:
+    """The verdict in a line, and the row of the table of distances in another."""
+    condition, table = find_verdict(entry), entry.get("data", {}).get("alignment", {})
+    yield f"{pod}: {entry['device']}: TopologyAligned {condition['status']} ({condition['reason']})"
+    yield f"  {condition['message']}"
+    distances = ", ".join(f"{gpu} {distance}" for gpu, distance in table.get("distances", {}).items())
+    if distances:
+        yield f"  distances: {distances}; the best possible: {table['best']}"

@@ -21,7 +21,7 @@ from dranet.cli.main import main
 from dranet.model.network import NetworkConfig
 from dranet.settings import load_settings
 from testbed.debian.packages import Unavailable, cache_folder
-from testbed.promtool import Promtool, fetch_promtool
+from testbed.prometheus import Promtool, fetch_promtool
 from tests.documents.blocks import REPOSITORY, Block, list_blocks, list_pages
 from tests.documents.commands import iter_commands
 from tests.documents.kinds import OWN_TESTS, Kind, Reason, classify, list_rules, read_documents

@@ -30,8 +30,8 @@ from testbed.containerd.fetch import default_cache_dir, fetch_toolchain, find_to
 from testbed.containerd.image import BUSYBOX_IMAGE
 from testbed.containerd.runtime import ContainerdRuntime
 from testbed.debian.packages import Unavailable
-from testbed.driver_pod_node import make_volumes
-from testbed.driver_pod_spec import (
+from testbed.driver.pod_node import make_volumes
+from testbed.driver.pod_spec import (
     NodeView,
     build_container,
     build_sandbox_security,

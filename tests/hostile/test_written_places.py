@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from testbed.cluster import DRIVER_NAME
-from testbed.driver_process import COMMAND
+from testbed.driver.process import COMMAND
 from tests.contract.driven import READY_SECONDS, DrivenNode
 from tests.hostile import fence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.debian.packages import Unavailable, cache_folder
-from testbed.promtool import Promtool, fetch_promtool
+from testbed.prometheus import Promtool, fetch_promtool
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.promtool import Promtool
+from testbed.prometheus import Promtool
 from tools.manifests.monitoring.rule import Alert
 from tools.manifests.monitoring.rules import RUNBOOK
 

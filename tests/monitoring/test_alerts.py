@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from testbed.promtool import Promtool
+from testbed.prometheus import Promtool
 from tests.monitoring import evaluation
 from tests.monitoring.cases import CASES, FAULT, HOOKS, NODE, Case, nodes, rdma
 from tests.monitoring.evaluation import JsonObject, Series, expect, with_target

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from testbed.promtool import Promtool
+from testbed.prometheus import Promtool
 from tests.monitoring.evaluation import RULES
 from tests.monitoring.names import find_strangers
 from tests.monitoring.queries import fill_in, list_queries

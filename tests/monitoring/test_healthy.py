@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.promtool import Promtool
+from testbed.prometheus import Promtool
 from tests.monitoring import evaluation
 from tests.monitoring.cases import POD, labels
 from tests.monitoring.evaluation import expect, with_target

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed.promtool import Promtool
+from testbed.prometheus import Promtool
 from tests.chart.rendering import find, render
 
 PAGE = (Path(__file__).parents[2] / "docs" / "user" / "monitoring.md").read_text()

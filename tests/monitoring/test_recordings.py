@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from testbed.promtool import Promtool
+from testbed.prometheus import Promtool
 from tests.monitoring import evaluation
 from tests.monitoring.evaluation import Series
 from tools.manifests.monitoring.recordings import RECORDINGS

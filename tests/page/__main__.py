@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dranet.driver.page.document import render
-from testbed.browser import fetch_browser
+from testbed.debian.browser import fetch_browser
 from testbed.debian.packages import cache_folder
 from tests.page import contents
 from tests.page.watching import open_screen

@@ -15,7 +15,7 @@ from dranet.driver.page.document import POLICY, render
 from dranet.driver.probes.http import Response
 from dranet.driver.probes.server import ProbeServer
 from dranet.telemetry import Metrics
-from testbed.browser import HeadlessBrowser, fetch_browser
+from testbed.debian.browser import HeadlessBrowser, fetch_browser
 from testbed.debian.packages import Unavailable, cache_folder
 from tests.page.watching import Screen, open_screen
 from tests.testbed.conftest import pytest_configure, pytest_pyfunc_call

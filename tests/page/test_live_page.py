@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from testbed.browser import HeadlessBrowser, find_browser
 from testbed.cluster import Testbed
+from testbed.debian.browser import HeadlessBrowser, find_browser
 from testbed.debian.packages import cache_folder
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware

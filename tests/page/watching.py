@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from testbed.browser import HeadlessBrowser
+from testbed.debian.browser import HeadlessBrowser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -27,7 +27,7 @@ import pytest
 
 from testbed.cluster import RuntimeFactory, Testbed
 from testbed.containerd.fetch import ContainerdUnavailable
-from testbed.driver_process import DriverProcess
+from testbed.driver.process import DriverProcess
 from testbed.kubelet.nouns import PodStage
 from testbed.node.hardware import load_hardware
 from testbed.node.hoststate import HostState

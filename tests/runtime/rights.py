@@ -24,9 +24,9 @@ from dranet.cluster import paths
 from dranet.errors import ClusterError
 from dranet.security import seccomp
 from dranet.security.seccomp import RULES, Rule
-from testbed.driver_pod import DriverPod, DriverRuntime
-from testbed.driver_pod_source import PodSpec, build_pod_spec
-from testbed.driver_process import DriverFailed
+from testbed.driver.pod import DriverPod, DriverRuntime
+from testbed.driver.pod_spec import PodSpec, build_pod_spec
+from testbed.driver.process import DriverFailed
 from testbed.runtime.contract import RuntimeFailure
 from tests.runtime.fail_closed import MANIFESTS, SECONDS, Pod
 

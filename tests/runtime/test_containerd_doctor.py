@@ -10,7 +10,7 @@ import pytest
 
 from testbed.cluster import Testbed
 from testbed.containerd.fetch import Toolchain
-from testbed.driver_pod import DriverPod, driver_in_a_pod
+from testbed.driver.pod import DriverPod, driver_in_a_pod
 from testbed.node.hardware import load_hardware
 from testbed.runtimes import containerd
 from tests.doctor_runs import POD, a_pod_with_a_nic, run_doctor

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.containerd.fetch import Toolchain
-from testbed.driver_pod import driver_in_a_pod
+from testbed.driver.pod import driver_in_a_pod
 from tests.documents import quickstart_story
 from tests.runtime.private_node import in_own_private_node
 

@@ -21,8 +21,8 @@ from dranet.security import context as security
 from dranet.security.seccomp import SECCOMP_NAME
 from testbed.cluster import RuntimeFactory
 from testbed.containerd.fetch import Toolchain
-from testbed.driver_pod import DriverPod, DriverRuntime, driver_in_a_pod
-from testbed.driver_pod_source import build_pod_spec, read_pod_spec
+from testbed.driver.pod import DriverPod, DriverRuntime, driver_in_a_pod
+from testbed.driver.pod_spec import build_pod_spec, read_pod_spec
 from testbed.node.iproute import read_json
 from testbed.runtime.contract import RuntimeFailure
 from testbed.scenario.run import run_scenario

@@ -14,8 +14,8 @@ import pytest
 
 from dranet.security.seccomp import EVERYDAY, FALLBACKS, RULES, Rule
 from testbed.containerd.fetch import Toolchain
-from testbed.driver_pod import driver_in_a_pod
-from testbed.driver_process import DriverFailed
+from testbed.driver.pod import driver_in_a_pod
+from testbed.driver.process import DriverFailed
 from testbed.runtime.contract import RuntimeFailure
 from tests.runtime import fail_closed
 from tests.runtime.conftest import ALL_LANES

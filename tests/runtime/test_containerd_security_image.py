@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from testbed.containerd.fetch import Toolchain
-from testbed.driver_pod import DriverPod, DriverRuntime, driver_in_a_pod
-from testbed.driver_pod_node import Programs
-from testbed.driver_pod_source import CONTAINER
+from testbed.driver.pod import DriverPod, DriverRuntime, driver_in_a_pod
+from testbed.driver.pod_node import Programs
+from testbed.driver.pod_spec import CONTAINER
 from tests.image.conftest import build
 from tests.runtime import fail_closed
 from tests.runtime.conftest import ALL_LANES

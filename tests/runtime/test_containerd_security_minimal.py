@@ -11,7 +11,7 @@ import pytest
 from dranet.security.context import CAPABILITIES, MOUNTS
 from dranet.security.seccomp import CHOSEN
 from testbed.containerd.fetch import Toolchain
-from testbed.driver_pod import driver_in_a_pod
+from testbed.driver.pod import driver_in_a_pod
 from tests.runtime import fail_closed
 from tests.runtime.conftest import ALL_LANES
 from tests.runtime.fail_closed import Pod

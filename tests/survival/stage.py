@@ -26,7 +26,7 @@ from dranet.cluster import paths
 from dranet.errors import ClusterError, Reason
 from testbed.cluster import NAMESPACE, RuntimeFactory, Testbed
 from testbed.containerd.fetch import ContainerdUnavailable, fetch_toolchain
-from testbed.driver_process import DriverProcess
+from testbed.driver.process import DriverProcess
 from testbed.isolation import WORK_DIR, IsolationRefused, run_isolated
 from testbed.node.hardware import load_hardware
 from testbed.runtime.contract import PodRuntime

@@ -10,7 +10,7 @@ import pytest
 
 from dranet.telemetry.declared import Kind
 from testbed.debian.packages import Unavailable, cache_folder
-from testbed.promtool import Promtool, fetch_promtool
+from testbed.prometheus import Promtool, fetch_promtool
 from tools.pages.metrics import HEAD, list_declared
 
 QUERIES = re.findall(r"```promql\n(.*?)```", HEAD, re.DOTALL)

@@ -19,7 +19,7 @@ from functools import partial
 
 from dranet.driver.ending import EXIT_FORCED, TELL_SECONDS
 from testbed.cluster import DRIVER_NAME, JsonObject, Testbed
-from testbed.driver_process import DriverProcess
+from testbed.driver.process import DriverProcess
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware
 from testbed.runtimes import stand_in

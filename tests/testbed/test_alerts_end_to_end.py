@@ -16,8 +16,7 @@ from testbed.isolation import WORK_DIR
 from testbed.node.fabric import FABRIC_NETNS
 from testbed.node.hardware import load_hardware
 from testbed.node.iproute import run_batch
-from testbed.prometheus import Prometheus, run_prometheus
-from testbed.promtool import fetch_prometheus, find_prometheus
+from testbed.prometheus import Prometheus, fetch_prometheus, find_prometheus, run_prometheus
 from testbed.runtimes import stand_in
 from tests.chart.rendering import find, render
 from tests.manifests import device_class

@@ -8,8 +8,8 @@ import pytest
 
 from dranet.desk.kubeapi.errors import Refusal
 from dranet.desk.kubeapi.kinds import PODS, JsonObject
+from testbed.apiserver.list_options import parse_selector
 from testbed.apiserver.patch import json_patch, merge_patch
-from testbed.apiserver.selectors import parse_selector
 
 POD: JsonObject = {
     "metadata": {"name": "p", "namespace": "n", "labels": {"app": "web", "tier": "front"}},

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import browser
-from testbed.browser import Cause, HeadlessBrowser, fetch_browser, find_browser
+from testbed.debian import browser
+from testbed.debian.browser import Cause, HeadlessBrowser, fetch_browser, find_browser
 from testbed.debian.packages import PackagesUnavailable, Shortage
 
 

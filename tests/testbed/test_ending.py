@@ -18,7 +18,7 @@ from dranet.driver.instances.leaving import FLUSH_SECONDS
 from dranet.settings import Settings
 from testbed.apiserver.faults import Trouble
 from testbed.cluster import Testbed
-from testbed.driver_process import DriverProcess
+from testbed.driver.process import DriverProcess
 from testbed.isolation import WORK_DIR
 from tests.testbed.endings import (
     DEFAULT_GRACE_SECONDS,

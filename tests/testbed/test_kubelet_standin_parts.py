@@ -33,10 +33,9 @@ from testbed.kubelet.nouns import (
     PodFailure,
     PodTimings,
 )
-from testbed.kubelet.plugins import PluginManager
+from testbed.kubelet.plugins import PluginManager, RegistryWatch
 from testbed.kubelet.podresources import CountedDevices, PodResourcesServer, build_resources
 from testbed.kubelet.podspec import PodView, parse_pod
-from testbed.kubelet.registry import RegistryWatch
 from testbed.kubelet.status import Progress, StartedContainer, build_status
 from testbed.runtime.contract import RunningContainer
 

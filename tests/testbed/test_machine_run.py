@@ -12,11 +12,10 @@ import testbed.machine.__main__ as command
 from testbed.debian.packages import Release
 from testbed.debian.sources import AptSource
 from testbed.machine import fetch
-from testbed.machine.checkout import REPOSITORY
 from testbed.machine.fetch import Cause, MachineUnavailable, Packages, check_release, merge_usr
 from testbed.machine.hardware import MACHINE
 from testbed.machine.image import Image
-from testbed.machine.lane import TESTS, Options, run_lane
+from testbed.machine.lane import REPOSITORY, TESTS, Options, run_lane
 from testbed.machine.machine import Job, Machine, MachineDied, Outcome
 
 QEMU = """\

@@ -19,7 +19,7 @@ from testbed.isolation import WORK_DIR
 from testbed.node.fabric import FABRIC_NETNS
 from testbed.node.hardware import load_hardware
 from testbed.node.iproute import run_batch
-from testbed.promtool import fetch_promtool, find_promtool
+from testbed.prometheus import fetch_promtool, find_promtool
 from testbed.runtimes import stand_in
 from tests.manifests import device_class
 from tests.probe_port import scrape

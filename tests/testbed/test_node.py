@@ -172,7 +172,7 @@ class TestReclaim:
                 ip(f"address add 10.64.0.9/24 dev {RAIL0}")
             return answer
 
-        with small_node() as node, patch("testbed.node.reclaim.read_json", move_and_restore):
+        with small_node() as node, patch("testbed.node.fabric.read_json", move_and_restore):
             ip("netns add pod")
             ip(f"link set {RAIL0} netns pod name net1")
             node.reclaim(POD)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from testbed.cluster import DRIVER_NAME, Testbed
-from testbed.driver_process import DriverProcess
+from testbed.driver.process import DriverProcess
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware
 from testbed.runtimes import stand_in

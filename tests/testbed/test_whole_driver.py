@@ -16,7 +16,7 @@ from dranet.cluster.messages import USER_AGENT
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from testbed.cluster import Testbed
-from testbed.driver_process import DriverFailed, DriverProcess
+from testbed.driver.process import DriverFailed, DriverProcess
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware
 from testbed.runtimes import stand_in

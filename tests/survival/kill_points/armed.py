@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from dranet.marks import Step
-from testbed.driver_process import DriverProcess
+from testbed.driver.process import DriverProcess
 from tests.survival.builds.dying_driver import JOURNAL, ORDER
 from tests.survival.stage import Stage
 

@@ -16,7 +16,7 @@ from dranet.kernel.dhcp.message import Message
 from dranet.kernel.netns import NetworkNamespace
 from dranet.marks import Step
 from testbed.cluster import NAMESPACE
-from testbed.driver_process import DriverProcess
+from testbed.driver.process import DriverProcess
 from testbed.node.fabric import FABRIC_NETNS
 from testbed.node.iproute import NETNS_FOLDER
 from tests.dhcp_servers import ScriptedServer, good_answers

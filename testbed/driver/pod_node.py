@@ -16,13 +16,13 @@ from dranet.pb import cri_pb2 as pb
 from testbed.cluster import NODE_NAME, Places
 from testbed.containerd import node as containerd_node
 from testbed.containerd.image import BUSYBOX_IMAGE
-from testbed.driver_pod_spec import NodeView
-from testbed.driver_process import COMMAND
+from testbed.driver.pod_spec import NodeView
+from testbed.driver.process import COMMAND
 from testbed.node.iproute import NETNS_FOLDER
 from testbed.node.node import Node
 
 SYSCTLS = "sys/net"
-_REPOSITORY = Path(__file__).parents[1]
+_REPOSITORY = Path(__file__).parents[2]
 _PROGRAM = "dranet"
 
 

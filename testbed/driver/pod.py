@@ -1,7 +1,7 @@
 """The driver under test as a container of the testbed's containerd, with the rights that its pod spec gives.
 
 What a DaemonSet's pod is on a node: host network, its capabilities, its seccomp profile, its mounts and
-nothing else. What it runs and sees of the machine is :mod:`~testbed.driver_pod_node`'s. Meets the
+nothing else. What it runs and sees of the machine is :mod:`~testbed.driver.pod_node`'s. Meets the
 driver over the runtime, its sockets and signals alone; knows nothing of what it does.
 """
 
@@ -21,7 +21,7 @@ from dranet.security import context as security
 from testbed.cluster import Places, RuntimeFactory
 from testbed.containerd.fetch import Toolchain
 from testbed.containerd.runtime import ContainerdRuntime
-from testbed.driver_pod_node import (
+from testbed.driver.pod_node import (
     Programs,
     build_view,
     list_machine_mounts,
@@ -29,14 +29,17 @@ from testbed.driver_pod_node import (
     make_volumes,
     show_to_driver,
 )
-from testbed.driver_pod_source import CONTAINER, PodSpec, build_pod_spec, read_pod_spec
-from testbed.driver_pod_spec import (
+from testbed.driver.pod_spec import (
+    CONTAINER,
     NodeView,
+    PodSpec,
     build_container,
+    build_pod_spec,
     build_sandbox_security,
     list_folders_to_make,
+    read_pod_spec,
 )
-from testbed.driver_process import COMMAND, DriverExit, DriverFailed, DriverProcess
+from testbed.driver.process import COMMAND, DriverExit, DriverFailed, DriverProcess
 from testbed.node.node import Node
 from testbed.runtime.contract import ExecResult, PodRuntime, RuntimeFailure
 
