@@ -73,11 +73,12 @@ chaos: setup ## let the API server misbehave in SEEDS=50 ways, five seconds each
 soak: setup ## let pods and faults come at random for MINUTES=10 on RUNTIME=containerd (or stand-in); SEED=... repeats a run
 	@$(BIN)/python -m tests.survival --seconds $$((60 * $(MINUTES))) --runtime $(RUNTIME) --seed $(SEED) --logs .cache/soak
 
-check: setup ## lint, types, import contract, stale generated files
+check: setup ## lint, types, import contracts, words that the code no longer uses
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.words
 
 fmt: setup ## format the code
 	$(BIN)/ruff format .
