@@ -43,7 +43,7 @@ test: setup ## run every test that this machine can run; list by name those it c
 	@$(BIN)/python -m pytest -p tests.beside
 
 test-runtime: setup ## run every test that needs a real container runtime, on containerd 1.7 and on 2.x
-	@TEST_ALL_RUNTIMES=1 $(BIN)/python -m pytest -m runtime tests/runtime tests/testbed tests/survival tests/image
+	@TEST_ALL_RUNTIMES=1 $(BIN)/python -m pytest -m runtime tests/runtime tests/testbed tests/survival tests/tools/image
 
 test-machine: setup ## boot a stock kernel with NUMA, SR-IOV and RDMA in a virtual machine, run discovery and kernel tests inside
 	@$(BIN)/python -m testbed.machine

@@ -12,7 +12,12 @@ from hypothesis import HealthCheck, settings
 
 import dranet
 
-pytest_plugins = ["tests.judge.plugin", "tests.namespaces", "tests.one_tree"]
+pytest_plugins = [
+    "tests.support.written_objects.plugin",
+    "tests.support.namespaces",
+    "tests.support.private_tree",
+    "tests.support.shared_node",
+]
 
 # A change must not fail for an example that the change before it did not meet: searching is for `make fuzz`.
 # Nor because the machine was busy: these are no timed tests.

@@ -9,7 +9,7 @@ from typing import Any
 
 from dranet.cluster.client import ApiClient
 from e2e.tests.pods import wait_until
-from tests.chart.crds import CUSTOM_KINDS, Schema
+from tests.tools.manifests.chart.crds import CUSTOM_KINDS, Schema
 
 _GROUP = "monitoring.coreos.com"
 _PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -21,8 +21,8 @@ from e2e.cluster.local import LocalCluster
 from e2e.objects import JsonObject
 from e2e.tests.custom_kinds import serve_custom_kinds
 from e2e.tests.shell import Shell
-from tests.chart.each_value import LEAVES, build_pair
-from tests.chart.value_sets import VALUE_SETS
+from tests.tools.manifests.chart.each_value import LEAVES, build_pair
+from tests.tools.manifests.chart.value_sets import VALUE_SETS
 
 _RENDERERS = 2
 _NAMESPACES = ("monitoring", "grafana")

@@ -17,7 +17,7 @@ import pytest
 from dranet.cluster.connections import MAX_CROWD_CONNECTIONS
 from testbed.apiserver.faults import Chaos, ChaosPlan
 from testbed.apiserver.traffic import RequestRecord
-from tests.chaos.stage import CLAIMS, Stage, is_drivers, performing
+from tests.chaos.environment import CLAIMS, Stage, is_drivers, performing
 
 SEEDS = range(int(os.environ.get("CHAOS_SEEDS", "2")))
 """More of them for a longer run."""

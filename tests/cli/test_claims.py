@@ -21,7 +21,7 @@ from dranet.errors import StoreError
 from dranet.model.plan import RECORD_VERSION, CpuState, DhcpLease, SetCpuLocality
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import Bench, sandbox
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 NOBODY = 65534

@@ -36,7 +36,7 @@ from dranet.pictures.look import summarize
 from dranet.pictures.traits import Traits, first_of, model_text, rate_text, speed_text, vendor_text
 from dranet.terminal import Screen, cut, find_screen, format_table, printable
 from tests.cli.small_node import SMALL, nic, pci
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 ENVIRONMENT = {
     key: value

@@ -16,7 +16,7 @@ from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.driver.doctor.registry import list_entries
 from dranet.settings import Settings
 from dranet.terminal import Screen
-from tests.cli.json_schema import accepts
+from tests.support.json_schema import accepts
 
 DOCS = Path(__file__).parents[2] / "docs/user"
 

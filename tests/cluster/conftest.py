@@ -13,7 +13,7 @@ from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from testbed.apiserver.server import ApiServer
-from tests.waiting import until
+from tests.support.waiting import until
 
 DEADLINE_SECONDS = 30.0
 

@@ -10,8 +10,8 @@ publishes:
 reconcile-with-pool-name-create-slice-no-node-name, reconcile-with-pool-name-with-node-selector,
 reconcile-with-pool-name-with-perdevice-node-selector; and with them
 ``TestControllerUpdateReconcilePoolWithNameValidation`` and the filters of watches by pool name, in whose
-place the server selects by driver and node (``test_cluster_slices.py``). A selector that somebody left in a
-slice of ours is in ``test_cluster_slice_plan.py``; a server lets nobody put it beside ``nodeName``. *
+place the server selects by driver and node (``test_slices.py``). A selector that somebody left in a
+slice of ours is in ``test_slice_plan.py``; a server lets nobody put it beside ``nodeName``. *
 counters of partitionable devices: drop-partitionable-devices, create-partitionable-devices,
 detect-resource-pools-with-duplicate-counter-sets, detect-device-referencing-unknown-counter-set,
 detect-device-referencing-unknown-counter-in-counter-set * binding conditions:
@@ -19,7 +19,7 @@ drop-device-with-binding-condition, create-device-with-binding-condition * sever
 node: none of the 34, but of remove-pool the half that empties the only pool; ours always has a slice, which
 says that the pool is complete.
 
-``TestGetIndexLength``, ``TestEncodeIndex`` and ``TestDecodeIndex`` are in ``test_cluster_slice_plan.py``.
+``TestGetIndexLength``, ``TestEncodeIndex`` and ``TestDecodeIndex`` are in ``test_slice_plan.py``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def node() -> None:
-    """Stands for the node that a ``one_tree`` test is given in the child."""
+    """Stands for the node that a ``shared_node`` test is given in the child."""
 
 
 @pytest.fixture

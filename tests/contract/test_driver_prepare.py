@@ -12,10 +12,10 @@ import pytest
 
 from dranet.cluster import paths
 from tests.contract.calls import SERVICES, refs
-from tests.contract.driven import GPU, NIC, OTHER_NIC, DrivenNode, Result
-from tests.waiting import until
+from tests.contract.driver_node import GPU, NIC, OTHER_NIC, DrivenNode, Result
+from tests.support.waiting import until
 
-pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.testbed, pytest.mark.shared_node, pytest.mark.timeout(300)]
 
 
 async def test_an_answer_names_the_main_request_the_allocated_device_and_resolvable_cdi_names(

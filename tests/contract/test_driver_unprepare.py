@@ -9,10 +9,10 @@ import pytest
 
 from dranet.cluster import paths
 from tests.contract.calls import SERVICES, refs
-from tests.contract.driven import NIC, OTHER_NIC, DrivenNode, Result
-from tests.waiting import until
+from tests.contract.driver_node import NIC, OTHER_NIC, DrivenNode, Result
+from tests.support.waiting import until
 
-pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.testbed, pytest.mark.shared_node, pytest.mark.timeout(300)]
 
 
 async def test_unprepare_of_the_unknown_succeeds_in_both_versions(node: DrivenNode) -> None:

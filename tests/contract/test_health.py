@@ -23,7 +23,7 @@ from dranet.pb import health_v1_pb2, health_v1alpha1_pb2
 from testbed.kubelet.health import HealthBoard
 from testbed.kubelet.nouns import KubeletDevice, KubeletOptions
 from tests.contract.calls import HEALTH_SERVICES, Calls, HealthStream, eventually
-from tests.contract.room import DRIVER, POOL, QUICK, Node, Room, Script, registered
+from tests.contract.kubelet_room import DRIVER, POOL, QUICK, Node, Room, Script, registered
 
 UP = DeviceHealthFact(POOL, "nic-1", healthy=True)
 DOWN = DeviceHealthFact(POOL, "nic-1", healthy=False, message="no carrier")

@@ -13,7 +13,7 @@ from dranet.errors import SettingsError
 from dranet.pb import dra_v1_pb2
 from dranet.settings import load_settings
 from tests.contract.calls import CALL_SECONDS, SERVICES, ask, eventually, refs
-from tests.contract.room import DRIVER, Node, Room
+from tests.contract.kubelet_room import DRIVER, Node, Room
 
 
 async def test_a_socket_appears_when_it_listens_and_is_gone_after_stop(root: Path) -> None:

@@ -16,7 +16,7 @@ from dranet.kubelet.plugin import ANSWER_SECONDS, KUBELET_TIMEOUT_SECONDS
 from dranet.pb import dra_v1_pb2, dra_v1beta1_pb2
 from testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import CALL_SECONDS, SERVICES, ask, eventually, refs
-from tests.contract.room import DRIVER, QUICK, Room, Script, a_device, registered
+from tests.contract.kubelet_room import DRIVER, QUICK, Room, Script, a_device, registered
 
 
 @pytest.fixture

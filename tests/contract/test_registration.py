@@ -22,7 +22,7 @@ from testbed.kubelet.client import PluginClient, PluginInfo
 from testbed.kubelet.health import HealthBoard
 from testbed.kubelet.nouns import KubeletOptions, PluginFailure
 from tests.contract.calls import HEALTH_SERVICES, Calls, ask, eventually, refs
-from tests.contract.room import DRIVER, QUICK, Node, Room, Script, registered
+from tests.contract.kubelet_room import DRIVER, QUICK, Node, Room, Script, registered
 
 # 1.1 what a plugin says of itself
 

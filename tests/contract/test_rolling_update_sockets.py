@@ -14,7 +14,7 @@ from dranet import socket_names
 from dranet.errors import SettingsError
 from dranet.kubelet.sockets import check_socket_path
 from dranet.settings import load_settings
-from tests.contract.room import Room
+from tests.contract.kubelet_room import Room
 
 REGISTRY = Path("/var/lib/kubelet/plugins_registry")
 UID = "6e4b6f5d-0f4c-4b8e-9a39-3c1c5d2f7a10"

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import SERVICES, eventually, refs
-from tests.contract.room import DRIVER, Room, registered
+from tests.contract.kubelet_room import DRIVER, Room, registered
 
 
 @pytest.mark.parametrize("version", SERVICES)

@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from dranet.cli.main import main, parse_arguments
-from tests.chart.rendering import helm, render
 from tests.documents.blocks import REPOSITORY
 from tests.documents.commands import Command
+from tests.tools.manifests.chart.rendering import helm, render
 
 Complaint = str
 _TARGETS = frozenset(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))

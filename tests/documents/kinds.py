@@ -49,10 +49,10 @@ class Reason(StrEnum):
 
 
 OWN_TESTS: Mapping[tuple[str, str], str] = {
-    ("README.md", "text"): "tests/testbed/test_scenarios_end_to_end.py",
-    ("docs/user/admission.md", "text"): "tests/admission/test_policies_in_the_api_server.py",
-    ("docs/user/inventory.md", "yaml"): "tests/inventory/test_inventory_page.py",
-    ("docs/user/inventory.md", "cel"): "tests/inventory/test_inventory_page.py",
+    ("README.md", "text"): "tests/whole_driver/test_scenarios.py",
+    ("docs/user/admission.md", "text"): "tests/tools/manifests/admission/test_policies_in_the_api_server.py",
+    ("docs/user/inventory.md", "yaml"): "tests/inventory/test_page.py",
+    ("docs/user/inventory.md", "cel"): "tests/inventory/test_page.py",
     ("docs/user/metadata.md", "python"): "tests/driver/test_metadata.py",
     ("docs/user/metadata.md", "sh"): "tests/driver/test_metadata.py",
     ("docs/user/migrate-from-dranet.md", "yaml"): "tests/examples/test_migration_page.py",
@@ -94,7 +94,7 @@ def classify(block: Block) -> Kind | None:
 
 def _classify_commands(block: Block) -> Kind | None:
     if block.text.startswith("$ dranet testbed run "):
-        return Kind.HELD  # tests/testbed/test_scenarios_end_to_end.py
+        return Kind.HELD  # tests/whole_driver/test_scenarios.py
     if block.text.startswith("$ "):
         filled = block.page.removeprefix("docs/user/") in FILLED_PAGES
         return Kind.SESSION if filled and block.text.startswith("$ dranet ") else None

@@ -87,8 +87,8 @@ def test_the_check_sees_commands_that_can_run() -> None:
 
 @pytest.mark.parametrize("block", of_kind(Kind.MANIFEST), ids=str)
 def test_manifests_are_valid(block: Block) -> None:
-    """By the published schemas; ``tests/cli`` and ``tests/admission`` judge claims and classes."""
-    published = pytest.importorskip("tests.chart.published")
+    """By the published schemas; ``tests/cli`` and ``tests/tools/manifests`` judge claims and classes."""
+    published = pytest.importorskip("tests.tools.manifests.chart.published")
     for item in read_documents(block):
         if item["apiVersion"].partition("/")[0] not in FOREIGN_GROUPS:
             published.check(item, (34, 37))
@@ -108,7 +108,7 @@ def test_parameters_are_right(block: Block) -> None:
 
 @pytest.mark.parametrize("block", of_kind(Kind.VALUES), ids=str)
 def test_values_are_taken_by_the_chart(block: Block) -> None:
-    rendering = pytest.importorskip("tests.chart.rendering")
+    rendering = pytest.importorskip("tests.tools.manifests.chart.rendering")
     for values in read_documents(block):
         with_digest = json.loads(json.dumps(values).replace("sha256:...", f"sha256:{64 * '0'}"))
         assert rendering.render(with_digest)

@@ -34,7 +34,7 @@ def test_the_daemonset_of_the_page_about_updates_is_a_part_of_ours() -> None:
 
 
 def test_the_status_of_the_page_about_statuses_is_one_that_the_driver_writes() -> None:
-    published = pytest.importorskip("tests.chart.published")
+    published = pytest.importorskip("tests.tools.manifests.chart.published")
     excerpt = read_excerpt("docs/user/status.md", "# kubectl get resourceclaim")
     published.check({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": {}, **excerpt})
     (device,) = excerpt["status"]["devices"]

@@ -58,7 +58,7 @@ Run = Callable[..., Awaitable[str]]
 @pytest.fixture
 async def run(kubectl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
     """``kubectl`` with these words, on a stand-in with everything that ``deploy/`` installs."""
-    chart = pytest.importorskip("tests.chart.cluster")
+    chart = pytest.importorskip("tests.tools.manifests.chart.cluster")
     chart.extend_server(monkeypatch)
 
     async def run(*words: str) -> str:

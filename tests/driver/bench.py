@@ -34,7 +34,7 @@ from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 POD_UID = "pod-uid"
 UVERBS = CharDevice("/dev/infiniband/uverbs0", 231, 192)

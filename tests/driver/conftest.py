@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.driver.bench import Bench
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiDevice
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import Bench, Told
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 REPOSITORY = Path(__file__).parents[2]
 DEATHS: dict[str, tuple[object, str]] = {

@@ -28,7 +28,7 @@ from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Container, PodSandbox
 from dranet.model.status import Condition, ConditionType, DeviceStatus
 from dranet.telemetry import Metrics
-from tests.waiting import until
+from tests.support.waiting import until
 
 POD = PodRef("team", "p", "pod-uid")
 SANDBOX = PodSandbox("s", "p", "team", "pod-uid", "/run/netns/p", 1)

@@ -23,7 +23,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Container, Mount, PodSandbox
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 

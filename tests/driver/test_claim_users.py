@@ -9,7 +9,7 @@ import pytest
 from dranet.errors import ClaimError, Reason
 from dranet.model.sandbox import Container, PodSandbox
 from tests.driver.bench import Bench, names, sandbox
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 

@@ -39,7 +39,7 @@ from dranet.model.taint import Taint, TaintEffect
 from dranet.settings import Settings, load_settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, PodSandbox, Rlimit
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.driver.rdma_tree import RdmaTree
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 

@@ -9,7 +9,7 @@ import pytest
 
 from dranet.driver.in_time import run_in_time
 from dranet.errors import DeviceError, HookDeadlineError, KernelError, Reason
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LONG_SECONDS = 60.0
 SHORT_SECONDS = 0.05

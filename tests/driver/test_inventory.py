@@ -18,7 +18,7 @@ from dranet.model.facts import NodeFacts
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 

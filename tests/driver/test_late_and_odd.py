@@ -15,8 +15,8 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address
 from dranet.model.plan import AddAddress, AttachPlan, CreateLink, PreparedClaim, PreparedDevice, SetUp
 from tests.driver.bench import UVERBS, Bench, names, sandbox
-from tests.kernel.test_kernel_netns_id import put_another_at_the_path
-from tests.namespaces import Namespace
+from tests.kernel.test_netns_id import put_another_at_the_path
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 

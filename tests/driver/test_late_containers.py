@@ -11,8 +11,8 @@ from dranet.driver.instances import node_lock
 from dranet.errors import KernelError
 from dranet.model.sandbox import PodSandbox
 from tests.driver.bench import Bench, names, sandbox
-from tests.namespaces import Namespace
-from tests.waiting import wait_until
+from tests.support.namespaces import Namespace
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

@@ -30,10 +30,10 @@ from dranet.model.network import NetworkConfig
 from dranet.model.plan import DhcpLease, PreparedDevice, RequestMetadata
 from dranet.model.status import AttachedLink, ConditionType, DeviceStatus
 from dranet.telemetry import LeaseOutcome, Metrics
-from tests import metadata_reader
-from tests.dhcp_servers import RealServer, start_dnsmasq, start_udhcpd
 from tests.driver.bench import Bench, sandbox
-from tests.namespaces import Namespace
+from tests.support import metadata_reader
+from tests.support.dhcp_servers import RealServer, start_dnsmasq, start_udhcpd
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 

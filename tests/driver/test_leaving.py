@@ -20,7 +20,7 @@ from dranet.store.claim_store import ClaimStore
 from testbed.kubelet.nouns import PluginFailure
 from tests.contract.calls import eventually, refs
 from tests.contract.conftest import root
-from tests.contract.room import Room, registered
+from tests.contract.kubelet_room import Room, registered
 
 __all__ = ["root"]
 

@@ -1,6 +1,7 @@
 """The files about a claim's devices, from Prepare to Unprepare, on a real disk and in real namespaces.
 
-Judged by ``tests.metadata_reader``, and by the testbed's runtime, which resolves CDI names as containerd.
+Judged by ``tests.support.metadata_reader``, and by the testbed's runtime,
+which resolves CDI names as containerd.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from dranet.runtime.cdi import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from testbed.runtime.standin_cdi import Injection, resolve
-from tests import metadata_reader
 from tests.driver.bench import Bench, Told, sandbox
-from tests.namespaces import Namespace
+from tests.support import metadata_reader
+from tests.support.namespaces import Namespace
 
 DRIVER = "dra.net"
 UID = "0b51c6a2-7d3f-4c19-9e5c-000000000001"

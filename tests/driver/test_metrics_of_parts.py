@@ -15,8 +15,8 @@ from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.driver.bench import Bench, sandbox
 from tests.driver.test_report import AWAY, CLAIM, NOTE, OTHER, RecordingWriter, a_status
-from tests.namespaces import Namespace
-from tests.waiting import until
+from tests.support.namespaces import Namespace
+from tests.support.waiting import until
 
 
 def read(metrics: Metrics, name: str, **labels: str) -> float:

@@ -23,8 +23,8 @@ from dranet.settings import DeviceMetrics
 from dranet.telemetry import Metrics
 from tests.driver.metrics_node import Node, nic
 from tests.kernel.plans import list_descriptors
-from tests.namespaces import Namespace
-from tests.waiting import until
+from tests.support.namespaces import Namespace
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kernel
 

@@ -9,7 +9,7 @@ import pytest
 
 from dranet.driver.node_reader import NodeReader
 from dranet.errors import DeviceError, KernelError, Reason
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 

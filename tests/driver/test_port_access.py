@@ -34,7 +34,7 @@ from dranet.settings import Authentication, NodePage, Settings, load_settings
 from dranet.telemetry import Metrics
 from testbed.apiserver.identity import User, service_account
 from testbed.apiserver.server import ApiServer
-from tests.waiting import until
+from tests.support.waiting import until
 
 PARTS = {"kubelet": PartState(True)}
 

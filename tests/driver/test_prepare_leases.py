@@ -27,9 +27,9 @@ from dranet.model.sandbox import PodSandbox
 from dranet.runtime.cdi import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
-from tests.dhcp_servers import Udhcpd, start_udhcpd
-from tests.namespaces import Namespace, wait_unchanged
-from tests.waiting import wait_until
+from tests.support.dhcp_servers import Udhcpd, start_udhcpd
+from tests.support.namespaces import Namespace, wait_unchanged
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

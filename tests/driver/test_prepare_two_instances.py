@@ -22,7 +22,7 @@ from dranet.store.claim_store import SCHEMA_VERSION
 from tests.driver.test_prepare import Bench as PlainBench
 from tests.driver.test_prepare import a_claim as a_plain_claim
 from tests.driver.test_prepare_leases import Bench, Recording, a_claim, in_node
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 SECONDS = 20.0
 

@@ -30,7 +30,7 @@ from dranet.model.taint import Taint
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.data.layouts import capture_file
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 UPLINK = Link(2, "eth0", flags=1, carrier=True, addresses=(Address("192.0.2.2/24"),))
 NIC = Link(3, "eth1", flags=1, carrier=True)

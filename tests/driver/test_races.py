@@ -27,7 +27,7 @@ from dranet.telemetry import Metrics
 from tests.driver.bench import Bench, names, sandbox
 from tests.driver.test_prepare import HCA, a_claim
 from tests.driver.test_prepare import Bench as PrepareBench
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 

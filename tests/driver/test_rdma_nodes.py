@@ -16,8 +16,8 @@ from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess, SetSysctl
 from dranet.model.sandbox import PodSandbox
 from tests.driver.bench import POD_UID, Bench, names, sandbox
 from tests.driver.rdma_tree import RDMA_CM, RdmaTree, umad, uverbs
-from tests.namespaces import Namespace
-from tests.waiting import wait_until
+from tests.support.namespaces import Namespace
+from tests.support.waiting import wait_until
 
 GUID, OTHER_GUID = "0c42:a103:0021:1000", "0c42:a103:0021:2000"
 

@@ -10,7 +10,7 @@ import pytest
 from dranet.driver.probes.ready_file import ReadyFile
 from dranet.driver.probes.server import PartState
 from dranet.errors import SettingsError
-from tests.waiting import until_in_thread
+from tests.support.waiting import until_in_thread
 
 
 async def wait_for(path: Path, *, there: bool) -> None:

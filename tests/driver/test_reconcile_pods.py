@@ -19,7 +19,7 @@ from dranet.kernel.netns_search import find_netns
 from dranet.model.facts import Link
 from dranet.model.sandbox import Container, PodSandbox
 from tests.driver.bench import Bench, names, sandbox
-from tests.namespaces import Namespace, wait_unchanged
+from tests.support.namespaces import Namespace, wait_unchanged
 
 pytestmark = pytest.mark.kernel
 

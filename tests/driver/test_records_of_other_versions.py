@@ -18,8 +18,8 @@ from dranet.model.facts import CharDevice
 from dranet.model.plan import RECORD_VERSION, LinkState, PreparedClaim
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import UVERBS, Bench, names, sandbox
-from tests.namespaces import Namespace
-from tests.record_fields import FIELDS, RECORDS, find_fields
+from tests.support.namespaces import Namespace
+from tests.support.record_fields import FIELDS, RECORDS, find_fields
 
 FIRST_TABLE = "CREATE TABLE prepared (claim_uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID"
 

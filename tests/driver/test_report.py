@@ -19,7 +19,7 @@ from dranet.model.claim import ClaimRef
 from dranet.model.event_reason import EventReason
 from dranet.model.status import DeviceStatus
 from dranet.telemetry import Metrics
-from tests.waiting import until
+from tests.support.waiting import until
 
 CLAIM, OTHER = ClaimRef("default", "claim", "uid"), ClaimRef("default", "other", "uid-2")
 POD = ObjectRef("v1", "Pod", "p", "default", "u")

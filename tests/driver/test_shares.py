@@ -33,7 +33,7 @@ from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.driver.bench import Bench, names, sandbox
 from tests.kernel.plans import macvlan_on
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 

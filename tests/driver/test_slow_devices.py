@@ -15,8 +15,8 @@ from dranet.driver.attachments import ReleaseReport, StillReturning
 from dranet.errors import HookDeadlineError, KernelError, Reason
 from dranet.marks import Step
 from tests.driver.bench import Bench, names, sandbox
-from tests.namespaces import Namespace
-from tests.waiting import wait_until
+from tests.support.namespaces import Namespace
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

@@ -14,7 +14,7 @@ from dranet.driver.start_windows import WINDOW_SECONDS, StartWindows
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.plan import PreparedClaim
 from tests.driver.bench import Bench, sandbox
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 SHARED = PreparedClaim(ClaimRef("default", "c", "uid"), PodRef("default", "p", "pod"), (), boot_id="boot")
 OF_A_TEMPLATE = replace(SHARED, pod_claim_name="nic")

@@ -20,7 +20,7 @@ from tests.driver.test_prepare import Bench as PrepareBench
 from tests.driver.test_prepare_leases import Bench as LeaseBench
 from tests.driver.test_prepare_leases import Recording, in_node
 from tests.driver.test_prepare_leases import a_claim as a_dhcp_claim
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 FIRST = Consumer(resource="pods", name="first", uid="uid-first")
 NEXT = Consumer(resource="pods", name="next", uid="uid-next")

@@ -27,8 +27,8 @@ from dranet.runtime.cdi import CdiDevice
 from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.driver.other_instance import OtherInstances, spell
-from tests.namespaces import Namespace
-from tests.waiting import wait_until
+from tests.support.namespaces import Namespace
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
 

@@ -21,7 +21,7 @@ from dranet.model.sandbox import Container, ContainerAdjustment, MemoryPolicy, M
 from dranet.model.workload import AUTO, FOLDER, NcclWishes, WorkloadWishes
 from tests.data.layouts import read_layout, take_layout
 from tests.driver.bench import Bench, sandbox
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 FACTS = read_layout("dgx-h100").facts
 MACHINE = {decision.device.name: decision.device for decision in take_layout("dgx-h100")}

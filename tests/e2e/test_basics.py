@@ -15,7 +15,7 @@ from e2e.objects import JsonObject, collection
 from testbed.cluster import DRIVER_NAME
 from testbed.scenario.run import StepReport, Telling
 from tests.e2e.running import on_standin
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(120)]
 

@@ -39,7 +39,7 @@ from testbed.driver.pod_spec import (
 )
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.timeout(180)]
 

@@ -15,7 +15,7 @@ from e2e.live_cluster import LiveCluster
 from e2e.live_driver import LiveDriver, is_ready
 from e2e.objects import JsonObject, collection
 from tests.e2e.running import on_standin
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(120)]
 

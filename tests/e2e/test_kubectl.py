@@ -1,7 +1,8 @@
 """The commands of the pages that install, or tidy up, by a real kubectl against the API server stand-in.
 
 kubectl does the installing here, and nothing of ours is between it and the manifests. The stand-in has no
-schemas to offer, so kubectl's own check of fields is off; ``tests/chart`` checks them against published ones.
+schemas to offer, so kubectl's own check of fields is off; ``tests/tools/manifests/chart`` checks them against
+published ones.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ from testbed.scenario.scenario import (
 )
 from testbed.scenario.steps import perform
 from testbed.scenario.walk import Walk
-from tests.dhcp_servers import ScriptedServer, good_answers
 from tests.examples.controllers import make_pods
 from tests.examples.table import CLASSES, EXAMPLES, FOLDER, Example, Wanted
-from tests.namespaces import Namespace
+from tests.support.dhcp_servers import ScriptedServer, good_answers
+from tests.support.namespaces import Namespace
 
 JsonObject = dict[str, Any]
 

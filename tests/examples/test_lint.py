@@ -17,7 +17,7 @@ from testbed.apiserver.admission import Admission, judge
 from tests.examples.controllers import make_pods
 from tests.examples.shapes import SPECS, find_faults, find_templates
 from tests.examples.table import CLASSES, EXAMPLES, FOLDER, NO_PODS, REPOSITORY
-from tests.judge.schemas import find_definition_faults
+from tests.support.written_objects.schemas import find_definition_faults
 from tools.manifests.parameters_policy import build_parameters_policy
 from tools.pages.examples import MANIFESTS as GENERATED
 

@@ -19,7 +19,7 @@ from testbed.node.hardware import load_hardware
 from testbed.node.iproute import in_namespace, read_json, read_text, run_ip
 from testbed.runtimes import stand_in
 from testbed.vendor import GiveNothing
-from tests.waiting import until, until_in_thread
+from tests.support.waiting import until, until_in_thread
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree]
 

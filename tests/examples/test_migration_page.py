@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from dranet.settings import Settings
-from tests.chart.rendering import CHART, render
 from tests.examples.table import REPOSITORY
+from tests.tools.manifests.chart.rendering import CHART, render
 
 PAGE = (REPOSITORY / "docs/user/migrate-from-dranet.md").read_text()
 DRANETS_NAMES = {("ClusterRole", "dranet"), ("ClusterRoleBinding", "dranet"), ("DeviceClass", "dranet")}

@@ -16,7 +16,7 @@ from dranet.errors import ProtocolError
 from dranet.kernel.dhcp import frame, message
 from dranet.wire.mux import MuxDecoder
 from dranet.wire.ttrpc import FrameDecoder
-from tests.claims import test_claims_config, test_claims_plan_properties
+from tests.claims import test_config, test_plan_properties
 from tests.model import test_network_config
 
 Target = Callable[[bytes], object]
@@ -70,10 +70,10 @@ async def _read_answer(data: bytes) -> None:
 
 TARGETS: Mapping[str, Target] = {
     "config": _feed(test_network_config.test_any_json_is_either_a_valid_config_or_a_validation_error),
-    "claim": _feed(test_claims_config.test_any_json_is_a_config_or_an_error_with_a_field_path_in_every_line),
-    "plan": _feed(test_claims_plan_properties.test_a_valid_config_gives_a_plan_in_legal_order),
+    "claim": _feed(test_config.test_any_json_is_a_config_or_an_error_with_a_field_path_in_every_line),
+    "plan": _feed(test_plan_properties.test_a_valid_config_gives_a_plan_in_legal_order),
     "plan-for-another-link": _feed(
-        test_claims_plan_properties.test_a_config_for_another_link_gives_a_plan_or_names_the_field
+        test_plan_properties.test_a_config_for_another_link_gives_a_plan_or_names_the_field
     ),
     "dhcp": _parse_dhcp,
     "nri-frames": _parse_nri_frames,

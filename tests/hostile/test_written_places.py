@@ -14,10 +14,10 @@ import pytest
 
 from testbed.cluster import DRIVER_NAME
 from testbed.driver.process import COMMAND
-from tests.contract.driven import READY_SECONDS, DrivenNode
+from tests.contract.driver_node import READY_SECONDS, DrivenNode
 from tests.hostile import fence
 
-pytestmark = [pytest.mark.testbed, pytest.mark.one_tree, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.testbed, pytest.mark.shared_node, pytest.mark.timeout(300)]
 
 SOCKETS = 2
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.contract.driven import NIC, DrivenNode, Result
+from tests.contract.driver_node import NIC, DrivenNode, Result
 
 MORE_MEMORY_BYTES = 24 << 20
 """What a storm may leave behind: heaps keep some of what they once needed."""

@@ -27,7 +27,7 @@ from dranet.kernel.netlink import (
     nested,
 )
 from dranet.kernel.tc import RTM_NEWTFILTER, TCMSG
-from tests.namespaces import Namespace
+from tests.support.namespaces import Namespace
 
 XDP = 6
 """``BPF_PROG_TYPE_XDP``."""

@@ -15,8 +15,8 @@ from dranet.kernel.attachment.record import read_link_state
 from dranet.model.facts import Address, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, CreateLink, MoveLink, SetUp, Step
 from dranet.model.status import AttachedLink
-from tests.namespaces import Namespace, Picture, wait_settled, wait_unchanged
-from tests.waiting import wait_until
+from tests.support.namespaces import Namespace, Picture, wait_settled, wait_unchanged
+from tests.support.waiting import wait_until
 
 IFA_F_NODAD = 0x02
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterable
 
-from tests.namespaces import Namespace
-from tests.waiting import wait_until
+from tests.support.namespaces import Namespace
+from tests.support.waiting import wait_until
 
 _V4, _V6 = "/proc/sys/net/ipv4/conf/{link}", "/proc/sys/net/ipv6/conf/{link}"
 _NEIGH4, _NEIGH6 = "/proc/sys/net/ipv4/neigh/{link}", "/proc/sys/net/ipv6/neigh/{link}"

@@ -19,8 +19,8 @@ from dranet.kernel.port_counters import parse_rate, read_port_counters
 from dranet.kernel.tc import TokenBucket, set_bucket_request
 from dranet.kernel.traffic import Traffic, read_traffic
 from tests.kernel.trees import Tree
-from tests.namespaces import Namespace
-from tests.waiting import wait_until
+from tests.support.namespaces import Namespace
+from tests.support.waiting import wait_until
 
 PORTS = "class/infiniband/mlx5_0/ports"
 

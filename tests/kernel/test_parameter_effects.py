@@ -37,13 +37,13 @@ from dranet.store.claim_store import ClaimStore
 from testbed.machine.guest import IN_MACHINE
 from testbed.machine.hardware import MACHINE
 from testbed.machine.lane import TESTS
-from tests.dhcp_servers import ScriptedServer, good_answers
 from tests.kernel.loaded import XDP, ifindex_of, loader
 from tests.kernel.plans import attach_from, detach_to, shell, sysctl
-from tests.kernel.test_kernel_programs import XDP_GENERIC, set_xdp
+from tests.kernel.test_programs import XDP_GENERIC, set_xdp
 from tests.machine import kernel_view
-from tests.namespaces import Namespace, add_nic, wait_settled, wait_unchanged
-from tests.waiting import wait_until
+from tests.support.dhcp_servers import ScriptedServer, good_answers
+from tests.support.namespaces import Namespace, add_nic, wait_settled, wait_unchanged
+from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).parents[2]
@@ -782,7 +782,7 @@ ROUTING: Mapping[str, Sequence[Effect] | Refused | Elsewhere] = {
 # --- ethtool, sysctls, RDMA -----------------------------------------------------------------------------
 
 RUNTIME = "tests/runtime/test_containerd_hooks.py"
-LOCALITY = "tests/kernel/test_kernel_locality.py"
+LOCALITY = "tests/kernel/test_locality.py"
 PACK, NCCL, HOOK = (
     "tests/claims/test_workload.py",
     "tests/claims/test_nccl_config.py",
@@ -904,7 +904,7 @@ SETTINGS: Mapping[str, Sequence[Effect] | Refused | Elsewhere] = {
     "rdma.memlock": Elsewhere(
         "a limit of the container's processes",
         (
-            "tests/claims/test_claims_plan_fields.py::test_rdma_access",
+            "tests/claims/test_plan_fields.py::test_rdma_access",
             "tests/driver/test_hooks.py::test_a_container_may_lock_the_most_that_a_claim_asks_for_or_keeps_more",
             f"{RUNTIME}::test_a_container_may_lock_as_much_memory_as_its_claim_says",
         ),
@@ -924,7 +924,7 @@ SETTINGS: Mapping[str, Sequence[Effect] | Refused | Elsewhere] = {
         "of a PCI function, which no link here has",
         (
             f"{LOCALITY}::test_interrupts_and_queues_have_near_cpus_in_the_pod_and_their_own_afterwards",
-            "tests/machine/test_machine_locality.py::test_a_real_nic_has_near_cpus_in_the_pod_and_its_own_afterwards",
+            "tests/machine/test_locality.py::test_a_real_nic_has_near_cpus_in_the_pod_and_its_own_afterwards",
         ),
     ),
     **{

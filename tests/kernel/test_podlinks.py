@@ -19,8 +19,8 @@ from dranet.kernel.podlinks import PodLinks
 from dranet.kernel.rtnl import IFF_UP, set_link_request
 from dranet.model.health import CARRIER_LOSSES
 from tests.kernel.plans import list_descriptors
-from tests.namespaces import Namespace
-from tests.waiting import until
+from tests.support.namespaces import Namespace
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kernel
 

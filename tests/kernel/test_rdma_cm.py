@@ -1,4 +1,4 @@
-"""The defaults of rdma_cm in a folder of the test; ``tests/machine/test_machine_moves.py`` has a kernel's."""
+"""The defaults of rdma_cm in a folder of the test; ``tests/machine/test_moves.py`` has a kernel's."""
 
 from __future__ import annotations
 

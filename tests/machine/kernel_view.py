@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 SYS_PCI = Path("/sys/bus/pci/devices")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dranet.dataclass import dataclass
 from dranet.model.distance import Distance, distance
 from dranet.model.pairing import Pairing, best_possible, choose, level, pair, rank
-from tests.steps import count_steps
+from tests.support.executed_lines import count_steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ from testbed.node.hardware import load_hardware
 from testbed.node.hoststate import HostState
 from testbed.node.iproute import in_namespace, read_json
 from testbed.runtime.contract import RestartableRuntime
-from tests.manifests import device_class
-from tests.waiting import until_in_thread
+from tests.support.objects import device_class
+from tests.support.waiting import until_in_thread
 
 NIC = "enp35s0np0"
 ADDRESS = "10.64.0.1"

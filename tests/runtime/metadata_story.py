@@ -18,8 +18,8 @@ from testbed.cluster import RuntimeFactory, Testbed
 from testbed.containerd.fetch import ContainerdUnavailable
 from testbed.node.hardware import load_hardware
 from testbed.runtime.contract import RunningContainer
-from tests import metadata_reader
-from tests.manifests import device_class
+from tests.support import metadata_reader
+from tests.support.objects import device_class
 
 IFNAME, DEVICE, GID = "enp35s0np0", "pci-0000-23-00-0", "fe80:0000:0000:0000:ba3f:d2ff:fe6c:0023"
 ROOT = "/var/run/kubernetes.io/dra-device-attributes"

@@ -218,7 +218,7 @@ class Trial:
 async def find_what_is_let_through(pod: Pod, python: str, *arguments: str) -> str:
     """What ``taken_over.py`` says. An ``exec`` has the container's rights, as the driver's process has."""
     assert isinstance(pod.testbed.driver, DriverPod)
-    attempts = (Path(__file__).parent / "taken_over.py").read_text()
+    attempts = (Path(__file__).parent / "attacker.py").read_text()
     done = await pod.testbed.driver.run_in_container(python, "-c", attempts, *arguments)
     assert (done.stderr, done.exit_code) == ("", 0)
     return done.stdout

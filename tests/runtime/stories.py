@@ -29,7 +29,7 @@ from testbed.runtime.contract import (
     RuntimeFailure,
     SandboxSpec,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 SECONDS = 20.0
 NULL = CharDevice("/dev/infiniband/uverbs7", 1, 3)

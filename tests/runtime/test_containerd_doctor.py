@@ -13,8 +13,8 @@ from testbed.containerd.fetch import Toolchain
 from testbed.driver.pod import DriverPod, driver_in_a_pod
 from testbed.node.hardware import load_hardware
 from testbed.runtimes import containerd
-from tests.doctor_runs import POD, a_pod_with_a_nic, run_doctor
 from tests.runtime.private_node import in_own_private_node
+from tests.support.doctor_run import POD, a_pod_with_a_nic, run_doctor
 
 pytestmark = [pytest.mark.runtime]
 

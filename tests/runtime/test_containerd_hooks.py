@@ -36,8 +36,8 @@ from testbed.runtime.contract import (
 )
 from tests.driver.bench import POD_UID, Bench
 from tests.driver.rdma_tree import RdmaTree
-from tests.namespaces import Namespace
 from tests.runtime.private_node import in_private_node
+from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.runtime
 

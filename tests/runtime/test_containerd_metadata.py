@@ -25,9 +25,9 @@ from testbed.runtime.contract import (
     SandboxSpec,
 )
 from testbed.runtimes import containerd
-from tests import metadata_reader
 from tests.runtime import metadata_story
 from tests.runtime.private_node import in_own_private_node
+from tests.support import metadata_reader
 
 pytestmark = pytest.mark.runtime
 

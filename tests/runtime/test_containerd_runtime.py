@@ -35,7 +35,7 @@ from testbed.runtime.contract import (
 )
 from tests.runtime.private_node import in_private_node
 from tests.runtime.stories import NULL, Hooks
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.runtime
 

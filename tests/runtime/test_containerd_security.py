@@ -27,7 +27,6 @@ from testbed.node.iproute import read_json
 from testbed.runtime.contract import RuntimeFailure
 from testbed.scenario.run import run_scenario
 from testbed.scenario.scenario import known_scenarios, load_scenario
-from tests.dhcp_servers import find_busybox
 from tests.runtime import fail_closed, metadata_story, workload_story
 from tests.runtime.conftest import ALL_LANES
 from tests.runtime.private_node import REPOSITORY, in_own_private_node
@@ -39,7 +38,8 @@ from tests.runtime.rights import (
     without_capability,
 )
 from tests.runtime.test_containerd_driver import IN_CONTAINERS
-from tests.waiting import until_in_thread
+from tests.support.dhcp_servers import find_busybox
+from tests.support.waiting import until_in_thread
 
 pytestmark = pytest.mark.runtime
 

@@ -18,11 +18,11 @@ from testbed.containerd.fetch import Toolchain
 from testbed.driver.pod import DriverPod, DriverRuntime, driver_in_a_pod
 from testbed.driver.pod_node import Programs
 from testbed.driver.pod_spec import CONTAINER
-from tests.image.conftest import build
 from tests.runtime import fail_closed
 from tests.runtime.conftest import ALL_LANES
 from tests.runtime.private_node import REPOSITORY, in_own_private_node
 from tests.runtime.rights import Trial, find_what_is_let_through
+from tests.tools.image.conftest import build
 from tools.image.build import Image, describe_image
 from tools.image.slices import PYTHON
 

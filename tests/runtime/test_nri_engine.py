@@ -39,7 +39,7 @@ from tests.runtime.nri_peer import (
     Socket,
     pod_message,
 )
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 OURS = "/var/lib/dranet/ready/claim-1"
 RUNTIME_WAITS = 2.0

@@ -12,8 +12,8 @@ from typing import Any
 
 from dranet.claims.nccl.topology_text import parse_topology
 from testbed.cluster import RuntimeFactory
-from tests.manifests import device_class
 from tests.runtime.metadata_story import Story, a_container, a_pod, tell
+from tests.support.objects import device_class
 
 FOLDER = "/var/run/dranet/nccl"
 CONF, TOPOLOGY = f"{FOLDER}/nccl.conf", f"{FOLDER}/topology.xml"

@@ -15,9 +15,9 @@ from pathlib import Path
 from testbed.cluster import RuntimeFactory
 from testbed.containerd.fetch import ContainerdUnavailable
 from testbed.isolation import IsolationRefused, run_isolated
+from tests.survival.environment import CONTAINERD, find_runtime
 from tests.survival.soak import RUNTIMES, Report, soak
 from tests.survival.soak_signs import summarize_third
-from tests.survival.stage import CONTAINERD, find_runtime
 from tests.survival.table import render
 
 REFUSED = 77

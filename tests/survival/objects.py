@@ -6,7 +6,7 @@ import ipaddress
 from enum import StrEnum
 
 from testbed.cluster import DRIVER_NAME, JsonObject
-from tests.manifests import device_class
+from tests.support.objects import device_class
 
 SHARED_NIC = "enp131s0np0"
 """Stays on the node; pods get a macvlan on it."""

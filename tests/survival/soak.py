@@ -37,13 +37,13 @@ from testbed.runtime.contract import (
     SandboxSpec,
 )
 from testbed.runtime.pod_netns import held_netns
-from tests.survival.judge import Judge
+from tests.survival.environment import CONTAINERD, READY_SECONDS, STAND_IN, Stage
 from tests.survival.objects import CLASSES
 from tests.survival.soak_faults import OF_DRIVER, OF_PEERS, UNATTENDED, Fault
 from tests.survival.soak_pods import POD_SECONDS, PodTraffic
 from tests.survival.soak_signs import Measure, find_growth, list_left, measure
-from tests.survival.stage import CONTAINERD, READY_SECONDS, STAND_IN, Stage
 from tests.survival.table import Row
+from tests.survival.verification import Judge
 
 HARDWARE = "dgx-h100"
 SETTINGS = {

@@ -13,9 +13,9 @@ from pathlib import Path
 from dranet.cluster import paths
 from testbed.containerd.runtime import ContainerdRuntime
 from testbed.runtime.standin import StandInRuntime
-from tests.survival.faults.hands import end_namespace
+from tests.survival.environment import READY_SECONDS, Stage
+from tests.survival.faults.node_changes import end_namespace
 from tests.survival.soak_pods import persist
-from tests.survival.stage import READY_SECONDS, Stage
 
 Fault = Callable[[Stage, random.Random], Awaitable[None]]
 

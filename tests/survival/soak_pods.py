@@ -16,8 +16,8 @@ from dranet.cluster import paths
 from dranet.errors import ClusterError, Reason
 from testbed.cluster import NAMESPACE, JsonObject
 from testbed.kubelet.nouns import PodStage
+from tests.survival.environment import Stage
 from tests.survival.objects import Way, build_pod
-from tests.survival.stage import Stage
 
 POD_SECONDS = 90.0
 """A pod that takes longer to come or to go is lost: longer than any of the faults, and a retry."""

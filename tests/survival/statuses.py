@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from testbed.cluster import DRIVER_NAME, JsonObject
-from tests.survival.wanted import Wanted
+from tests.survival.expected_devices import Wanted
 
 _NOT_A_PROMISE = frozenset({"TopologyAligned", "Released"})
 """Conditions that a device which is well in its pod need not have as True."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.survival.environment import Outcome, Scene, Story, perform
 from tests.survival.faults import clock, disk, many, node_life, peers, stopped, versions
 from tests.survival.faults.common import SETTINGS
-from tests.survival.stage import Outcome, Scene, Story, perform
-from tests.survival.telling import tell
+from tests.survival.reporting import tell
 
 SECONDS = 600
 pytestmark = [pytest.mark.testbed, pytest.mark.timeout(SECONDS + 20)]

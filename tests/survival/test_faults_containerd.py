@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.survival.environment import CONTAINERD, Outcome, Scene, Story, perform
 from tests.survival.faults import many, node_life, peers, stopped
 from tests.survival.faults.common import SETTINGS
-from tests.survival.stage import CONTAINERD, Outcome, Scene, Story, perform
-from tests.survival.telling import tell
+from tests.survival.reporting import tell
 
 SECONDS = 480
 pytestmark = [pytest.mark.runtime, pytest.mark.timeout(SECONDS + 20)]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from dranet.marks import Step
+from tests.survival.environment import CONTAINERD, Outcome, Scene, Story, perform
 from tests.survival.kill_points.handover_story import die_while_the_driver_is_updated
 from tests.survival.kill_points.migrate_story import die_while_the_store_is_migrated
 from tests.survival.kill_points.pods import HARDWARE
@@ -30,7 +31,6 @@ from tests.survival.kill_points.slow_story import (
     die_behind_the_answer_of_an_attach,
     die_behind_the_answer_of_an_attach_of_a_pod_that_is_deleted,
 )
-from tests.survival.stage import CONTAINERD, Outcome, Scene, Story, perform
 from tests.survival.table import TABLE
 
 SECONDS = 600

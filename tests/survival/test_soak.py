@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.survival.__main__ import REFUSED
+from tests.survival.environment import REPOSITORY
 from tests.survival.soak import RUNTIMES
 from tests.survival.soak_faults import OF_DRIVER, OF_PEERS
 from tests.survival.soak_pods import Kind
 from tests.survival.soak_signs import BOUNDS, Measure, find_growth
-from tests.survival.stage import REPOSITORY
 from tests.survival.table import TABLE, load
 
 SEED = 20261122

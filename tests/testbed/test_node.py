@@ -28,7 +28,7 @@ from testbed.node.hoststate import HostState
 from testbed.node.iproute import read_json
 from testbed.node.node import Node
 from testbed.node.sysfs_tree import ShownLink, SysfsTree
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.private_tree]
 

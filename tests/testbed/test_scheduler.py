@@ -16,7 +16,7 @@ from dranet.errors import ClusterError, Reason
 from testbed.apiserver.server import ApiServer
 from testbed.scheduler.controllers import FINALIZER, POD_CLAIM_NAME, Controllers
 from testbed.scheduler.scheduler import Scheduler
-from tests.waiting import until
+from tests.support.waiting import until
 
 Json = dict[str, Any]
 

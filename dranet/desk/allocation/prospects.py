@@ -2,7 +2,7 @@
 
 Each bound leaves rules out, so what it calls lost is lost under all of them. Nothing is called lost where
 going on could meet an error: an error ends the attempt, and must not be kept from it. That the outcome stays
-the same is shown against an allocator that tries everything (``tests/allocation``).
+the same is shown against an allocator that tries everything (``tests/desk/allocation``).
 
 Sets of devices are bits of an integer by place (:class:`dranet.desk.allocation.state.Ground`).
 """

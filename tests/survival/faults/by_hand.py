@@ -8,9 +8,9 @@ from dranet.cluster import paths
 from testbed.cluster import NAMESPACE
 from testbed.node.iproute import in_namespace, read_text, run_ip
 from testbed.runtime.contract import ContainerSpec
-from tests.survival.judge import Verdict
+from tests.survival.environment import Stage
 from tests.survival.objects import Way
-from tests.survival.stage import Stage
+from tests.survival.verification import Verdict
 
 NIC = "enp35s0np0"
 

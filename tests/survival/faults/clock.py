@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from testbed.cluster import JsonObject
+from tests.survival.environment import Stage
 from tests.survival.faults import stepping_driver
 from tests.survival.faults.common import begin, end
 from tests.survival.objects import Way
-from tests.survival.stage import Stage
 
 DAY_SECONDS = 86400
 SCRIPT = str(Path(stepping_driver.__file__))

@@ -6,8 +6,8 @@ import asyncio
 import re
 
 from testbed.node.iproute import in_namespace, read_text
+from tests.survival.environment import Stage
 from tests.survival.objects import SHARE_SETTING, Way
-from tests.survival.stage import Stage
 
 MOVED_NIC = "enp35s0np0"
 RECONCILE_SECONDS = 2

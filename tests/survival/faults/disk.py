@@ -14,9 +14,9 @@ from pathlib import Path
 
 from dranet.cluster import paths
 from testbed.cluster import NAMESPACE
+from tests.survival.environment import Stage
 from tests.survival.faults.common import MOVED_NIC, begin, end, wait_log
 from tests.survival.objects import Way
-from tests.survival.stage import Stage
 
 DISK_BYTES = 2 << 20
 """Of the small disk: a store with a few claims takes some 100 KiB."""

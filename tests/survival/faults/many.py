@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.survival.environment import Stage
 from tests.survival.objects import Way
-from tests.survival.stage import Stage
 
 ALL_SECONDS = 200.0
 """For the whole crowd: the testbed's API server, scheduler and kubelet are one process."""

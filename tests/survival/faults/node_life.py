@@ -7,16 +7,16 @@ import shutil
 import uuid
 from pathlib import Path
 
+from tests.survival.environment import Stage
 from tests.survival.faults.common import MOVED_NIC, begin, end, in_pod
-from tests.survival.faults.hands import (
+from tests.survival.faults.node_changes import (
     end_namespace,
     get_sandbox,
     send_uevent,
     set_up_again,
     unpin_namespace,
 )
-from tests.survival.judge import read_links
-from tests.survival.stage import Stage
+from tests.survival.verification import read_links
 
 
 async def reboot(stage: Stage) -> None:

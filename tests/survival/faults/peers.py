@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from dranet.driver.reports.reporter import RETRY_SECONDS
 from testbed.containerd.runtime import ContainerdRuntime
 from testbed.runtime.standin import StandInRuntime
+from tests.survival.environment import Stage
 from tests.survival.faults.common import begin, end, wait_log
-from tests.survival.judge import PATIENCE_SECONDS
 from tests.survival.objects import Way
-from tests.survival.stage import Stage
+from tests.survival.verification import PATIENCE_SECONDS
 
 AWAY_SECONDS = 120.0
 """Long enough for every wait between two tries, of the driver and of the others, to grow to its most."""

@@ -8,9 +8,9 @@ import signal
 
 from testbed.kubelet.nouns import PodStage
 from tests.runtime.fail_closed import signal_inside_the_hook
+from tests.survival.environment import Stage
 from tests.survival.faults.common import end
 from tests.survival.objects import Way
-from tests.survival.stage import Stage
 
 STOPPED_SECONDS = 10.0
 

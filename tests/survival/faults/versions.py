@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dranet.model.plan import RECORD_VERSION
 from testbed.cluster import JsonObject
+from tests.survival.environment import Stage
 from tests.survival.faults.common import begin, end, wait_log
-from tests.survival.stage import Stage
 
 NEWER = (sys.executable, str(Path(__file__).with_name("newer_driver.py")))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from dranet.marks import Step
 from testbed.driver.process import DriverProcess
 from tests.survival.builds.dying_driver import JOURNAL, ORDER
-from tests.survival.stage import Stage
+from tests.survival.environment import Stage
 
 UNCOUNTED = frozenset({Step.ATTACH_STATUS_WRITTEN, Step.HANDOVER_REQUEST_LEFT, Step.MIGRATE_COMMITTED})
 """How often these are reached depends on the moment: statuses that follow each other soon are one write, and

@@ -19,14 +19,14 @@ from testbed.cluster import NAMESPACE
 from testbed.driver.process import DriverProcess
 from testbed.node.fabric import FABRIC_NETNS
 from testbed.node.iproute import NETNS_FOLDER
-from tests.dhcp_servers import ScriptedServer, good_answers
-from tests.namespaces import Namespace
+from tests.support.dhcp_servers import ScriptedServer, good_answers
+from tests.support.namespaces import Namespace
 from tests.survival.builds.rdma_of_files import RdmaFiles, identify_path
-from tests.survival.judge import PATIENCE_SECONDS, Verdict
+from tests.survival.environment import READY_SECONDS, STAND_IN, Stage
 from tests.survival.kill_points.armed import Armed
 from tests.survival.kill_points.pods import CLAIMS, CLASSES, RDMA, STORAGE_ADDRESS, STORAGE_MAC, build_pod
-from tests.survival.stage import READY_SECONDS, STAND_IN, Stage
 from tests.survival.table import Row
+from tests.survival.verification import PATIENCE_SECONDS, Verdict
 
 _NUMBERS = count(1)
 """Of pods, in one process: no two have one name."""

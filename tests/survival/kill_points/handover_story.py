@@ -8,10 +8,10 @@ from collections import Counter
 from functools import partial
 
 from dranet.marks import Step
-from tests.survival.judge import Verdict
+from tests.survival.environment import READY_SECONDS, Stage
 from tests.survival.kill_points.armed import Armed, find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
-from tests.survival.stage import READY_SECONDS, Stage
+from tests.survival.verification import Verdict
 
 DEVICES = 5
 """What the driver publishes of the hardware."""

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from dranet.marks import Step
-from tests.survival.judge import Verdict
+from tests.survival.environment import Stage
 from tests.survival.kill_points.armed import find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
-from tests.survival.stage import Stage
+from tests.survival.verification import Verdict
 
 EARLIER_VERSION = 2
 _NEWER_FIELDS = ("pod_claim_name", "metadata", "netns_id")

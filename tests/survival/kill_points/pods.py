@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.cluster import DRIVER_NAME, JsonObject
-from tests.manifests import device_class
+from tests.support.objects import device_class
 from tests.survival.objects import SHARED_NIC
 
 HARDWARE = str(Path(__file__).with_name("three-nic.yaml"))

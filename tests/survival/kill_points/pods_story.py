@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from dranet.marks import Step
-from tests.survival.judge import Verdict
+from tests.survival.environment import Stage
 from tests.survival.kill_points.armed import find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
-from tests.survival.stage import Stage
+from tests.survival.verification import Verdict
 
 _OF_THREE = frozenset(
     {

@@ -11,10 +11,10 @@ from pathlib import Path
 from dranet.marks import Step
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import Link, NodeFacts, PciFunction
-from tests.survival.judge import Verdict
+from tests.survival.environment import READY_SECONDS, Stage
 from tests.survival.kill_points.armed import find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
-from tests.survival.stage import READY_SECONDS, Stage
+from tests.survival.verification import Verdict
 
 FEW, MANY = 3, 140
 """NICs: one slice of them, and several."""

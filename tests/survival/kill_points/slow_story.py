@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 from dranet.marks import Step
-from tests.survival.judge import Verdict
+from tests.survival.environment import Stage
 from tests.survival.kill_points.bench import Bench, a_bench
 from tests.survival.kill_points.pods_story import goes, goes_meanwhile, stays
-from tests.survival.stage import Stage
+from tests.survival.verification import Verdict
 
 NEVER = "never:1"
 """Armed for nothing: slow, and alive."""

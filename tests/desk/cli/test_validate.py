@@ -1,0 +1,483 @@
+"""``dranet validate``: files in, findings and exit codes out; nothing in a file makes it fail otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from dranet.cli.main import main
+from dranet.cluster import paths
+from dranet.cluster.client import ApiClient
+from dranet.cluster.credentials import access_from_url
+from dranet.desk.cli.objects import ClusterObjects, Source, _check_identity
+from dranet.desk.cli.validate import build_scope, describe_rules
+from dranet.desk.cli.validate_report import find_pod_templates, inspect
+from dranet.desk.lint import RULES
+from dranet.errors import SettingsError
+from testbed.apiserver.server import ApiServer
+from tests.data.layouts import CLAIMED_LAYOUTS, capture_file
+
+ROOT = Path(__file__).parents[3]
+SCENARIOS = sorted((ROOT / "testbed" / "data" / "scenarios").glob("*.yaml"))
+MEANT_TO_FAIL = ("broken", "greedy")
+"""Claims of scenarios that show what is refused."""
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+CLASS = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: nic}
+spec: {selectors: [{cel: {expression: 'device.driver == "dra.net" && device.attributes["dra.net"].rdma'}}]}
+"""
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: fast}
+spec: {devices: {requests: [{name: nic, exactly: {deviceClassName: nic}}]}}
+"""
+POD_SPEC = """
+      resourceClaims: [{name: fast, resourceClaimName: fast}]
+      containers: [{name: main, image: x, resources: {claims: [{name: fats}]}}]
+"""
+
+Validate = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Validate:
+    """Exit code and output for a file with this text."""
+
+    def run(text: str, *arguments: str) -> tuple[int, str]:
+        file = tmp_path / "objects.yaml"
+        file.write_text(text)
+        code = main(("validate", str(file), *arguments))
+        return code, capsys.readouterr().out.replace(str(tmp_path), "")
+
+    return run
+
+
+def test_what_is_right_is_said_in_one_line(validate: Validate) -> None:
+    assert validate(f"{CLASS}---{CLAIM}") == (0, "2 objects: nothing found\n")
+
+
+def test_an_error_is_shown_with_its_place_and_the_mend(validate: Validate) -> None:
+    code, text = validate(
+        f"{CLASS}---{CLAIM.replace('deviceClassName: nic', 'deviceClassName: nic, count: 40')}"
+    )
+
+    assert code == 1
+    assert text == (
+        "ResourceClaim fast  /objects.yaml, document 2\n"
+        "  error    spec.devices.requests  [too-many-devices]\n"
+        "           asks for 40 devices at the least; a claim can have 32\n"
+        "           mend: split it into several claims\n"
+        "           why: It can never be allocated.\n"
+        "\n"
+        "2 objects: 1 error\n"
+    )
+
+
+def test_warnings_fail_only_if_they_are_to(validate: Validate) -> None:
+    text = CLASS.replace(".rdma", ".linkSpeedMbps > 1")
+
+    assert validate(text)[0] == 0
+    assert validate(text, "--strict")[0] == 1
+
+
+def test_programs_get_json(validate: Validate) -> None:
+    code, text = validate(CLASS.replace("rdma", "rdmaa"), "-o", "json")
+    document = json.loads(text)
+    (found,) = document["objects"]
+
+    assert code == 0
+    assert document["summary"] == {"errors": 0, "warnings": 2, "notes": 0, "objects": 1, "devices": 0}
+    assert (found["kind"], found["name"], found["source"]) == (
+        "DeviceClass",
+        "nic",
+        "/objects.yaml, document 1",
+    )
+    assert found["findings"][0] == {
+        "severity": "warning",
+        "rule": "attribute-unknown",
+        "path": "spec.selectors[0].cel.expression",
+        "what": "no device has dra.net/rdmaa",
+        "why": "Where it is guarded the selector never matches, elsewhere it fails.",
+        "mend": "did you mean rdma?",
+    }
+
+
+def test_a_field_of_the_wrong_type_is_one_finding(validate: Validate) -> None:
+    code, text = validate(CLAIM.replace("[{name: nic, exactly: {deviceClassName: nic}}]", "5"))
+
+    assert code == 1
+    assert "[shape]" in text
+    assert "must be a list" in text
+
+
+def test_the_limits_of_the_api_are_kept(validate: Validate) -> None:
+    code, text = validate(CLAIM.replace("{name: nic,", "{name: NIC_1,"))
+
+    assert code == 1
+    assert "[refused]" in text
+    assert "RFC 1123 label" in text
+
+
+def test_one_name_twice_is_said_at_both(validate: Validate) -> None:
+    code, text = validate(f"{CLAIM}---{CLAIM}")
+
+    assert code == 1
+    assert text.count("[duplicate]") == 2
+
+
+def test_two_pods_with_one_claim_are_told(validate: Validate) -> None:
+    pods = "---".join(
+        f"\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:{POD_SPEC.replace('fats', 'fast')}"
+        for name in ("a", "b")
+    )
+    text = validate(f"{CLAIM}---{pods}")[1]
+
+    assert text.count("[claim-shared]") == 1
+
+
+WORKLOADS = {
+    "Deployment": ("apps/v1", "spec: {replicas: 2, template: {spec: SPEC}}", "spec.template.spec", True),
+    "DaemonSet": ("apps/v1", "spec: {template: {spec: SPEC}}", "spec.template.spec", True),
+    "Job": ("batch/v1", "spec: {template: {spec: SPEC}}", "spec.template.spec", False),
+    "CronJob": (
+        "batch/v1",
+        "spec: {jobTemplate: {spec: {parallelism: 2, template: {spec: SPEC}}}}",
+        "spec.jobTemplate.spec.template.spec",
+        True,
+    ),
+    "JobSet": (
+        "jobset.x-k8s.io/v1alpha2",
+        "spec: {replicatedJobs: [{replicas: 2, template: {spec: {template: {spec: SPEC}}}}]}",
+        "spec.replicatedJobs[0].template.spec.template.spec",
+        True,
+    ),
+    "LeaderWorkerSet": (
+        "leaderworkerset.x-k8s.io/v1",
+        "spec: {leaderWorkerTemplate: {size: 4, workerTemplate: {spec: SPEC}}}",
+        "spec.leaderWorkerTemplate.workerTemplate.spec",
+        True,
+    ),
+    "MPIJob": (
+        "kubeflow.org/v2beta1",
+        "spec: {mpiReplicaSpecs: {Worker: {replicas: 8, template: {spec: SPEC}}}}",
+        "spec.mpiReplicaSpecs.Worker.template.spec",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_pod_templates_are_looked_at_wherever_they_are(validate: Validate, kind: str) -> None:
+    version, body, path, shares = WORKLOADS[kind]
+    spec = "{" + ", ".join(line.strip() for line in POD_SPEC.strip().splitlines()) + "}"
+    text = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: job}}\n{body.replace('SPEC', spec)}"
+    code, said = validate(text)
+
+    assert code == 1
+    assert f"{path}.containers[0].resources.claims[0]  [claim-undeclared]" in said
+    assert ("[claim-shared]" in said) is shares
+
+
+def test_other_files_are_known_and_not_judged(validate: Validate, tmp_path: Path) -> None:
+    known = tmp_path / "class.yaml"
+    known.write_text(CLASS.replace(".rdma", ".rdmaa"))
+
+    code, text = validate(CLAIM, "--with", str(known))
+
+    assert (code, text) == (0, "1 object: nothing found\n")
+
+
+def test_selectors_are_tried_on_captures(validate: Validate) -> None:
+    capture = ROOT / "tests" / "data" / "dgx-h100" / "capture.json"
+    code, text = validate(CLASS.replace(".rdma", ".linkSpeedMbps > 1"), "--facts", str(capture))
+
+    assert code == 1
+    assert "[selector-fails]" in text
+    assert "selectors tried on 20 devices" in text
+
+
+@pytest.mark.parametrize("arguments", [(), ("nowhere.yaml",)])
+def test_bad_arguments_end_with_two(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("validate", *arguments)) == 2
+    assert capsys.readouterr().err.startswith("dranet: ")
+
+
+def test_who_names_files_as_for_kubectl_is_told_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("validate", "-f", "pod.yaml")) == 2
+    assert "name it without -f" in capsys.readouterr().err
+
+
+def test_a_live_cluster_knows_what_there_is(validate: Validate, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    arguments = ("--live", "--kubeconfig", str(kubeconfig))
+
+    async def serve() -> list[tuple[int, str]]:
+        async with ApiServer() as server:
+            async with ApiClient(access_from_url(server.url)) as admin:
+                await admin.create(paths.DEVICE_CLASSES, yaml.safe_load(CLASS))
+            server.write_kubeconfig(kubeconfig)
+            right = await asyncio.to_thread(validate, CLAIM, *arguments)
+            wrong = await asyncio.to_thread(validate, CLAIM.replace("Name: nic", "Name: nik"), *arguments)
+            return [right, wrong]
+
+    right, wrong = asyncio.run(serve())
+    assert right == (0, "1 object: nothing found\n")
+    assert wrong[0] == 1
+    assert "DeviceClass 'nik' does not exist\n           mend: did you mean nic?" in wrong[1]
+
+
+def test_to_name_a_cluster_is_to_ask_it_and_each_device_counts_once(
+    validate: Validate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    capture = str(ROOT / "tests" / "data" / "dgx-h100" / "capture.json")
+    assert main(("devices", "-o", "slices", "--facts", capture)) == 0
+    text = capsys.readouterr().out
+    named = {**yaml.safe_load(text), "metadata": {"name": "dgx-00-1"}}
+    (tmp_path / "slices.yaml").write_text(yaml.safe_dump(named))
+    ways = ((), ("-f", str(tmp_path / "slices.yaml")))
+
+    async def serve() -> list[tuple[int, str]]:
+        async with ApiServer() as server:
+            async with ApiClient(access_from_url(server.url)) as admin:
+                await admin.create(paths.DEVICE_CLASSES, yaml.safe_load(CLASS))
+                await admin.create(paths.RESOURCE_SLICES, named)
+            server.write_kubeconfig(kubeconfig)
+            cluster = ("--kubeconfig", str(kubeconfig))
+            judged = [await asyncio.to_thread(validate, CLAIM, *cluster, *way) for way in ways]
+            code = await asyncio.to_thread(main, ("validate", *cluster))
+            return [*judged, (code, capsys.readouterr().out)]
+
+    for code, said in asyncio.run(serve()):
+        assert (code, said.endswith(", selectors tried on 20 devices: nothing found\n")) == (0, True), said
+
+
+# --- what we ship ----------------------------------------------------------------------------------------
+
+
+def objects_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Whatever in a document looks like a Kubernetes object."""
+    if isinstance(value, dict):
+        if "apiVersion" in value and "kind" in value:
+            yield value
+            return
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from objects_in(item)
+
+
+def errors_in(bodies: list[dict[str, Any]], validate: Validate) -> dict[str, list[str]]:
+    _, text = validate(yaml.safe_dump_all(bodies), "-o", "json")
+    return {
+        found["name"]: [f"{finding['path']}: {finding['what']}" for finding in found["findings"]]
+        for found in json.loads(text)["objects"]
+        for finding in found["findings"]
+        if finding["severity"] == "error"
+    }
+
+
+@pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.stem)
+def test_scenarios_have_only_the_errors_that_they_show(file: Path, validate: Validate) -> None:
+    bodies = list(objects_in(yaml.safe_load(file.read_text())))
+
+    assert set(errors_in(bodies, validate)) <= set(MEANT_TO_FAIL)
+
+
+def test_examples_have_no_errors(validate: Validate) -> None:
+    for file in sorted((ROOT / "examples").rglob("*.yaml")):
+        bodies = list(objects_in(list(yaml.safe_load_all(file.read_text()))))
+        assert not bodies or errors_in(bodies, validate) == {}, file.name
+
+
+@pytest.mark.parametrize(
+    "file", [*SCENARIOS, *sorted((ROOT / "examples").rglob("*.yaml"))], ids=lambda file: file.stem
+)
+def test_no_selector_of_ours_stops_a_pod_on_a_mixed_node(file: Path, validate: Validate) -> None:
+    bodies = [body for part in yaml.safe_load_all(file.read_text()) for body in objects_in(part)]
+
+    text = validate(yaml.safe_dump_all(bodies))[1] if bodies else ""
+
+    assert "[selector-fails]" not in text, text
+    assert "[selector-may-fail]" not in text, text
+
+
+@pytest.mark.parametrize("layout", CLAIMED_LAYOUTS)
+@pytest.mark.parametrize(
+    "asked", [(), ("--gpus", "2", "--nics", "2"), ("--rails",), ("--per-node",)], ids=" ".join
+)
+def test_what_dranet_claim_new_writes_has_no_warnings(
+    layout: str, asked: tuple[str, ...], validate: Validate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = ("--facts", str(capture_file(layout)))
+    if main(["claim", "new", *facts, *asked]) != 0:
+        assert layout in ("plain-server", "virtual-node")  # they have not that many GPUs
+        return
+    written = capsys.readouterr().out
+
+    code, text = validate(written, "--strict", *facts)
+
+    assert code == 0, text
+
+
+def test_manifests_in_the_documentation_have_no_errors(validate: Validate) -> None:
+    for page in PAGES:
+        if page.name == "admission.md":
+            continue  # whose claims are there to be refused
+        for block in re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+            try:
+                bodies = list(objects_in(list(yaml.safe_load_all(block))))
+            except yaml.YAMLError:
+                continue  # with "..." in it
+            sound = [body for body in bodies if body.get("metadata") and "spec" in body]
+            if sound:
+                assert errors_in(sound, validate) == {}, page.name
+
+
+def test_the_page_has_every_rule() -> None:
+    page = (ROOT / "docs" / "user" / "validate.md").read_text()
+
+    assert describe_rules() in page
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+# --- hostile files ---------------------------------------------------------------------------------------
+
+WORDS_OF_THE_API = """
+    spec devices requests name exactly firstAvailable selectors cel expression config opaque driver parameters
+    constraints matchAttribute resourceClaims containers resources claims request template metadata replicas
+    deviceClassName count hostNetwork securityContext capabilities add interface policy tolerations
+"""
+KEYS = st.sampled_from(WORDS_OF_THE_API.split())
+SCALARS = st.none() | st.booleans() | st.integers(-5, 50) | st.floats(allow_nan=False) | st.text(max_size=6)
+WORDS = st.sampled_from(["nic", "dra.net", "All", "true", 'device.attributes["dra.net"].x', "a/b", "\ud800"])
+VALUES = st.recursive(
+    SCALARS | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=25,
+)
+KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "Pod", "Deployment", "ResourceSlice")
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.sampled_from(KINDS), VALUES, VALUES), max_size=4))
+@example([("Pod", {"containers": [{"name": "a", "securityContext": 5}]}, None)])
+@example([("ResourceClaim", {"devices": {"requests": [{"name": "a", "exactly": {}}]}}, {"name": "x"})])
+def test_any_document_is_judged_or_refused(documents: list[tuple[str, Any, Any]]) -> None:
+    found = ClusterObjects()
+    for kind, spec, metadata in documents:
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
+        try:
+            _check_identity(body, Source("x"))
+        except SettingsError:
+            continue
+        found.add(body, Source("x"))
+
+    inspect(found, build_scope([found], "dra.net"))
+
+
+NAMES = st.sampled_from(["nic", "gpu", "", "NIC", "a/b", "x" * 300, "\u00e4", "\ud800"])
+EXPRESSIONS = st.sampled_from(
+    [
+        "true",
+        'device.attributes["dra.net"].ifName == "x"',
+        'cel.bind(a, device.attributes["dra.net"], a.b)',
+        "1 +",
+        "[1].indexOf(1) == 0",
+        "lists.range(20000).all(x, true)",
+        "(" * 300,
+        'device.capacity["a"].b.isLessThan(quantity("1"))',
+        "",
+        "\ud800",
+    ]
+)
+SELECTORS = st.lists(
+    st.fixed_dictionaries({"cel": st.fixed_dictionaries({"expression": EXPRESSIONS})}), max_size=2
+)
+DEMAND = {
+    "deviceClassName": NAMES,
+    "selectors": SELECTORS,
+    "count": st.none() | st.integers(-5, 10**20),
+    "allocationMode": st.sampled_from([None, "All", "ExactCount", "Some"]),
+    "tolerations": st.lists(st.fixed_dictionaries({"key": NAMES}), max_size=2),
+}
+REQUEST = st.fixed_dictionaries(
+    {"name": NAMES, "exactly": st.fixed_dictionaries(DEMAND)}
+) | st.fixed_dictionaries(
+    {"name": NAMES, "firstAvailable": st.lists(st.fixed_dictionaries({"name": NAMES, **DEMAND}), max_size=2)}
+)
+CONFIG = st.fixed_dictionaries(
+    {
+        "requests": st.lists(NAMES, max_size=2),
+        "opaque": st.fixed_dictionaries({"driver": st.just("dra.net"), "parameters": VALUES}),
+    }
+)
+CONSTRAINT = st.fixed_dictionaries({"requests": st.lists(NAMES, max_size=2), "matchAttribute": NAMES})
+CLAIM_SPECS = st.fixed_dictionaries(
+    {
+        "devices": st.fixed_dictionaries(
+            {
+                "requests": st.lists(REQUEST, max_size=3),
+                "constraints": st.lists(CONSTRAINT, max_size=2),
+                "config": st.lists(CONFIG, max_size=2),
+            }
+        )
+    }
+)
+CLASS_SPECS = st.fixed_dictionaries({"selectors": SELECTORS, "config": st.lists(CONFIG, max_size=2)})
+POD_CLAIM = st.fixed_dictionaries({"name": NAMES, "resourceClaimName": NAMES})
+CONTAINER = st.fixed_dictionaries(
+    {
+        "name": NAMES,
+        "resources": st.fixed_dictionaries(
+            {"claims": st.lists(st.fixed_dictionaries({"name": NAMES}), max_size=2)}
+        ),
+        "securityContext": VALUES,
+    }
+)
+POD_SPECS = st.fixed_dictionaries(
+    {
+        "resourceClaims": st.lists(POD_CLAIM, max_size=2),
+        "containers": st.lists(CONTAINER, max_size=2),
+        "hostNetwork": VALUES,
+    }
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
+@given(CLASS_SPECS, CLAIM_SPECS, POD_SPECS, st.booleans())
+def test_any_well_shaped_objects_are_judged(of_class: Any, of_claim: Any, of_pod: Any, is_live: bool) -> None:
+    found = ClusterObjects()
+    for kind, spec in (("DeviceClass", of_class), ("ResourceClaim", of_claim), ("Pod", of_pod)):
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "nic"}, "spec": spec}
+        found.add(body, Source("x"))
+
+    assert len(inspect(found, build_scope([found], "dra.net", is_live=is_live))) == 3
+
+
+@given(VALUES)
+def test_templates_are_looked_for_in_anything(value: Any) -> None:
+    for _ in find_pod_templates({"kind": "Any", "spec": value}):
+        pass
+
+
+def test_the_help_names_the_exit_codes() -> None:
+    with redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit):
+        main(("validate", "--help"))
+
+    assert "Exit code: 0 when there are no errors, 1 when" in " ".join(shown.getvalue().split())

@@ -1,0 +1,143 @@
+"""Machines of ``tests/data`` as nodes of one cluster, and what ``claim new`` is asked for on each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from dranet.cluster.features import Feature
+from dranet.cluster.slice_fields import withhold
+from dranet.desk.templates.ask import MAX_RESULTS, Ask
+from tests.data.layouts import LAYOUTS
+from tests.desk.scheduler.cases import EVERYTHING, NAMESPACE, Json
+from tests.desk.templates.layout_clusters import VENDOR, Gpus, World, world
+
+ASKS = (
+    *(Ask(number, number) for number in (1, 2, 3, 4, 8)),
+    Ask(1, 2),
+    Ask(2, 1),
+    Ask(2, 4),
+    Ask(0, 1),
+    Ask(0, 2),
+    Ask(1, 1, rdma=False),
+    Ask(0, 1, rdma=False),
+    Ask(1, 1, per_node=True),
+    Ask(0, 1, per_node=True),
+    Ask(1, 1, per_node=True, rails=True),
+    Ask(2, 2, rails=True),
+    Ask(8, 8, rails=True),
+    Ask(0, 2, rails=True),
+    Ask(1, MAX_RESULTS - 1),
+    Ask(MAX_RESULTS - 1, 1),
+)
+"""Every form of the command; no layout has what the last two ask for."""
+
+VENDOR_CLASS: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": VENDOR},
+    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{VENDOR}"'}}]},
+}
+"""Comes with the vendor's driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node with the hardware of a layout, for one ask."""
+
+    layout: str
+    gpus: Gpus
+    ask: Ask
+    node: str
+
+    @property
+    def title(self) -> str:
+        ask = self.ask
+        words = [f"--gpus {ask.gpus} --nics {ask.nics}"]
+        words += [flag for flag, on in (("--per-node", ask.per_node), ("--rails", ask.rails)) if on]
+        words += ["--no-rdma"] * (ask.rdma is False)
+        return f"{self.layout}, GPUs {self.gpus}: {' '.join(words)}"
+
+    @property
+    def world(self) -> World:
+        return world(self.layout, self.gpus, self.node)
+
+    def for_ask(self, ask: Ask) -> Machine:
+        """Another node of the same hardware."""
+        return replace(self, ask=ask, node=f"{self.node}-nearest")
+
+    def build_slices(self) -> Iterator[Json]:
+        """As a driver publishes them on a server whose optional fields are off."""
+        for entry in self.world.slices:
+            spec = entry["spec"]
+            devices = withhold(tuple(spec["devices"]), frozenset(Feature))
+            yield {**entry, "spec": {**spec, "devices": list(devices)}}
+
+
+def list_machines(publishers: Collection[Gpus] = tuple(Gpus)) -> list[Machine]:
+    """Each layout for each ask, with the GPUs of each publisher where the layout has GPUs."""
+    kinds = [
+        (layout, gpus) for layout in LAYOUTS for gpus in publishers if gpus is Gpus.OURS or world(layout).gpus
+    ]
+    return [
+        Machine(layout, gpus, ask, f"m{number}")
+        for number, ((layout, gpus), ask) in enumerate(product(kinds, ASKS))
+    ]
+
+
+def build_node(name: str) -> Json:
+    room = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"machine": name}},
+        "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
+    }
+
+
+def write_plain(machine: Machine, nic_class: str, gpu_class: str) -> tuple[Json, ...]:
+    """What the ask comes to without any alignment: two counts."""
+    wanted = ((nic_class, machine.ask.nics), (gpu_class, machine.ask.gpus))
+    requests = [
+        {"name": f"r{number}", "exactly": {"deviceClassName": name, "count": count}}
+        for number, (name, count) in enumerate(wanted)
+        if count
+    ]
+    template = {
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "plain"},
+        "spec": {"spec": {"devices": {"requests": requests}}},
+    }
+    container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "all"}]}}
+    entry = {"name": "all", "resourceClaimTemplateName": "plain"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container], "resourceClaims": [entry]}}
+    return template, pod
+
+
+def instantiate(manifests: Sequence[Json], name: str, node: str) -> tuple[list[Json], Json]:
+    """The claims and the pod of manifests, as Kubernetes makes them from the templates, for one node."""
+    pod = next(item for item in manifests if item["kind"] == "Pod")
+    templates = {
+        item["metadata"]["name"]: item["spec"]["spec"]
+        for item in manifests
+        if item["kind"] == "ResourceClaimTemplate"
+    }
+    names = {
+        entry["name"]: (f"{name}-{entry['name']}", templates[entry["resourceClaimTemplateName"]])
+        for entry in pod["spec"]["resourceClaims"]
+    }
+    claims = [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": claim, "namespace": NAMESPACE},
+            "spec": spec,
+        }
+        for claim, spec in names.values()
+    ]
+    entries = [{"name": entry, "resourceClaimName": claim} for entry, (claim, _) in names.items()]
+    where = {"nodeSelector": {"machine": node}, "tolerations": [EVERYTHING]}
+    spec = {**pod["spec"], **where, "resourceClaims": entries}
+    return claims, {**pod, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}

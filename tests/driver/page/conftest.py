@@ -1,0 +1,85 @@
+"""Shared by the page's tests: a real headless browser, and a real port that serves what is to be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Self
+
+import pytest
+
+from dranet.driver.page.content import Content
+from dranet.driver.page.document import POLICY, render
+from dranet.driver.probes.http import Response
+from dranet.driver.probes.server import ProbeServer
+from dranet.telemetry import Metrics
+from testbed.debian.browser import HeadlessBrowser, fetch_browser
+from testbed.debian.packages import Unavailable, cache_folder
+from tests.driver.page.screen import Screen, open_screen
+
+
+@pytest.fixture(scope="session")
+def browser() -> HeadlessBrowser:
+    """Downloaded once; skips by name where it cannot be had."""
+    pytest.importorskip("playwright", reason="playwright is not installed")
+    try:
+        return fetch_browser(cache_folder("browser"), print)
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def screen(browser: HeadlessBrowser) -> Iterator[Screen]:
+    with open_screen(browser) as opened:
+        yield opened
+
+
+class PagePort:
+    """The driver's port on a loop of its own; shows :attr:`content`."""
+
+    def __init__(self) -> None:
+        self.content: Content | None = None
+        self.port = 0
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+        self._loop.close()
+
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        self._end = asyncio.Event()
+        server = ProbeServer("127.0.0.1:0", Metrics(), dict, read_page=self._read)
+        await server.start()
+        self.port = server.port
+        self._ready.set()
+        await self._end.wait()
+        await server.stop()
+
+    async def _read(self) -> Response:
+        assert self.content is not None
+        headers = (("Content-Security-Policy", POLICY),)
+        return Response("200 OK", render(self.content), "text/html; charset=utf-8", headers)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[PagePort]:
+    with PagePort() as serving:
+        yield serving

@@ -1,0 +1,240 @@
+"""The page as a document: nothing in it can become markup, says what is normal, and is quick and small."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dranet.driver.gate import ReadyGate
+from dranet.driver.happenings import LONGEST_TEXT, MOST_KEPT, Happening, Happenings
+from dranet.driver.page.content import Content, Driver
+from dranet.driver.page.document import render
+from dranet.driver.page.markup import Html, element, table, text
+from dranet.driver.page.source import PageSource
+from dranet.driver.page.times import ago
+from dranet.driver.probes.routes import PartState
+from dranet.driver.publish import View
+from dranet.printable import printable
+from tests.driver.page import contents
+from tests.support.waiting import until
+
+SOME_BEATS = 5
+"""While a page of a tenth of a second is written; an event loop that wrote it itself would have none."""
+
+
+class Reader(HTMLParser):
+    """The elements of a document, and its text."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, Mapping[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(document)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(content: Content) -> Reader:
+    return Reader(render(content).decode())
+
+
+ODD = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("<>&\"'/=;`- \n\x00]!")), max_size=40)
+
+
+@given(ODD, ODD)
+def test_no_text_breaks_out_of_its_element_or_attribute(words: str, value: str) -> None:
+    reader = Reader(element("p", words, title=value))
+    assert [tag for tag, _ in reader.tags] == ["p"]
+    assert "".join(reader.text) == printable(words)
+    assert reader.tags[0][1].get("title", "") == printable(value)
+
+
+@settings(max_examples=20)
+@given(ODD)
+def test_a_page_has_the_same_elements_whatever_things_are_called(words: str) -> None:
+    name = words + "x"  # an empty one may leave an element out
+    plain, odd = read(contents.hostile("x")), read(contents.hostile(name))
+    assert {tag for tag, _ in odd.tags} == {tag for tag, _ in plain.tags}
+    assert not [tag for tag, _ in odd.tags if tag in ("script", "img", "iframe", "object", "form", "base")]
+    plain_attributes = {key for _, attributes in plain.tags for key in attributes}
+    assert {key for _, attributes in odd.tags for key in attributes} <= plain_attributes
+
+
+def test_markup_is_only_what_was_made_as_such() -> None:
+    assert text("<b>") == "&lt;b&gt;"
+    assert text(Html("<b>")) == "<b>"
+    assert element("td", "a", Html("<br>"), data_label='"') == '<td data-label="&quot;">a<br></td>'
+    assert element("meta", charset="utf-8") == '<meta charset="utf-8">'
+    assert "<caption>&amp;</caption>" in table("&", ("A", "B"), [("1", "")])
+
+
+def test_an_empty_node_says_what_is_normal() -> None:
+    shown = " ".join(read(contents.empty()).text)
+    assert "No claims are prepared on this node. That is normal" in shown
+    assert "No device of this node has a place in the hardware" in shown
+    assert "Nothing has been told yet" in shown
+    assert "not ready: runtime" in shown
+
+
+def test_a_full_node_says_who_has_what_how_near_and_what_is_wrong() -> None:
+    shown = " ".join(read(contents.full()).text)
+    for words in (
+        "train/llama-worker-0-nics",
+        " WorseThanPossible: SYS to gpu-0000-52-00-0: the link between NUMA nodes; pci-0000-29-00-1 is NODE",
+        "pci-0000-40-00-0 is PIX to it and held by claim train/llama-worker-2-nics",
+        "link-down: enp79s0np0 has no carrier",
+        "no: it is the node's uplink: eno3 carries a default route",
+        "10 links that software made are held back and not shown: dranet devices --all lists them.",
+    ):  # fmt: skip
+        assert words in shown
+
+
+def test_claims_that_cannot_be_read_are_told() -> None:
+    assert "2 records cannot be read" in " ".join(read(replace(contents.empty(), unreadable_claims=2)).text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (93_000, "1 d 1 h")]
+)
+def test_how_long_ago_is_told_in_two_units(seconds: float, words: str) -> None:
+    assert ago(1000.0, 1000.0 + seconds) == words
+
+
+class Known:
+    """What the parts of a driver would say."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        offered = {d.device.name: d.device for d in content.decisions if d.published}
+        held_back = {d.device.name: d for d in content.decisions if not d.published}
+        self.view = View(offered=offered, held_back=held_back, facts=content.facts)
+
+    def read_driver(self) -> Driver:
+        return self.content.driver
+
+    def read_parts(self) -> Mapping[str, PartState]:
+        return self.content.parts
+
+    def read_view(self) -> View:
+        return self.view
+
+    def read_findings(self) -> list[object]:
+        return []
+
+    def read_health(self) -> list[object]:
+        return []
+
+    def read_claims(self) -> list[object]:
+        return [seen.record for seen in self.content.claims]
+
+    def count_unreadable_claims(self) -> int:
+        return 0
+
+    def read_verdicts(self, _: str) -> Mapping[object, object]:
+        return {}
+
+    def read_happenings(self) -> list[object]:
+        return []
+
+
+async def test_a_large_node_is_shown_without_holding_up_the_event_loop(tmp_path: Path) -> None:
+    """1,000 links, 300 claims. The page is small enough for a phone, and the kernel's work goes on."""
+    known, gate = Known(contents.large()), ReadyGate(tmp_path)
+    await PageSource(known, gate).read()  # type: ignore[arg-type]  # what it needs is loaded now
+    source = PageSource(known, gate)  # type: ignore[arg-type]
+    beats, done = 0, asyncio.Event()
+
+    async def beat() -> None:
+        nonlocal beats
+        while not done.is_set():
+            beats += 1
+            await asyncio.sleep(0.001)
+
+    beating = asyncio.create_task(beat())
+    response = await source.read()
+    done.set()
+    await beating
+    assert response.status == "200 OK"
+    assert len(response.body) < 300_000
+    assert beats > SOME_BEATS
+
+
+async def test_who_asks_in_a_loop_has_no_page_written_for_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Known(contents.full())
+    source = PageSource(known, ReadyGate(tmp_path))  # type: ignore[arg-type]
+    first = await source.read()
+    known.content = replace(known.content, driver=replace(known.content.driver, node="another"))
+    for _ in range(20):
+        assert await source.read() is first
+    monkeypatch.setattr("dranet.driver.page.source.KEPT_SECONDS", 0)
+    monkeypatch.setattr("dranet.driver.page.source.RESTS", 0)
+    source = PageSource(known, ReadyGate(tmp_path))  # type: ignore[arg-type]
+    await source.read()
+    await until(lambda: source._shown is None)
+
+
+async def test_a_claim_is_attached_since_its_devices_were_verified(tmp_path: Path) -> None:
+    gate = ReadyGate(tmp_path)
+    content = contents.full()
+    gate.note_attached("claim-0", "/run/netns/x")
+    since = gate.read_attached_at("claim-0")
+    assert since is not None
+    source = PageSource(Known(content), gate, wall=lambda: since + 120)  # type: ignore[arg-type]
+    shown = " ".join(Reader((await source.read()).body.decode()).text)
+    assert "containers are held back" in shown, "nobody has verified claim-1"
+    assert gate.read_attached_at("nobody") is None
+
+
+# -- what was told lately --------------------------------------------------------------------------------
+
+
+def test_the_same_again_counts_up_and_old_things_go() -> None:
+    happenings = Happenings()
+    for _ in range(3):
+        happenings.add("Warning", "Odd", "node n", "words")
+    assert [(item.text, item.count) for item in happenings.list()] == [("words", 3)]
+    for number in range(MOST_KEPT + 5):
+        happenings.add("Normal", "Word", "pod a/b", f"{number} " + "x" * 2 * LONGEST_TEXT)
+    kept = happenings.list()
+    assert len(kept) == MOST_KEPT
+    assert all(len(item.text) <= LONGEST_TEXT for item in kept)
+    assert kept[-1].text.startswith(str(MOST_KEPT + 4))
+
+
+def test_a_long_list_shows_the_newest() -> None:
+    many = tuple(Happening(contents.NOW, "Normal", "R", "a", f"word {n}") for n in range(MOST_KEPT))
+    shown = " ".join(read(replace(contents.empty(), happenings=many)).text)
+    assert "word 199" in shown
+    assert "word 99 " not in shown
+    assert "and 100 older ones" in shown
+
+
+# -- what the daemon loads -------------------------------------------------------------------------------
+
+_LOADED = (
+    "import sys, dranet.driver.app; print(*(name for name in sys.modules if name.startswith('dranet.')))"
+)
+
+
+def test_the_idle_daemon_has_loaded_nothing_that_only_a_page_needs() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not [name for name in loaded if name.startswith("dranet.pictures")]
+    pages = {name for name in loaded if name.startswith("dranet.driver.page.")}
+    assert pages == {f"dranet.driver.page.{name}" for name in ("content", "knowledge", "source")}

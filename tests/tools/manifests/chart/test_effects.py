@@ -1,0 +1,135 @@
+"""Every value does something: with another one, other objects come out. And some of the places where they
+must come out, which only the text of a template says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.manifests.chart.each_value import BESIDE, LEAVES, OTHER, build_pair
+from tests.tools.manifests.chart.rendering import (
+    container_of,
+    find,
+    identity,
+    of_kind,
+    pod_of,
+    render,
+    settings_of,
+)
+from tests.tools.manifests.chart.value_sets import AIR_GAPPED, POOLS, TLS
+from tools.manifests.values.chart import VALUES
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_a_value_changes_what_is_made(path: str) -> None:
+    without, with_other = build_pair(path)
+    assert render(with_other) != render(without)
+
+
+def test_the_table_has_no_value_that_there_is_not() -> None:
+    assert BESIDE.keys() <= set(LEAVES)
+    assert set(OTHER) == {value.name for value in VALUES}
+
+
+def test_pods_are_selected_by_release_and_pool() -> None:
+    """Whatever is left out here takes over the pods of others, and can never be changed."""
+    for daemonset in of_kind(render(POOLS), "DaemonSet"):
+        assert daemonset["spec"]["selector"] == {
+            "matchLabels": {
+                "app.kubernetes.io/name": "dranet",
+                "app.kubernetes.io/instance": "dranet",
+                "app.kubernetes.io/component": "driver",
+                "dra.net/pool": daemonset["metadata"]["name"].removeprefix("dranet-"),
+            }
+        }
+
+
+def test_each_driver_reads_the_settings_of_its_own_pool() -> None:
+    for daemonset in of_kind(render(POOLS), "DaemonSet"):
+        volumes = {volume["name"]: volume for volume in pod_of(daemonset)["volumes"]}
+        assert volumes["config"]["configMap"] == {"name": daemonset["metadata"]["name"]}
+        assert volumes["pod"]["emptyDir"] == {}
+        assert container_of(daemonset)["command"] == [
+            "dranet",
+            "run",
+            "--config",
+            "/etc/dranet/settings.yaml",
+        ]
+
+
+def test_a_change_of_settings_restarts_the_driver_by_an_annotation_alone() -> None:
+    items = [find(render(values), "DaemonSet") for values in ({}, {"settings": {"log_level": "debug"}})]
+    before, after = (dict(item["spec"]["template"]["metadata"]["annotations"]) for item in items)
+    assert before.pop("checksum/settings") != after.pop("checksum/settings")
+    assert before == after
+    assert pod_of(items[0]) == pod_of(items[1])
+
+
+def test_an_image_of_a_private_registry_is_fetched_alike_for_both_containers() -> None:
+    pod = pod_of(find(render(AIR_GAPPED | {"resources": {"limits": {"memory": "1Gi"}}}), "DaemonSet"))
+    assert pod["imagePullSecrets"] == [{"name": "mirror"}]
+    (init,), (driver,) = pod["initContainers"], pod["containers"]
+    for name in ("image", "imagePullPolicy", "resources"):
+        assert init[name] == driver[name], name
+    assert driver["resources"]["limits"] == {"memory": "1Gi"}
+
+
+def test_probes_are_as_the_values_say() -> None:
+    container = container_of(find(render({"probes": OTHER["probes"]}), "DaemonSet"))
+    for name in ("startup", "readiness", "liveness"):
+        assert OTHER["probes"][name].items() <= container[f"{name}Probe"].items()
+
+
+def test_capabilities_are_those_of_the_values() -> None:
+    container = container_of(find(render({"securityContext": {"capabilities": ["NET_ADMIN"]}}), "DaemonSet"))
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+
+
+def test_rights_are_bound_to_the_account_that_the_pods_have() -> None:
+    for values in ({}, {"serviceAccount": {"create": False, "name": "mine"}}, {"fullnameOverride": "nics"}):
+        objects = render(values, namespace="elsewhere")
+        binding = find(objects, "ClusterRoleBinding")
+        role = find(objects, "ClusterRole")["metadata"]["name"]
+        assert binding["roleRef"] == {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": role,
+        }
+        account = pod_of(find(objects, "DaemonSet"))["serviceAccountName"]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "elsewhere"}]
+
+
+def test_the_port_speaks_tls_where_the_probes_and_the_driver_are_told_so() -> None:
+    objects = render(TLS)
+    assert (
+        settings_of(find(objects, "ConfigMap")).items()
+        >= {
+            "metrics_tls_cert": "/etc/dranet-tls/tls.crt",
+            "metrics_tls_key": "/etc/dranet-tls/tls.key",
+            "metrics_authentication": "kubernetes",
+        }.items()
+    )
+    container = container_of(find(objects, "DaemonSet"))
+    assert {container[f"{name}Probe"]["httpGet"]["scheme"] for name in ("startup", "liveness")} == {"HTTPS"}
+
+
+def test_a_network_policy_is_for_the_driver_s_pods_and_its_port() -> None:
+    values = {**POOLS, "networkPolicy": {"enabled": True}, "settings": {"bind_address": ":9000"}}
+    objects = render(values)
+    policies = of_kind(objects, "NetworkPolicy")
+    for policy, daemonset in zip(policies, of_kind(objects, "DaemonSet"), strict=True):
+        assert policy["spec"]["podSelector"] == daemonset["spec"]["selector"]
+        assert policy["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": 9000}]}]
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_the_quota_is_for_the_priority_class_of_the_pods() -> None:
+    objects = render({"criticalPodsQuota": {"enabled": True}, "priorityClassName": "mine"})
+    (wanted,) = find(objects, "ResourceQuota")["spec"]["scopeSelector"]["matchExpressions"]
+    assert wanted == {"scopeName": "PriorityClass", "operator": "In", "values": ["mine"]}
+    assert pod_of(find(objects, "DaemonSet"))["priorityClassName"] == "mine"
+
+
+def test_objects_of_a_pool_carry_its_name() -> None:
+    for item in render({**POOLS, "networkPolicy": {"enabled": True}}):
+        if item["kind"] in ("DaemonSet", "ConfigMap"):
+            assert item["metadata"]["labels"]["dra.net/pool"] in identity(item)[2]

@@ -1,0 +1,300 @@
+"""Values that nobody thought of: what the schema takes is rendered into valid objects, or refused with a
+sentence; what it does not take is refused with its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dranet.errors import SettingsError
+from dranet.settings import load_settings
+from tests.tools.manifests.chart import published
+from tests.tools.manifests.chart.random_values import draw_from
+from tests.tools.manifests.chart.rendering import (
+    JsonObject,
+    find,
+    helm,
+    load_chart,
+    parse,
+    refusal,
+    render,
+    render_texts,
+)
+from tools.manifests.values.chart import VALUES as VALUES_DECLARED
+from tools.manifests.values.chart import needed_values
+from tools.manifests.values.schema import build_schema
+from tools.manifests.values.settings import BIND_ADDRESS
+from tools.manifests.values.value import walk
+
+SCHEMA = build_schema()
+_ADDRESS = {"type": "string", "pattern": BIND_ADDRESS}
+_REPOSITORY = {"type": "string", "pattern": "^[a-z0-9]{1,9}(/[a-z0-9]{1,9}){0,3}$"}
+"""Templates judge these."""
+DRAWN = json.loads(json.dumps(SCHEMA))
+DRAWN["$defs"]["settings"]["properties"]["bind_address"] = _ADDRESS
+DRAWN["properties"]["image"]["properties"]["repository"] = _REPOSITORY
+VALUES = draw_from(DRAWN, DRAWN)
+SETTINGS = draw_from(DRAWN["$defs"]["settings"], DRAWN)
+QUICK = (Phase.explicit, Phase.reuse, Phase.generate)
+"""Without making a failing example smaller, which takes minutes with values as large as these."""
+
+
+@settings(max_examples=40, phases=QUICK)
+@given(VALUES)
+def test_what_the_schema_takes_is_rendered_or_refused_with_a_sentence(values: JsonObject) -> None:
+    load_chart().validate_schema(values)
+    try:
+        texts = render_texts(values)
+    except helm.HelmRenderError as error:
+        if "\n* " in str(error):
+            return
+        raise
+    for name, text in texts.items():
+        for item in parse(text) if name != "NOTES.txt" else ():
+            published.check(item, minors=(37,))
+
+
+@settings(max_examples=40, phases=QUICK)
+@given(SETTINGS)
+def test_the_driver_takes_every_setting_that_the_schema_takes(chosen: JsonObject) -> None:
+    text = find(render({"settings": chosen}), "ConfigMap")["data"]["settings.yaml"]
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "settings.yaml"
+        file.write_text(text)
+        try:
+            read = load_settings({}, {}, file)
+        except SettingsError as error:
+            if "socket path" in str(error):  # the sum of several settings
+                return
+            raise
+    for name, value in chosen.items():
+        found = getattr(read, name)
+        if isinstance(found, Path):
+            assert found == Path(value), name
+        elif isinstance(found, tuple):
+            assert list(map(str, found)) == [
+                str(Path(one)) if isinstance(at, Path) else one for at, one in zip(found, value, strict=True)
+            ], name
+        else:  # a bare `off` is false, and an empty path none
+            assert found == value or (value is False and found == "off") or (value == "" and found is None)
+
+
+@settings(max_examples=100, phases=QUICK)
+@given(st.sampled_from(sorted(SCHEMA["$defs"]["settings"]["properties"])), st.text(max_size=12))
+def test_the_schema_takes_no_text_that_the_driver_refuses(name: str, text: str) -> None:
+    part = SCHEMA["$defs"]["settings"]["properties"][name]
+    if part.get("deprecated") or part.get("type") == "array":
+        return
+    try:
+        load_chart().validate_schema({"settings": {name: text}})
+        if name == "bind_address":
+            render_texts({"settings": {name: text}})
+    except (helm.HelmValuesError, helm.HelmRenderError):
+        return
+    try:
+        load_settings({name: text}, {})
+    except SettingsError as error:
+        if "socket path" not in str(error):
+            raise
+
+
+def walk_objects(
+    schema: JsonObject, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], JsonObject]]:
+    """Every object with properties, and every leaf."""
+    if "$ref" in schema:
+        schema = SCHEMA["$defs"]["settings"]
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        if not part.get("deprecated") and name != "global":
+            yield from walk_objects(part, (*path, name))
+
+
+PLACES = dict(walk_objects(SCHEMA))
+OBJECTS = [path for path, schema in PLACES.items() if schema.get("properties")]
+LEAVES = [path for path, schema in PLACES.items() if not schema.get("properties") and path[0] != "resources"]
+"""A map that has a default is kept by Helm, with a warning, where something else is given in its place."""
+
+
+def nest(path: tuple[str, ...], value: Any) -> JsonObject:
+    for step in reversed(path):
+        value = {step: value}
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.mark.parametrize("path", OBJECTS, ids=".".join)
+def test_a_misspelt_key_is_refused_by_name(path: tuple[str, ...]) -> None:
+    message = refusal(nest((*path, "mispelt"), 1))
+    assert "additional properties 'mispelt' not allowed" in message
+    assert f"at '{''.join(f'/{step}' for step in path)}'" in message
+
+
+def test_a_value_of_the_wrong_kind_is_refused_with_its_place() -> None:
+    assert len(LEAVES) > 100
+    for path in LEAVES:
+        with pytest.raises(helm.HelmValuesError) as caught:
+            load_chart().validate_schema(nest(path, [[1]]))
+        message = str(caught.value)
+        assert f"at '/{'/'.join(path)}" in message, message
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"image": {"tag": 1.2}}, "at '/image/tag': got number, want string"),
+        (
+            {"updateStrategy": {"rollingUpdate": {"maxSurge": "101%"}}},
+            "at '/updateStrategy/rollingUpdate/maxSurge': '101%' does not match pattern",
+        ),
+        ({"image": {"pullPolicy": "Sometimes"}}, "at '/image/pullPolicy': value must be one of"),
+        ({"settings": {"drain_seconds": -1}}, "at '/settings/drain_seconds': minimum: got -1, want 0"),
+        ({"settings": {"log_level": "loud"}}, "at '/settings/log_level': value must be one of 'debug'"),
+        ({"settings": {"drainSeconds": 1}}, "at '/settings': additional properties 'drainSeconds'"),
+        ({"pools": [{"nodeSelector": {}}]}, "at '/pools/0': missing property 'name'"),
+        ({"pools": [{"name": "Upper"}]}, "at '/pools/0/name'"),
+        ({"tolerations": [{"efect": "NoSchedule"}]}, "at '/tolerations/0': additional properties 'efect'"),
+        ({"resources": {"limit": {}}}, "at '/resources': additional properties 'limit' not allowed"),
+    ],
+)  # fmt: skip
+def test_the_message_names_the_place(values: JsonObject, says: str) -> None:
+    assert says in refusal(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"args": {"filter": "true"}}, "args.filter is a value of DraNet's chart; here it is settings.fil"),
+        ({"args": {"inventoryMaxPollInterval": "1m"}}, "here it is settings.rescan_seconds"),
+        ({"logVerbosity": 4}, "logVerbosity is a value of DraNet's chart; here it is settings.log_level"),
+        ({"metricsPort": 9000}, "metricsPort is a value of DraNet's chart; here it is settings.bind_address"),
+        ({"kubeletRootDir": "/k"}, "here it is settings.kubelet_root"),
+        ({"settings": {"node_name": "a"}}, "settings.node_name is not to be set: the chart takes it"),
+        ({"settings": {"procfs_root": "/p"}}, "settings.procfs_root is not to be set: the chart sets it"),
+        ({"pools": [{"name": "a", "settings": {"pod_uid": "1"}}]}, "pools[a].settings.pod_uid is not to be"),
+        ({"pools": [{"name": "a", "settings": {"driver_name": "b.c"}}]}, "the name is one for all pools"),
+        ({"pools": [{"name": "a"}, {"name": "b"}]}, "pools: a and b can meet on one node"),
+        (
+            {"pools": [{"name": "a", "nodeSelector": {"x": "1"}}, {"name": "b", "nodeSelector": {"y": "2"}}]},
+            "pools: a and b can meet on one node",
+        ),
+        ({"pools": [{"name": "a"}, {"name": "a"}]}, "pools: two are called a"),
+        ({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 1}}}, "one of maxSurge and maxUnavail"),
+        ({"updateStrategy": {"rollingUpdate": {"maxSurge": 0}}}, "must be more than 0"),
+        (
+            {"terminationGracePeriodSeconds": 29},
+            "terminationGracePeriodSeconds: 29 is less than drain_seconds + 20 (30): the driver would",
+        ),
+        (
+            {
+                "terminationGracePeriodSeconds": 45,
+                "pools": [{"name": "a", "settings": {"drain_seconds": 40}}],
+            },
+            "45 is less than drain_seconds + 20 (60) in pool a",
+        ),
+        (
+            {"securityContext": {"seccomp": {"type": "Localhost"}}},
+            "type Localhost needs the name of the profile",
+        ),
+        ({"securityContext": {"appArmor": {"localhostProfile": "x"}}}, "set type to Localhost"),
+        (
+            {"metrics": {"authentication": "kubernetes"}},
+            "metrics.authentication: kubernetes needs metrics.tls",
+        ),
+        ({"metrics": {"tls": {"clientCASecretName": "a"}}}, "metrics.tls.clientCASecretName is for"),
+        ({"settings": {"metrics_tls_cert": "/a"}}, "metrics.tls.secretName sees to it"),
+        ({"deviceClasses": {"extra": [{"name": "dranet"}]}}, "deviceClasses: two are called dranet"),
+        ({"args": {"cloudProviderOptions": {}}}, "args.cloudProviderOptions is a value of DraNet's chart"),
+        ({"args": {"unheardOf": 1}}, "args are those of DraNet's chart; here there is `settings`"),
+        (
+            {"image": {"repository": "r.example:5000/a/dranet:1.0"}},
+            'has a tag in it: write r.example:5000/a/dranet there, and "1.0" as image.tag',
+        ),
+        (
+            {"image": {"repository": "r.example/dranet@sha256:aa"}},
+            "has a digest in it: write r.example/dranet there, and what follows the @ as image.digest",
+        ),
+        ({"image": {"repository": "https://r.example/dranet"}}, "https://r.example/dranet is no name"),
+        ({"image": {"repository": "r.example/"}}, "image.repository: r.example/ is no name of an image"),
+        ({"settings": {"bind_address": 9177}}, "settings.bind_address: 9177 is no HOST:PORT, with a port"),
+        ({"settings": {"bind_address": ":0"}}, "settings.bind_address: :0 is no HOST:PORT, with a port from"),
+        (
+            {"settings": {"attributes_file": "/x"}, "attributes": [{"set": {"a": 1}}]},
+            "settings.attributes_file: /x would not be read, because there are attributes among the values",
+        ),
+        (
+            {
+                "settings": {"attributes_file": "/x"},
+                "pools": [{"name": "a", "attributes": [{"set": {"a": 1}}]}],
+            },
+            "settings.attributes_file: /x would not be read in pool a",
+        ),
+        (
+            {"pools": [{"name": "a", "settings": {"bind_address": "::1:9177"}}]},
+            "pools[a].settings.bind_address: ::1:9177 is no HOST:PORT",
+        ),
+        (
+            {"securityContext": {"capabilities": ["CAP_NET_ADMIN"]}},
+            "Kubernetes calls CAP_NET_ADMIN NET_ADMIN",
+        ),
+        ({"securityContext": {"capabilities": ["ALL"]}}, "ALL is what a privileged container has"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name: create is false, so say which"),
+        (
+            {"extraEnv": [{"name": "DRANET_LOG_LEVEL", "value": "debug"}]},
+            "extraEnv: DRANET_LOG_LEVEL would win over the settings, unseen; write settings.log_level",
+        ),
+        (
+            {"admissionPolicies": {"slices": {"validationActions": ["Deny", "Warn"]}}},
+            "admissionPolicies.slices.validationActions: Kubernetes takes Deny or Warn, not both",
+        ),
+        ({"extraVolumes": [{"name": "nri"}]}, "extraVolumes: nri is the name of a volume of the chart"),
+        ({"enabled": True}, "enabled: is for charts that have this one as a part"),
+        (
+            {
+                "monitoring": {"podMonitor": {"enabled": True}},
+                "settings": {"bind_address": "127.0.0.1:9177"},
+            },
+            "monitoring.podMonitor.enabled: Prometheus cannot reach 127.0.0.1:9177",
+        ),
+        ({"probes": {"startup": None}}, "probes.startup: null takes the default away; leave the key out"),
+        ({"settings": None}, "settings: null takes the default away"),
+    ],
+)  # fmt: skip
+def test_what_a_schema_cannot_say_is_said_by_a_template(values: JsonObject, says: str) -> None:
+    assert says in refusal(values)
+
+
+def test_no_null_is_let_through_to_a_template_that_cannot_do_without() -> None:
+    """Helm takes a value that is null away together with its default, and its schema does not see that."""
+    paths = [path for path, value in walk(VALUES_DECLARED) if not value.is_object]
+    needed = [path for path in paths if path in needed_values()]
+    everything: JsonObject = {}
+    for path in needed:
+        merge(everything, nest(tuple(path.split(".")), None))
+    message = refusal(everything)
+    assert [path for path in needed if f"\n* {path}: null takes" not in message] == []
+    harmless: JsonObject = {}
+    for path in paths:
+        if path not in needed:
+            merge(harmless, nest(tuple(path.split(".")), None))
+    for more in ({}, {name: {"enabled": True} for name in ("networkPolicy", "criticalPodsQuota")}):
+        for item in render(merge(json.loads(json.dumps(harmless)), more)):
+            published.check(item, minors=(37,))
+
+
+def merge(into: JsonObject, more: JsonObject) -> JsonObject:
+    for key, value in more.items():
+        into[key] = merge(into.get(key) or {}, value) if isinstance(value, dict) else value
+    return into
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    wrong = {"logVerbosity": 2, "kubeletRootDir": "/k", "terminationGracePeriodSeconds": 20}
+    assert refusal(wrong).count("\n* ") == 3

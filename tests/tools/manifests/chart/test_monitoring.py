@@ -1,0 +1,64 @@
+"""What the chart makes for Prometheus and Grafana of the files that are generated."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from tests.tools.manifests.chart.rendering import CHART, JsonObject, find, render
+from tests.tools.manifests.chart.value_sets import MONITORED, POOLS
+from tools.manifests.monitoring.dashboard import build_dashboard
+from tools.manifests.monitoring.rules import ALERTS, build_rules
+
+RULES_ON: JsonObject = {"monitoring": {"rules": {"enabled": True}}}
+
+
+def list_annotations(item: JsonObject) -> list[JsonObject]:
+    rules = [rule for group in item["spec"]["groups"] for rule in group["rules"]]
+    return [rule["annotations"] for rule in rules if "alert" in rule]
+
+
+def test_the_rules_of_the_object_are_those_of_the_file() -> None:
+    rule = find(render(MONITORED), "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((CHART / "files/monitoring/rules.yaml").read_text())
+    assert rule["spec"] == build_rules()
+
+
+def test_runbooks_lead_where_the_values_say() -> None:
+    values: JsonObject = {
+        "monitoring": {"rules": {"enabled": True, "runbookUrl": "https://wiki.example.com/a.html"}}
+    }
+    links = [one["runbook_url"] for one in list_annotations(find(render(values), "PrometheusRule"))]
+    assert links == [f"https://wiki.example.com/a.html#{alert.anchor}" for alert in ALERTS]
+
+
+def test_commands_name_the_namespace_of_the_release() -> None:
+    told = list_annotations(find(render(RULES_ON, namespace="elsewhere"), "PrometheusRule"))
+    texts = " ".join(one["description"] for one in told)
+    assert "kubectl -n elsewhere " in texts
+    assert "dranet-system" not in texts
+
+
+def test_templates_of_prometheus_are_left_to_prometheus() -> None:
+    told = list_annotations(find(render(RULES_ON), "PrometheusRule"))
+    assert any("{{ $labels.node }}" in one["summary"] for one in told)
+
+
+def test_the_dashboard_is_whole() -> None:
+    config_map = next(
+        item for item in render(MONITORED) if item["metadata"]["name"].endswith("dashboard-json")
+    )
+    assert json.loads(config_map["data"]["dranet.json"]) == build_dashboard()
+    assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_targets_have_the_labels_that_the_rules_ask_for() -> None:
+    for values in (MONITORED, {**POOLS, **MONITORED}):
+        for endpoint in find(render(values), "PodMonitor")["spec"]["podMetricsEndpoints"]:
+            assert endpoint["honorLabels"] is True
+            made = {one.get("targetLabel"): one.get("replacement") for one in endpoint["relabelings"]}
+            assert made["job"] == "dranet"
+            assert "node" in made
+            (dropped,) = (one["regex"] for one in endpoint["relabelings"] if one["action"] == "labeldrop")
+            assert "pod" in dropped.split("|")

@@ -1,0 +1,104 @@
+"""The dashboard: what it asks for exists, Prometheus can read it, and Grafana can draw it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.prometheus import Promtool
+from tests.tools.manifests.monitoring.evaluation import RULES
+from tests.tools.manifests.monitoring.names import find_strangers
+from tests.tools.manifests.monitoring.queries import fill_in, list_queries
+from tools.manifests.monitoring.dashboard import VARIABLES, build_dashboard
+from tools.manifests.monitoring.panels import ROWS
+
+JsonObject = dict[str, Any]
+
+DASHBOARD: JsonObject = json.loads((RULES.parent / "dashboard.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+UNITS = {"short", "percentunit", "Bps", "pps", "cps", "s", "bytes", "reqps"}
+"""Ids of Grafana that are used here."""
+
+
+def test_it_is_not_stale() -> None:
+    assert build_dashboard() == DASHBOARD, "run `make docs`"
+
+
+@pytest.mark.parametrize("title", [panel["title"] for panel in PANELS])
+def test_what_a_panel_asks_for_is_declared(title: str) -> None:
+    (panel,) = (panel for panel in PANELS if panel["title"] == title)
+    for target in panel["targets"]:
+        assert list(find_strangers(fill_in(target["expr"]))) == []
+        grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", target["expr"]))))
+        legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        if grouped:
+            assert legend <= grouped, "a legend of a label that is summed away"
+
+
+def test_prometheus_reads_every_query(promtool: Promtool, tmp_path: Path) -> None:
+    rules = [{"record": f"query:{number}", "expr": one} for number, one in enumerate(list_queries())]
+    assert len(rules) > 50
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = promtool.run("check", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_has_the_shape_that_grafana_reads() -> None:
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time", "refresh"} <= DASHBOARD.keys()
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", DASHBOARD["uid"])
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    for panel in PANELS:
+        assert panel["type"] in ("timeseries", "stat", "bargauge", "table")
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        refs = [target["refId"] for target in panel["targets"]]
+        assert refs == sorted(set(refs))
+        defaults = panel["fieldConfig"]["defaults"]
+        assert defaults["unit"] in UNITS
+        first, *more = defaults["thresholds"]["steps"]
+        assert first["value"] is None
+        assert [step["value"] for step in more] == sorted(step["value"] for step in more)
+
+
+def test_every_panel_says_what_it_shows() -> None:
+    titles = [panel["title"] for panel in PANELS]
+    assert len(titles) == len(set(titles)) == sum(map(len, ROWS.values()))
+    assert all(len(panel["description"]) > 3 for panel in PANELS)
+
+
+def test_pages_that_descriptions_name_exist() -> None:
+    root = Path(__file__).parents[4]
+    for panel in PANELS:
+        for page in re.findall(r"docs/user/[\w-]+\.md", panel["description"]):
+            assert (root / page).exists()
+
+
+def test_panels_fill_the_grid_and_cover_nothing() -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for panel in DASHBOARD["panels"]:
+        grid = panel["gridPos"]
+        assert 0 <= grid["x"] <= 24 - grid["w"]
+        for x in range(grid["x"], grid["x"] + grid["w"]):
+            for y in range(grid["y"], grid["y"] + grid["h"]):
+                assert (x, y) not in taken, f"{panel['title']} covers {taken.get((x, y))}"
+                taken[x, y] = panel["title"]
+    bottom = max(y for _, y in taken)
+    assert {y for _, y in taken} == set(range(bottom + 1)), "an empty line"
+
+
+def test_variables_are_defined_in_the_order_in_which_they_are_used() -> None:
+    defined = [one["name"] for one in DASHBOARD["templating"]["list"]]
+    assert defined == ["datasource", *VARIABLES]
+    for number, query in enumerate(VARIABLES.values(), start=1):
+        assert set(re.findall(r"\$(\w+)", query)) <= set(defined[:number])
+        assert list(find_strangers(fill_in(query.removeprefix("label_values(").rpartition(",")[0]))) == []
+    used = set(
+        re.findall(r"\$(\w+)", " ".join(target["expr"] for panel in PANELS for target in panel["targets"]))
+    )
+    assert used - {"__rate_interval"} <= set(defined)
