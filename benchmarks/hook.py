@@ -17,7 +17,7 @@ from dranet.claims.plan.device import plan_device
 from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.kernel.attachment.record import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

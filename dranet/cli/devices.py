@@ -13,8 +13,8 @@ from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
 from dranet.inventory.topology import nearest
 from dranet.model.device import Device, DeviceKind
-from dranet.pictures.look import summarize
-from dranet.pictures.traits import UNKNOWN, TraitReader, Traits, first_of, nearest_text
+from dranet.pictures.device_summary import UNKNOWN, TraitReader, Traits, first_of, nearest_text
+from dranet.pictures.node_view import summarize
 from dranet.settings import Settings
 from dranet.terminal import Screen, find_screen, format_table, never_fail_to_print, print_document
 

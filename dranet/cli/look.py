@@ -19,7 +19,7 @@ from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.model.device import Device
-from dranet.pictures import look as pictures
+from dranet.pictures import node_view as pictures
 from dranet.settings import Settings
 
 SHAPING_SETTINGS = (

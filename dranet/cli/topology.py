@@ -18,11 +18,10 @@ from dranet.cli.topology_text import (
 from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
 from dranet.inventory.topology import matrix
-from dranet.pictures.hardware import choose_hardware, name_hardware
-from dranet.pictures.look import summarize
+from dranet.pictures.device_summary import TraitReader
+from dranet.pictures.node_view import choose_hardware, name_hardware, summarize
 from dranet.pictures.png import render_png
 from dranet.pictures.svg import draw_svg
-from dranet.pictures.traits import TraitReader
 from dranet.terminal import Screen, find_screen, never_fail_to_print, print_document
 
 _DOCUMENTS = ("json", "svg")

@@ -10,9 +10,8 @@ from dranet.inventory.topology import DistanceMatrix, matrix, topology_tree
 from dranet.model.device import Device
 from dranet.model.distance import Distance
 from dranet.model.facts import NodeFacts
-from dranet.pictures.hardware import Branch, cpus_of, leaves, name_hardware, root_branches
-from dranet.pictures.look import Look, summarize
-from dranet.pictures.traits import UNKNOWN, TraitReader
+from dranet.pictures.device_summary import UNKNOWN, TraitReader
+from dranet.pictures.node_view import Branch, Look, cpus_of, leaves, name_hardware, root_branches, summarize
 from dranet.printable import printable
 from dranet.terminal import GAP, Screen, cut, format_table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dranet import marks
 from dranet.driver.cdi_devices import build_cdi_devices
 from dranet.driver.gate import ReadyGate
-from dranet.driver.metadata.device_metadata import DeviceMetadata
+from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.model.plan import PreparedClaim
 from dranet.runtime.cdi import CdiDevice, CdiSpecs

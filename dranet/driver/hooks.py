@@ -22,15 +22,15 @@ from typing import TypeVar
 from dranet import marks
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.in_time import run_in_time
-from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.reconcile.runtime_view import (
     ASSUMED_REQUEST_TIMEOUT_SECONDS,
     RuntimeSnapshot,
     RuntimeView,
     placements,
 )
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_windows import StartWindows
+from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DranetError, HookDeadlineError, Reason
 from dranet.model.claim import ClaimRef

@@ -28,7 +28,7 @@ from dranet.driver.attachments import Attachments
 from dranet.driver.instances.work_locks import Work, WorkLocks
 from dranet.driver.lease_client import LeaseClient, check_namespace
 from dranet.driver.lease_records import HeldLease, LeaseEnd, LeaseRecords, iter_leases
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.driver.workers import NotedThreads
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip

@@ -25,21 +25,18 @@ from dranet.driver.gpus.containers import GpuContainers
 from dranet.driver.happenings import Happenings
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.monitor import HealthMonitor, build_rules
-from dranet.driver.health.signs import SignSource
+from dranet.driver.health.observations import HealthObserver
 from dranet.driver.hooks import PodHooks
 from dranet.driver.instances.handover import Handover, InstanceState
 from dranet.driver.instances.leaving import Leaving
 from dranet.driver.instances.roster import FOLDER, Instances
 from dranet.driver.leases import Leases
 from dranet.driver.lifelines import Lifelines
-from dranet.driver.metadata.device_metadata import DeviceMetadata
-from dranet.driver.metadata.files import MetadataFiles
 from dranet.driver.parts_gpus import build_gpu_inquiry, build_gpus
 from dranet.driver.parts_port import build_port
 from dranet.driver.policy import PolicySource
 from dranet.driver.prepare import Preparer
-from dranet.driver.probes.readiness import Readiness
-from dranet.driver.probes.ready_file import ReadyFile
+from dranet.driver.probes.readiness import Readiness, ReadyFile
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
 from dranet.driver.reconcile.actions import ActionLog
 from dranet.driver.reconcile.files import FileReconciler
@@ -48,13 +45,12 @@ from dranet.driver.reconcile.owners import OwnerReconciler
 from dranet.driver.reconcile.pods import PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeView
 from dranet.driver.reconcile.snapshots import SnapshotQueue
-from dranet.driver.reports.announce import Announcer
-from dranet.driver.reports.reporter import Reporter
-from dranet.driver.reports.writer import ApiWriter
+from dranet.driver.reports.announcer import Announcer
+from dranet.driver.reports.reporter import ApiWriter, Reporter
 from dranet.driver.start_windows import StartWindows
 from dranet.driver.succession import Succession
-from dranet.driver.workload.files import WorkloadFiles
-from dranet.driver.workload.pack import WorkloadPack
+from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
+from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.boot import read_boot_id
 from dranet.kernel.irq import InterruptFiles
@@ -235,7 +231,7 @@ class Parts:
         settings = self.settings
         return HealthMonitor(
             self.inventory,
-            SignSource(self.inventory, self.store, self.pod_links, settings.sysfs_root),
+            HealthObserver(self.inventory, self.store, self.pod_links, settings.sysfs_root),
             settings.node_name,
             build_rules(settings),
             HealthFile(settings.state_dir / "health.json", self.boot_id),

@@ -6,9 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dranet.cluster.nodes import fetch_node
-from dranet.driver.gpus.inquiry import GpuInquiry
-from dranet.driver.gpus.memory import OwnGpus
-from dranet.driver.gpus.servers import GpuServers
+from dranet.driver.gpus.servers import GpuInquiry, GpuServers, OwnGpus
 from dranet.kernel.boot import read_uptime
 from dranet.kubelet.pod_resources import PodResources
 

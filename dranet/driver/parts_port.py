@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 from dranet.driver.doctor.features import Features
 from dranet.driver.doctor.findings import Finding
-from dranet.driver.metrics.gauges import set_up_gauges
 from dranet.driver.metrics.reading import CounterReader
-from dranet.driver.metrics.scrape import Scraper
+from dranet.driver.metrics.scrape import Scraper, set_up_gauges
 from dranet.driver.metrics.snapshot import take_snapshot
-from dranet.driver.page.knowledge import PartsKnowledge
-from dranet.driver.page.source import PageSource
-from dranet.driver.probes.access import Access
-from dranet.driver.probes.reviews import TokenReviews
+from dranet.driver.probes.access import Access, TokenReviews
 from dranet.driver.probes.server import ProbeServer
 from dranet.driver.probes.tls import TlsFiles, open_tls
+from dranet.driver.status_page.source import PageSource, PartsKnowledge
 from dranet.settings import Authentication, DeviceMetrics
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from dranet.driver.container_files import ContainerFiles
 from dranet.driver.gate import ReadyGate
 from dranet.driver.instances.work_locks import Work, WorkLocks
 from dranet.driver.leases import Leases, iter_leases
-from dranet.driver.metadata.device_metadata import DeviceMetadata
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
+from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, Reason, StoreError
 from dranet.inventory.naming import may_be_gpu

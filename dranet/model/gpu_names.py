@@ -2,7 +2,7 @@
 
 From the documentation of NVIDIA's container toolkit and device plugin, AMD's container toolkit and device
 plugin, and Habana's container runtime. Names alone; which GPU of the node is meant is found out by
-:mod:`dranet.driver.alignment.signs`.
+:mod:`dranet.driver.alignment.observations`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be wrong with a device: the faults, how grave each is, and the signs that tell of them.
+"""What can be wrong with a device: the faults, how grave each is, and the observation that tell of them.
 
 Pure, and without a memory: :func:`find_present` judges what one look shows. What shows only in the course of
 time (counters that rise, a link that flaps, a version that changed) is judged in ``health_tracker``, which
@@ -15,7 +15,7 @@ from dranet.dataclass import dataclass
 from dranet.model.facts import Link, RdmaPort
 
 
-class Severity(StrEnum):
+class FaultSeverity(StrEnum):
     """What a fault means for who uses the device."""
 
     HARD = "hard"
@@ -44,18 +44,18 @@ class FaultKind(StrEnum):
     DRIVER_CHANGED = "driver-changed"
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> FaultSeverity:
         return _SEVERITIES[self]
 
 
-_SEVERITIES: Mapping[FaultKind, Severity] = {
-    FaultKind.LINK_DOWN: Severity.HARD,
-    FaultKind.RDMA_PORT_DOWN: Severity.HARD,
-    FaultKind.LINK_FLAPPING: Severity.SOFT,
-    FaultKind.LINK_ERRORS: Severity.SOFT,
-    FaultKind.PCIE_DEGRADED: Severity.SOFT,
-    FaultKind.FIRMWARE_CHANGED: Severity.NOTICE,
-    FaultKind.DRIVER_CHANGED: Severity.NOTICE,
+_SEVERITIES: Mapping[FaultKind, FaultSeverity] = {
+    FaultKind.LINK_DOWN: FaultSeverity.HARD,
+    FaultKind.RDMA_PORT_DOWN: FaultSeverity.HARD,
+    FaultKind.LINK_FLAPPING: FaultSeverity.SOFT,
+    FaultKind.LINK_ERRORS: FaultSeverity.SOFT,
+    FaultKind.PCIE_DEGRADED: FaultSeverity.SOFT,
+    FaultKind.FIRMWARE_CHANGED: FaultSeverity.NOTICE,
+    FaultKind.DRIVER_CHANGED: FaultSeverity.NOTICE,
 }
 
 
@@ -82,7 +82,7 @@ CARRIER_LOSSES = "carrier_down_count"
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class HealthCounters:
     """What has to be read to be known, now and then: no notification tells of it."""
 
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Vitals:
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class HealthObservation:
     """All that is known of one device at one moment."""
 
     link: Link | None = None
@@ -114,69 +114,4 @@ class Signs:
 
 
 FIRMWARE_SOURCES = ("firmware", "RDMA firmware")
-"""Keys of ``Signs.versions`` that are firmware. The other ones are drivers."""
-
-Present = Mapping[FaultKind, str]
-"""Faults that show now, each with what was seen."""
-
-
-def find_present(signs: Signs) -> dict[FaultKind, str]:
-    """The faults that a single look shows."""
-    present: dict[FaultKind, str] = {}
-    link = signs.link
-    if link is not None and link.is_up and not link.carrier and not is_on_infiniband(signs):
-        present[FaultKind.LINK_DOWN] = f"{link.ifname} has no carrier"
-        return present  # a RoCE port goes down with its link: one cause, one fault
-    ports = _own_ports(signs)
-    down = [text for port in ports if (text := _why_down(port, signs))]
-    if down and not any(port.state == "ACTIVE" for port in ports):
-        present[FaultKind.RDMA_PORT_DOWN] = "; ".join(down)
-    return present
-
-
-def is_on_infiniband(signs: Signs) -> bool:
-    """Whether a port that nobody disabled tells how the device is, whatever its IPoIB interface does.
-
-    That one has no carrier when its partition or multicast group is refused, and is switched off on most
-    nodes; RDMA works all the same.
-    """
-    return any(
-        port.link_layer == "InfiniBand" and port.phys_state != "Disabled" for port in _own_ports(signs)
-    )
-
-
-def _own_ports(signs: Signs) -> tuple[RdmaPort, ...]:
-    """Those that name the device's link, where any does: a card may have another one without a cable."""
-    ifname = signs.link.ifname if signs.link is not None else ""
-    return tuple(port for port in signs.ports if ifname in port.netdevs) or signs.ports
-
-
-def _why_down(port: RdmaPort, signs: Signs) -> str:
-    """Empty for a port that works, or that somebody has switched off."""
-    if port.state == "ACTIVE" or _is_switched_off(port, signs):
-        return ""
-    physical = f" ({port.phys_state})" if port.phys_state else ""
-    return f"{signs.rdma_device} port {port.number} is {port.state or 'in an unknown state'}{physical}"
-
-
-def _is_switched_off(port: RdmaPort, signs: Signs) -> bool:
-    """A RoCE port is as its link is told to be: nothing can be said while that is down or out of sight."""
-    if port.phys_state == "Disabled":
-        return True
-    return port.link_layer == "Ethernet" and signs.has_link and (signs.link is None or not signs.link.is_up)
-
-
-def find_unknown(signs: Signs) -> str:
-    """Why nothing can be said of the device; empty where something works or shows a fault."""
-    link = signs.link
-    if any(port.state == "ACTIVE" for port in _own_ports(signs)) or (link is not None and link.is_up):
-        return ""
-    if is_on_infiniband(signs):
-        return ""
-    if link is not None:
-        return f"{link.ifname} is administratively down" + (" in the pod" if signs.holder else "")
-    if signs.has_link:
-        return "its link is in a pod's network namespace, and not in sight" if signs.holder else "no link"
-    if signs.ports and all(port.phys_state == "Disabled" for port in signs.ports):
-        return f"{signs.rdma_device} is switched off"
-    return "" if signs.ports else "nothing of it is watched"
+"""Keys of ``HealthObservation.versions`` that are firmware. The other ones are drivers."""

@@ -11,9 +11,16 @@ from dranet.inventory.decision import Decision
 from dranet.inventory.topology import nearest, topology_tree
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
-from dranet.pictures.hardware import Branch, choose_hardware, cpus_of, name_hardware, root_branches
-from dranet.pictures.look import Look, summarize
-from dranet.pictures.traits import TraitReader, Traits, nearest_words
+from dranet.pictures.device_summary import TraitReader, Traits, nearest_words
+from dranet.pictures.node_view import (
+    Branch,
+    Look,
+    choose_hardware,
+    cpus_of,
+    name_hardware,
+    root_branches,
+    summarize,
+)
 from dranet.printable import printable
 
 MAX_ALIKE = 4

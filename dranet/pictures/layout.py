@@ -1,4 +1,8 @@
-"""Where everything in the picture goes: boxes -> shapes with places, in pixels.
+"""What of a picture depends on the width that there is.
+
+What colours and words in the picture mean: those that occur, in as many rows as they need.
+
+Where everything in the picture goes: boxes -> shapes with places, in pixels.
 
 A group is as wide as its columns need: GPUs on the left, everything else on the right, and between them a bus
 with the word for their distance. Groups without such pairs are half as wide and share a row.
@@ -9,12 +13,123 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from dranet.dataclass import dataclass
 from dranet.model.distance import Distance
 from dranet.pictures.boxes import Box, Group, Panel, Picture, Tone
-from dranet.pictures.legend import build_legend
-from dranet.pictures.measures import DESK, Measures
-from dranet.pictures.shapes import GAP, Block, Drawing, Line, Rect, Shape, Text, flow, pill
-from dranet.pictures.text_width import fit_text, fit_words, text_width, wrap_text
+from dranet.pictures.shapes import (
+    GAP,
+    Block,
+    Drawing,
+    Line,
+    Rect,
+    Shape,
+    Text,
+    fit_text,
+    fit_words,
+    flow,
+    pill,
+    text_width,
+    wrap_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Pixels."""
+
+    margin: int
+    panel_gap: int
+    padding: int
+    box_width: int
+    box_height: int
+    inset: int
+    """Of the texts in a box."""
+    bus_width: int
+    most_columns: int
+    """Panels side by side."""
+    has_corners: bool = True
+    """A box has room for its name and its speed on one line."""
+
+    @property
+    def inner_width(self) -> int:
+        """Width of a group with two columns; two groups with one column each and a gap fit in, too."""
+        return 2 * self.padding + 2 * self.box_width + self.bus_width
+
+
+DESK = Measures(
+    margin=28, panel_gap=44, padding=14, box_width=224, box_height=66, inset=11, bus_width=60, most_columns=4
+)
+PAGE = replace(DESK, most_columns=2)
+"""For a window of 1,280 pixels."""
+PHONE = Measures(
+    margin=0,
+    panel_gap=24,
+    padding=8,
+    box_width=123,
+    box_height=82,
+    inset=7,
+    bus_width=44,
+    most_columns=1,
+    has_corners=False,
+)
+"""For a screen of 360 pixels: panels one below the other."""
+
+
+_ROW_HEIGHT, _LINE_HEIGHT = 20, 15
+
+
+def build_legend(picture: Picture, width: float) -> Block:
+    """Colours and words that occur in the picture, in as many rows as they need."""
+    boxes = _boxes_of(picture.panels)
+    found_tones, marks = {box.tone for box in boxes}, [box.mark for box in boxes]
+    swatches = [_swatch(f"box {tone}", _TONE_WORDS[tone], width) for tone in Tone if tone in found_tones]
+    swatches += [_swatch("box group taken", "a pod has it", width)] if any(mark.pod for mark in marks) else []
+    swatches += (
+        [_swatch("box group faulty", "does not work", width)] if any(mark.fault for mark in marks) else []
+    )
+    tones = flow(swatches, width, gap=GAP)
+    numa = [panel for panel in picture.panels if panel.is_numa_node]
+    found = {*picture.distances, *([Distance.SYS] if len(numa) > 1 else [])}
+    words = flow([_word_entry(far, width) for far in sorted(found)], width, gap=GAP)
+    legend = Block(width, tones.height + GAP + words.height)
+    legend.put(tones, 0, 0)
+    legend.put(words, 0, tones.height + GAP)
+    return legend
+
+
+def _boxes_of(panels: Iterable[Panel]) -> list[Box]:
+    found: list[Box] = []
+    groups = [group for panel in panels for group in panel.groups]
+    while groups:
+        group = groups.pop()
+        found += (*group.gpus, *group.others)
+        groups += group.groups
+    return found
+
+
+_TONE_WORDS = {
+    Tone.GPU: "GPU",
+    Tone.NIC: "NIC",
+    Tone.RDMA: "RDMA-only device",
+    Tone.HELD_BACK: "held back: the node needs it, or it cannot be given away",
+}
+
+
+def _swatch(style: str, text: str, width: float) -> Block:
+    return _entry(Rect(0, 3, 22, 14, style, 4), 30, text, width)
+
+
+def _word_entry(far: Distance, width: float) -> Block:
+    return _entry(pill(20, 10, far, bold=far <= Distance.PXB), 48, f"through {far.meaning}", width)
+
+
+def _entry(sign: Shape, indent: float, text: str, width: float) -> Block:
+    """A sign and what it means, beside it, on further lines where the picture is narrow."""
+    room = min(text_width(text, 12), width - indent - 4) + 1
+    lines = wrap_text(text, 12, room)
+    texts = [Text(indent, 14 + _LINE_HEIGHT * n, line, 12, "muted", room) for n, line in enumerate(lines)]
+    return Block(indent + 3 + room, _ROW_HEIGHT + _LINE_HEIGHT * (len(lines) - 1), [sign, *texts])
+
 
 LABEL_HEIGHT = 22
 PANEL_HEAD = 40

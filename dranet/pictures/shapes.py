@@ -1,12 +1,100 @@
-"""What a picture is drawn with: rectangles, lines and texts with places, in pixels, and blocks of them."""
+"""How wide a text will be, without a font at hand: never less than in the fonts that may draw it.
+
+For each printable ASCII character the larger of two widths: in Arial (Arimo and Liberation Sans are made to
+its measures) and in DejaVu Sans, the widest of the fonts that a browser takes for ``sans-serif``.
+
+What a picture is drawn with: rectangles, lines and texts with places, in pixels, and blocks of them.
+"""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import field, replace
 
 from dranet.dataclass import dataclass
 from dranet.model.distance import Distance
+
+ELLIPSIS = "…"
+
+_FIRST = 32
+
+
+def _table(widths: str) -> tuple[int, ...]:
+    """Hundredths of the font size, from the space on."""
+    return tuple(map(int, widths.split()))
+
+
+_REGULAR = _table(
+    "32 41 46 84 64 96 78 28 40 40 50 84 32 37 32 34 "
+    "64 64 64 64 64 64 64 64 64 64 34 34 84 84 84 56 "
+    "102 69 69 73 78 67 62 78 76 30 50 67 56 87 75 79 "
+    "67 79 73 67 62 74 69 99 69 67 69 40 34 40 84 56 "
+    "50 62 64 55 64 62 36 64 64 28 28 58 28 98 64 62 "
+    "64 64 42 53 40 64 60 82 60 60 53 64 34 64 84"
+)
+_BOLD = _table(
+    "35 46 53 84 70 101 88 31 46 46 53 84 38 42 38 37 "
+    "70 70 70 70 70 70 70 70 70 70 40 40 84 84 84 62 "
+    "100 78 77 74 84 69 69 83 84 38 56 78 64 100 84 86 "
+    "74 86 78 73 69 82 78 111 78 73 73 46 37 46 84 56 "
+    "50 68 72 60 72 68 44 72 72 35 35 67 35 105 72 69 "
+    "72 72 50 60 48 72 66 93 65 66 59 72 37 72 84"
+)
+_OTHER, _WIDE = 100, 110
+
+
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
+    """Pixels that ``text`` takes at most, at ``size`` pixels."""
+    table = _BOLD if bold else _REGULAR
+    return sum(_character_width(character, table) for character in text) * size / 100
+
+
+def _character_width(character: str, table: tuple[int, ...]) -> int:
+    position = ord(character) - _FIRST
+    if 0 <= position < len(table):
+        return table[position]
+    return _WIDE if unicodedata.east_asian_width(character) in "WF" else _OTHER
+
+
+def fit_text(text: str, size: float, room: float, *, bold: bool = False) -> str:
+    """``text``, cut with ``…`` so that it is at most ``room`` pixels wide; empty where not even one
+    character has room. Looks no further into a long text than it can show."""
+    table, limit = _BOLD if bold else _REGULAR, round(room * 100 / size, 6)
+    used, end = 0, 0
+    for position, character in enumerate(text, start=1):
+        used += _character_width(character, table)
+        if used > limit:
+            shorter = text[:end].rstrip()
+            return shorter + ELLIPSIS if shorter else ""
+        if used + _OTHER <= limit:
+            end = position
+    return text
+
+
+def fit_words(words: Iterable[str], size: float, room: float, separator: str = " · ") -> str:
+    """As many of the words as fit whole; the first one cut if even that does not fit."""
+    first, *others = [*filter(None, words)] or [""]
+    text = fit_text(first, size, room)
+    for word in others:
+        longer = f"{text}{separator}{word}"
+        if text != first or text_width(longer, size) > room:
+            break
+        text = longer
+    return text
+
+
+def wrap_text(text: str, size: float, room: float) -> list[str]:
+    """Lines of whole words; a word that is too wide for a line of its own is cut."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else ""
+        if lines and text_width(longer, size) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(fit_text(word, size, room))
+    return lines
+
 
 GAP = 12
 

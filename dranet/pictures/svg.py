@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from dranet.pictures.boxes import build_picture
 from dranet.pictures.layout import lay_out
-from dranet.pictures.look import Look
+from dranet.pictures.node_view import Look
 from dranet.pictures.shapes import Drawing, Line, Rect, Shape, Text
 
 FONTS = "Arimo, 'Liberation Sans', Arial, Helvetica, 'DejaVu Sans', sans-serif"

@@ -9,8 +9,7 @@ from enum import StrEnum
 
 from prometheus_client import Histogram
 
-from dranet.telemetry.declared import Group
-from dranet.telemetry.recorder import SHORT_BUCKETS, Recorder
+from dranet.telemetry.recorder import SHORT_BUCKETS, Group, Recorder
 
 
 class Outcome(StrEnum):

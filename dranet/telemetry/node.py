@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dranet.telemetry.declared import Group
-from dranet.telemetry.recorder import Recorder
+from dranet.telemetry.recorder import Group, Recorder
 
 
 class ScanKind(StrEnum):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from dranet.telemetry.claims import Outcome
-from dranet.telemetry.declared import Group
-from dranet.telemetry.recorder import API_BUCKETS, Recorder
+from dranet.telemetry.recorder import API_BUCKETS, Group, Recorder
 
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
 RESOURCES = (

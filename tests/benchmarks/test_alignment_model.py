@@ -37,7 +37,7 @@ from dranet.desk.templates.fitting import CannotBeHad
 from dranet.desk.templates.hardware import read_hardware
 from dranet.model.distance import Distance
 from dranet.model.pairing import level
-from dranet.pictures.text_width import text_width
+from dranet.pictures.shapes import text_width
 from tests.data.layouts import CLAIMED_LAYOUTS, take_layout
 from tests.desk.templates.distances import allocate_choice, distances_of
 from tests.desk.templates.layout_clusters import world

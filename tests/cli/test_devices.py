@@ -32,8 +32,8 @@ from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import NodeFacts
-from dranet.pictures.look import summarize
-from dranet.pictures.traits import Traits, first_of, model_text, rate_text, speed_text, vendor_text
+from dranet.pictures.device_summary import Traits, first_of, model_text, rate_text, speed_text, vendor_text
+from dranet.pictures.node_view import summarize
 from dranet.terminal import Screen, cut, find_screen, format_table, printable
 from tests.cli.small_node import SMALL, nic, pci
 from tests.support.namespaces import Namespace

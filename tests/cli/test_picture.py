@@ -25,12 +25,10 @@ from dranet.model.capture import Capture, encode_capture
 from dranet.model.distance import Distance
 from dranet.model.facts import Gpu, Host, Link, NodeFacts, NumaNode
 from dranet.pictures.boxes import Tone, build_picture
-from dranet.pictures.layout import lay_out
-from dranet.pictures.measures import DESK, PHONE, Measures
+from dranet.pictures.layout import DESK, PHONE, Measures, lay_out
 from dranet.pictures.png import ZOOM, render_png
-from dranet.pictures.shapes import Drawing, Rect, Text
+from dranet.pictures.shapes import Drawing, Rect, Text, fit_text, fit_words, text_width
 from dranet.pictures.svg import draw_svg, render_svg
-from dranet.pictures.text_width import fit_text, fit_words, text_width
 from tests.cli.small_node import SMALL, nic, pci
 from tools.pages.examples import PAGES, PICTURES, fill_page, print_out
 

@@ -11,16 +11,14 @@ from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.container_files import ContainerFiles
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks
-from dranet.driver.metadata.device_metadata import DeviceMetadata
-from dranet.driver.metadata.files import MetadataFiles
 from dranet.driver.reconcile.actions import ActionLog
 from dranet.driver.reconcile.files import FileReconciler
 from dranet.driver.reconcile.pods import PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, RuntimeView, placements
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_windows import StartWindows
-from dranet.driver.workload.files import WorkloadFiles
-from dranet.driver.workload.pack import WorkloadPack
+from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
+from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.record import read_link_state

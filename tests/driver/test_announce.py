@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dranet.driver.attachments import ReleaseReport
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import EventNote, Reporter
 from dranet.errors import ClaimError, KernelError, Reason
 from dranet.model.claim import ClaimRef, PodRef

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.driver.probes.server import ProbeServer
-from dranet.driver.probes.tls import TlsFiles
-from dranet.driver.probes.validity import OLD_SECONDS, OLD_SHARE, Validity, parse_validity, read_validity
+from dranet.driver.probes.tls import OLD_SECONDS, OLD_SHARE, TlsFiles, Validity, parse_validity, read_validity
 from dranet.telemetry import Metrics
 from tools.manifests.monitoring.rules import ALERTS
 

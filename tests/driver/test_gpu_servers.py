@@ -13,8 +13,7 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.lists import Snapshot
 from dranet.cluster.node_slices import MAX_SLICES, NodeDevices
-from dranet.driver.gpus.memory import OwnGpus
-from dranet.driver.gpus.servers import PATIENCE_SECONDS, TOO_MANY, YET_TO_COME, GpuServers
+from dranet.driver.gpus.servers import PATIENCE_SECONDS, TOO_MANY, YET_TO_COME, GpuServers, OwnGpus
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN
 from dranet.model.facts import CharDevice, Gpu
 from dranet.settings import PublishGpus

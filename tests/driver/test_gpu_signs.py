@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.driver.alignment.signs import MAX_NAME, Name, Reading, match_ids, match_signs, read_signs
+from dranet.driver.alignment.observations import (
+    MAX_NAME,
+    GpuMatch,
+    GpuName,
+    match_container,
+    match_ids,
+    observe_container,
+)
 from dranet.model.facts import CharDevice, Gpu, NodeFacts
 from dranet.model.gpu_names import find_resource_vendor
 from dranet.model.pod_gpu import GpuSource
@@ -45,8 +52,8 @@ def container(
     return Container("c", "main", "sandbox", env=env or {}, devices=nodes, **more)  # type: ignore[arg-type]
 
 
-def read(shown: Container, facts: NodeFacts) -> Reading:
-    return match_signs(read_signs(shown), facts)
+def read(shown: Container, facts: NodeFacts) -> GpuMatch:
+    return match_container(observe_container(shown), facts)
 
 
 def found(shown: Container, facts: NodeFacts) -> dict[str, str]:
@@ -190,7 +197,7 @@ def test_amd_and_habana_have_names_of_their_own() -> None:
 )
 def test_ids_of_device_plugins_name_gpus(resource: str, device: str, address: str) -> None:
     facts = NodeFacts(gpus=(*NVIDIA.gpus, *AMD.gpus, *HABANA.gpus))
-    name = Name(GpuSource.POD_RESOURCES, find_resource_vendor(resource), device)
+    name = GpuName(GpuSource.POD_RESOURCES, find_resource_vendor(resource), device)
     assert [gpu.pci_address for gpu in match_ids([name], facts).found] == [address]
 
 
@@ -225,7 +232,7 @@ def test_a_name_of_a_megabyte_is_kept_as_one_of_a_line() -> None:
     mount = Mount("/dev/null", f"/var/run/nvidia-container-devices/{text}")
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join([text] * 64)}
     shown = Container("id", "main", "s", env=env, mounts=(mount,), cdi_devices=(f"nvidia.com/gpu={text}",))
-    signs = read_signs(shown)
+    signs = observe_container(shown)
     assert len(signs.names) == 3
     assert sum(len(name.name) for name in signs.names) <= 3 * MAX_NAME
 
@@ -233,5 +240,5 @@ def test_a_name_of_a_megabyte_is_kept_as_one_of_a_line() -> None:
 def test_what_is_kept_of_a_container_is_bounded() -> None:
     nodes = tuple(CharDevice(f"/dev/nvidia{n}", 195, n) for n in range(5000))
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(f"GPU-{n}" for n in range(100_000))}
-    signs = read_signs(container(env, nodes=nodes))
+    signs = observe_container(container(env, nodes=nodes))
     assert (len(signs.names) <= 256, len(signs.nodes) <= 256) == (True, True)

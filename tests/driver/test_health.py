@@ -1,4 +1,4 @@
-"""From signs to the kubelet, taints, Events and metrics: with a clock of ours, and with real links."""
+"""From observation to the kubelet, taints, Events and metrics: with a clock of ours, and with real links."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.monitor import HealthMonitor, HealthRules, build_rules
-from dranet.driver.health.signs import SignSource
+from dranet.driver.health.observations import HealthObserver
 from dranet.driver.publish import Inventory, PublishLoop
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import EventNote, Reporter
 from dranet.errors import SettingsError
+from dranet.health.damping import Damping, FaultState
+from dranet.health.tracker import DeviceMemory, KnownFault, Patience
 from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.scan import NodeScanner
@@ -32,8 +34,6 @@ from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort, Route
 from dranet.model.health import CARRIER_LOSSES, FaultKind
-from dranet.model.health_damping import Damping, FaultState
-from dranet.model.health_tracker import DeviceMemory, KnownFault, Patience
 from dranet.model.plan import AttachPlan, MoveLink, PreparedClaim, PreparedDevice
 from dranet.model.taint import Taint, TaintEffect
 from dranet.settings import Settings, load_settings
@@ -131,7 +131,7 @@ class Bench:
 
     def start(self, hardest: TaintEffect | None = TaintEffect.NO_SCHEDULE) -> HealthMonitor:
         """Another one is the driver restarted."""
-        self.source = SignSource(self.inventory, self.store, self.pods, self.sysfs)
+        self.source = HealthObserver(self.inventory, self.store, self.pods, self.sysfs)
         self.monitor = HealthMonitor(
             self.inventory,
             self.source,
@@ -349,7 +349,10 @@ async def test_counters_read_in_other_hands_are_forgotten(bench: Bench) -> None:
 
     def symbol_errors() -> list[int | None]:
         source = bench.source
-        return [signs.counters.get("symbol_error") for _, signs in source.collect(source.find_holders())]
+        return [
+            observation.counters.get("symbol_error")
+            for _, observation in source.collect(source.find_holders())
+        ]
 
     assert symbol_errors() == [7]
     bench.give_to_pod()
@@ -386,7 +389,7 @@ async def test_a_partial_scan_does_not_bring_back_what_a_port_was_a_minute_ago(b
     state.parent.mkdir(parents=True)
 
     def states() -> list[str]:
-        return [port.state for _, signs in bench.source.collect({}) for port in signs.ports]
+        return [port.state for _, observation in bench.source.collect({}) for port in observation.ports]
 
     bench.show(NIC, down)
     await bench.scan(is_full=True)
@@ -629,7 +632,7 @@ async def publishing(
     links = PodLinks(changed)
     monitor = HealthMonitor(
         inventory,
-        SignSource(inventory, store, links, folder),
+        HealthObserver(inventory, store, links, folder),
         "node-1",
         HealthRules(Patience(Damping(0.3, 0.5), training_seconds), TaintEffect.NO_SCHEDULE),
         HealthFile(folder / "health.json", "boot"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dranet.driver.health.told import UNKNOWN_SECONDS, ToldHealth
+from dranet.driver.health.monitor import UNKNOWN_SECONDS, ToldHealth
 from dranet.kubelet.health import DeviceHealthFact
 
 WELL = DeviceHealthFact("node", "eth1", True)

@@ -16,7 +16,7 @@ import pytest
 from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases, next_attempt_age
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.errors import DranetError, KernelError, Reason, StoreError
 from dranet.kernel.dhcp.lifetime import seconds_left
 from dranet.model.claim import ClaimRef, PodRef

@@ -14,10 +14,9 @@ import pytest
 
 from dranet.claims.plan.device import plan_device
 from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases
-from dranet.driver.metadata.device_metadata import DeviceMetadata
-from dranet.driver.metadata.files import MetadataFiles
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import EventNote, Reporter
+from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.errors import KernelError, Reason
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.readback import read_attached

@@ -27,10 +27,9 @@ from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks
 from dranet.driver.leases import Leases
-from dranet.driver.metadata.device_metadata import COUNTERS_FOLDER, DeviceMetadata
-from dranet.driver.metadata.files import MetadataFiles
 from dranet.driver.prepare import Preparer
 from dranet.driver.reports.reporter import EventNote
+from dranet.driver.workload.metadata import COUNTERS_FOLDER, DeviceMetadata, MetadataFiles
 from dranet.errors import DeviceError, ProtocolError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kubelet.plugin import PrepareOutcome
@@ -701,7 +700,7 @@ def test_a_namespace_that_cannot_be_entered_for_once_takes_no_gids_out_of_the_fi
     driver, record = rdma_pod
     write_gids(driver.sysfs, "mlx5_0", GID)
     driver.metadata.attached([record], (NIC_LINK,), "/nowhere")
-    monkeypatch.setattr("dranet.driver.metadata.device_metadata.read_pod_gids", lambda *_: {})
+    monkeypatch.setattr("dranet.driver.workload.metadata.read_pod_gids", lambda *_: {})
     assert driver.metadata.refreshed([record], "/nowhere") is None
     assert attributes_of(driver)[RDMA_GIDS] == {"strings": [GID]}
 

@@ -19,7 +19,7 @@ from dranet.model.distance import Distance
 from dranet.model.facts import Link
 from dranet.model.health import PcieLink
 from dranet.model.plan import LimitRate
-from dranet.telemetry.exposition import Exposition
+from dranet.telemetry.recorder import Exposition
 from tests.driver.metrics_node import Near, Node, nic
 
 Labels = frozenset[tuple[str, str]]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dranet.cluster.node_slices import NodeDevice
+from dranet.driver.alignment.observations import GpuName, observe_container
 from dranet.driver.alignment.pod_gpus import MAX_CONTAINERS, UNREAD, PodGpus
-from dranet.driver.alignment.signs import Name, read_signs
 from dranet.driver.publish import View
 from dranet.inventory.decision import Decision
 from dranet.model.claim import AllocationResult, ClaimRef, PodRef
@@ -91,7 +91,7 @@ class Bench:
         return [doubt.text for doubt in self.gpus.get(POD.uid).doubts]
 
     def show(self, name: str = "main", **env: str) -> None:
-        self.gpus.note_container(POD.uid, read_signs(Container("id", name, "sandbox", env=env)))
+        self.gpus.note_container(POD.uid, observe_container(Container("id", name, "sandbox", env=env)))
 
 
 def own(address: str, *, admin: bool = False) -> PreparedDevice:
@@ -216,9 +216,9 @@ def test_the_kubelets_word_settles_what_is_unclear_also_where_it_gave_nothing() 
     bench.gpus.note_kubelet(POD.uid, [], [])
     assert not bench.gpus.may_kubelet_know(POD.uid)
     assert (bench.known(), bench.doubts()) == ([], [])
-    bench.gpus.note_kubelet(POD.uid, [Name(GpuSource.POD_RESOURCES, "nvidia", "GPU-1::2")], [])
+    bench.gpus.note_kubelet(POD.uid, [GpuName(GpuSource.POD_RESOURCES, "nvidia", "GPU-1::2")], [])
     assert bench.known() == [(ADDRESSES[1], GpuSource.POD_RESOURCES)]
-    bench.gpus.note_kubelet(POD.uid, [Name(GpuSource.POD_RESOURCES, "nvidia", "GPU-of-nobody")], [])
+    bench.gpus.note_kubelet(POD.uid, [GpuName(GpuSource.POD_RESOURCES, "nvidia", "GPU-of-nobody")], [])
     assert len(bench.doubts()) == 1
 
 
@@ -226,7 +226,7 @@ def test_a_kubelet_that_tells_of_no_claim_has_not_told_that_there_is_none() -> N
     """Its devices of claims are behind a feature gate, and the pod has ours at least."""
     bench = Bench(record("a", NIC), slices=Slices(offered("gpu-0", ADDRESSES[0])))
     bench.gpus.note_claims(POD.uid, (), "the pod's other claims cannot be read: forbidden")
-    bench.gpus.note_kubelet(POD.uid, [Name(GpuSource.POD_RESOURCES, "nvidia", "GPU-1")], [])
+    bench.gpus.note_kubelet(POD.uid, [GpuName(GpuSource.POD_RESOURCES, "nvidia", "GPU-1")], [])
     assert bench.known() == [(ADDRESSES[1], GpuSource.POD_RESOURCES)]
     assert bench.doubts() == ["the pod's other claims cannot be read: forbidden"]
     bench.gpus.note_kubelet(POD.uid, [], [result("nic", "dra.net"), result("gpu-0")])
@@ -239,13 +239,13 @@ def test_an_id_of_the_kubelet_that_means_nothing_here_is_a_doubt_beside_a_gpu_th
     bench = Bench(record("a", NIC))
     bench.show("whole", NVIDIA_VISIBLE_DEVICES="GPU-0")
     bench.show("part", NVIDIA_VISIBLE_DEVICES="MIG-5d5ba0d6")
-    ids = [Name(GpuSource.POD_RESOURCES, "nvidia", name) for name in ("GPU-0", "MIG-5d5ba0d6")]
+    ids = [GpuName(GpuSource.POD_RESOURCES, "nvidia", name) for name in ("GPU-0", "MIG-5d5ba0d6")]
     bench.gpus.note_kubelet(POD.uid, ids, [])
     assert bench.known() == [(ADDRESSES[0], GpuSource.ENVIRONMENT)]
     assert bench.doubts() == ["the kubelet's pod resources socket says 'MIG-5d5ba0d6'"]
     shown = Container("id", "part", "sandbox", env={"NVIDIA_VISIBLE_DEVICES": "MIG-5d5ba0d6"})
     nodes = replace(shown, devices=GPUS[2].char_devices)
-    bench.gpus.note_container(POD.uid, read_signs(nodes))
+    bench.gpus.note_container(POD.uid, observe_container(nodes))
     assert len(bench.known()) == 2
     assert bench.doubts() == [], "its node says which GPU it is a part of"
 

@@ -23,11 +23,9 @@ from dranet.driver.doctor import running
 from dranet.driver.doctor.findings import Finding, Severity
 from dranet.driver.doctor.running import ask_running_driver, fetch_page
 from dranet.driver.probes import server as probes
-from dranet.driver.probes.access import Access
+from dranet.driver.probes.access import BURST, MOST_REMEMBERED, Access, TokenReviews
 from dranet.driver.probes.http import Caller, Request, Response, parse_request
-from dranet.driver.probes.reviews import BURST, MOST_REMEMBERED, TokenReviews
-from dranet.driver.probes.routes import PartState, Routes
-from dranet.driver.probes.server import MAX_CONNECTIONS, ProbeServer
+from dranet.driver.probes.server import MAX_CONNECTIONS, PartState, ProbeServer, Routes
 from dranet.driver.probes.tls import TlsFiles
 from dranet.errors import SettingsError
 from dranet.settings import Authentication, NodePage, Settings, load_settings

@@ -13,7 +13,7 @@ from dranet.driver.attachments import Attachments
 from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import Preparer
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.errors import ClaimError, DeviceError, DranetError, Reason
 from dranet.model.claim import (
     AllocationResult,

@@ -18,7 +18,7 @@ from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
 from dranet.driver.prepare import Preparer
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind

@@ -18,10 +18,8 @@ from dranet.cluster.credentials import access_from_url
 from dranet.cluster.events import ObjectRef
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.reports import reporter as report
-from dranet.driver.reports.announce import Announcer
-from dranet.driver.reports.misalignment import MAX_AGE, Misalignments
-from dranet.driver.reports.reporter import Reporter
-from dranet.driver.reports.writer import ApiWriter
+from dranet.driver.reports.announcer import Announcer
+from dranet.driver.reports.reporter import MAX_AGE, ApiWriter, Misalignments, Reporter
 from dranet.errors import KernelError, Reason
 from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranet.cel import DeviceExpression
-from dranet.driver.health.signs import find_holders
+from dranet.driver.health.observations import find_holders
 from dranet.driver.publish import Inventory
 from dranet.errors import KernelError, Reason
 from dranet.inventory.policy import Policy

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from dranet.driver.gate import ReadyGate
-from dranet.driver.workload.files import WorkloadFiles
-from dranet.driver.workload.pack import WorkloadPack
+from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import ClaimError, DeviceError, DranetError, ProtocolError, Reason, StoreError
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

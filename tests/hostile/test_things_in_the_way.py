@@ -19,8 +19,8 @@ from dranet import files
 from dranet.driver.gate import ReadyGate
 from dranet.driver.health.file import HealthFile
 from dranet.driver.instances.roster import Instances
-from dranet.driver.metadata.files import MetadataFiles
-from dranet.driver.probes.ready_file import ReadyFile
+from dranet.driver.probes.readiness import ReadyFile
+from dranet.driver.workload.metadata import MetadataFiles
 from dranet.errors import DranetError, SettingsError, StoreError
 from dranet.filelock import FileLock, NamedLocks
 from dranet.kubelet.sockets import OwnerLock, PublishedSocket, make_plugin_dir

@@ -11,7 +11,7 @@ from dranet.kernel import rdma_ports
 from dranet.kernel.discovery.vitals import VitalsTarget, read_rdma_ports, read_vitals
 from dranet.kernel.netlink import attribute, attribute_u8, attribute_u32
 from dranet.model.facts import RdmaPort
-from dranet.model.health import CARRIER_LOSSES, PcieLink, Vitals
+from dranet.model.health import CARRIER_LOSSES, HealthCounters, PcieLink
 from tests.kernel.trees import Tree
 from tests.support.namespaces import Namespace
 
@@ -38,7 +38,9 @@ def make_card(tree: Tree, **attributes: str) -> str:
     return tree.function(PATH, "0x020000", "0x15b3", "0x1021", **told)
 
 
-def read_one(tree: Tree, rdma_device: str = "", pci_address: str = "", port_address: str = "") -> Vitals:
+def read_one(
+    tree: Tree, rdma_device: str = "", pci_address: str = "", port_address: str = ""
+) -> HealthCounters:
     target = VitalsTarget("nic", 0, rdma_device, pci_address, port_address)
     return read_vitals(tree.root, [target])["nic"]
 
@@ -99,7 +101,7 @@ def test_what_is_not_there_is_left_out_and_hides_nothing(tree: Tree) -> None:
         VitalsTarget("nic", pci_address=CARD, port_address=PORT),
     ]
     vitals = read_vitals(tree.root, targets)
-    assert vitals["gone"] == Vitals({}, PcieLink())
+    assert vitals["gone"] == HealthCounters({}, PcieLink())
     assert vitals["nic"].pcie == PcieLink(16.0, 8, 32.0, 16, 32.0, 16)
 
 

@@ -14,9 +14,8 @@ import pytest
 
 from dranet.claims.metadata import RDMA_GIDS
 from dranet.driver.hooks import PodHooks
-from dranet.driver.metadata.device_metadata import DeviceMetadata
-from dranet.driver.metadata.files import MetadataFiles
 from dranet.driver.reports.reporter import EventNote
+from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.counter_folders import find_counter_folders
 from dranet.kernel.netns import NetworkNamespace

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from dranet.kernel.port_counters import PORT_COUNTERS
-from dranet.telemetry.declared import Declared, Group, Kind
-from dranet.telemetry.exposition import Exposition, format_labels
+from dranet.telemetry.recorder import Declared, Exposition, Group, Kind, format_labels
 from tools.pages.metrics import list_declared, metrics_page
 
 DRANETS = frozenset({"dranet_driver_published_devices_total"})

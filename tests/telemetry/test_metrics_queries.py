@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.telemetry.declared import Kind
+from dranet.telemetry.recorder import Kind
 from testbed.debian.packages import Unavailable, cache_folder
 from testbed.prometheus import Promtool, fetch_promtool
 from tools.pages.metrics import HEAD, list_declared

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dranet.driver.metrics.families import COMMON_LABELS, FAMILIES
 from dranet.telemetry import Metrics
-from dranet.telemetry.declared import Declared, Group
+from dranet.telemetry.recorder import Declared, Group
 
 HEAD = """# Metrics
 

@@ -4,19 +4,26 @@ Told apart by who gave them: claims of this driver and devices of other drivers 
 has them), other claims of the pod (the API server), what its containers showed at the runtime, and what the
 kubelet says. What was learned of a pod is kept as it was told, so that slices or facts that come later make
 the answer better; after a restart it is learned again.
+
+GPUs of one pod as they are found, one teller after the other, and what tells a GPU at all.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Protocol
 
 from dranet.cluster.node_slices import Key, NodeDevice
 from dranet.dataclass import dataclass
-from dranet.driver.alignment.findings import Findings, find_own, may_be_gpu
-from dranet.driver.alignment.signs import Name, Reading, Signs, match_ids, match_signs
+from dranet.driver.alignment.observations import (
+    ContainerObservation,
+    GpuMatch,
+    GpuName,
+    match_container,
+    match_ids,
+)
 from dranet.driver.publish import View
 from dranet.model.claim import AllocationResult
 from dranet.model.device import Device, DeviceKind
@@ -48,7 +55,7 @@ class OtherDevices(Protocol):
 class _Learned:
     """Of one pod, beyond the records."""
 
-    containers: dict[str, Signs] = field(default_factory=dict)
+    containers: dict[str, ContainerObservation] = field(default_factory=dict)
     has_more_containers: bool = False
     """Than are remembered."""
     devices: dict[Key, NodeDevice] = field(default_factory=dict)
@@ -57,7 +64,7 @@ class _Learned:
     """Of claims that are not ours; ``None``: not read."""
     unread: str = ""
     """Why they could not be read."""
-    ids: tuple[Name, ...] | None = None
+    ids: tuple[GpuName, ...] | None = None
     """What the kubelet says; ``None``: not asked, or it does not answer."""
     is_kubelet_mute: bool = False
     """It was asked, and did not tell."""
@@ -100,10 +107,10 @@ class PodGpus:
             learned = self._learned.get(pod_uid, _Learned())
             return replace(learned, containers=dict(learned.containers), devices=dict(learned.devices))
 
-    def _find_claimed(self, pod_uid: str) -> Findings:
+    def _find_claimed(self, pod_uid: str) -> FoundGpus:
         """What the pod's claims have."""
         records = tuple(self._records_of_pod(pod_uid))
-        found = Findings()
+        found = FoundGpus()
         for gpu in find_own(records):
             found.add(gpu)
         recorded = {prepared.device.name for record in records for prepared in record.devices}
@@ -117,7 +124,7 @@ class PodGpus:
                 self._add_shared(found, result)
         return found
 
-    def _add_shared(self, found: Findings, result: AllocationResult) -> None:
+    def _add_shared(self, found: FoundGpus, result: AllocationResult) -> None:
         """A device of ours in a claim that several pods have: another of them is in its record."""
         for device in self._gpu_devices().values():
             if device.name == result.device:
@@ -177,11 +184,11 @@ class PodGpus:
         learned, facts = self._get_learned(pod_uid), self._read_view().facts
         if learned.ids is not None or (not learned.unread and self._find_claimed(pod_uid).gpus):
             return False
-        return any(match_signs(one, facts).unclear for one in learned.containers.values())
+        return any(match_container(one, facts).unclear for one in learned.containers.values())
 
     # --- learning ---------------------------------------------------------------------------------------
 
-    def note_container(self, pod_uid: str, signs: Signs) -> None:
+    def note_container(self, pod_uid: str, signs: ContainerObservation) -> None:
         """A container of the pod has been created, or exists. One that shows nothing, as most do, is
         remembered only in place of an earlier one of its name."""
         with self._lock:
@@ -204,7 +211,7 @@ class PodGpus:
             learned.results = None if problem else tuple(results)
         self.changed(pod_uid)
 
-    def note_kubelet(self, pod_uid: str, ids: Iterable[Name], results: Iterable[AllocationResult]) -> None:
+    def note_kubelet(self, pod_uid: str, ids: Iterable[GpuName], results: Iterable[AllocationResult]) -> None:
         """What the kubelet says that the pod was given. One that tells of no device of any claim does not
         tell of claims at all (a feature gate), as the pod has devices of ours."""
         told = tuple(results)
@@ -246,7 +253,7 @@ class PodGpus:
             self._index = view, {device.pci_address: device for device in devices}
         return self._index[1]
 
-    def _add_result(self, found: Findings, result: AllocationResult, other: NodeDevice | None) -> None:
+    def _add_result(self, found: FoundGpus, result: AllocationResult, other: NodeDevice | None) -> None:
         name = f"device {result.device} of {result.driver}"
         if other is None:
             found.doubts.append(Doubt(f"{name}: no slice tells where it sits", is_other_driver=True))
@@ -270,14 +277,14 @@ class PodGpus:
     def _functions(self) -> Collection[str]:
         return {function.address for function in self._read_view().facts.pci_functions}
 
-    def _add_readings(self, found: Findings, learned: _Learned) -> None:
+    def _add_readings(self, found: FoundGpus, learned: _Learned) -> None:
         """What containers show, and what the kubelet says of them: an image says ``all`` of containers that
         were given nothing, so that its word counts for no doubt where a claim or the kubelet knows."""
         facts = self._read_view().facts
         is_explained = bool(found.gpus) or learned.ids is not None
         clear: set[str] = set()
         for one in learned.containers.values():
-            reading = match_signs(one, facts)
+            reading = match_container(one, facts)
             self._add_reading(found, reading, f"container {one.container}")
             if not reading.unclear:
                 clear |= {name.name for name in one.names}
@@ -289,8 +296,37 @@ class PodGpus:
         self._add_reading(found, reading, "the kubelet")
         found.doubts += map(Doubt, reading.unclear)
 
-    def _add_reading(self, found: Findings, reading: Reading, told_by: str) -> None:
+    def _add_reading(self, found: FoundGpus, reading: GpuMatch, told_by: str) -> None:
         for address, source in reading.found:
             device = self._gpu_devices().get(address)
             if device is not None:
                 found.add(PodGpu(device, source, told_by))
+
+
+class FoundGpus:
+    """Each GPU once, by the first who tells of it."""
+
+    def __init__(self) -> None:
+        self.gpus: dict[str, PodGpu] = {}
+        self.doubts: list[Doubt] = []
+
+    def add(self, gpu: PodGpu) -> None:
+        self.gpus.setdefault(gpu.device.pci_address or gpu.name, gpu)
+
+    def conclude(self) -> GpusOfPod:
+        gpus = tuple(self.gpus[address] for address in sorted(self.gpus))
+        return GpusOfPod(gpus, tuple(dict.fromkeys(self.doubts)))
+
+
+def find_own(records: Iterable[PreparedClaim]) -> Iterator[PodGpu]:
+    """The GPUs that a pod has from this driver by these claims, those of admin access left out."""
+    for record in records:
+        for prepared in record.devices:
+            if prepared.device.kind is DeviceKind.GPU and not prepared.admin_access:
+                yield PodGpu(prepared.device, GpuSource.CLAIM, f"claim {record.claim}")
+
+
+def may_be_gpu(other: NodeDevice, address: str) -> bool:
+    """Whether a device that is not at the place of any GPU of ours may be one: CPUs and memory have neither
+    an address nor a UUID, and come from drivers that do not say GPU."""
+    return bool(address or other.uuids) or "gpu" in other.driver

@@ -15,8 +15,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
+from dranet.driver.alignment.observations import GpuName, observe_container
 from dranet.driver.alignment.pod_gpus import PodGpus
-from dranet.driver.alignment.signs import Name, read_signs
 from dranet.driver.alignment.verdicts import Records, Verdicts
 from dranet.errors import DranetError, Reason
 from dranet.kubelet.pod_resources import PodDevices
@@ -46,7 +46,7 @@ CallLater = Callable[[float, Callable[[str], None], str], object]
 
 
 class Teller(Protocol):
-    """Who has statuses written (:class:`~dranet.driver.reports.announce.Announcer`)."""
+    """Who has statuses written (:class:`~dranet.driver.reports.announcer.Announcer`)."""
 
     def tell_again(self, pod_uid: str) -> None: ...
 
@@ -92,7 +92,7 @@ class AlignmentWatch:
     def container_seen(self, pod: PodSandbox, container: Container) -> None:
         """A container of a pod that has claims; in a hook, so nothing is asked and nothing may fail."""
         try:
-            self._gpus.note_container(pod.uid, read_signs(container))
+            self._gpus.note_container(pod.uid, observe_container(container))
         except Exception:
             log.exception("bug in reading the GPUs of a container", extra={"context": {"pod": pod.uid}})
 
@@ -181,7 +181,7 @@ class AlignmentWatch:
             self._gpus.note_mute_kubelet(pod.uid)
             raise
         named = ((find_resource_vendor(resource), device) for resource, device in given.ids)
-        ids = [Name(GpuSource.POD_RESOURCES, vendor, device) for vendor, device in named if vendor]
+        ids = [GpuName(GpuSource.POD_RESOURCES, vendor, device) for vendor, device in named if vendor]
         self._gpus.note_kubelet(pod.uid, ids, given.results)
 
     def _try_again(self, pod_uid: str, error: Exception) -> None:

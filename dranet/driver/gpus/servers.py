@@ -1,4 +1,10 @@
-"""Who else gives this node's GPUs to pods, as slices of other drivers and the Node object tell it.
+"""Which vendors' GPUs this driver offered last, on disk: nobody else had them then.
+
+At a start the GPUs of a vendor are offered only when its own driver or device plugin has had time to come, or
+to come back. Where they were ours before, there is none to wait for: a restart takes nothing back, and after
+a boot pods of ours start again at once.
+
+Who else gives this node's GPUs to pods, as slices of other drivers and the Node object tell it.
 
 The rule is pure (``inventory.served_gpus``); here is what it takes to follow it in time. A vendor's driver
 that comes counts at once: our GPUs are withdrawn at the next scan, but for those that pods have. One that
@@ -9,23 +15,72 @@ publication waits for the look as well.
 A node that has just booted, and GPUs whose driver has just been loaded, are nobody's for a while: whoever
 serves them starts at the same time as this driver, and may be later. So are GPUs that were somebody else's
 when this driver ended: who served them may be in the middle of an update as well.
+
+Asks those of whom no watch tells: the Node, for what device plugins announce, and the kubelet, for what
+pods have of devices that nobody may serve any more.
+
+One look at the Node serves the node's lifelines, too (``driver.lifelines``).
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
+from dranet import files
 from dranet.cluster.node_slices import NodeDevices
-from dranet.driver.gpus.memory import OwnGpus
+from dranet.cluster.nodes import NodeView
+from dranet.errors import ClusterError, DranetError
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus, find_servers
 from dranet.model.facts import Gpu
 from dranet.settings import PublishGpus
 from dranet.telemetry import InventoryMetrics
 
 log = logging.getLogger(__name__)
+_MOST_BYTES = 64 << 10
+
+
+class OwnGpus:
+    """``<state_dir>/gpus.json``. Best effort: where it cannot be read, there is only a wait. Blocking."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written: frozenset[str] | None = None
+
+    def read(self) -> frozenset[str] | None:
+        """Vendors as in ``model.facts.Gpu``; none of them where the file says nothing fit, and ``None`` where
+        there is no file: this driver has never looked at the GPUs of this node."""
+        try:
+            found = json.loads(files.read_file(self._path, _MOST_BYTES))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            log.warning("%s cannot be read, GPUs wait for their vendors' drivers: %s", self._path, error)
+            return frozenset()
+        vendors = found.get("offered") if isinstance(found, dict) else None
+        return (
+            frozenset(v for v in vendors if isinstance(v, str)) if isinstance(vendors, list) else frozenset()
+        )
+
+    def write(self, vendors: Iterable[str]) -> None:
+        """Replace the file, where it would say something else."""
+        offered = frozenset(vendors)
+        if offered == self._written:
+            return
+        self._written = offered
+        content = json.dumps({"offered": sorted(offered)}).encode()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
+            files.replace_file(self._path, self._path.with_suffix(".new"), content)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._path, error)
+
 
 PATIENCE_SECONDS = 45.0
 """So long the first publication waits for the look, where the API server answers other questions. Longer than
@@ -236,3 +291,66 @@ def _log_changes(before: ServedGpus, after: ServedGpus, gpus: Sequence[Gpu]) -> 
             log.info("%d GPUs of %s are left to %s", count, vendor, who)
     for vendor in before.by_vendor.keys() - after.by_vendor.keys():
         log.info("nobody else serves the GPUs of %s any more: they are offered", vendor)
+
+
+ANSWER_SECONDS = 2.0
+"""So long a Prepare waits for both answers; without them the last ones count."""
+
+FetchNode = Callable[[], Awaitable[NodeView]]
+"""Raises ClusterError."""
+ReadUsed = Callable[[], Awaitable[Collection[str]]]
+"""Names of resources and DRA drivers of which pods have devices. Raises DranetError."""
+
+
+class GpuInquiry:
+    """Hands the answers to the servers. Everything but :meth:`ask` is for the event loop."""
+
+    def __init__(self, fetch_node: FetchNode, read_used: ReadUsed, servers: Callable[[], GpuServers]) -> None:
+        self._fetch_node = fetch_node
+        self._read_used = read_used
+        self._servers = servers
+        self._loop = asyncio.get_running_loop()
+        self._wanted = asyncio.Event()
+
+    def ask(self) -> None:
+        """Have both asked soon; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._wanted.set)
+
+    async def run(self) -> None:
+        """For ever; nothing is asked before somebody wants it."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask both, and wait for the answers for a while; never fails."""
+        _, is_read = await asyncio.gather(self._look_at_pods(), self._look_at_node())
+        if is_read:
+            self._servers().take_asked()
+
+    async def fetch_addresses(self) -> Sequence[str]:
+        """The node's addresses; what else the Node tells is taken on the way.
+
+        Raises:
+            ClusterError: no answer, or a refusal.
+        """
+        node = await self._fetch_node()
+        self._servers().take_resources(node.resources)
+        return node.addresses
+
+    async def _look_at_node(self) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.fetch_addresses()
+        except (ClusterError, TimeoutError):
+            return False
+        return True
+
+    async def _look_at_pods(self) -> None:
+        used = None
+        with contextlib.suppress(DranetError, TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                used = await self._read_used()
+        self._servers().take_used(used)

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dranet import files
+from dranet.health.damping import FaultState
+from dranet.health.tracker import DeviceMemory, KnownFault
 from dranet.model.health import FaultKind
-from dranet.model.health_damping import FaultState
-from dranet.model.health_tracker import DeviceMemory, KnownFault
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,11 @@
-"""Signs -> judgement in time -> the kubelet, the slices, Events and metrics.
+"""What the kubelet is told of devices whose links are on their way into a pod, on their way home, or off.
+
+The kubelet syncs a pod anew with each change that it hears of one of its devices, and nothing else happens to
+the pod, its end included, until it has looked at the runtime again: a second later at most. A link that moves
+is off or out of sight for milliseconds, and one that nobody has is often off. Neither is news for a pod: a
+device that was well is told as well until more is known.
+
+HealthObservation -> judgement in time -> the kubelet, the slices, Events and metrics.
 
 :class:`HealthMonitor` looks after each scan and whenever a link in a pod has changed, and in between only
 while something is pending: a fault that must last, or be gone, for some time. Nothing wakes up while all is
@@ -13,25 +20,47 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from dranet.dataclass import dataclass
 from dranet.driver.health.file import HealthFile
-from dranet.driver.health.signs import NOBODY, Holder, SignSource
-from dranet.driver.health.told import ToldHealth
+from dranet.driver.health.observations import NOBODY, HealthObserver, Holder
 from dranet.driver.publish import Inventory
 from dranet.errors import SettingsError
+from dranet.health.damping import Damping
+from dranet.health.faults import build_taints
+from dranet.health.tracker import PATIENCE, DeviceHealth, DeviceMemory, DeviceTracker, Patience
 from dranet.kubelet.health import DeviceHealthFact
 from dranet.model.claim import PodRef
 from dranet.model.device import DeviceKind
 from dranet.model.health import FaultKind, PcieLink
-from dranet.model.health_damping import Damping
-from dranet.model.health_taints import build_taints
-from dranet.model.health_tracker import PATIENCE, DeviceMemory, DeviceTracker, Patience, Verdict
 from dranet.model.taint import Taint, TaintEffect
 from dranet.settings import HealthTaints, Settings
 from dranet.telemetry import HealthMetrics
+
+UNKNOWN_SECONDS = 10.0
+"""A link that is off, or out of sight, for so long in a pod is told as it is. Faults wait as long."""
+
+
+class ToldHealth:
+    """The last word on each device that was well."""
+
+    def __init__(self) -> None:
+        self._well: dict[str, DeviceHealthFact] = {}
+        self._unknown_since: dict[str, float] = {}
+
+    def settle(
+        self, facts: Sequence[DeviceHealthFact], in_pods: Collection[str], now: float
+    ) -> tuple[DeviceHealthFact, ...]:
+        """The facts as the kubelet is to hear them. ``in_pods`` are the devices that were moved into one."""
+        unknown = {fact.device for fact in facts if fact.healthy is None}
+        self._unknown_since = {name: self._unknown_since.get(name, now) for name in unknown & {*in_pods}}
+        late = {name for name, since in self._unknown_since.items() if now - since >= UNKNOWN_SECONDS}
+        kept = {name: fact for name, fact in self._well.items() if name in unknown - late}
+        self._well = kept | {fact.device: fact for fact in facts if fact.healthy}
+        return tuple(kept.get(fact.device, fact) for fact in facts)
+
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +127,7 @@ class HealthMonitor:
     def __init__(
         self,
         inventory: Inventory,
-        source: SignSource,
+        source: HealthObserver,
         pool: str,
         rules: HealthRules,
         file: HealthFile,
@@ -152,7 +181,7 @@ class HealthMonitor:
 
     def get_faults(self) -> Mapping[str, Sequence[str]]:
         """What is wrong with each device that is watched, by its name."""
-        return {name: tuple(tracker.verdict.faults) for name, tracker in self._trackers.items()}
+        return {name: tuple(tracker.health.faults) for name, tracker in self._trackers.items()}
 
     def get_judgements(self) -> Mapping[str, bool | None]:
         """Whether each published device works, by its name; ``None`` where nobody knows."""
@@ -219,12 +248,12 @@ class HealthMonitor:
         holders = self._source.find_holders()
         now, wall = self._clock(), self._wall()
         seen: dict[str, DeviceTracker] = {}
-        for device, signs in self._source.collect(holders):
+        for device, observation in self._source.collect(holders):
             tracker = seen[device.name] = self._trackers.get(device.name) or self._new_tracker(device.name)
-            if tracker.is_news(signs, now):
-                before = tracker.verdict
-                self._metrics.carrier_losses.inc(tracker.observe(signs, now, wall))
-                self._tell(device.name, before, tracker.verdict, holders.get(device.name, NOBODY))
+            if tracker.is_news(observation, now):
+                before = tracker.health
+                self._metrics.carrier_losses.inc(tracker.observe(observation, now, wall))
+                self._tell(device.name, before, tracker.health, holders.get(device.name, NOBODY))
         for name in self._trackers.keys() - seen.keys():
             self._memories[name] = self._trackers[name].memory
         for name in list(self._memories)[: max(0, len(self._memories) - MOST_GONE)]:
@@ -236,12 +265,12 @@ class HealthMonitor:
         memory = self._memories.pop(name, None) or DeviceMemory()
         return DeviceTracker(self._rules.patience, memory)
 
-    def _tell(self, name: str, before: Verdict, verdict: Verdict, holder: Holder) -> None:
+    def _tell(self, name: str, before: DeviceHealth, health: DeviceHealth, holder: Holder) -> None:
         """A device that becomes unhealthy, or is so no more."""
-        is_bad = verdict.healthy is False
+        is_bad = health.healthy is False
         if is_bad == (before.healthy is False):
             return
-        message = verdict.message if is_bad else verdict.message or "all faults are gone"
+        message = health.message if is_bad else health.message or "all faults are gone"
         log.log(
             logging.WARNING if is_bad else logging.INFO,
             "device %s is %s: %s",
@@ -255,7 +284,7 @@ class HealthMonitor:
     def _conclude(self, holders: Mapping[str, Holder]) -> None:
         facts = [*self._build_facts(), *self._build_facts_of_gone(holders)]
         hardest = self._rules.hardest
-        tainted = {name: build_taints(t.verdict.faults, hardest) for name, t in self._trackers.items()}
+        tainted = {name: build_taints(t.health.faults, hardest) for name, t in self._trackers.items()}
         self.taints = {name: taints for name, taints in tainted.items() if taints}
         self._in_pods = frozenset(name for name, holder in holders.items() if holder.mover)
         if facts != self._facts:
@@ -267,8 +296,8 @@ class HealthMonitor:
         facts = []
         for device in self._inventory.view.offered.values():
             tracker = self._trackers.get(device.name)
-            verdict = tracker.verdict if tracker is not None else _UNWATCHED[device.kind is DeviceKind.GPU]
-            facts.append(DeviceHealthFact(self._pool, device.name, verdict.healthy, verdict.message))
+            health = tracker.health if tracker is not None else _UNWATCHED[device.kind is DeviceKind.GPU]
+            facts.append(DeviceHealthFact(self._pool, device.name, health.healthy, health.message))
         return facts
 
     def _build_facts_of_gone(self, holders: Mapping[str, Holder]) -> list[DeviceHealthFact]:
@@ -285,7 +314,7 @@ class HealthMonitor:
         states = Counter(_STATES[fact.healthy] for fact in facts)
         for state in _STATES.values():
             self._metrics.devices.labels(state).set(states[state])
-        faults = Counter(kind for tracker in self._trackers.values() for kind in tracker.verdict.faults)
+        faults = Counter(kind for tracker in self._trackers.values() for kind in tracker.health.faults)
         for kind in FaultKind:
             self._metrics.faults.labels(kind).set(faults[kind])
 
@@ -300,8 +329,8 @@ class HealthMonitor:
 
 
 _UNWATCHED = {
-    True: Verdict(None, "GPU health is not monitored by this driver"),
-    False: Verdict(None, "not looked at yet"),
+    True: DeviceHealth(None, "GPU health is not monitored by this driver"),
+    False: DeviceHealth(None, "not looked at yet"),
 }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dranet.kernel.port_counters import PORT_COUNTERS
-from dranet.telemetry.declared import Declared, Group, Kind
+from dranet.telemetry.recorder import Declared, Group, Kind
 
 _DEVICE = {"device": "name of the device in the node's slices"}
 _PORT = {**_DEVICE, "port": "number of the RDMA port, from 1"}

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dranet.dataclass import dataclass
 from dranet.driver.alignment.verdicts import NicKey
-from dranet.driver.health.signs import find_moved_link
+from dranet.driver.health.observations import find_moved_link
 from dranet.driver.publish import View
 from dranet.kernel.attachment.rates import ifb_name
 from dranet.kernel.link_counters import SeenLink

@@ -13,8 +13,7 @@ from dranet.driver.metrics.snapshot import NodeDevice, PodDevice, Snapshot
 from dranet.kernel.port_counters import PortReading, parse_rate
 from dranet.kernel.traffic import Traffic
 from dranet.model.health import PcieLink
-from dranet.telemetry.declared import Declared
-from dranet.telemetry.exposition import Exposition, Sample, format_labels
+from dranet.telemetry.recorder import Declared, Exposition, Sample, format_labels
 
 BITS = 8
 MEGA, GIGA = 1_000_000, 1_000_000_000

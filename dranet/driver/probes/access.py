@@ -4,14 +4,29 @@
 those who show who they are, where the settings ask for that. So are the page of the node and
 ``/readyz?verbose``, but not for who comes from the node itself (``dranet doctor``, ``kubectl port-forward``).
 Who shows the driver's own token is in the driver's pod, and may do what the driver may: nobody is asked.
+
+Bearer tokens, asked of the API server: whose is it, and may they get this path?
+
+An answer holds for a short while, so that a scrape costs no call. Whoever sends made-up tokens cannot make
+the driver flood the API server: few questions are on their way at a time, and so many a second. Without an
+answer nobody is let in.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+from dranet.cluster.client import ApiClient
+from dranet.cluster.reviews import fetch_may_get, fetch_user
+from dranet.dataclass import dataclass
 from dranet.driver.probes.http import Request, Response
+from dranet.errors import DranetError
 from dranet.settings import Authentication, NodePage
 
 PAGE_PATHS = ("/", "/node")
@@ -29,7 +44,7 @@ _OFF = b"the page of this node is off (node_page); try /healthz, /readyz, /ready
 
 
 class Reviewer(Protocol):
-    """Who knows bearer tokens (``driver.probes.reviews.TokenReviews``)."""
+    """Who knows bearer tokens (``driver.probes.access.TokenReviews``)."""
 
     async def review(self, token: str, path: str) -> Response | None: ...
 
@@ -84,3 +99,94 @@ def unauthorized() -> Response:
         b"send a bearer token that the API server knows (metrics_authentication)\n",
         headers=(("WWW-Authenticate", "Bearer"),),
     )
+
+
+log = logging.getLogger(__name__)
+
+ALLOWED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
+"""How long an answer holds: so long may who lost a right go on reading, or who got one wait."""
+MOST_REMEMBERED = 256
+"""More than can be asked about while an answer holds, so that nobody drives out a token that is in use."""
+MOST_AT_ONCE = 4
+BURST, PER_SECOND = 20, 2.0
+"""Questions about tokens that were not let in before."""
+LONGEST_TOKEN = 12 * 1024
+ANSWER_SECONDS = 3.0
+"""Less than a request may take."""
+
+Refusal = Response | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    refusal: Refusal
+    until: float
+
+
+class TokenReviews:
+    """Implements ``driver.probes.access.Reviewer``. For the event loop."""
+
+    def __init__(self, client: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._known: OrderedDict[tuple[bytes, str], _Known] = OrderedDict()
+        """By a hash of the token: the tokens themselves are kept nowhere."""
+        self._turn = asyncio.Semaphore(MOST_AT_ONCE)
+        self._left, self._counted_at = float(BURST), clock()
+        self._problem = ""
+
+    async def review(self, token: str, path: str) -> Refusal:
+        """Why not; ``None``: go ahead."""
+        if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
+            return unauthorized()
+        key = (hashlib.sha256(token.encode()).digest(), path)
+        known = self._known.get(key)
+        if known is not None and self._clock() < known.until:
+            return known.refusal
+        was_allowed = known is not None and known.refusal is None
+        if not was_allowed and not self._take_share():
+            return Response("503 Service Unavailable", b"too many tokens to ask about\n", headers=_LATER)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS), self._turn:
+                refusal = await self._ask(token, path)
+        except (TimeoutError, DranetError) as error:
+            self._tell(str(error) or "no answer in time")
+            return Response("503 Service Unavailable", _UNANSWERED, headers=_LATER)
+        self._problem = ""
+        self._remember(key, refusal)
+        return refusal
+
+    def _tell(self, problem: str) -> None:
+        """To the log, once: what is wrong between us and the API server is not for whoever sends a token."""
+        if problem != self._problem:
+            log.warning("whose the tokens at the probe port are cannot be found out: %s", problem)
+        self._problem = problem
+
+    async def _ask(self, token: str, path: str) -> Refusal:
+        user = await fetch_user(self._client, token)
+        if user is None:
+            return unauthorized()
+        if await fetch_may_get(self._client, user, path):
+            return None
+        words = f"user {user.name} may not get {path}: a ClusterRole with nonResourceURLs gives the right\n"
+        return Response("403 Forbidden", words.encode())
+
+    def _remember(self, key: tuple[bytes, str], refusal: Refusal) -> None:
+        seconds = ALLOWED_SECONDS if refusal is None else REFUSED_SECONDS
+        self._known[key] = _Known(refusal, self._clock() + seconds)
+        self._known.move_to_end(key)
+        if len(self._known) > MOST_REMEMBERED:
+            self._known.popitem(last=False)
+
+    def _take_share(self) -> bool:
+        now = self._clock()
+        self._left = min(BURST, self._left + (now - self._counted_at) * PER_SECOND)
+        self._counted_at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+_LATER = (("Retry-After", "5"),)
+_UNANSWERED = b"the API server did not say whose this token is; the log of the driver has more\n"

@@ -1,13 +1,26 @@
-"""What ``/readyz`` says: one line for each part of the driver, and why it is not ready."""
+"""What ``/readyz`` says: one line for each part of the driver, and why it is not ready.
+
+A file that is there while the driver is ready: the readiness probe of this very instance.
+
+On the host's network all pods of the driver share their ports, so while two instances overlap an HTTP probe
+of the new pod reaches the old one. A DaemonSet with surge believes it, and deletes the old pod before the new
+one is ready. A file in a volume of the pod's own cannot be taken for another's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from dranet import files
 from dranet.cluster.slices import SlicePublisher
 from dranet.driver.instances.handover import Handover, InstanceState
 from dranet.driver.instances.leaving import Leaving
-from dranet.driver.probes.routes import PartState
+from dranet.driver.probes.server import PartState
+from dranet.errors import SettingsError
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.runtime.nri import NriPlugin
 
@@ -60,3 +73,61 @@ class Readiness:
         if self._handover.state is not InstanceState.ON_DUTY:
             return PartState(True, "published by another instance")
         return PartState(self._publisher.is_published, self._publisher.last_error)
+
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Pace of the looks at the driver's own state; nothing but memory is read."""
+
+
+class ReadyFile:
+    """Keeps ``path`` true from :meth:`start` to :meth:`remove`."""
+
+    def __init__(self, path: Path, read_state: Callable[[], Mapping[str, PartState]]) -> None:
+        self._path = path
+        self._read_state = read_state
+        self._there = False
+
+    def start(self) -> None:
+        """Remove what an earlier life of the container left.
+
+        Raises:
+            SettingsError: the folder is missing, or cannot be written.
+        """
+        try:
+            files.remove_file(self._path)
+            files.touch(self._path)
+            files.remove_file(self._path)
+        except OSError as error:
+            raise SettingsError(
+                f"--ready-file: cannot write {self._path}: {error.strerror}",
+                hint=files.hint_for(error, "mount an emptyDir at its folder"),
+            ) from error
+
+    async def run(self) -> None:
+        """Follow the driver's state, for ever."""
+        while True:
+            self.update()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def update(self) -> None:
+        """Make the file say what is true now. A disk that refuses is told once; the probe fails then, which
+        is the safe side."""
+        ready = all(state.ready for state in self._read_state().values())
+        if ready == self._there:
+            return
+        try:
+            if ready:
+                files.touch(self._path)
+            else:
+                files.remove_file(self._path)
+        except OSError as error:
+            log.warning("ready file %s: %s", self._path, error.strerror)
+        self._there = ready
+
+    def remove(self) -> None:
+        """Not ready any more, whatever the parts say; repeatable."""
+        with contextlib.suppress(OSError):
+            files.remove_file(self._path)
+        self._there = False

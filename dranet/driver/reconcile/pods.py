@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from dranet.driver.attachments import Attachments, AttachReport
-from dranet.driver.metadata.device_metadata import DeviceMetadata
 from dranet.driver.reconcile.actions import Action, ActionLog, Why
 from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, lives
-from dranet.driver.reports.announce import Announcer
+from dranet.driver.reports.announcer import Announcer
+from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.errors import DeviceError, DranetError, Reason
 from dranet.model.facts import Link
 from dranet.model.plan import PreparedClaim

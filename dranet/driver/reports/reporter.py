@@ -4,6 +4,15 @@ Anybody in the driver, on any thread, says what happened; the tasks of :meth:`Re
 server. The newest word on a claim replaces an older one that was not written yet. Writing is best effort for
 the pod (the kubelet does not wait for it), so an unreachable API server delays a status and breaks nothing.
 Each claim waits for itself alone: what the server does not take for one holds up no other, nor any Event.
+
+Writes what the reporter has to say to the API server. Implements ``driver.reports.reporter.Writer``.
+
+The Event about a device that is farther from its GPU than need be: once for each time that the claim's
+status comes to say so.
+
+The status is written first, and a driver may die before the Event is. So whoever finds the status saying it
+since a short while says it, too, under a name made of that time: where the Event exists, the API server knows
+it. Neither a restart nor a second instance repeats it, and none is lost.
 """
 
 from __future__ import annotations
@@ -11,24 +20,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
-from datetime import UTC, datetime
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
 
+from dranet import marks
 from dranet.cluster.backoff import Backoff
-from dranet.cluster.events import WARNING, EventNote, ObjectRef
+from dranet.cluster.claim_status import key_of
+from dranet.cluster.claims import apply_device_statuses, build_field_manager
+from dranet.cluster.client import ApiClient, JsonObject
+from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, DranetError, Reason
-from dranet.model.claim import ClaimRef
+from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.event_reason import EventReason
-from dranet.model.status import DeviceStatus
+from dranet.model.status import ConditionReason, ConditionType, DeviceStatus
 from dranet.telemetry import Metrics
 
 __all__ = ["EventNote", "Reporter", "Writer"]
 
 log = logging.getLogger(__name__)
-
 MAX_WAITING_CLAIMS = 1000
 """A node has a few hundred at most, so the oldest words are of pods that have ended; they go first."""
 MAX_WAITING_EVENTS = 1000
@@ -320,3 +332,148 @@ def _measure(ages: Sequence[float]) -> Backlog:
 def _sense(event: EventNote) -> EventNote:
     """The same for Events that say the same."""
     return replace(event, count=1, first=None, last=None)
+
+
+Complete = Callable[[Claim, Sequence[DeviceStatus], Sequence[JsonObject]], Sequence[DeviceStatus]]
+
+
+def as_they_are(
+    _: Claim, statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject]
+) -> Sequence[DeviceStatus]:
+    """Nothing more is known."""
+    del existing
+    return statuses
+
+
+class ApiWriter:
+    """In the name of this driver on this node, whichever instance of it."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        driver_name: str,
+        node_name: str,
+        complete: Complete = as_they_are,
+        find_pod: FindPod = lambda _: None,
+    ) -> None:
+        """``complete`` adds to the statuses of a claim what is known when they are written; ``find_pod``
+        tells by its UID which pod has its devices."""
+        self._client = client
+        self._field_manager = build_field_manager(driver_name, node_name)
+        self._events = EventRecorder(client, component=driver_name, host=node_name)
+        self._complete = complete
+        self._misalignments = Misalignments(find_pod)
+        self._has_told = False
+        self.add_event: Callable[[EventNote], None] = do_nothing
+        """Told what a write gives cause to say; it must not write it at once."""
+
+    async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
+        await apply_device_statuses(
+            self._client,
+            claim,
+            self._field_manager,
+            statuses,
+            complete=self._complete,
+            on_dropped=self._tell_dropped,
+            on_written=self._note_written,
+        )
+        marks.reached(marks.Step.ATTACH_STATUS_WRITTEN)
+
+    def _note_written(
+        self, claim: Claim, before: Sequence[JsonObject], written: Sequence[JsonObject]
+    ) -> None:
+        for event in self._misalignments.find(claim.ref, before, written):
+            self.add_event(event)
+
+    def _tell_dropped(self) -> None:
+        if not self._has_told:
+            self._has_told = True
+            log.warning(
+                "claims get no status of their devices: the API server drops it; its feature gate "
+                "DRAResourceClaimDeviceStatus is off"
+            )
+
+    async def write_event(self, event: EventNote) -> None:
+        await self._events.record(event)
+
+
+HINT = "`dranet claim new` writes a claim that gets the nearest"
+
+MAX_AGE = timedelta(minutes=30)
+"""Of what the status says, to be said again. Clusters keep Events for an hour."""
+MAX_TOLD = 4096
+"""Devices. A node has a few hundred at most."""
+
+FindPod = Callable[[str], PodRef | None]
+"""By claim UID: the pod that has its devices."""
+
+
+class _Said(NamedTuple):
+    """What the status of one device says, and since when."""
+
+    key: tuple[str, ...]
+    since: datetime
+    message: str
+
+
+class Misalignments:
+    """For one driver; remembers what it has told."""
+
+    def __init__(self, find_pod: FindPod, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._find_pod = find_pod
+        self._now = now
+        self._told: OrderedDict[tuple[str, ...], None] = OrderedDict()
+
+    def find(
+        self, claim: ClaimRef, before: Sequence[JsonObject], written: Sequence[JsonObject]
+    ) -> Iterator[EventNote]:
+        """One for each device that is news, about the pod that has it: other pods may have reserved the
+        claim, and have nothing of it. Where the pod has just ended, about the claim."""
+        known = {said.key for said in map(_read, before) if said is not None}
+        for said in filter(None, map(_read, written)):
+            is_old = said.key in known and self._now() - said.since > MAX_AGE
+            if not is_old and self._note((claim.uid, *said.key)):
+                yield EventNote(
+                    self._find_object(claim),
+                    WARNING,
+                    EventReason.MISALIGNED_TOPOLOGY,
+                    f"{said.key[2]}: {said.message}; {HINT}",
+                    first=said.since,
+                    identity="/".join((claim.uid, *said.key)),
+                )
+        for entry in written:
+            if _read(entry) is None:  # should it be so again, that is news
+                self._told.pop((claim.uid, *key_of(entry)), None)
+
+    def _note(self, key: tuple[str, ...]) -> bool:
+        """Whether it was not told yet."""
+        is_news = key not in self._told
+        self._told[key] = None
+        self._told.move_to_end(key)
+        if len(self._told) > MAX_TOLD:
+            self._told.popitem(last=False)
+        return is_news
+
+    def _find_object(self, claim: ClaimRef) -> ObjectRef:
+        pod = self._find_pod(claim.uid)
+        if pod is None:
+            return ObjectRef("resource.k8s.io/v1", "ResourceClaim", claim.name, claim.namespace, claim.uid)
+        return ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
+
+
+def _read(entry: JsonObject) -> _Said | None:
+    """Of an entry that says that its device could be nearer; of any other ``None``."""
+    wanted = (ConditionType.ALIGNED, ConditionReason.WORSE_THAN_POSSIBLE)
+    for condition in entry.get("conditions") or ():
+        if (condition.get("type"), condition.get("reason")) == wanted:
+            since = _read_time(condition.get("lastTransitionTime"))
+            return _Said(key_of(entry), since, str(condition.get("message") or ""))
+    return None
+
+
+def _read_time(text: object) -> datetime:
+    """Very long ago where it cannot be read."""
+    try:
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+    except ValueError:
+        return datetime.fromtimestamp(0, UTC)

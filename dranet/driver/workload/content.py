@@ -13,7 +13,7 @@ from dranet.claims.nccl.topology_text import TopologyError, parse_topology, rend
 from dranet.claims.own_files import VIRTUAL_TOPOLOGY, has_config, has_topology, has_ucx_config
 from dranet.claims.workload import build_environment, list_memory_nodes
 from dranet.dataclass import dataclass
-from dranet.driver.workload.gid_tables import GidTables
+from dranet.driver.workload.gids import GidTables
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts

@@ -1,4 +1,9 @@
-"""Gives each container that names a claim what the claim asks for the programs in it.
+"""The files for the programs of a container, as they lie on the host: ``workload/<claim uid>/<container>/``.
+
+By the claim by which the container asks for them. Each container that is created has its files written anew,
+so that one which somebody removed is there again.
+
+Gives each container that names a claim what the claim asks for the programs in it.
 
 Asked when a container is created, because only then is known what its environment has already and which
 GPUs a device plugin gave it. No API server, no waiting: two small files. What fails, fails the container,
@@ -8,22 +13,65 @@ which the kubelet tries again: it would run with less than was asked, and nobody
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dranet import marks
+from dranet import files, marks
+from dranet.driver.claim_folders import ClaimFolders
 from dranet.driver.gate import ReadyGate
-from dranet.driver.workload.files import WorkloadFiles
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import Container, ContainerAdjustment, Mount, PodSandbox
-from dranet.model.workload import FOLDER, NO_WISHES, NcclWishes, Processor, WorkloadWishes
+from dranet.model.workload import (
+    CONFIG_NAME,
+    FOLDER,
+    NO_WISHES,
+    TOPOLOGY_NAME,
+    NcclWishes,
+    Processor,
+    WorkloadWishes,
+)
 
 if TYPE_CHECKING:
     from dranet.driver.workload.content import Surroundings
+
+_NAMES = (TOPOLOGY_NAME, CONFIG_NAME)
+_MOST_BYTES = 1 << 20
+
+
+class WorkloadFiles:
+    """The files of all containers; see :class:`ClaimFolders` for what is raised."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folders = ClaimFolders(state_dir / "workload", _NAMES, "files for containers")
+        self.folder_of = self._folders.folder_of
+        self.remove = self._folders.remove
+        self.list_claims = self._folders.list_claims
+
+    def write(self, claim_uid: str, container: str, contents: Mapping[str, str]) -> None:
+        """Make these the files of a container; one that says the same stays.
+
+        Raises:
+            StoreError: the folder cannot be written.
+            ProtocolError: one of the names cannot be part of a path.
+        """
+        with self._folders.open_for_writing(claim_uid, container) as folder:
+            for name in _NAMES:
+                if name not in contents:
+                    files.remove_file(folder / name)
+            for name, text in contents.items():
+                self._write_one(folder / name, text.encode())
+
+    def _write_one(self, path: Path, content: bytes) -> None:
+        with suppress(FileNotFoundError):
+            if files.read_file(path, _MOST_BYTES) == content:
+                return
+        self._folders.replace(path, content)
+
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +170,7 @@ class WorkloadPack:
     ) -> Surroundings:
         """As far as these wishes need it."""
         from dranet.driver.workload.content import Surroundings, wants_gids, wants_uplink
-        from dranet.driver.workload.gid_tables import read_gid_tables
+        from dranet.driver.workload.gids import read_gid_tables
         from dranet.driver.workload.memory import read_nodes_with_memory
         from dranet.driver.workload.pod_uplink import read_pod_uplink
 

@@ -20,7 +20,7 @@ from dranet.kernel.netlink import NetlinkSocket
 from dranet.kernel.rtnl import decode
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.facts import RdmaPort
-from dranet.model.health import PcieLink, Vitals
+from dranet.model.health import HealthCounters, PcieLink
 
 _PORT_COUNTERS = (
     "counters/symbol_error",
@@ -52,8 +52,8 @@ class VitalsTarget:
     """The port above it."""
 
 
-def read_vitals(sysfs_root: Path, targets: Sequence[VitalsTarget]) -> dict[str, Vitals]:
-    """Vitals by device, for links of the calling thread's namespace. What cannot be read is left out.
+def read_vitals(sysfs_root: Path, targets: Sequence[VitalsTarget]) -> dict[str, HealthCounters]:
+    """HealthCounters by device, for links of the calling thread's namespace. What cannot be read is left out.
 
     Some 25 small files for each card and one message for each link.
 
@@ -63,7 +63,7 @@ def read_vitals(sysfs_root: Path, targets: Sequence[VitalsTarget]) -> dict[str, 
     sysfs = PseudoFiles(sysfs_root, [])
     links = _read_link_counters([target.ifindex for target in targets if target.ifindex])
     return {
-        target.device: Vitals(
+        target.device: HealthCounters(
             {**links.get(target.ifindex, {}), **_read_port_counters(sysfs, target.rdma_device)},
             _read_pcie(sysfs, target.pci_address, target.port_address) if target.pci_address else None,
         )

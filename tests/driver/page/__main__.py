@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from dranet.driver.page.document import render
+from dranet.driver.status_page.document import render
 from testbed.debian.browser import fetch_browser
 from testbed.debian.packages import cache_folder
 from tests.driver.page import contents

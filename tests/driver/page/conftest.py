@@ -10,10 +10,10 @@ from typing import Self
 
 import pytest
 
-from dranet.driver.page.content import Content
-from dranet.driver.page.document import POLICY, render
 from dranet.driver.probes.http import Response
 from dranet.driver.probes.server import ProbeServer
+from dranet.driver.status_page.content import Content
+from dranet.driver.status_page.document import POLICY, render
 from dranet.telemetry import Metrics
 from testbed.debian.browser import HeadlessBrowser, fetch_browser
 from testbed.debian.packages import Unavailable, cache_folder

@@ -8,8 +8,8 @@ from dataclasses import replace
 from dranet.claims.verdict import Candidate, Verdict, judge_pod
 from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.driver.happenings import Happening
-from dranet.driver.page.content import Content, DeviceKey, Driver, Health, SeenClaim
-from dranet.driver.probes.routes import PartState
+from dranet.driver.probes.server import PartState
+from dranet.driver.status_page.content import Content, DeviceKey, Driver, Health, SeenClaim
 from dranet.inventory.offer import take_inventory
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 
 from dranet.driver.gate import ReadyGate
 from dranet.driver.happenings import LONGEST_TEXT, MOST_KEPT, Happening, Happenings
-from dranet.driver.page.content import Content, Driver
-from dranet.driver.page.document import render
-from dranet.driver.page.markup import Html, element, table, text
-from dranet.driver.page.source import PageSource
-from dranet.driver.page.times import ago
-from dranet.driver.probes.routes import PartState
+from dranet.driver.probes.server import PartState
 from dranet.driver.publish import View
+from dranet.driver.status_page.content import Content, Driver
+from dranet.driver.status_page.document import render
+from dranet.driver.status_page.markup import Html, ago, element, table, text
+from dranet.driver.status_page.source import PageSource
 from dranet.printable import printable
 from tests.driver.page import contents
 from tests.support.waiting import until
@@ -182,8 +181,8 @@ async def test_who_asks_in_a_loop_has_no_page_written_for_each_time(
     known.content = replace(known.content, driver=replace(known.content.driver, node="another"))
     for _ in range(20):
         assert await source.read() is first
-    monkeypatch.setattr("dranet.driver.page.source.KEPT_SECONDS", 0)
-    monkeypatch.setattr("dranet.driver.page.source.RESTS", 0)
+    monkeypatch.setattr("dranet.driver.status_page.source.KEPT_SECONDS", 0)
+    monkeypatch.setattr("dranet.driver.status_page.source.RESTS", 0)
     source = PageSource(known, ReadyGate(tmp_path))  # type: ignore[arg-type]
     await source.read()
     await until(lambda: source._shown is None)
@@ -236,5 +235,5 @@ def test_the_idle_daemon_has_loaded_nothing_that_only_a_page_needs() -> None:
     done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not [name for name in loaded if name.startswith("dranet.pictures")]
-    pages = {name for name in loaded if name.startswith("dranet.driver.page.")}
-    assert pages == {f"dranet.driver.page.{name}" for name in ("content", "knowledge", "source")}
+    pages = {name for name in loaded if name.startswith("dranet.driver.status_page.")}
+    assert pages == {f"dranet.driver.status_page.{name}" for name in ("content", "knowledge", "source")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.driver.page.content import Content
+from dranet.driver.status_page.content import Content
 from tests.data.layouts import LAYOUTS
 from tests.driver.page import contents
 from tests.driver.page.conftest import PagePort

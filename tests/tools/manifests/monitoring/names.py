@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from dranet.telemetry.declared import Kind
+from dranet.telemetry.recorder import Kind
 from tools.manifests.monitoring.recordings import RECORDINGS
 from tools.pages.metrics import list_declared
 

@@ -1,4 +1,8 @@
-"""What containers are told of their devices: written at Prepare, completed once the pod has them (KEP-5304).
+"""The files that tell containers about their devices, as they lie on the host.
+
+``metadata/<claim uid>/<request>/<driver>-metadata.json``, a folder for each request of a claim.
+
+What containers are told of their devices: written at Prepare, completed once the pod has them (KEP-5304).
 
 A file that cannot be written at Prepare fails the claim, because its containers would lack the source of a
 mount. Later a failure is a warning and an Event: the file of before is still there, and so is the pod's NIC.
@@ -16,13 +20,18 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from dranet import files
 from dranet.claims.metadata import (
     LINK_IN_POD,
     READ_ONLY,
     Attributes,
     DeviceFacts,
     JsonObject,
+    MetadataError,
     build_document,
+    decode_stream,
+    encode_stream,
+    file_name,
     mount_file,
     plan_metadata,
     pod_attributes,
@@ -32,9 +41,9 @@ from dranet.claims.metadata import (
 from dranet.claims.report import find_attached
 from dranet.cluster.events import WARNING, ObjectRef
 from dranet.dataclass import dataclass
-from dranet.driver.metadata.files import MetadataFiles
-from dranet.driver.metadata.pod_gids import Gids, read_pod_gids
+from dranet.driver.claim_folders import ClaimFolders
 from dranet.driver.reports.reporter import EventNote
+from dranet.driver.workload.gids import Gids, read_pod_gids
 from dranet.errors import DranetError
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import fit_attributes
@@ -48,6 +57,52 @@ from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
+
+_MOST_BYTES = 8 << 20
+"""Of a file; one device's part is a few kilobytes."""
+
+
+class MetadataFiles:
+    """The files of one driver; see :class:`ClaimFolders` for what is raised."""
+
+    def __init__(self, state_dir: Path, driver_name: str) -> None:
+        self._name = file_name(driver_name)
+        self._folders = ClaimFolders(
+            state_dir / "metadata", (self._name,), "device metadata", ", or set device_metadata to false"
+        )
+        self.folder_of = self._folders.folder_of
+        self.remove = self._folders.remove
+        self.list_claims = self._folders.list_claims
+
+    def read(self, claim_uid: str, request: str) -> tuple[JsonObject, int] | None:
+        """The document of a request with its generation; ``None`` where there is none, or a damaged one.
+
+        Raises:
+            ProtocolError: one of the names cannot be part of a path.
+        """
+        try:
+            path = self.folder_of(claim_uid, request) / self._name
+            return decode_stream(files.read_file(path, _MOST_BYTES))
+        except (OSError, MetadataError):
+            return None
+
+    def write(self, claim_uid: str, request: str, document: JsonObject) -> bool:
+        """Make this the document of a request; one that says the same stays. Returns whether it was written.
+
+        The generation is one more than that of the file before.
+
+        Raises:
+            StoreError: the folder cannot be written.
+            ProtocolError: one of the names cannot be part of a path.
+        """
+        with self._folders.open_for_writing(claim_uid, request) as folder:
+            before = self.read(claim_uid, request)  # nobody writes between this and the write
+            if before is not None and before[0] == document:
+                return False
+            content = encode_stream(document, 1 if before is None else before[1] + 1)
+            self._folders.replace(folder / self._name, content)
+        return True
+
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from dranet.model.gpu_names import (
 from dranet.model.pod_gpu import GpuSource
 from dranet.model.sandbox import Container
 
-MAX_SIGNS = 256
+MAX_OBSERVED = 256
 """Of each kind, of one container."""
 MAX_SHOWN = 80
 """Characters of a name that means nothing here, when it is told."""
@@ -44,7 +44,7 @@ _MIG_OF_GPU = re.compile(r"MIG-(GPU-[0-9a-fA-F-]+)/.*")
 """The older names of MIG devices have that of the GPU in them."""
 
 
-class Name(NamedTuple):
+class GpuName(NamedTuple):
     """One name of a GPU as somebody gave it."""
 
     source: GpuSource
@@ -53,16 +53,16 @@ class Name(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class ContainerObservation:
     """Of one container, no more than is needed later."""
 
     container: str
-    names: tuple[Name, ...] = ()
+    names: tuple[GpuName, ...] = ()
     nodes: tuple[tuple[int, int], ...] = ()
     """Numbers of its character devices."""
 
 
-class Found(NamedTuple):
+class FoundGpu(NamedTuple):
     """A GPU of this node with who told of it."""
 
     pci_address: str
@@ -70,93 +70,95 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GpuMatch:
     """What the signs of one container, or a word of the kubelet, come to."""
 
-    found: tuple[Found, ...] = ()
+    found: tuple[FoundGpu, ...] = ()
     unclear: tuple[str, ...] = ()
     """What may be GPUs and cannot be told which, a clause each. The kubelet may know."""
 
 
-def read_signs(container: Container) -> Signs:
+def observe_container(container: Container) -> ContainerObservation:
     """What is kept of a container: names of GPUs, and numbers of device nodes."""
     numbers = ((node.major, node.minor) for node in container.devices if may_be_gpu_node(node.path))
-    return Signs(
+    return ContainerObservation(
         container.name,
-        tuple(dict.fromkeys(_find_names(container)))[:MAX_SIGNS],
-        tuple(dict.fromkeys(numbers))[:MAX_SIGNS],
+        tuple(dict.fromkeys(_find_names(container)))[:MAX_OBSERVED],
+        tuple(dict.fromkeys(numbers))[:MAX_OBSERVED],
     )
 
 
-def _find_names(container: Container) -> Iterator[Name]:
+def _find_names(container: Container) -> Iterator[GpuName]:
     """Cut: what a container shows is whatever its pod says, and is remembered as long as the pod lives."""
     return (name._replace(name=name.name[:MAX_NAME]) for name in _find_whole_names(container))
 
 
-def _find_whole_names(container: Container) -> Iterator[Name]:
+def _find_whole_names(container: Container) -> Iterator[GpuName]:
     for name in container.cdi_devices:
         if (parsed := parse_cdi_name(name)) is not None:
-            yield Name(GpuSource.CDI, *parsed)
+            yield GpuName(GpuSource.CDI, *parsed)
     for name, value in container.env.items():
         if is_gpu_variable(name) and value.strip().lower() not in _NOTHING:
-            yield from (Name(GpuSource.ENVIRONMENT, GPU_VARIABLES[name], part) for part in split_names(value))
+            yield from (
+                GpuName(GpuSource.ENVIRONMENT, GPU_VARIABLES[name], part) for part in split_names(value)
+            )
     for mount in container.mounts:
         if names_gpus(mount.destination):
-            yield Name(GpuSource.MOUNTS, NVIDIA, find_mount_name(mount.destination))
+            yield GpuName(GpuSource.MOUNTS, NVIDIA, find_mount_name(mount.destination))
 
 
-def match_signs(signs: Signs, facts: NodeFacts) -> Reading:
+def match_container(signs: ContainerObservation, facts: NodeFacts) -> GpuMatch:
     """The GPUs of this node that the signs mean."""
-    reading = _match_container(signs, facts)
+    reading = _match(signs, facts)
     unclear = (f"container {signs.container}: {text}" for text in reading.unclear)
     return replace(reading, unclear=tuple(unclear))
 
 
-def _match_container(signs: Signs, facts: NodeFacts) -> Reading:
+def _match(signs: ContainerObservation, facts: NodeFacts) -> GpuMatch:
     gpus = facts.gpus
     by_name = match_names(signs.names, facts, _match_name)
-    by_node = tuple(Found(address, GpuSource.DEVICE_NODES) for address in _match_nodes(signs.nodes, gpus))
+    by_node = tuple(FoundGpu(address, GpuSource.DEVICE_NODES) for address in _match_nodes(signs.nodes, gpus))
     has_every_node = 0 < len(by_node) == len([gpu for gpu in gpus if _own_nodes(gpu)])
     if by_name.found and not by_name.unclear:
         return by_name
     if by_node and not has_every_node:
         known = {found.pci_address for found in by_name.found}
-        return Reading((*by_name.found, *(found for found in by_node if found.pci_address not in known)))
+        return GpuMatch((*by_name.found, *(found for found in by_node if found.pci_address not in known)))
     counted = match_names(signs.names, facts, _match_name_or_index)
     if counted.found or not has_every_node:
         return counted
     whose = f"all {len(by_node)} GPUs" if len(by_node) > 1 else "the only GPU"
     text = f"it has the device nodes of {whose} of the node, as a privileged one has"
-    return Reading(unclear=(*counted.unclear, text))
+    return GpuMatch(unclear=(*counted.unclear, text))
 
 
-_Match = Callable[[Name, Sequence[Gpu]], str]
+_Match = Callable[[GpuName, Sequence[Gpu]], str]
 
 
-def match_ids(names: Iterable[Name], facts: NodeFacts) -> Reading:
+def match_ids(names: Iterable[GpuName], facts: NodeFacts) -> GpuMatch:
     """The GPUs that a device plugin's ids mean."""
     return match_names(names, facts, _match_name_or_index)
 
 
-def match_names(names: Iterable[Name], facts: NodeFacts, match: _Match) -> Reading:
+def match_names(names: Iterable[GpuName], facts: NodeFacts, match: _Match) -> GpuMatch:
     """The GPUs that the names mean, each once, by the first name that tells of it."""
-    found: dict[str, Found] = {}
+    found: dict[str, FoundGpu] = {}
     unclear: list[str] = []
     for name in names:
         mine = sorted((gpu for gpu in facts.gpus if gpu.vendor == name.vendor), key=_by_address)
         address = match(name, mine)
         if address:
-            found.setdefault(address, Found(address, name.source))
+            found.setdefault(address, FoundGpu(address, name.source))
         else:
             unclear.append(f"{name.source.meaning} says {name.name[:MAX_SHOWN]!r}")
-    return Reading(tuple(found.values()), tuple(dict.fromkeys(unclear)))
+    return GpuMatch(tuple(found.values()), tuple(dict.fromkeys(unclear)))
 
 
 def _by_address(gpu: Gpu) -> str:
     return gpu.pci_address
 
 
-def _match_name(name: Name, gpus: Sequence[Gpu]) -> str:
+def _match_name(name: GpuName, gpus: Sequence[Gpu]) -> str:
     """Empty where it is not clear. ``all`` is not: an image may say it in a container that is given none."""
     text = name.name.partition(_REPLICA)[0]
     part = _MIG_OF_GPU.fullmatch(text)
@@ -164,7 +166,7 @@ def _match_name(name: Name, gpus: Sequence[Gpu]) -> str:
     return next((gpu.pci_address for gpu in gpus if wanted in _names_of(gpu)), "")
 
 
-def _match_name_or_index(name: Name, gpus: Sequence[Gpu]) -> str:
+def _match_name_or_index(name: GpuName, gpus: Sequence[Gpu]) -> str:
     """The vendor's tools count in the order of PCI addresses, and what its driver has not got (given to a
     virtual machine) they do not count; Habana's go by the number of the node."""
     known = _match_name(name, gpus)

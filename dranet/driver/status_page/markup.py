@@ -1,8 +1,12 @@
-"""HTML put together so that no text can become markup: what is not :class:`Html` is escaped."""
+"""HTML put together so that no text can become markup: what is not :class:`Html` is escaped.
+
+Times, for people: when, and how long ago.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from html import escape
 
 from dranet.printable import printable
@@ -56,3 +60,27 @@ def _row(header: Sequence[str], cells: Sequence[str]) -> Html:
         for label, cell in rest
     )
     return element("tr", name, *others, role="row")
+
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def ago(then: float, now: float) -> str:
+    """``3 h 20 min``: the two largest units; ``12 s`` below a minute."""
+    left = max(int(now - then), 0)
+    if left < 60:
+        return f"{left} s"
+    parts = []
+    for seconds, unit in _UNITS:
+        count, left = divmod(left, seconds)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def show_time(then: float, now: float | None = None) -> Html:
+    """The moment, in UTC; with ``now`` how long ago that is, too."""
+    moment = datetime.fromtimestamp(then, UTC)
+    exact = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    shown = element("time", exact, datetime=moment.isoformat(timespec="seconds"))
+    return shown if now is None else join([shown, f" ({ago(then, now)} ago)"])

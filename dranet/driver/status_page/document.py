@@ -1,4 +1,7 @@
-"""The page as one HTML document: no script, nothing from outside, readable without its style sheet."""
+"""The style sheet of the page: for light and dark, for a desk and, as cards, for a phone.
+
+The page as one HTML document: no script, nothing from outside, readable without its style sheet.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,79 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dranet.driver.doctor.findings import Finding, Severity
 from dranet.driver.happenings import Happening
-from dranet.driver.page.claims import show_claims
-from dranet.driver.page.content import Content
-from dranet.driver.page.devices import find_holders, show_devices
-from dranet.driver.page.markup import EMPTY, Html, element, join, table
-from dranet.driver.page.style import STYLE
-from dranet.driver.page.times import ago, show_time
+from dranet.driver.status_page.content import Content
+from dranet.driver.status_page.markup import EMPTY, Html, ago, element, join, show_time, table
+from dranet.driver.status_page.tables import find_holders, show_claims, show_devices
 from dranet.pictures.boxes import Mark, Picture, build_picture
-from dranet.pictures.hardware import choose_hardware
-from dranet.pictures.layout import lay_out
-from dranet.pictures.look import Look, summarize
-from dranet.pictures.measures import PAGE, PHONE, Measures
-from dranet.pictures.svg import render_inline
+from dranet.pictures.layout import PAGE, PHONE, Measures, lay_out
+from dranet.pictures.node_view import Look, choose_hardware, summarize
+from dranet.pictures.svg import INLINE_STYLE, render_inline
+
+_PAGE = """
+:root{--ground:#ffffff;--text:#1c232b;--muted:#515c67;--line:#d5dbe3;--card:#f5f7fa;--link:#0b57b0;
+--good:#17663a;--bad:#b3261e;--good-ground:#dff3e6;--bad-ground:#fde4e1}
+@media (prefers-color-scheme:dark){:root{--ground:#0f141a;--text:#e8edf2;--muted:#a7b2bd;--line:#2f3944;
+--card:#171e26;--link:#86bbff;--good:#7ddca0;--bad:#ffa198;--good-ground:#12301f;--bad-ground:#431a17}}
+*{box-sizing:border-box}
+html{-webkit-text-size-adjust:100%;text-size-adjust:100%}
+body{margin:0 auto;padding:16px;max-width:1340px;background:var(--ground);color:var(--text);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",Arial,sans-serif;overflow-wrap:anywhere}
+h1{margin:0;font-size:1.6rem;line-height:1.2}
+h2{margin:2rem 0 .5rem;font-size:1.2rem;line-height:1.3}
+p{margin:.5rem 0}
+a{color:var(--link)}
+.skip{position:absolute;left:16px;top:0;padding:4px 8px;background:var(--ground);transform:translateY(-150%)}
+.skip:focus{transform:none}
+.badge{display:inline-block;padding:2px 10px;border-radius:6px}
+.badge.good{background:var(--good-ground)}
+.badge.bad{background:var(--bad-ground)}
+.good{color:var(--good)}
+.bad{color:var(--bad)}
+span.good,span.bad{font-weight:600}
+span{overflow-wrap:break-word}
+.empty,caption,figcaption,small{color:var(--muted)}
+small{display:block;font-size:.85em;line-height:1.4}
+.facts,nav ul{list-style:none;margin:.5rem 0;padding:0;display:flex;flex-wrap:wrap;gap:4px 16px}
+nav a{display:inline-block;padding:4px 0}
+.facts{color:var(--muted)}
+footer{margin-top:2rem;border-top:1px solid var(--line);color:var(--muted)}
+figure{margin:0}
+figcaption,caption{font-size:.9rem;text-align:left;padding:4px 0}
+.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:8px}
+.scroll svg{display:block;margin:0 auto}
+.scroll .desk{max-width:100%;height:auto}
+.scroll .wide{min-width:1100px}
+.scroll .phone{display:none}
+table{border-collapse:collapse;width:100%}
+th,td{min-width:6rem}
+tbody th{min-width:9rem}
+.devices{list-style:none;margin:0;padding:0}
+.devices li+li{margin-top:6px}
+th,td{text-align:left;vertical-align:top;padding:6px 12px 6px 0;font-weight:400}
+thead th{font-size:.85rem;color:var(--muted);border-bottom:1px solid var(--line);overflow-wrap:normal}
+tbody th{font-weight:600}
+tbody th small{font-weight:400}
+tbody tr+tr>*{border-top:1px solid var(--line)}
+@media (max-width:920px){
+table,caption,tbody,tr,tbody th,td{display:block}
+thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
+tbody tr{margin:8px 0;padding:8px 12px;background:var(--card);border:1px solid var(--line);border-radius:8px}
+tbody tr+tr>*{border-top:0}
+tbody th{padding:2px 0 6px;min-width:0}
+td{display:grid;min-width:0;grid-template-columns:6.5rem minmax(0,1fr);column-gap:8px;padding:2px 0}
+td.none{display:none}
+td::before{content:attr(data-label);color:var(--muted);font-size:.85rem;line-height:1.75}
+}
+@media (max-width:640px){
+.scroll .desk{display:none}
+.scroll .phone{display:block;max-width:100%;height:auto}
+.scroll{border:0}
+}
+@media print{.skip,nav{display:none}}
+"""
+
+STYLE = _PAGE + INLINE_STYLE
+
 
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 

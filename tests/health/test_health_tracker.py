@@ -1,4 +1,4 @@
-"""One device over time: signs in, verdicts out."""
+"""One device over time: observation in, verdicts out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dranet.health.damping import Damping
+from dranet.health.faults import TAINT_KEYS, build_taints
+from dranet.health.tracker import DeviceHealth, DeviceMemory, DeviceTracker, Patience
 from dranet.model.facts import Link, RdmaPort
-from dranet.model.health import CARRIER_LOSSES, FaultKind, PcieLink, Severity, Signs
-from dranet.model.health_damping import Damping
-from dranet.model.health_taints import TAINT_KEYS, build_taints
-from dranet.model.health_tracker import DeviceMemory, DeviceTracker, Patience, Verdict
+from dranet.model.health import CARRIER_LOSSES, FaultKind, FaultSeverity, HealthObservation, PcieLink
 from dranet.model.taint import Taint, TaintEffect
 
 UP = Link(3, "eth1", flags=1, carrier=True)
@@ -35,12 +35,14 @@ def nic(
     counters: Mapping[str, int] = NO_COUNTERS,
     pcie: PcieLink | None = None,
     versions: Mapping[str, str] = NO_VERSIONS,
-) -> Signs:
-    return Signs(link, True, holder, rdma_device, ports, counters, pcie, versions)
+) -> HealthObservation:
+    return HealthObservation(link, True, holder, rdma_device, ports, counters, pcie, versions)
 
 
-def infiniband(state: str, phys_state: str = "LinkUp") -> Signs:
-    return Signs(rdma_device="mlx5_0", ports=(RdmaPort(1, state, "InfiniBand", phys_state=phys_state),))
+def infiniband(state: str, phys_state: str = "LinkUp") -> HealthObservation:
+    return HealthObservation(
+        rdma_device="mlx5_0", ports=(RdmaPort(1, state, "InfiniBand", phys_state=phys_state),)
+    )
 
 
 class Watched:
@@ -51,16 +53,16 @@ class Watched:
         self.tracker = DeviceTracker(patience or Patience(), memory or DeviceMemory())
         self.losses = 0
 
-    def see(self, signs: Signs, after: float = 0.0) -> Verdict:
+    def see(self, observation: HealthObservation, after: float = 0.0) -> DeviceHealth:
         self.now += after
-        self.losses += self.tracker.observe(signs, self.now, WALL + self.now)
-        return self.tracker.verdict
+        self.losses += self.tracker.observe(observation, self.now, WALL + self.now)
+        return self.tracker.health
 
-    def last(self, signs: Signs, seconds: float, every: float = 5.0) -> Verdict:
-        """The same signs for a while, looked at again and again."""
+    def last(self, observation: HealthObservation, seconds: float, every: float = 5.0) -> DeviceHealth:
+        """The same observation for a while, looked at again and again."""
         for _ in range(int(seconds / every)):
-            self.see(signs, every)
-        return self.tracker.verdict
+            self.see(observation, every)
+        return self.tracker.health
 
 
 @pytest.fixture
@@ -69,32 +71,32 @@ def device() -> Watched:
 
 
 def test_a_link_without_a_carrier_is_unhealthy_after_ten_seconds_and_says_since_when(device: Watched) -> None:
-    assert device.see(nic()) == Verdict(True)
+    assert device.see(nic()) == DeviceHealth(True)
     assert device.see(nic(NO_CARRIER), 1).healthy is True
     assert device.tracker.due == 511.0
-    verdict = device.see(nic(NO_CARRIER), 10)
-    assert verdict.healthy is False
-    assert verdict.faults == (FaultKind.LINK_DOWN,)
-    assert verdict.message == "link-down: eth1 has no carrier, since 2027-01-15T08:08:21Z"
+    health = device.see(nic(NO_CARRIER), 10)
+    assert health.healthy is False
+    assert health.faults == (FaultKind.LINK_DOWN,)
+    assert health.message == "link-down: eth1 has no carrier, since 2027-01-15T08:08:21Z"
     assert device.tracker.due is None, "nothing to wake up for"
 
 
 def test_it_is_healthy_again_a_minute_after_the_carrier_came_back(device: Watched) -> None:
     device.see(nic())
     device.last(nic(NO_CARRIER), 20)
-    broken = device.tracker.verdict
+    broken = device.tracker.health
     assert device.see(nic(), 100) == broken, "it may come back at once"
-    verdict = device.see(nic(), 30)
-    assert verdict.healthy is False
-    assert verdict.message.endswith("it has gone, and is watched for a while")
+    health = device.see(nic(), 30)
+    assert health.healthy is False
+    assert health.message.endswith("it has gone, and is watched for a while")
     assert device.see(nic(), 29).healthy is False
-    assert device.see(nic(), 1) == Verdict(True)
+    assert device.see(nic(), 1) == DeviceHealth(True)
 
 
 def test_a_link_that_is_administratively_down_is_unknown_and_has_no_fault(device: Watched) -> None:
     device.see(nic())
-    verdict = device.last(nic(SWITCHED_OFF), 3600, every=60)
-    assert verdict == Verdict(None, "eth1 is administratively down")
+    health = device.last(nic(SWITCHED_OFF), 3600, every=60)
+    assert health == DeviceHealth(None, "eth1 is administratively down")
     assert (
         device.last(nic(SWITCHED_OFF, holder="pod"), 600).message
         == "eth1 is administratively down in the pod"
@@ -104,7 +106,7 @@ def test_a_link_that_is_administratively_down_is_unknown_and_has_no_fault(device
 def test_switching_a_broken_link_off_clears_its_fault(device: Watched) -> None:
     device.see(nic())
     device.last(nic(NO_CARRIER), 30)
-    assert device.last(nic(SWITCHED_OFF), 70) == Verdict(None, "eth1 is administratively down")
+    assert device.last(nic(SWITCHED_OFF), 70) == DeviceHealth(None, "eth1 is administratively down")
 
 
 @pytest.mark.parametrize("holder", ["", "pod"])
@@ -114,11 +116,11 @@ def test_a_link_that_was_just_switched_on_or_moved_has_a_minute_until_it_must_wo
     """Long cables and fast links train for many seconds; each attach makes them do it again."""
     device.see(nic())
     device.see(nic(SWITCHED_OFF))
-    verdict = device.see(nic(NO_CARRIER, holder=holder), 1)
-    assert verdict == Verdict(None, "eth1 has no carrier yet")
-    assert device.last(nic(NO_CARRIER, holder=holder), 55) == verdict
-    verdict = device.last(nic(NO_CARRIER, holder=holder), 20)
-    assert verdict.faults == (FaultKind.LINK_DOWN,)
+    health = device.see(nic(NO_CARRIER, holder=holder), 1)
+    assert health == DeviceHealth(None, "eth1 has no carrier yet")
+    assert device.last(nic(NO_CARRIER, holder=holder), 55) == health
+    health = device.last(nic(NO_CARRIER, holder=holder), 20)
+    assert health.faults == (FaultKind.LINK_DOWN,)
 
 
 def test_one_that_has_worked_since_is_judged_as_any_other(device: Watched) -> None:
@@ -159,14 +161,14 @@ def test_however_a_link_flaps_each_fault_changes_twice_a_minute_at_most_and_its_
     words: list[tuple[float, object]] = []
     for losses, seconds in enumerate(flaps, start=1):
         for link, lasting in zip((NO_CARRIER, UP), seconds, strict=True):
-            signs, end = nic(link, counters={CARRIER_LOSSES: losses}), device.now + lasting
+            observation, end = nic(link, counters={CARRIER_LOSSES: losses}), device.now + lasting
             due: float | None = device.now
             while due is not None and due <= end:
-                verdict = device.see(signs, max(due - device.now, 0))
-                assert set(verdict.faults) <= set(FLAPPING)
+                health = device.see(observation, max(due - device.now, 0))
+                assert set(health.faults) <= set(FLAPPING)
                 for kind, told in faults.items():
-                    told.append((device.now, kind in verdict.faults))
-                words.append((device.now, verdict.message))
+                    told.append((device.now, kind in health.faults))
+                words.append((device.now, health.message))
                 due = device.tracker.due
                 due = max(due, device.now + 0.05) if due is not None else None
             device.now = end
@@ -189,7 +191,7 @@ def test_what_a_link_does_while_it_may_train_is_no_fault(device: Watched) -> Non
         counters = {CARRIER_LOSSES: count, "rx_crc_errors": 100 * count}
         device.see(nic(NO_CARRIER, holder="pod", counters=counters), 1)
         device.see(nic(holder="pod", counters=counters), 4)
-    assert device.last(nic(holder="pod", counters=counters), 600) == Verdict(True)
+    assert device.last(nic(holder="pod", counters=counters), 600) == DeviceHealth(True)
 
 
 def test_a_fault_goes_on_while_nobody_sees_the_link_but_not_for_ever(device: Watched) -> None:
@@ -202,29 +204,29 @@ def test_a_fault_goes_on_while_nobody_sees_the_link_but_not_for_ever(device: Wat
     assert after_restart.see(unseen, 1) == first
     assert after_restart.last(unseen, 55) == first
     assert after_restart.last(unseen, 40).message.endswith("it has gone, and is watched for a while")
-    assert after_restart.last(unseen, 60) == Verdict(True), "its RDMA port says that it works"
+    assert after_restart.last(unseen, 60) == DeviceHealth(True), "its RDMA port says that it works"
 
 
 def test_a_device_without_a_carrier_from_the_beginning_is_unknown_first_and_then_unhealthy(
     device: Watched,
 ) -> None:
-    assert device.see(nic(NO_CARRIER)) == Verdict(None, "eth1 has no carrier yet")
+    assert device.see(nic(NO_CARRIER)) == DeviceHealth(None, "eth1 has no carrier yet")
     assert device.last(nic(NO_CARRIER), 80).healthy is False
 
 
 def test_what_is_out_of_sight_is_unknown_and_says_so(device: Watched) -> None:
-    verdict = device.see(nic(None, holder="pod"))
-    assert verdict == Verdict(None, "its link is in a pod's network namespace, and not in sight")
+    health = device.see(nic(None, holder="pod"))
+    assert health == DeviceHealth(None, "its link is in a pod's network namespace, and not in sight")
     assert device.see(nic(None, holder="pod", ports=(ACTIVE,))).healthy is True, "its RDMA port tells"
 
 
 @pytest.mark.parametrize("state", ["DOWN", "INIT", "ARMED", ""])
 def test_an_infiniband_port_that_is_not_active_is_a_hard_fault(device: Watched, state: str) -> None:
     device.see(infiniband("ACTIVE"))
-    verdict = device.last(infiniband(state, "Polling"), 20)
-    assert verdict.faults == (FaultKind.RDMA_PORT_DOWN,)
-    assert verdict.faults[0].severity is Severity.HARD
-    assert f"mlx5_0 port 1 is {state or 'in an unknown state'} (Polling)" in verdict.message
+    health = device.last(infiniband(state, "Polling"), 20)
+    assert health.faults == (FaultKind.RDMA_PORT_DOWN,)
+    assert health.faults[0].severity is FaultSeverity.HARD
+    assert f"mlx5_0 port 1 is {state or 'in an unknown state'} (Polling)" in health.message
 
 
 @pytest.mark.parametrize("link", [UP, NO_CARRIER, SWITCHED_OFF, None])
@@ -235,9 +237,9 @@ def test_on_infiniband_the_port_tells_and_not_the_ipoib_interface(device: Watche
         nic(ipoib, rdma_device="mlx5_0", ports=infiniband(state, "LinkUp").ports)
         for state in ("ACTIVE", "INIT")
     )
-    assert device.last(active, 600) == Verdict(True)
+    assert device.last(active, 600) == DeviceHealth(True)
     assert device.last(down, 20).faults == (FaultKind.RDMA_PORT_DOWN,)
-    assert device.last(active, 80) == Verdict(True)
+    assert device.last(active, 80) == DeviceHealth(True)
 
 
 def test_a_port_without_a_cable_beside_one_that_works_is_no_fault(device: Watched) -> None:
@@ -246,52 +248,52 @@ def test_a_port_without_a_cable_beside_one_that_works_is_no_fault(device: Watche
         RdmaPort(1, "ACTIVE", "InfiniBand"),
         RdmaPort(2, "DOWN", "InfiniBand", phys_state="Polling"),
     )
-    both = Signs(rdma_device="mlx4_0", ports=(works, empty))
-    assert device.last(both, 600) == Verdict(True)
-    verdict = device.last(replace(both, ports=(replace(works, state="DOWN"), empty)), 20)
-    assert verdict.faults == (FaultKind.RDMA_PORT_DOWN,)
+    both = HealthObservation(rdma_device="mlx4_0", ports=(works, empty))
+    assert device.last(both, 600) == DeviceHealth(True)
+    health = device.last(replace(both, ports=(replace(works, state="DOWN"), empty)), 20)
+    assert health.faults == (FaultKind.RDMA_PORT_DOWN,)
 
 
 def test_a_roce_port_of_another_link_tells_nothing_of_ours(device: Watched) -> None:
     mine = RdmaPort(1, "DOWN", "Ethernet", netdevs=("eth1",), phys_state="Polling")
     other = RdmaPort(2, "ACTIVE", "Ethernet", netdevs=("eth2",))
-    signs = nic(rdma_device="mlx4_0", ports=(mine, other))
-    assert device.last(signs, 100).faults == (FaultKind.RDMA_PORT_DOWN,)
-    swapped = replace(signs, ports=(replace(mine, state="ACTIVE"), replace(other, state="DOWN")))
-    assert device.last(swapped, 200) == Verdict(True)
+    observation = nic(rdma_device="mlx4_0", ports=(mine, other))
+    assert device.last(observation, 100).faults == (FaultKind.RDMA_PORT_DOWN,)
+    swapped = replace(observation, ports=(replace(mine, state="ACTIVE"), replace(other, state="DOWN")))
+    assert device.last(swapped, 200) == DeviceHealth(True)
 
 
 def test_on_a_card_with_a_port_of_each_kind_an_ethernet_link_is_judged_by_its_carrier(
     device: Watched,
 ) -> None:
     mine = RdmaPort(2, "DOWN", "Ethernet", netdevs=("eth1",), phys_state="Disabled")
-    signs = nic(NO_CARRIER, rdma_device="mlx4_0", ports=(*infiniband("ACTIVE").ports, mine))
-    assert device.last(signs, 100).faults == (FaultKind.LINK_DOWN,)
-    switched_off = replace(signs, link=SWITCHED_OFF)
-    assert device.last(switched_off, 100) == Verdict(None, "eth1 is administratively down")
+    observation = nic(NO_CARRIER, rdma_device="mlx4_0", ports=(*infiniband("ACTIVE").ports, mine))
+    assert device.last(observation, 100).faults == (FaultKind.LINK_DOWN,)
+    switched_off = replace(observation, link=SWITCHED_OFF)
+    assert device.last(switched_off, 100) == DeviceHealth(None, "eth1 is administratively down")
 
 
 def test_a_port_that_is_down_while_the_link_is_out_of_sight_asks_for_no_look(device: Watched) -> None:
-    signs = nic(None, holder="pod", rdma_device="mlx5_0", ports=infiniband("DOWN", "Polling").ports)
-    assert device.last(signs, 600).faults == (FaultKind.RDMA_PORT_DOWN,)
+    observation = nic(None, holder="pod", rdma_device="mlx5_0", ports=infiniband("DOWN", "Polling").ports)
+    assert device.last(observation, 600).faults == (FaultKind.RDMA_PORT_DOWN,)
     assert device.tracker.due is None
 
 
 def test_a_port_that_somebody_disabled_is_unknown(device: Watched) -> None:
-    assert device.last(infiniband("DOWN", "Disabled"), 60) == Verdict(None, "mlx5_0 is switched off")
+    assert device.last(infiniband("DOWN", "Disabled"), 60) == DeviceHealth(None, "mlx5_0 is switched off")
 
 
 def test_a_roce_port_whose_link_is_down_adds_no_second_fault(device: Watched) -> None:
     down = RdmaPort(1, "DOWN", "Ethernet", phys_state="Disabled")
     device.see(nic(rdma_device="mlx5_0", ports=(ACTIVE,)))
-    verdict = device.last(nic(NO_CARRIER, rdma_device="mlx5_0", ports=(down,)), 60)
-    assert verdict.faults == (FaultKind.LINK_DOWN,)
+    health = device.last(nic(NO_CARRIER, rdma_device="mlx5_0", ports=(down,)), 60)
+    assert health.faults == (FaultKind.LINK_DOWN,)
     down = replace(down, phys_state="Polling")
     fresh = Watched()
     assert fresh.last(nic(SWITCHED_OFF, rdma_device="mlx5_0", ports=(down,)), 200).healthy is None
     assert fresh.last(nic(None, rdma_device="mlx5_0", ports=(down,), holder="pod"), 200).healthy is None
-    verdict = fresh.last(nic(UP, rdma_device="mlx5_0", ports=(down,), holder="pod"), 100)
-    assert verdict.faults == (FaultKind.RDMA_PORT_DOWN,)
+    health = fresh.last(nic(UP, rdma_device="mlx5_0", ports=(down,), holder="pod"), 100)
+    assert health.faults == (FaultKind.RDMA_PORT_DOWN,)
     off = nic(SWITCHED_OFF, rdma_device="mlx5_0", ports=(down,), holder="pod")
     assert fresh.last(off, 100).healthy is None, "switching it off ends its fault"
 
@@ -304,12 +306,12 @@ def test_a_carrier_lost_three_times_in_five_minutes_is_one_fault_until_it_holds(
         device.see(nic(NO_CARRIER, counters={CARRIER_LOSSES: losses}), 20)
         device.see(nic(counters={CARRIER_LOSSES: losses}), 2)
     assert device.losses == 3
-    verdict = device.see(nic(counters={CARRIER_LOSSES: 10}), 20)
-    assert verdict.faults == (FaultKind.LINK_FLAPPING,)
-    assert "link-flapping: the carrier was lost 3 times within 5 min" in verdict.message
+    health = device.see(nic(counters={CARRIER_LOSSES: 10}), 20)
+    assert health.faults == (FaultKind.LINK_FLAPPING,)
+    assert "link-flapping: the carrier was lost 3 times within 5 min" in health.message
     while (due := device.tracker.due) is not None:
-        verdict = device.see(nic(counters={CARRIER_LOSSES: 10}), due - device.now + 0.001)
-    assert verdict == Verdict(True)
+        health = device.see(nic(counters={CARRIER_LOSSES: 10}), due - device.now + 0.001)
+    assert health == DeviceHealth(True)
     assert 560 + 300 < device.now < 560 + 500
 
 
@@ -318,7 +320,7 @@ def test_moving_a_link_or_switching_it_off_and_on_is_no_flapping(device: Watched
         holder = f"pod-{losses}" if losses % 2 else ""
         device.see(nic(SWITCHED_OFF, holder=holder, counters={CARRIER_LOSSES: losses}), 1)
         device.see(nic(NO_CARRIER, holder=holder, counters={CARRIER_LOSSES: losses}), 1)
-        assert device.see(nic(holder=holder, counters={CARRIER_LOSSES: losses}), 8) == Verdict(True)
+        assert device.see(nic(holder=holder, counters={CARRIER_LOSSES: losses}), 8) == DeviceHealth(True)
     assert device.losses == 0
 
 
@@ -326,11 +328,11 @@ def test_errors_that_keep_rising_are_a_soft_fault_and_one_burst_is_none(device: 
     device.see(nic(counters={"rx_crc_errors": 100}))
     device.see(nic(counters={"rx_crc_errors": 100}), 60)
     assert device.last(nic(counters={"rx_crc_errors": 9000}), 250, every=50).faults == (), "one burst"
-    verdict = device.see(nic(counters={"rx_crc_errors": 9011}), 40)
-    verdict = device.last(nic(counters={"rx_crc_errors": 9011}), 20)
-    assert verdict.faults == (FaultKind.LINK_ERRORS,)
-    assert verdict.faults[0].severity is Severity.SOFT
-    assert "link-errors: rose within 5 min: rx_crc_errors by 8911" in verdict.message
+    health = device.see(nic(counters={"rx_crc_errors": 9011}), 40)
+    health = device.last(nic(counters={"rx_crc_errors": 9011}), 20)
+    assert health.faults == (FaultKind.LINK_ERRORS,)
+    assert health.faults[0].severity is FaultSeverity.SOFT
+    assert "link-errors: rose within 5 min: rx_crc_errors by 8911" in health.message
 
 
 def test_a_counter_that_begins_anew_or_comes_late_is_no_error(device: Watched) -> None:
@@ -338,15 +340,15 @@ def test_a_counter_that_begins_anew_or_comes_late_is_no_error(device: Watched) -
     device.see(nic(counters={"rx_errors": 12}), 60)
     device.see(nic(counters={"rx_errors": 15, "symbol_error": 800}), 60)
     device.see(nic(counters={"rx_errors": 18, "symbol_error": 801}), 60)
-    assert device.last(nic(counters={"rx_errors": 18, "symbol_error": 801}), 60) == Verdict(True)
+    assert device.last(nic(counters={"rx_errors": 18, "symbol_error": 801}), 60) == DeviceHealth(True)
 
 
 def test_errors_after_a_counter_began_anew_count_from_there(device: Watched) -> None:
     device.see(nic(counters={"rx_errors": 5000}))
     for errors in (5, 100, 200):
         device.see(nic(counters={"rx_errors": errors}), 60)
-    verdict = device.last(nic(counters={"rx_errors": 200}), 20)
-    assert "rx_errors by 195" in verdict.message
+    health = device.last(nic(counters={"rx_errors": 200}), 20)
+    assert "rx_errors by 195" in health.message
 
 
 @pytest.mark.parametrize(
@@ -360,9 +362,9 @@ def test_errors_after_a_counter_began_anew_count_from_there(device: Watched) -> 
 def test_a_pcie_link_below_what_card_and_slot_can_is_degraded(
     device: Watched, now: PcieLink, told: str
 ) -> None:
-    verdict = device.last(nic(pcie=now), 60)
-    assert verdict.faults == (FaultKind.PCIE_DEGRADED,)
-    assert told in verdict.message
+    health = device.last(nic(pcie=now), 60)
+    assert health.faults == (FaultKind.PCIE_DEGRADED,)
+    assert told in health.message
 
 
 @pytest.mark.parametrize(
@@ -376,7 +378,7 @@ def test_a_pcie_link_below_what_card_and_slot_can_is_degraded(
     ],
 )
 def test_a_pcie_link_that_does_what_it_can_is_fine(device: Watched, now: PcieLink) -> None:
-    assert device.last(nic(pcie=now), 60) == Verdict(True)
+    assert device.last(nic(pcie=now), 60) == DeviceHealth(True)
 
 
 def test_without_a_slot_to_ask_the_best_seen_counts(device: Watched) -> None:
@@ -391,17 +393,17 @@ def test_a_link_that_saves_power_by_its_speed_is_judged_by_it_no_longer(device: 
     for _ in range(2):
         device.last(nic(pcie=idle), 60)
         device.last(nic(pcie=busy), 1200, every=60)
-    assert device.last(nic(pcie=idle), 3600, every=60) == Verdict(True)
+    assert device.last(nic(pcie=idle), 3600, every=60) == DeviceHealth(True)
     assert device.last(nic(pcie=replace(idle, width=8)), 60).faults == (FaultKind.PCIE_DEGRADED,)
 
 
 def test_a_changed_firmware_is_told_and_the_device_stays_healthy(device: Watched) -> None:
     device.see(nic(versions={"firmware": "28.39", "driver": "mlx5_core"}))
     device.last(nic(versions={}), 60)
-    verdict = device.last(nic(versions={"firmware": "28.40", "driver": "mlx5_core"}), 60)
-    assert verdict.healthy is True
-    assert verdict.faults == (FaultKind.FIRMWARE_CHANGED,)
-    assert "firmware was 28.39 and is 28.40" in verdict.message
+    health = device.last(nic(versions={"firmware": "28.40", "driver": "mlx5_core"}), 60)
+    assert health.healthy is True
+    assert health.faults == (FaultKind.FIRMWARE_CHANGED,)
+    assert "firmware was 28.39 and is 28.40" in health.message
 
 
 def test_an_ignored_fault_is_not_there() -> None:
@@ -415,7 +417,7 @@ def test_a_fault_is_known_at_once_to_who_remembers_it(device: Watched) -> None:
     after_restart.now = device.now
     assert after_restart.see(nic(NO_CARRIER), 1) == first
     assert after_restart.see(nic(), 1).healthy is False
-    assert after_restart.see(nic(), 60) == Verdict(True)
+    assert after_restart.see(nic(), 60) == DeviceHealth(True)
 
 
 @given(
@@ -430,8 +432,8 @@ def test_a_step_of_the_wall_clock_changes_no_verdict(story: list[tuple[float, Li
         now += gap
         steady.observe(nic(link), now, WALL + now)
         stepped.observe(nic(link), now, WALL * (number % 2) + 12345)
-        assert steady.verdict.healthy == stepped.verdict.healthy
-        assert steady.verdict.faults == stepped.verdict.faults
+        assert steady.health.healthy == stepped.health.healthy
+        assert steady.health.faults == stepped.health.faults
         assert steady.due == stepped.due
 
 
@@ -454,7 +456,7 @@ def test_whatever_happened_a_device_ends_up_as_it_is(
     for gap, link, count, holder in story:
         counters = {CARRIER_LOSSES: count, "rx_errors": count}
         device.see(nic(link, counters=counters, holder=holder), gap)
-        assert len(device.tracker.verdict.message) < 1024
+        assert len(device.tracker.health.message) < 1024
     final = nic(end, counters={CARRIER_LOSSES: 50, "rx_errors": 50})
     device.see(final, 1)
     looks = 0
@@ -463,8 +465,8 @@ def test_whatever_happened_a_device_ends_up_as_it_is(
         device.see(final, due - device.now + 0.001)
         looks += 1
         assert looks < 20
-    assert device.tracker.verdict.healthy is end.carrier
-    assert device.tracker.verdict.faults == (() if end.carrier else (FaultKind.LINK_DOWN,))
+    assert device.tracker.health.healthy is end.carrier
+    assert device.tracker.health.faults == (() if end.carrier else (FaultKind.LINK_DOWN,))
 
 
 def test_a_steady_device_keeps_one_reading(device: Watched) -> None:
@@ -500,9 +502,9 @@ def test_a_holder_who_switches_the_link_off_and_on_again_and_again_has_no_flappi
     watched = Watched()
     watched.last(nic(counters={CARRIER_LOSSES: 0}), 70)
     for times in range(1, 8):
-        signs = replace(nic(counters={CARRIER_LOSSES: times}), times_off=times)
-        assert watched.see(signs, 20).healthy is not False
-    assert watched.last(signs, 60).healthy is True
+        observation = replace(nic(counters={CARRIER_LOSSES: times}), times_off=times)
+        assert watched.see(observation, 20).healthy is not False
+    assert watched.last(observation, 60).healthy is True
     assert watched.losses == 0
 
 
@@ -510,6 +512,6 @@ def test_a_link_that_loses_its_carrier_flaps_although_it_was_once_switched_off()
     watched = Watched()
     watched.last(replace(nic(counters={CARRIER_LOSSES: 1}), times_off=1), 70)
     for losses in range(2, 6):
-        signs = replace(nic(counters={CARRIER_LOSSES: losses}), times_off=1)
-        watched.see(signs, 20)
-    assert FaultKind.LINK_FLAPPING in watched.last(signs, 15).faults
+        observation = replace(nic(counters={CARRIER_LOSSES: losses}), times_off=1)
+        watched.see(observation, 20)
+    assert FaultKind.LINK_FLAPPING in watched.last(observation, 15).faults

@@ -9,7 +9,7 @@ from dranet.claims.verdict import Verdict
 from dranet.dataclass import dataclass
 from dranet.driver.doctor.findings import Finding
 from dranet.driver.happenings import Happening
-from dranet.driver.probes.routes import PartState
+from dranet.driver.probes.server import PartState
 from dranet.inventory.decision import Decision
 from dranet.model.facts import NodeFacts
 from dranet.model.plan import PreparedClaim

@@ -1,29 +1,77 @@
-"""One device's health in the course of time: signs in, a verdict out.
+"""The health of one device over time, from observations.
 
-Pure: the clocks are passed in. ``now`` orders and measures (``time.monotonic``); ``wall`` (unix seconds) is
-only written into messages, so that a step of the node's clock changes no verdict.
+Pure: the clocks are passed in. ``now`` (``time.monotonic``) orders and measures. ``wall`` (Unix seconds) only
+appears in messages, so a step of the node's clock changes no result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 
 from dranet.dataclass import dataclass
+from dranet.health.damping import NO_FAULT, Damping, FaultState, is_of_interest, next_due, step
+from dranet.health.faults import PcieJudge, find_present, find_unknown, is_on_infiniband
 from dranet.model.health import (
     CARRIER_LOSSES,
     FIRMWARE_SOURCES,
     FaultKind,
-    Severity,
-    Signs,
-    find_present,
-    find_unknown,
-    is_on_infiniband,
+    FaultSeverity,
+    HealthObservation,
 )
-from dranet.model.health_counters import Counters
-from dranet.model.health_damping import NO_FAULT, Damping, FaultState, is_of_interest, next_due, step
-from dranet.model.health_pcie import PcieJudge
+
+MOST_READINGS = 32
+"""Of a link that flaps all the time; what does not fit makes the window shorter, not the memory longer."""
+
+
+class Counters:
+    """The readings of one device's counters, oldest first."""
+
+    def __init__(self, window_seconds: float) -> None:
+        self._window = window_seconds
+        self._kept: list[tuple[float, Mapping[str, int]]] = []
+
+    def add(self, counters: Mapping[str, int], now: float) -> None:
+        """Note a reading; counters that it does not have are as before.
+
+        A counter that fell says that the driver began anew: so do we.
+        """
+        last = self._kept[-1][1] if self._kept else {}
+        if any(value < last.get(name, 0) for name, value in counters.items()):
+            self._kept, last = [], {}
+        if any(last.get(name) != value for name, value in counters.items()):
+            self._kept.append((now, {**last, **counters}))
+        self._forget_before(now - self._window)
+
+    def restart(self) -> None:
+        """The device changed hands: what came before says nothing about what comes."""
+        self._kept = []
+
+    def growth(self, name: str, now: float) -> tuple[int, int]:
+        """By how much the counter grew within the window, and in how many readings.
+
+        One that shows for the first time has not grown by all that it says.
+        """
+        self._forget_before(now - self._window)
+        values = [counters[name] for _, counters in self._kept if name in counters]
+        steps = sum(later > earlier for earlier, later in pairwise(values))
+        return (values[-1] - values[0], steps) if values else (0, 0)
+
+    def names(self) -> Collection[str]:
+        """Counters that were ever read."""
+        return self._kept[-1][1].keys() if self._kept else ()
+
+    def next_due(self) -> float | None:
+        """When the growth becomes less if nothing is read; ``None``: it is none."""
+        return self._kept[1][0] + self._window if len(self._kept) > 1 else None
+
+    def _forget_before(self, begin: float) -> None:
+        """Keep the last reading that is older than the window: growth is counted from there."""
+        while len(self._kept) > 1 and (self._kept[1][0] <= begin or len(self._kept) > MOST_READINGS):
+            del self._kept[0]
+
 
 FLAPS = 3
 """Losses of the carrier within the window that make a link a flapping one."""
@@ -71,7 +119,7 @@ class KnownFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeviceHealth:
     """What is said of a device. ``healthy`` is ``None`` where it is not known."""
 
     healthy: bool | None = None
@@ -123,15 +171,15 @@ class DeviceTracker:
         """A fault goes on because of that alone."""
         self._looked_at = 0.0
         self._pcie_problem = ""
-        self._signs: Signs | None = None
-        self.verdict = self._first_verdict()
+        self._last_seen: HealthObservation | None = None
+        self.health = self._first_verdict()
         """As of the last look."""
 
-    def _first_verdict(self) -> Verdict:
+    def _first_verdict(self) -> DeviceHealth:
         """Who remembers a fault does not hear of it as of something new."""
         remembered = [kind for kind, known in self._faults.items() if known.state.raised]
-        is_bad = any(kind.severity is not Severity.NOTICE for kind in remembered)
-        return Verdict(False if is_bad else None, "not looked at yet")
+        is_bad = any(kind.severity is not FaultSeverity.NOTICE for kind in remembered)
+        return DeviceHealth(False if is_bad else None, "not looked at yet")
 
     @property
     def memory(self) -> DeviceMemory:
@@ -160,22 +208,22 @@ class DeviceTracker:
         """Whether the fault shows, and does not count yet."""
         return self._shows(kind) and not self._faults[kind].state.raised
 
-    def is_news(self, signs: Signs, now: float) -> bool:
-        """Whether looking at these signs can change anything."""
+    def is_news(self, seen: HealthObservation, now: float) -> bool:
+        """Whether looking at these seen can change anything."""
         due = self.due
-        return signs != self._signs or (due is not None and due <= now)
+        return seen != self._last_seen or (due is not None and due <= now)
 
-    def observe(self, signs: Signs, now: float, wall: float) -> int:
+    def observe(self, seen: HealthObservation, now: float, wall: float) -> int:
         """Take in what is seen now. Returns how often the carrier was lost since the last time."""
-        self._signs, self._looked_at = signs, now
-        if self._has_new_start(signs):
-            self._start_again(signs, now)
-        losses = self._note_counters(signs, now)
-        shown = find_present(signs)
+        self._last_seen, self._looked_at = seen, now
+        if self._has_new_start(seen):
+            self._start_again(seen, now)
+        losses = self._note_counters(seen, now)
+        shown = find_present(seen)
         present = {
-            **self._find_unseen(signs, now),
-            **self._without_training(shown, signs, now),
-            **self._find_in_time(signs, now),
+            **self._find_unseen(seen, now),
+            **self._without_training(shown, seen, now),
+            **self._find_in_time(seen, now),
         }
         damping = self._patience.damping
         for kind in sorted(self._faults.keys() | present.keys()):
@@ -185,38 +233,38 @@ class DeviceTracker:
         self._faults = {
             k: known for k, known in self._faults.items() if is_of_interest(known.state, now, damping)
         }
-        self.verdict = self._judge(signs, shown)
+        self.health = self._judge(seen, shown)
         return losses
 
-    def _has_new_start(self, signs: Signs) -> bool:
-        is_moved = signs.holder != self._holder
-        was_off = signs.times_off != self._times_off and not is_on_infiniband(signs)
-        return self._on_since is None or _is_off(signs) or is_moved or was_off
+    def _has_new_start(self, seen: HealthObservation) -> bool:
+        is_moved = seen.holder != self._holder
+        was_off = seen.times_off != self._times_off and not is_on_infiniband(seen)
+        return self._on_since is None or _is_off(seen) or is_moved or was_off
 
-    def _start_again(self, signs: Signs, now: float) -> None:
+    def _start_again(self, seen: HealthObservation, now: float) -> None:
         """A link that is moved, or switched off and on, loses its carrier by that: such losses do not count,
         and it needs time until it works."""
-        self._holder, self._losses, self._times_off = signs.holder, None, signs.times_off
+        self._holder, self._losses, self._times_off = seen.holder, None, seen.times_off
         self._has_worked = self._was_good = False
-        self._on_since = None if _is_off(signs) else now
+        self._on_since = None if _is_off(seen) else now
         self._counters.restart()
 
-    def _note_counters(self, signs: Signs, now: float) -> int:
+    def _note_counters(self, seen: HealthObservation, now: float) -> int:
         """How often the carrier was lost since the last look. While a link may train, it may lose the carrier
         and count errors as well."""
         if self._on_since is None:
             return 0
         if now - self._on_since < self._patience.training_seconds:
             self._counters.restart()
-        if signs.counters:
-            self._counters.add(signs.counters, now)
-        before, self._losses = self._losses, signs.counters.get(CARRIER_LOSSES, self._losses)
+        if seen.counters:
+            self._counters.add(seen.counters, now)
+        before, self._losses = self._losses, seen.counters.get(CARRIER_LOSSES, self._losses)
         return max(0, self._losses - before) if self._losses is not None and before is not None else 0
 
-    def _find_unseen(self, signs: Signs, now: float) -> dict[FaultKind, str]:
+    def _find_unseen(self, seen: HealthObservation, now: float) -> dict[FaultKind, str]:
         """What counted when the link went out of sight a moment ago: not to be seen is not to be mended."""
         self._lasts_unseen = False
-        if not signs.has_link or signs.link is not None:
+        if not seen.has_link or seen.link is not None:
             self._blind_since = None
             return {}
         if self._blind_since is None:
@@ -233,11 +281,11 @@ class DeviceTracker:
         return unseen
 
     def _without_training(
-        self, shown: dict[FaultKind, str], signs: Signs, now: float
+        self, shown: dict[FaultKind, str], seen: HealthObservation, now: float
     ) -> dict[FaultKind, str]:
         """What shows, but for what a link shows that has just been switched on; a fault that counts already
         goes on."""
-        self._has_worked = self._has_worked or not (shown or find_unknown(signs))
+        self._has_worked = self._has_worked or not (shown or find_unknown(seen))
         if self._has_worked or (
             self._on_since is not None and now - self._on_since >= self._patience.training_seconds
         ):
@@ -245,15 +293,15 @@ class DeviceTracker:
             return shown
         return {kind: text for kind, text in shown.items() if kind in self._raised()}
 
-    def _find_in_time(self, signs: Signs, now: float) -> dict[FaultKind, str]:
-        if signs.pcie is not None:
-            self._pcie_problem = self._pcie.judge(signs.pcie)
+    def _find_in_time(self, seen: HealthObservation, now: float) -> dict[FaultKind, str]:
+        if seen.pcie is not None:
+            self._pcie_problem = self._pcie.judge(seen.pcie)
         is_steady = self._counters.next_due() is None
         found = {
             FaultKind.LINK_FLAPPING: "" if is_steady else self._find_flaps(now),
             FaultKind.LINK_ERRORS: "" if is_steady else self._find_errors(now),
             FaultKind.PCIE_DEGRADED: self._pcie_problem,
-            **self._find_changes(signs.versions),
+            **self._find_changes(seen.versions),
         }
         return {kind: text for kind, text in found.items() if text}
 
@@ -299,20 +347,20 @@ class DeviceTracker:
     def _raised(self) -> set[FaultKind]:
         return {kind for kind, known in self._faults.items() if known.state.raised}
 
-    def _judge(self, signs: Signs, shown: Mapping[FaultKind, str]) -> Verdict:
+    def _judge(self, seen: HealthObservation, shown: Mapping[FaultKind, str]) -> DeviceHealth:
         counting = self._raised()
         raised = tuple(kind for kind in FaultKind if kind in counting) if counting else ()
         message = "; ".join(self._tell(kind) for kind in raised)
-        if any(kind.severity is not Severity.NOTICE for kind in raised):
-            return Verdict(False, message, raised)
-        unknown = find_unknown(signs)
+        if any(kind.severity is not FaultSeverity.NOTICE for kind in raised):
+            return DeviceHealth(False, message, raised)
+        unknown = find_unknown(seen)
         early = [text for kind, text in shown.items() if kind not in self._patience.ignored]
         if early and not self._was_good:
             unknown = f"{early[0]} yet"
         if unknown:
-            return Verdict(None, "; ".join(filter(None, (unknown, message))), raised)
+            return DeviceHealth(None, "; ".join(filter(None, (unknown, message))), raised)
         self._was_good = True
-        return Verdict(True, message, raised)
+        return DeviceHealth(True, message, raised)
 
     def _tell(self, kind: FaultKind) -> str:
         """With a link that flaps the words stay: the kubelet writes each new text to the API server."""
@@ -332,9 +380,9 @@ class DeviceTracker:
         return known.state.changed_at + self._patience.damping.hold_seconds(known.state.relapses) / 2
 
 
-def _is_off(signs: Signs) -> bool:
+def _is_off(seen: HealthObservation) -> bool:
     """Its link is switched off, or out of sight: nothing can be said of it."""
-    return signs.has_link and (signs.link is None or not signs.link.is_up) and not is_on_infiniband(signs)
+    return seen.has_link and (seen.link is None or not seen.link.is_up) and not is_on_infiniband(seen)
 
 
 def _is_worth_keeping(state: FaultState) -> bool:

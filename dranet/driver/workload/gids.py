@@ -1,4 +1,7 @@
-"""The GIDs of a pod's RDMA devices, read where they are: on the host, or in the pod's namespace."""
+"""The GIDs of a pod's RDMA devices, read where they are: on the host, or in the pod's namespace.
+
+The GID tables of a pod's RDMA devices, read where they are: on the host, or in the pod's namespace.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from typing import TypeVar
 from dranet.claims.metadata import pod_rdma_device
 from dranet.errors import KernelError
 from dranet.kernel.discovery.rdma import read_gids
+from dranet.kernel.gid_table import read_gid_table
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_sysfs import open_sysfs
 from dranet.kernel.sysfs import PseudoFiles
 from dranet.model.plan import MoveRdma, PreparedClaim
+from dranet.model.workload import GidSlot
 
 log = logging.getLogger(__name__)
 
@@ -64,3 +69,14 @@ def _read_gids(root: Path, name: str) -> tuple[str, ...]:
     for warning in warnings:
         log.debug("%s", warning)
     return found
+
+
+GidTables = Mapping[str, tuple[GidSlot, ...]]
+"""By RDMA device."""
+
+
+def read_gid_tables(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str) -> GidTables:
+    """Of every RDMA device that the pod's containers can use. What cannot be read is not there."""
+    return read_where_they_are(
+        sysfs_root, records, netns_path, lambda root, name: read_gid_table(PseudoFiles(root, []), name)
+    )

@@ -23,7 +23,7 @@ from dranet.kernel.rdma_ports import read_ports_here
 from dranet.model.claim import PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, PciFunction, RdmaPort
-from dranet.model.health import PcieLink, Signs, Vitals
+from dranet.model.health import HealthCounters, HealthObservation, PcieLink
 from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore
 
@@ -81,12 +81,12 @@ class _Reading:
     """The last vitals of one device, and who had it then: with another owner they mean nothing."""
 
     mover: str
-    vitals: Vitals = field(default=Vitals())
+    vitals: HealthCounters = field(default=HealthCounters())
     scanned_ports: tuple[RdmaPort, ...] = ()
     """What the scan said of the ports when they were read in between."""
 
 
-class SignSource:
+class HealthObserver:
     """Reads and brings together. For the event loop; what blocks runs in worker threads."""
 
     def __init__(
@@ -104,7 +104,7 @@ class SignSource:
     def find_holders(self) -> Mapping[str, Holder]:
         return find_holders(self._store.get_all())
 
-    def collect(self, holders: Mapping[str, Holder]) -> Iterator[tuple[Device, Signs]]:
+    def collect(self, holders: Mapping[str, Holder]) -> Iterator[tuple[Device, HealthObservation]]:
         """Each offered device that can be watched, with what is known of it."""
         view = self._inventory.view
         if view is not self._view:
@@ -114,13 +114,13 @@ class SignSource:
             if device.kind is not DeviceKind.GPU:
                 yield device, self._collect_of(device, holders.get(device.name, NOBODY), view)
 
-    def _collect_of(self, device: Device, holder: Holder, view: View) -> Signs:
+    def _collect_of(self, device: Device, holder: Holder, view: View) -> HealthObservation:
         seen = self._find_link(device, holder, view)
         vitals = self._vitals(device.name, holder)
         rdma = view.rdma_devices.get(device.rdma_device)
         ports = vitals.ports if vitals.ports is not None else rdma.ports if rdma is not None else ()
         link = seen.link if seen is not None else None
-        return Signs(
+        return HealthObservation(
             link=link,
             has_link=device.kind is DeviceKind.NIC,
             holder=holder.mover,
@@ -142,14 +142,14 @@ class SignSource:
             return SeenLink(link) if link is not None else None
         return find_moved_link(device, holder.pod_ifname, self._pod_links.get_links(holder.mover))
 
-    def _vitals(self, name: str, holder: Holder) -> Vitals:
+    def _vitals(self, name: str, holder: Holder) -> HealthCounters:
         """What was read while others had the device is forgotten for good: counters go on with it, and what
         they have counted meanwhile would look like something new when it comes back."""
         reading = self._readings.get(name)
         if reading is not None and reading.mover != holder.mover:
             del self._readings[name]
-            return Vitals()
-        return reading.vitals if reading is not None else Vitals()
+            return HealthCounters()
+        return reading.vitals if reading is not None else HealthCounters()
 
     def get_pcie_links(self) -> Mapping[str, PcieLink]:
         """By device, as of the last full scan, whoever has it."""
