@@ -479,7 +479,7 @@ async def test_what_is_wrong_with_the_api_server_is_for_the_log_alone(
             assert refusal is not None
             assert b"system:serviceaccount" not in refusal.body
             assert b"forbidden" not in refusal.body.lower()
-    (told,) = [record.getMessage() for record in caplog.records if record.name.endswith("probes.reviews")]
+    (told,) = [record.getMessage() for record in caplog.records if record.name.endswith("probes.access")]
     assert "system:serviceaccount:dranet-system:dranet" in told
     assert "scraper" not in told
 

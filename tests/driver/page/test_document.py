@@ -236,4 +236,4 @@ def test_the_idle_daemon_has_loaded_nothing_that_only_a_page_needs() -> None:
     loaded = set(done.stdout.split())
     assert not [name for name in loaded if name.startswith("dranet.pictures")]
     pages = {name for name in loaded if name.startswith("dranet.driver.status_page.")}
-    assert pages == {f"dranet.driver.status_page.{name}" for name in ("content", "knowledge", "source")}
+    assert pages == {f"dranet.driver.status_page.{name}" for name in ("content", "source")}
