@@ -14,7 +14,7 @@ import os
 import stat
 from pathlib import Path
 
-from dranet import marks
+from dranet.failpoints import Failpoint, reached
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -180,7 +180,7 @@ def replace_file(
         if durable:
             file.flush()
             os.fsync(descriptor)
-    marks.reached(marks.Step.PREPARE_FILE_STAGED)
+    reached(Failpoint.PREPARE_FILE_STAGED)
     temporary.replace(path)
     if durable:
         _sync_folder(path.parent)

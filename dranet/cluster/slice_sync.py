@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from dranet import marks
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject, WatchEvent
 from dranet.cluster.feature_follower import FeatureFollower
@@ -33,6 +32,7 @@ from dranet.cluster.slice_view import SliceView
 from dranet.cluster.slice_writer import SliceWriter
 from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, DranetError
+from dranet.failpoints import Failpoint, reached
 
 _log = logging.getLogger(__name__)
 
@@ -141,9 +141,9 @@ class SliceSync:
             plan = plan_sync(self._view.get_slices(), pool, self._owner)
         if plan.writes:
             self._listeners.begins()
-            marks.reached(marks.Step.PUBLISH_BEGUN)
+            reached(Failpoint.PUBLISH_BEGUN)
             await self._carry_out(plan, pool)
-            marks.reached(marks.Step.PUBLISH_DONE)
+            reached(Failpoint.PUBLISH_DONE)
         self.generation = plan.generation
 
     async def _write_bare(self, desired: DesiredPool, error: ClusterError) -> None:

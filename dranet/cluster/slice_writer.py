@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from dranet import marks
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.messages import check_stored
 from dranet.cluster.slice_plan import CreateSlice, DeleteSlice, UpdateSlice, Write
 from dranet.cluster.slice_view import SliceView
 from dranet.errors import ClusterError, Reason
+from dranet.failpoints import Failpoint, reached
 
 
 class SliceWriter:
@@ -32,16 +32,16 @@ class SliceWriter:
         match write:
             case DeleteSlice():
                 await self._delete(write)
-                marks.reached(marks.Step.PUBLISH_SLICE_DELETED)
+                reached(Failpoint.PUBLISH_SLICE_DELETED)
                 self._on_write("delete")
                 return {}
             case UpdateSlice():
                 stored = await self._client.replace(paths.resource_slice(write.name), write.body)
-                marks.reached(marks.Step.PUBLISH_SLICE_UPDATED)
+                reached(Failpoint.PUBLISH_SLICE_UPDATED)
                 return self._take(stored, "update")
             case CreateSlice():
                 stored = await self._client.create(paths.RESOURCE_SLICES, write.body)
-                marks.reached(marks.Step.PUBLISH_SLICE_CREATED)
+                reached(Failpoint.PUBLISH_SLICE_CREATED)
                 return self._take(stored, "create")
 
     def _take(self, stored: JsonObject, verb: str) -> JsonObject:

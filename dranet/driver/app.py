@@ -30,9 +30,9 @@ from dranet.driver.policy import PolicySource
 from dranet.driver.publish import FactsReader
 from dranet.driver.workers import Workers
 from dranet.errors import DranetError, KernelError
-from dranet.filelock import FileLock
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.node_proc import use_node_proc
+from dranet.locks import FileLock
 from dranet.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.driver.gate import ReadyGate
 from dranet.driver.held_namespaces import HeldNamespaces, PodLinks
@@ -35,6 +34,7 @@ from dranet.driver.instances.node_lock import NodeLock
 from dranet.driver.rdma_nodes import OpenNamespace, iter_nodes, refresh_nodes
 from dranet.driver.start_windows import may_be_shared
 from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
+from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.attach import attach, verify
 from dranet.kernel.attachment.detach import INTERRUPTS, DetachReport, detach
 from dranet.kernel.attachment.presence import find_absent, find_down, find_lost, find_strayed
@@ -252,7 +252,7 @@ class Attachments:
             claim = self._store.get(claim_uid)
             if claim is not None and not claim.netns_path:
                 set_down(_plans_set_down(claim), self._uplink_rules())
-                marks.reached(marks.Step.PREPARE_LINKS_SET_DOWN)
+                reached(Failpoint.PREPARE_LINKS_SET_DOWN)
 
     def _is_stopped(self, pod: PodSandbox, claims: Iterable[PreparedClaim]) -> bool:
         """Whether its stop was told, to us or to another instance."""
@@ -291,7 +291,7 @@ class Attachments:
                     observe=partial(self._observe_step, pod),
                     confirm=read_nodes,
                 )
-            marks.reached(marks.Step.ATTACH_VERIFIED)
+            reached(Failpoint.ATTACH_VERIFIED)
         except Exception:
             self._observer.rolled_back()
             was_there = all(claim.sandbox_id == pod.id for claim in claims)
@@ -312,7 +312,7 @@ class Attachments:
             if not may_be_shared(claim):
                 self.gate.open(claim.claim.uid, pod.place)
             self.gate.note_attached(claim.claim.uid, pod.place)
-            marks.reached(marks.Step.ATTACH_GATE_OPENED)
+            reached(Failpoint.ATTACH_GATE_OPENED)
         return links
 
     def _why_stop(self, pod: PodSandbox) -> str:
@@ -331,7 +331,7 @@ class Attachments:
         ]
         if placed != list(claims):
             self._store.put_all(placed, durable=False, deadline=time.monotonic() + _DISK_SECONDS)
-            marks.reached(marks.Step.ATTACH_PLACE_COMMITTED)
+            reached(Failpoint.ATTACH_PLACE_COMMITTED)
         return placed
 
     def _commit_nodes(
@@ -554,7 +554,7 @@ class Attachments:
     def _release(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
         report = self._give_back(claim, netns_path)
         self._store.put_all([replace(claim, sandbox_id="", netns_path="", netns_id="")], durable=False)
-        marks.reached(marks.Step.RELEASE_PLACE_CLEARED)
+        reached(Failpoint.RELEASE_PLACE_CLEARED)
         return report
 
     def _give_back(self, claim: PreparedClaim, netns_path: str) -> ReleaseReport:
@@ -563,7 +563,7 @@ class Attachments:
             self.gate.close(claim.claim.uid)
         except StoreError as error:  # it shuts by itself with the sandbox, whose end this is
             log.warning("%s", error)
-        marks.reached(marks.Step.RELEASE_GATE_CLOSED)
+        reached(Failpoint.RELEASE_GATE_CLOSED)
         with self._namespaces.open(claim, netns_path) as netns:
             report = _detach(claim, netns, self._interrupts)
         self._check_returned(claim, report, netns)
@@ -575,7 +575,7 @@ class Attachments:
                 operation="detach",
                 reason=Reason.DETACH_FAILED,
             )
-        marks.reached(marks.Step.RELEASE_DEVICES_HOME)
+        reached(Failpoint.RELEASE_DEVICES_HOME)
         self._observer.given_back(time.perf_counter() - start)
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 

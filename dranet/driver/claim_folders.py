@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dranet import files
 from dranet.errors import ProtocolError, StoreError
-from dranet.filelock import FileLock
+from dranet.locks import FileLock
 from dranet.runtime.cdi import is_name
 
 log = logging.getLogger(__name__)

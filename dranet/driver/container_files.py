@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dranet import marks
 from dranet.driver.cdi_devices import build_cdi_devices
 from dranet.driver.gate import ReadyGate
 from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
+from dranet.failpoints import Failpoint, reached
 from dranet.model.plan import PreparedClaim
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 
@@ -36,11 +36,11 @@ class ContainerFiles:
         """
         if self._metadata is not None:
             self._metadata.prepare(record)
-            marks.reached(marks.Step.PREPARE_METADATA_WRITTEN)
+            reached(Failpoint.PREPARE_METADATA_WRITTEN)
         devices = self._build(record)
         if devices:
             self._cdi.write(record.claim.uid, devices)
-            marks.reached(marks.Step.PREPARE_CDI_WRITTEN)
+            reached(Failpoint.PREPARE_CDI_WRITTEN)
 
     def _build(self, record: PreparedClaim) -> tuple[CdiDevice, ...]:
         devices = build_cdi_devices(record, self._gate, self._cdi.device_id)
@@ -61,12 +61,12 @@ class ContainerFiles:
             StoreError: the CDI folder cannot be written.
         """
         self._cdi.remove(claim_uid)
-        marks.reached(marks.Step.RELEASE_CDI_REMOVED)
+        reached(Failpoint.RELEASE_CDI_REMOVED)
         if self._metadata is not None:
             self._metadata.remove(claim_uid)
         if self._workload is not None:
             self._workload.remove(claim_uid)
-        marks.reached(marks.Step.RELEASE_METADATA_REMOVED)
+        reached(Failpoint.RELEASE_METADATA_REMOVED)
 
     def list_claims(self) -> set[str]:
         """Uids of all claims that have files, or what a crash left of one.

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dranet import files, marks
+from dranet import files
 from dranet.errors import ProtocolError, StoreError
+from dranet.failpoints import Failpoint, reached
 from dranet.kernel.node_proc import find_path_of_process
 from dranet.model.sandbox import Mount
 from dranet.runtime.cdi import is_name
@@ -143,7 +144,7 @@ def _put_link(folder: Path, claim_uid: str, target: str) -> None:
         _remove_link(fresh)
         _check_link(path)
         fresh.symlink_to(target)
-        marks.reached(marks.Step.ATTACH_GATE_STAGED)
+        reached(Failpoint.ATTACH_GATE_STAGED)
         fresh.replace(path)
     except OSError as error:
         raise _unwritable(path, error) from error

@@ -19,7 +19,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from dranet import marks
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.in_time import run_in_time
 from dranet.driver.reconcile.runtime_view import (
@@ -33,6 +32,7 @@ from dranet.driver.start_windows import StartWindows
 from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DranetError, HookDeadlineError, Reason
+from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, PodSandbox, Rlimit
@@ -195,7 +195,7 @@ class PodHooks:
             except HookDeadlineError as late:
                 context = {"pod": f"{pod.namespace}/{pod.name}"}
                 log.info("%s; its containers wait for it", late.message, extra={"context": context})
-            marks.reached(marks.Step.ATTACH_BEFORE_ANSWER)
+            reached(Failpoint.ATTACH_BEFORE_ANSWER)
         return bool(claims)
 
     def create_container(self, pod: PodSandbox, container: Container) -> ContainerAdjustment:
@@ -221,7 +221,7 @@ class PodHooks:
                 refusal = self._not_yet(pod, late)
                 self._announcer.container_refused(pod, refusal)
                 raise refusal from late
-            marks.reached(marks.Step.ATTACH_BEFORE_CONTAINER)
+            reached(Failpoint.ATTACH_BEFORE_CONTAINER)
         devices = [device for claim in claims for device in claim.devices if device.plan is not None]
         adjustment = replace(
             extras or ContainerAdjustment(),
@@ -296,7 +296,7 @@ class PodHooks:
         for report in reports:
             if report.error is not None:
                 raise report.error
-        marks.reached(marks.Step.RELEASE_BEFORE_STOP_ANSWER)
+        reached(Failpoint.RELEASE_BEFORE_STOP_ANSWER)
         return bool(reports)
 
     def _release(self, pod: PodSandbox) -> tuple[ReleaseReport, ...]:
@@ -383,7 +383,7 @@ class PodHooks:
         links: Sequence[AttachedLink] = report.links
         if self._metadata is not None:
             links = self._metadata.attached(claims, links, pod.netns_path)
-            marks.reached(marks.Step.ATTACH_METADATA_WRITTEN)
+            reached(Failpoint.ATTACH_METADATA_WRITTEN)
         if not report.is_news:
             self._announcer.found_attached(claims, links)
             return

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.driver.attachments import Attachments
 from dranet.driver.instances.work_locks import Work, WorkLocks
@@ -31,6 +30,7 @@ from dranet.driver.lease_records import HeldLease, LeaseEnd, LeaseRecords, iter_
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.workers import NotedThreads
 from dranet.errors import DranetError, KernelError, Reason
+from dranet.failpoints import Failpoint, reached
 from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
 from dranet.model.plan import DhcpLease, PreparedClaim
 from dranet.model.status import AttachedLink
@@ -168,7 +168,7 @@ class Leases:
             outcome = Outcome.SUCCESS
         finally:
             self._metrics.requests.labels(outcome).inc()
-        marks.reached(marks.Step.PREPARE_LEASE_TAKEN)
+        reached(Failpoint.PREPARE_LEASE_TAKEN)
         context = {"link": request.ifname, "address": lease.address, "server": lease.server}
         log.info("leased", extra={"context": context})
         return lease
@@ -183,7 +183,7 @@ class Leases:
         self._released.add(record.claim.uid)  # at once: a renewal under way has to know
         held = tuple(iter_leases([record]))
         await asyncio.gather(*(self._release_one(own.host_ifname, own.lease) for own in held))
-        marks.reached(marks.Step.RELEASE_LEASES_ENDED)
+        reached(Failpoint.RELEASE_LEASES_ENDED)
 
     async def _release_one(self, ifname: str, lease: DhcpLease) -> None:
         context = {"link": ifname, "address": lease.address, "server": lease.server}

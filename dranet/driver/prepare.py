@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
-from dranet import marks
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.container_files import ContainerFiles
 from dranet.driver.gate import ReadyGate
@@ -32,6 +31,7 @@ from dranet.driver.reports.announcer import Announcer
 from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, Reason, StoreError
+from dranet.failpoints import Failpoint, reached
 from dranet.inventory.naming import may_be_gpu
 from dranet.kubelet.plugin import PreparedDeviceAnswer, PrepareOutcome
 from dranet.model.claim import Claim, ClaimRef
@@ -116,14 +116,14 @@ class Preparer:
         """One outcome for each claim, by UID."""
         with self._metrics.time_dra("PrepareResourceClaims"):
             outcomes = await asyncio.gather(*(self._prepare_one(ref) for ref in refs))
-        marks.reached(marks.Step.PREPARE_BEFORE_ANSWER)
+        reached(Failpoint.PREPARE_BEFORE_ANSWER)
         return {ref.uid: outcome for ref, outcome in zip(refs, outcomes, strict=True)}
 
     async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, str]:
         """One error text for each claim, by UID; empty is success. Unknown claims succeed."""
         with self._metrics.time_dra("UnprepareResourceClaims"):
             errors = [await self._unprepare_one(ref) for ref in refs]
-        marks.reached(marks.Step.RELEASE_BEFORE_ANSWER)
+        reached(Failpoint.RELEASE_BEFORE_ANSWER)
         return {ref.uid: error for ref, error in zip(refs, errors, strict=True)}
 
     async def _prepare_one(self, ref: ClaimRef) -> PrepareOutcome:
@@ -142,7 +142,7 @@ class Preparer:
                 if record is None or record.boot_id != self._boot_id:
                     with self._shown.phase(PreparePhase.FETCH):
                         claim = await self._fetch(ref)
-                    marks.reached(marks.Step.PREPARE_CLAIM_FETCHED)
+                    reached(Failpoint.PREPARE_CLAIM_FETCHED)
                     record = await self._prepare_anew(claim)
                     self._announcer.prepared(record)
                     context = {"claim": ref, "pod": record.pod, "devices": _names(record)}
@@ -348,7 +348,7 @@ class Preparer:
             self._shut_gate(claim_uid)
             self._files.remove(claim_uid)
             self._store.delete(claim_uid)
-            marks.reached(marks.Step.RELEASE_RECORD_DELETED)
+            reached(Failpoint.RELEASE_RECORD_DELETED)
         if self._metadata is not None:
             self._metadata.devices_moved()
         return report
@@ -377,10 +377,10 @@ class Preparer:
                     record = self._metadata.plan(claim, record)
             if record.plans:
                 self._check_runtime()
-            marks.reached(marks.Step.PREPARE_STATE_READ)
+            reached(Failpoint.PREPARE_STATE_READ)
             with self._shown.phase(PreparePhase.STORE):
                 self._store.put(record)
-            marks.reached(marks.Step.PREPARE_RECORD_COMMITTED)
+            reached(Failpoint.PREPARE_RECORD_COMMITTED)
         return record
 
     @functools.cached_property

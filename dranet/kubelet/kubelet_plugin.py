@@ -7,8 +7,9 @@ import logging
 import time
 from pathlib import Path
 
-from dranet import files, marks
+from dranet import files
 from dranet.errors import SettingsError
+from dranet.failpoints import Failpoint, reached
 from dranet.kubelet.health import HealthService, HealthSource
 from dranet.kubelet.peer import KubeletPeer, KubeletTraits
 from dranet.kubelet.plugin import ANSWER_SECONDS, ClaimHandler, DraPluginServer
@@ -167,7 +168,7 @@ class KubeletPlugin:
         self._dra.refuse("the driver is stopping")
         await self._dra.drain(drain_seconds)
         await self._dra.stop()
-        marks.reached(marks.Step.HANDOVER_SOCKETS_REMOVED)
+        reached(Failpoint.HANDOVER_SOCKETS_REMOVED)
         self._lock.release()
 
 

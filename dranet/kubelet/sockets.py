@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dranet import files
 from dranet.errors import SettingsError, StoreError
-from dranet.filelock import FileLock
+from dranet.locks import FileLock
 from dranet.socket_names import UNIX_PATH_MAX_BYTES
 
 SOCKET_MODE = 0o600

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from dranet import files, marks
+from dranet import files
 from dranet.errors import Reason, StoreError
-from dranet.filelock import FileLock
+from dranet.failpoints import Failpoint, reached
+from dranet.locks import FileLock
 from dranet.store.db import (
     BUSY_SECONDS,
     SCHEMA_VERSION,
@@ -103,7 +104,7 @@ class StoreFile:
             log.error("store %s: records cannot be set aside yet: %s", self._path, error)
         self.quarantined = tuple(moved)
         if moved:
-            marks.reached(marks.Step.MIGRATE_SET_ASIDE)
+            reached(Failpoint.MIGRATE_SET_ASIDE)
             claims = ", ".join(moved)
             self._tell(Reason.STORE_CORRUPT, f"store {self._path}: records of claims {claims} cannot be read")
 
@@ -181,7 +182,7 @@ class StoreFile:
         try:
             files.make_file(self._path)
             self.db = connect(self._path)
-            marks.reached(marks.Step.MIGRATE_TABLES_MADE)
+            reached(Failpoint.MIGRATE_TABLES_MADE)
             self._mirror.open()
         except OSError as error:
             return StoreError(f"store {self._path}: cannot make it: {error.strerror}")

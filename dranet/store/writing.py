@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping
 
-from dranet import marks
+from dranet.failpoints import Failpoint, reached
 from dranet.store.db import EMPTY_VERSION, SCHEMA_VERSION
 from dranet.store.loose import decode_loosely
 from dranet.store.mirror import Mirror, read_data_version, read_user_version
@@ -35,7 +35,7 @@ class Writing:
         needed = SCHEMA_VERSION if texts else EMPTY_VERSION if is_empty else now
         if needed != now or not texts:
             self._db.execute(f"PRAGMA user_version={needed}")
-            marks.reached(marks.Step.MIGRATE_VERSION_SET)
+            reached(Failpoint.MIGRATE_VERSION_SET)
 
     def _forget_set_aside(self, claim_uid: str) -> None:
         """Of a claim that was given back by it. What was of no use stays, for people to look at."""
@@ -46,7 +46,7 @@ class Writing:
     def commit(self, after: Claims, texts: Mapping[str, str], settled: Changes) -> None:
         """Change the disk, then the memory to ``after``."""
         self._db.execute("COMMIT")
-        marks.reached(marks.Step.MIGRATE_COMMITTED)
+        reached(Failpoint.MIGRATE_COMMITTED)
         self._mirror.adopt(self.before, after, texts, settled, self._is_alone)
 
     def _is_alone(self) -> bool:

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from dranet.driver.instances.roster import Instances
-from dranet.filelock import FileLock
+from dranet.locks import FileLock
 
 
 @contextmanager

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dranet import marks
+from dranet import failpoints
 from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport, StillReturning
 from dranet.errors import HookDeadlineError, KernelError, Reason
-from dranet.marks import Step
+from dranet.failpoints import Failpoint
 from tests.driver.bench import Bench, names, sandbox
 from tests.support.namespaces import Namespace
 from tests.support.waiting import wait_until
@@ -27,13 +27,13 @@ LONG_SECONDS = 60.0
 class Hold:
     """The kernel, which stops at a step for the number-th time until it is let go."""
 
-    def __init__(self, step: Step, number: int = 1) -> None:
+    def __init__(self, step: Failpoint, number: int = 1) -> None:
         self._step, self._number = step, number
         self._go = threading.Event()
         self.is_reached = threading.Event()
-        self.steps: list[Step] = []
+        self.steps: list[Failpoint] = []
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: Failpoint) -> None:
         self.steps.append(step)
         if step is self._step and self.steps.count(step) == self._number:
             self.is_reached.set()
@@ -45,14 +45,14 @@ class Hold:
 
 
 @contextmanager
-def a_kernel_that_holds(step: Step, number: int = 1) -> Iterator[Hold]:
+def a_kernel_that_holds(step: Failpoint, number: int = 1) -> Iterator[Hold]:
     hold = Hold(step, number)
-    marks.listen(hold)
+    failpoints.listen(hold)
     try:
         yield hold
     finally:
         hold.let_go()
-        marks.listen(None)
+        failpoints.listen(None)
 
 
 def prepare_three(bench: Bench) -> None:
@@ -73,7 +73,7 @@ def test_a_sandbox_runs_in_time_and_its_containers_wait_for_slow_devices(
 ) -> None:
     bench = start()
     prepare_three(bench)
-    with a_kernel_that_holds(Step.ATTACH_LINK_MOVED, 2) as kernel:
+    with a_kernel_that_holds(Failpoint.ATTACH_LINK_MOVED, 2) as kernel:
         assert impatient(bench).run_sandbox(sandbox(pod))
         assert kernel.is_reached.is_set()
         assert not bench.gate.list_claims(), "no container can start"
@@ -84,8 +84,8 @@ def test_a_sandbox_runs_in_time_and_its_containers_wait_for_slow_devices(
         kernel.let_go()
         assert {"net1", "net2", "net3"} < names(pod)
         assert all(bench.gate.is_open(f"claim-{number}") for number in (1, 2, 3))
-        assert kernel.steps.count(Step.ATTACH_LINK_MOVED) == 3, "the next attempt finds what is there"
-        assert Step.RELEASE_LINK_HOME not in kernel.steps
+        assert kernel.steps.count(Failpoint.ATTACH_LINK_MOVED) == 3, "the next attempt finds what is there"
+        assert Failpoint.RELEASE_LINK_HOME not in kernel.steps
     assert bench.told.failures == []
     assert len(bench.told.attached_links) == 3
     bench.connect()
@@ -98,7 +98,7 @@ def test_what_fails_behind_the_answer_is_undone_and_reported(
     bench = start()
     before = node.picture()
     prepare_three(bench)
-    with a_kernel_that_holds(Step.ATTACH_LINK_MOVED, 2) as kernel:
+    with a_kernel_that_holds(Failpoint.ATTACH_LINK_MOVED, 2) as kernel:
         assert impatient(bench).run_sandbox(sandbox(pod))
         pod.ip("link", "add", "net3", "type", "veth", "peer", "name", "other")
         inside = names(pod) - {"net1", "net2"}
@@ -117,11 +117,11 @@ def test_a_sandbox_that_is_stopped_meanwhile_gets_no_more_devices(
     bench = start()
     before = node.picture()
     prepare_three(bench)
-    with a_kernel_that_holds(Step.ATTACH_LINK_MOVED, 2) as kernel:
+    with a_kernel_that_holds(Failpoint.ATTACH_LINK_MOVED, 2) as kernel:
         assert impatient(bench).run_sandbox(sandbox(pod))
         assert bench.stop_sandbox(sandbox(pod)), "answered in time"
         kernel.let_go()
-        assert kernel.steps.count(Step.ATTACH_LINK_MOVED) == 2
+        assert kernel.steps.count(Failpoint.ATTACH_LINK_MOVED) == 2
     assert node.picture() == before
     assert all(not record.netns_path for record in bench.store.get_all())
 
@@ -136,7 +136,7 @@ def test_a_slow_restore_goes_on_behind_the_answer(
     before = node.picture()
     prepare_three(bench)
     bench.run_sandbox(sandbox(pod))
-    with a_kernel_that_holds(Step.RELEASE_LINK_HOME, 2) as kernel:
+    with a_kernel_that_holds(Failpoint.RELEASE_LINK_HOME, 2) as kernel:
         assert impatient(bench).stop_sandbox(sandbox(pod))
         assert "net2" not in names(pod), "the kernel is at work on it"
         pod.delete()

@@ -17,8 +17,8 @@ from dranet.driver.instances.node_lock import NodeLock
 from dranet.driver.instances.roster import Instances
 from dranet.driver.instances.work_locks import Work, WorkLocks
 from dranet.errors import KernelError
-from dranet.filelock import FileLock
 from dranet.kubelet.plugin import ANSWER_SECONDS
+from dranet.locks import FileLock
 
 HOLDER = """
 import asyncio, sys

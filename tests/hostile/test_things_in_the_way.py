@@ -22,8 +22,8 @@ from dranet.driver.instances.roster import Instances
 from dranet.driver.probes.readiness import ReadyFile
 from dranet.driver.workload.metadata import MetadataFiles
 from dranet.errors import DranetError, SettingsError, StoreError
-from dranet.filelock import FileLock, NamedLocks
 from dranet.kubelet.sockets import OwnerLock, PublishedSocket, make_plugin_dir
+from dranet.locks import FileLock, NamedLocks
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.store.opening import OPEN_LOCK

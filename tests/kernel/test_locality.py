@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from dranet import marks
+from dranet import failpoints
 from dranet.driver.node_reader import NodeReader
 from dranet.errors import KernelError, Reason
+from dranet.failpoints import Failpoint
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.queues import Queues, restore_queues, set_queues, share_of
 from dranet.kernel.sysfs import PseudoFiles
-from dranet.marks import Step
 from dranet.model.facts import Route
 from dranet.model.plan import AddRoute, AttachPlan, CpuState, SetCpuLocality, SetUp
 from tests.kernel.interrupts import FUNCTION, InterruptTree, write
@@ -181,24 +181,24 @@ class Killed(BaseException):
     """The driver ends here; nothing is undone that a SIGKILL would not undo."""
 
 
-@pytest.mark.parametrize("step", [Step.RELEASE_LINK_HOME, Step.RELEASE_LINK_SETTLED])
+@pytest.mark.parametrize("step", [Failpoint.RELEASE_LINK_HOME, Failpoint.RELEASE_LINK_SETTLED])
 def test_a_release_that_was_cut_short_is_finished_by_the_next(
-    wide: Namespace, pod: Namespace, tree: InterruptTree, step: Step
+    wide: Namespace, pod: Namespace, tree: InterruptTree, step: Failpoint
 ) -> None:
     before = queues_of(wide, "wide3")
     plan = plan_for(wide, tree)
     do_attach(wide, pod, tree, plan)
 
-    def die(reached: Step) -> None:
+    def die(reached: Failpoint) -> None:
         if reached is step:
             raise Killed
 
-    marks.listen(die)
+    failpoints.listen(die)
     try:
         with pytest.raises(Killed):
             do_detach(wide, pod, tree, plan)
     finally:
-        marks.listen(None)
+        failpoints.listen(None)
     assert tree.places() == AFTER
     assert do_detach(wide, pod, tree, plan) == GIVEN_BACK
     assert (tree.places(), queues_of(wide, "wide3")) == (BEFORE, before)

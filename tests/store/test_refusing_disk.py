@@ -17,7 +17,7 @@ import pytest
 
 from dranet.driver.instances.node_lock import NodeLock
 from dranet.errors import KernelError, Reason, StoreError
-from dranet.filelock import FileLock, NamedLocks
+from dranet.locks import FileLock, NamedLocks
 from dranet.model.claim import PodRef
 from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore

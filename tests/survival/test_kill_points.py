@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dranet.marks import Step
+from dranet.failpoints import Failpoint
 from tests.survival.environment import CONTAINERD, Outcome, Scene, Story, perform
 from tests.survival.kill_points.handover_story import die_while_the_driver_is_updated
 from tests.survival.kill_points.migrate_story import die_while_the_store_is_migrated
@@ -97,7 +97,7 @@ def told() -> Iterator[_Told]:
 
 
 def test_each_walk_has_its_story_with_one_claim_and_with_three() -> None:
-    assert {walk for walks in WALKS_OF.values() for walk in walks} == {step.walk for step in Step}
+    assert {walk for walks in WALKS_OF.values() for walk in walks} == {step.walk for step in Failpoint}
     stories = {(story.tell, story.arguments) for group in GROUPS.values() for story in group}
     for tell in WALKS_OF:
         if tell is die_while_slices_are_written:  # no pod takes part

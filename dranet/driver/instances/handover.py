@@ -23,10 +23,10 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
-from dranet import marks
 from dranet.driver.instances.roster import Instances
-from dranet.filelock import FileLock
+from dranet.failpoints import Failpoint, reached
 from dranet.kubelet.folder import FolderWatch
+from dranet.locks import FileLock
 from dranet.telemetry import HandoverMetrics
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class Handover:
         deadline = time.monotonic() + timeout_seconds
         self._leaving = True
         self._instances.say_goodbye()
-        marks.reached(marks.Step.HANDOVER_GOODBYE_SAID)
+        reached(Failpoint.HANDOVER_GOODBYE_SAID)
         if self._state is InstanceState.WAITING:
             self._successor.release()
         staying = self._find_staying()
@@ -177,14 +177,14 @@ class Handover:
 
     def _let_go(self) -> None:
         self._duty.release()
-        marks.reached(marks.Step.HANDOVER_DUTIES_RELEASED)
+        reached(Failpoint.HANDOVER_DUTIES_RELEASED)
         for asker in self._instances.find_askers():
             self._instances.withdraw_request(asker)
         if self._state is InstanceState.ON_DUTY:
             self._metrics.handovers.labels("given").inc()
             log.info("handed the duties over; answering the kubelet and the runtime until stopped")
             self._enter(InstanceState.RETIRED)
-            marks.reached(marks.Step.HANDOVER_DUTIES_GIVEN)
+            reached(Failpoint.HANDOVER_DUTIES_GIVEN)
 
     async def _wait_wanted(self) -> None:
         """Until a living newcomer asks for the duties, or we have stepped aside."""
@@ -235,10 +235,10 @@ class Handover:
             return self._take_again()
         if not (self._successor.try_acquire() and self._duty.try_acquire()):
             return False
-        marks.reached(marks.Step.HANDOVER_DUTIES_LOCKED)
+        reached(Failpoint.HANDOVER_DUTIES_LOCKED)
         self._successor.release()
         self._instances.withdraw_request()
-        marks.reached(marks.Step.HANDOVER_DUTIES_TAKEN)
+        reached(Failpoint.HANDOVER_DUTIES_TAKEN)
         return True
 
     def _take_again(self) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from dranet import marks
 from dranet.driver.instances.handover import Handover
 from dranet.driver.reports.reporter import Reporter
+from dranet.failpoints import Failpoint, reached
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.store.claim_store import ClaimStore
 
@@ -52,7 +52,7 @@ class Leaving:
         loop = asyncio.get_running_loop()
         await self._kubelet.drain(deadline - loop.time())
         await self._kubelet.deregister()
-        marks.reached(marks.Step.HANDOVER_DEREGISTERED)
+        reached(Failpoint.HANDOVER_DEREGISTERED)
         await asyncio.sleep(LINGER_SECONDS)
         await self._kubelet.drain(deadline - loop.time())
 

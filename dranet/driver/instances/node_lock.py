@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dranet.errors import HookDeadlineError, KernelError, Reason
-from dranet.filelock import FileLock
+from dranet.locks import FileLock
 
 CLOSE_SECONDS = 5.0
 """How long the end of the driver waits for a hook that is left behind in the kernel."""

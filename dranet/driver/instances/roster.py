@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dranet import files, marks
+from dranet import files
 from dranet.errors import DranetError, SettingsError, StoreError
-from dranet.filelock import FileLock, is_lock_held
+from dranet.failpoints import Failpoint, reached
 from dranet.kubelet.sockets import OwnerLock, remove_dead_socket
+from dranet.locks import FileLock, is_lock_held
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Instances:
             )
         self._withdraw_words(self._own)  # of a dead process: a container that restarts has the same UID
         self._remove_dead()
-        marks.reached(marks.Step.HANDOVER_JOINED)
+        reached(Failpoint.HANDOVER_JOINED)
 
     def stay(self) -> None:
         """Be there again where somebody has removed our file: others would take us for dead. Repeatable."""
@@ -94,7 +95,7 @@ class Instances:
         """Be gone for the others; repeatable. The last thing that an instance does."""
         if self._lock.held:
             _remove(self._lock.path)
-            marks.reached(marks.Step.HANDOVER_NAME_REMOVED)
+            reached(Failpoint.HANDOVER_NAME_REMOVED)
             self._withdraw_words(
                 self._own
             )  # afterwards: who looks between the two must not take us for staying
@@ -110,7 +111,7 @@ class Instances:
     def request(self) -> None:
         """Ask who has the duties to hand them over; repeatable."""
         self._leave_word(_REQUEST)
-        marks.reached(marks.Step.HANDOVER_REQUEST_LEFT)
+        reached(Failpoint.HANDOVER_REQUEST_LEFT)
 
     def find_askers(self) -> frozenset[str]:
         """Those that asked, also when they are dead by now."""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from dranet.driver.instances.roster import FOLDER, list_living
 from dranet.errors import KernelError
-from dranet.filelock import NamedLocks
 from dranet.kubelet.claim_locks import ClaimLocks
+from dranet.locks import NamedLocks
 
 LOCK_FILE = "work.lock"
 """Beside the store: who shares the one shares the other."""

@@ -25,7 +25,7 @@ from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from dranet import marks
+from dranet.failpoints import Failpoint, reached
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.claim_status import key_of
 from dranet.cluster.claims import apply_device_statuses, build_field_manager
@@ -377,7 +377,7 @@ class ApiWriter:
             on_dropped=self._tell_dropped,
             on_written=self._note_written,
         )
-        marks.reached(marks.Step.ATTACH_STATUS_WRITTEN)
+        reached(Failpoint.ATTACH_STATUS_WRITTEN)
 
     def _note_written(
         self, claim: Claim, before: Sequence[JsonObject], written: Sequence[JsonObject]

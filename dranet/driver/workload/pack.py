@@ -19,7 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dranet import files, marks
+from dranet import files
+from dranet.failpoints import Failpoint, reached
 from dranet.driver.claim_folders import ClaimFolders
 from dranet.driver.gate import ReadyGate
 from dranet.model.device import Device
@@ -148,7 +149,7 @@ class WorkloadPack:
         mounts: tuple[Mount, ...] = ()
         if content.files:
             self._files.write(claim_uid, container.name, content.files)
-            marks.reached(marks.Step.ATTACH_FILES_WRITTEN)
+            reached(Failpoint.ATTACH_FILES_WRITTEN)
             mounts = (Mount(str(folder), FOLDER, options=READ_ONLY),)
         return ContainerAdjustment(
             env=content.environment,

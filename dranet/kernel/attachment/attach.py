@@ -15,9 +15,9 @@ from itertools import groupby
 from time import perf_counter
 from typing import TypeVar
 
-from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
+from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.detach import (
     INTERRUPTS,
     give_back_link,
@@ -210,7 +210,7 @@ class _Attachment:
         except KernelError as refusal:
             raise _failure(plan, refusal) from refusal
         self.observe(first.step, perf_counter() - start)
-        marks.reached(marks.Step.ATTACH_STEPS_APPLIED)
+        reached(Failpoint.ATTACH_STEPS_APPLIED)
         return applied
 
     def _bring_in(self, plan: AttachPlan) -> Target | None:
@@ -236,7 +236,7 @@ class _Attachment:
         self.undo.later(plan.device, partial(delete_sublink, self.pod, step))
         try:
             link = create_sublink(self.home, self.pod, step)
-            marks.reached(marks.Step.ATTACH_SUBLINK_CREATED)
+            reached(Failpoint.ATTACH_SUBLINK_CREATED)
         except KernelError as refusal:
             self._name_who_has_the_name(plan, refusal)
             explain_refusal(refusal, step)
@@ -256,10 +256,10 @@ class _Attachment:
         self.undo.later(
             plan.device, partial(give_back_link, plan, host, self.home, self.pod, self.interrupts)
         )
-        marks.reached(marks.Step.ATTACH_LINK_FOUND)
+        reached(Failpoint.ATTACH_LINK_FOUND)
         try:
             self._move(host, move, found.link)
-            marks.reached(marks.Step.ATTACH_LINK_MOVED)
+            reached(Failpoint.ATTACH_LINK_MOVED)
         except KernelError as refusal:
             self._name_who_has_the_name(plan, refusal)
             raise
@@ -307,14 +307,14 @@ class _Attachment:
                 self.undo.later(plan.device, partial(restore_rdma_defaults, plan))  # once it is home again
                 self.undo.later(plan.device, partial(give_back_rdma, plan, self.home, self.pod))
                 restore_rdma_defaults(plan)  # the pod's connections have them as well
-                marks.reached(marks.Step.ATTACH_RDMA_MOVED)
+                reached(Failpoint.ATTACH_RDMA_MOVED)
 
     def _set_locality(self, plan: AttachPlan, step: SetCpuLocality) -> None:
         """Given back with the link, where there is one."""
         if plan.host is None:
             self.undo.later(plan.device, partial(give_back_cpus, plan, self.interrupts, None, ""))
         set_cpu_locality(step, self.pod, plan.pod_ifname, self.interrupts)
-        marks.reached(marks.Step.ATTACH_CPUS_SET)
+        reached(Failpoint.ATTACH_CPUS_SET)
 
     def _read_back(self, plan: AttachPlan, ifindex: int, rules: PodRules) -> AttachedLink:
         seen = look_at(plan, self.pod, read_link(self.pod.rtnl, ifindex))

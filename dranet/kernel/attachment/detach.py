@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import DeviceError, DranetError, KernelError
+from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.ipoib import restore_ipoib
 from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_link
 from dranet.kernel.attachment.locality import give_back_cpus
@@ -104,7 +104,7 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: Inter
     problems: list[str] = []
     if pod is not None:  # RDMA first: the link's return makes watchers scan
         problems += [problem for remove in _iter_removals(plan, pod) for problem in _try(remove)]
-        marks.reached(marks.Step.RELEASE_EXTRAS_REMOVED)
+        reached(Failpoint.RELEASE_EXTRAS_REMOVED)
     try:
         problems += give_back_rdma(plan, home, pod)
     except LinkMissing:
@@ -114,10 +114,10 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: Inter
     creation = planned_creation(plan)
     if creation is not None and pod is not None:
         delete_sublink(pod, creation)
-        marks.reached(marks.Step.RELEASE_SUBLINK_DELETED)
+        reached(Failpoint.RELEASE_SUBLINK_DELETED)
     elif creation is None and plan.host is not None:
         problems += give_back_link(plan, plan.host, home, pod, interrupts)
-        marks.reached(marks.Step.RELEASE_LINK_RESTORED)
+        reached(Failpoint.RELEASE_LINK_RESTORED)
     else:
         problems += give_back_cpus(plan, interrupts, None, "")
     for step in plan.steps:
@@ -173,7 +173,7 @@ def give_back_rdma(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
         if isinstance(step, MoveRdma):
             try:
                 if pod is not None and detach_rdma(step.identity, home.netns, pod.netns):
-                    marks.reached(marks.Step.RELEASE_RDMA_HOME)
+                    reached(Failpoint.RELEASE_RDMA_HOME)
                 problems += _restore_rdma(plan, step, home)
             except KernelError as error:
                 if error.errno != errno.EPROTONOSUPPORT:  # without RDMA netlink nothing can have moved
@@ -222,7 +222,7 @@ def give_back_link(
     problems = restore_link(home, link, host)
     if plan.cpus is None:
         return problems
-    marks.reached(marks.Step.RELEASE_LINK_SETTLED)
+    reached(Failpoint.RELEASE_LINK_SETTLED)
     restored = read_link(home.rtnl, link.ifindex)
     return [*problems, *give_back_cpus(plan, interrupts, home, restored.ifname if restored else host.ifname)]
 
@@ -235,7 +235,7 @@ def _bring_home(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None)
     if found.side is home:
         return found.link
     _move_home(found, host, home)
-    marks.reached(marks.Step.RELEASE_LINK_HOME)
+    reached(Failpoint.RELEASE_LINK_HOME)
     link = read_link(home.rtnl, ifname=host.ifname)
     if link is None or link.mac != found.link.mac:
         returned = find_link(plan, host, home, None)

@@ -11,9 +11,9 @@ import errno
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 
-from dranet import marks
 from dranet.dataclass import dataclass
 from dranet.errors import KernelError
+from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.aging import age_state
 from dranet.kernel.attachment.differences import Difference, find_differences
 from dranet.kernel.attachment.hardware import HARDWARE
@@ -137,14 +137,14 @@ class _Restoring:
     def _apply(self, present: Present) -> None:
         self.refusals.clear()
         self._send(iter_link_wishes(present.link, present.details, self.state))
-        marks.reached(marks.Step.RELEASE_LINK_NAMED)
+        reached(Failpoint.RELEASE_LINK_NAMED)
         renamed = "name" not in self.refusals
         link = replace(present.link, ifname=self.state.ifname if renamed else present.link.ifname)
         listens = self._set_token(link, present.state)
         self._write_sysctls(link, present.state.sysctls, listens)  # IPv4 forwarding turns an offload off
         self._set_hardware(link, present.state, needs_up=False)
         self._send(iter_traffic_wishes(link, present.state, self.state))
-        marks.reached(marks.Step.RELEASE_LINK_TUNED)
+        reached(Failpoint.RELEASE_LINK_TUNED)
         addresses = read_addresses(self.side.rtnl, link)
         if self.link.ifname != self.state.ifname:  # it came back by itself, and others took it for a new one
             self._send(iter_extra_address_wishes(link, addresses, self.state))

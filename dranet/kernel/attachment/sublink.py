@@ -12,8 +12,8 @@ import hashlib
 import struct
 from dataclasses import replace
 
-from dranet import marks
 from dranet.errors import DeviceError, KernelError, Reason
+from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side
 from dranet.kernel.netlink import Request, attribute, attribute_text, attribute_u16, attribute_u32
@@ -126,7 +126,7 @@ def create_sublink(home: Side, pod: Side, step: CreateLink) -> Link:
     if link is None:
         raise KernelError("the link did not appear in the pod", operation="create-link", link=step.pod_ifname)
     if name != step.pod_ifname:
-        marks.reached(marks.Step.ATTACH_SUBLINK_UNNAMED)
+        reached(Failpoint.ATTACH_SUBLINK_UNNAMED)
         rename = attribute_text(IFLA_IFNAME, step.pod_ifname)
         pod.rtnl.request(
             set_link_request(link.ifindex, rename, operation="create-link", link=step.pod_ifname)

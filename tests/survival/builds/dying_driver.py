@@ -23,14 +23,19 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from dranet import marks
+from dranet import failpoints
 from dranet.cli.main import main as run_dranet
+from dranet.failpoints import Failpoint
 from tests.survival.builds import rdma_of_files
 
 JOURNAL, ORDER = "journal", "die-at"
 
 SLOW = frozenset(
-    {marks.Step.ATTACH_LINK_FOUND, marks.Step.ATTACH_SUBLINK_UNNAMED, marks.Step.RELEASE_LINK_HOME}
+    {
+        Failpoint.ATTACH_LINK_FOUND,
+        Failpoint.ATTACH_SUBLINK_UNNAMED,
+        Failpoint.RELEASE_LINK_HOME,
+    }
 )
 """A link has moved, or is about to."""
 
@@ -58,7 +63,7 @@ class Hand:
         self.arm(self._order.read_text())
         self._order.unlink()
 
-    def note(self, step: marks.Step) -> None:
+    def note(self, step: Failpoint) -> None:
         with self._lock:
             os.write(self._journal, f"{step}\n".encode())
             self._count(step)
@@ -66,7 +71,7 @@ class Hand:
         if is_slow:
             time.sleep(self._slow_seconds)
 
-    def _count(self, step: marks.Step) -> None:
+    def _count(self, step: Failpoint) -> None:
         if step == self._after:
             self._after = ""
             self._seen.clear()
@@ -85,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     own, options = parser.parse_known_args(arguments)
     hand = Hand(own.folder, own.slow)
     hand.arm(own.die_at)
-    marks.listen(hand.note)
+    failpoints.listen(hand.note)
     signal.signal(signal.SIGUSR1, hand.take_order)
     if own.rdma is not None:
         rdma_of_files.install(own.rdma)

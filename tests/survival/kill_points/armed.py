@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from dranet.marks import Step
+from dranet.failpoints import Failpoint
 from testbed.driver.process import DriverProcess
 from tests.survival.builds.dying_driver import JOURNAL, ORDER
 from tests.survival.environment import Stage
 
-UNCOUNTED = frozenset({Step.ATTACH_STATUS_WRITTEN, Step.HANDOVER_REQUEST_LEFT, Step.MIGRATE_COMMITTED})
+UNCOUNTED = frozenset(
+    {Failpoint.ATTACH_STATUS_WRITTEN, Failpoint.HANDOVER_REQUEST_LEFT, Failpoint.MIGRATE_COMMITTED}
+)
 """How often these are reached depends on the moment: statuses that follow each other soon are one write, and
 who waits asks again. Only their first time is a point."""
 
@@ -72,7 +74,7 @@ class Armed:
         return journal.read_text().splitlines()[since:] if journal.exists() else []
 
 
-def find_points(counts: Iterable[Counter[str]], wanted: frozenset[Step]) -> Iterator[str]:
+def find_points(counts: Iterable[Counter[str]], wanted: frozenset[Failpoint]) -> Iterator[str]:
     """The first and the last time of each wanted step, by what rehearsals have counted.
 
     Raises:
@@ -83,8 +85,8 @@ def find_points(counts: Iterable[Counter[str]], wanted: frozenset[Step]) -> Iter
         for step in wanted:
             fewest[step] = min(fewest[step], count[step]) if number else count[step]
     missed = sorted(step for step, count in fewest.items() if not count)
-    assert not missed, f"marks that nothing came by: {', '.join(missed)}"
-    for step in Step:
+    assert not missed, f"failpoints that were not reached: {', '.join(missed)}"
+    for step in Failpoint:
         if step in wanted:
             yield f"{step}:1"
             if fewest[step] > 1 and step not in UNCOUNTED:

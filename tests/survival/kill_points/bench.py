@@ -12,9 +12,9 @@ from pathlib import Path
 
 from dranet.cluster import paths
 from dranet.errors import ClusterError, DranetError, Reason
+from dranet.failpoints import Failpoint
 from dranet.kernel.dhcp.message import Message
 from dranet.kernel.netns import NetworkNamespace
-from dranet.marks import Step
 from testbed.cluster import NAMESPACE
 from testbed.driver.process import DriverProcess
 from testbed.node.fabric import FABRIC_NETNS
@@ -143,16 +143,16 @@ class Bench:
         """A pod that comes and goes, and no driver dies: the steps of both ways."""
         begin = len(self.armed.read_journal())
         name = await self.add_running_pod()
-        await self.wait_reached(Step.ATTACH_STATUS_WRITTEN, begin)
+        await self.wait_reached(Failpoint.ATTACH_STATUS_WRITTEN, begin)
         middle = len(self.armed.read_journal())
         await self._end_pod(name)
-        await self.wait_reached(Step.ATTACH_STATUS_WRITTEN, middle)
+        await self.wait_reached(Failpoint.ATTACH_STATUS_WRITTEN, middle)
         await self._delete_claims(name)
         await self.stage.assert_well()
         steps = self.armed.read_journal()
         return steps[begin:middle], steps[middle:]
 
-    async def wait_reached(self, step: Step, since: int) -> None:
+    async def wait_reached(self, step: Failpoint, since: int) -> None:
         """What others see of a step, they may see before the driver comes to its mark."""
         await self.stage.until(lambda: step in self.armed.read_journal(since), f"the driver comes by {step}")
 
@@ -233,6 +233,6 @@ def _answer(said: Message) -> list[Message]:
     return good_answers(said, address=STORAGE_ADDRESS, server="10.65.0.254") if is_ours else []
 
 
-def steps_of(*walks: str, without: frozenset[Step] = frozenset()) -> frozenset[Step]:
+def steps_of(*walks: str, without: frozenset[Failpoint] = frozenset()) -> frozenset[Failpoint]:
     """All steps of these walks but some."""
-    return frozenset(step for step in Step if step.walk in walks) - without
+    return frozenset(step for step in Failpoint if step.walk in walks) - without

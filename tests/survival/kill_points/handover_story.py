@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 from functools import partial
 
-from dranet.marks import Step
+from dranet.failpoints import Failpoint
 from tests.survival.environment import READY_SECONDS, Stage
 from tests.survival.kill_points.armed import Armed, find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
@@ -17,18 +17,18 @@ DEVICES = 5
 """What the driver publishes of the hardware."""
 _OF_THE_NEW = frozenset(
     {
-        Step.HANDOVER_JOINED,
-        Step.HANDOVER_REQUEST_LEFT,
-        Step.HANDOVER_DUTIES_LOCKED,
-        Step.HANDOVER_DUTIES_TAKEN,
+        Failpoint.HANDOVER_JOINED,
+        Failpoint.HANDOVER_REQUEST_LEFT,
+        Failpoint.HANDOVER_DUTIES_LOCKED,
+        Failpoint.HANDOVER_DUTIES_TAKEN,
     }
 )
 _AT_THE_END = frozenset(
     {
-        Step.HANDOVER_GOODBYE_SAID,
-        Step.HANDOVER_DEREGISTERED,
-        Step.HANDOVER_SOCKETS_REMOVED,
-        Step.HANDOVER_NAME_REMOVED,
+        Failpoint.HANDOVER_GOODBYE_SAID,
+        Failpoint.HANDOVER_DEREGISTERED,
+        Failpoint.HANDOVER_SOCKETS_REMOVED,
+        Failpoint.HANDOVER_NAME_REMOVED,
     }
 )
 """Reached when the old one is told to stop."""
@@ -65,7 +65,7 @@ def _take(bench: Bench, armed: Armed) -> None:
 
 async def _die(bench: Bench, point: str) -> Verdict:
     name = await bench.add_running_pod()
-    if Step(point.rpartition(":")[0]) in _OF_THE_NEW:
+    if Failpoint(point.rpartition(":")[0]) in _OF_THE_NEW:
         await _let_new_die(bench, point)
     else:
         await _let_old_die(bench, point)
@@ -94,7 +94,7 @@ async def _let_old_die(bench: Bench, point: str) -> None:
     old, new = bench.armed, _add(bench)
     await old.arm(point)
     await new.start()
-    if Step(point.rpartition(":")[0]) in _AT_THE_END:
+    if Failpoint(point.rpartition(":")[0]) in _AT_THE_END:
         await new.driver.wait_ready(READY_SECONDS)
         os.kill(old.driver.pid, signal.SIGTERM)
     await old.wait_killed(point)

@@ -10,7 +10,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from dranet.marks import Step
+from dranet.failpoints import Failpoint
 from tests.survival.environment import Stage
 from tests.survival.kill_points.armed import find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
@@ -37,7 +37,7 @@ async def _rehearse(bench: Bench) -> Counter[str]:
     await _put_back(bench)
     begin = len(bench.armed.read_journal())
     await bench.start_driver()
-    await bench.wait_reached(Step.MIGRATE_COMMITTED, begin)
+    await bench.wait_reached(Failpoint.MIGRATE_COMMITTED, begin)
     await bench.stage.assert_well()
     return Counter(bench.armed.read_journal(begin))
 

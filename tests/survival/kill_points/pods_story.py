@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dranet.marks import Step
+from dranet.failpoints import Failpoint
 from tests.survival.environment import Stage
 from tests.survival.kill_points.armed import find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
@@ -12,17 +12,17 @@ from tests.survival.verification import Verdict
 
 _OF_THREE = frozenset(
     {
-        Step.PREPARE_LEASE_TAKEN,
-        Step.ATTACH_SUBLINK_UNNAMED,
-        Step.ATTACH_SUBLINK_CREATED,
-        Step.RELEASE_SUBLINK_DELETED,
-        Step.RELEASE_LEASES_ENDED,
+        Failpoint.PREPARE_LEASE_TAKEN,
+        Failpoint.ATTACH_SUBLINK_UNNAMED,
+        Failpoint.ATTACH_SUBLINK_CREATED,
+        Failpoint.RELEASE_SUBLINK_DELETED,
+        Failpoint.RELEASE_LEASES_ENDED,
     }
 )
 """What a pod with one claim, whose NIC moves, does not come by."""
 
 
-def _without(claims: int) -> frozenset[Step]:
+def _without(claims: int) -> frozenset[Failpoint]:
     return _OF_THREE if claims == 1 else frozenset()
 
 
@@ -46,7 +46,7 @@ async def die_while_a_pod_goes(stage: Stage, claims: int) -> None:
     """The pod goes, and the host is as it was."""
     async with a_bench(stage, claims) as bench:
         rehearsals = [(await bench.rehearse())[1] for _ in range(2)]
-        wanted = steps_of("release", without=_without(claims)) | {Step.ATTACH_STATUS_WRITTEN}
+        wanted = steps_of("release", without=_without(claims)) | {Failpoint.ATTACH_STATUS_WRITTEN}
         for point in find_points(rehearsals, wanted):
             await bench.attempt(point, "the pod goes", partial(goes, bench, point))
 
@@ -95,16 +95,16 @@ async def goes(bench: Bench, point: str) -> Verdict:
 
 
 SAMPLE = (
-    (stays, f"{Step.PREPARE_RECORD_COMMITTED}:1"),
-    (stays, f"{Step.PREPARE_BEFORE_ANSWER}:1"),
-    (stays, f"{Step.ATTACH_PLACE_COMMITTED}:1"),
-    (stays, f"{Step.ATTACH_LINK_MOVED}:1"),
-    (stays, f"{Step.ATTACH_VERIFIED}:1"),
-    (stays, f"{Step.ATTACH_BEFORE_ANSWER}:1"),
-    (stays, f"{Step.ATTACH_BEFORE_CONTAINER}:1"),
-    (goes, f"{Step.RELEASE_LINK_HOME}:1"),
-    (goes, f"{Step.RELEASE_PLACE_CLEARED}:1"),
-    (goes, f"{Step.RELEASE_RECORD_DELETED}:1"),
+    (stays, f"{Failpoint.PREPARE_RECORD_COMMITTED}:1"),
+    (stays, f"{Failpoint.PREPARE_BEFORE_ANSWER}:1"),
+    (stays, f"{Failpoint.ATTACH_PLACE_COMMITTED}:1"),
+    (stays, f"{Failpoint.ATTACH_LINK_MOVED}:1"),
+    (stays, f"{Failpoint.ATTACH_VERIFIED}:1"),
+    (stays, f"{Failpoint.ATTACH_BEFORE_ANSWER}:1"),
+    (stays, f"{Failpoint.ATTACH_BEFORE_CONTAINER}:1"),
+    (goes, f"{Failpoint.RELEASE_LINK_HOME}:1"),
+    (goes, f"{Failpoint.RELEASE_PLACE_CLEARED}:1"),
+    (goes, f"{Failpoint.RELEASE_RECORD_DELETED}:1"),
 )
 """For a real runtime, where a try takes longer. A NIC of the testbed is a veth and dies with its namespace:
 no step is among them after which a link is in a pod that ends before another driver is there."""

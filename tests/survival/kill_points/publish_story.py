@@ -8,7 +8,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
-from dranet.marks import Step
+from dranet.failpoints import Failpoint
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from tests.survival.environment import READY_SECONDS, Stage
@@ -26,8 +26,8 @@ async def die_while_slices_are_written(stage: Stage) -> None:
         for number in (FEW, MANY):
             await asyncio.to_thread(_capture(stage, number).write_text, _encode(number))
         await _change_to(bench, FEW)
-        grows = [*find_points([await _change_to(bench, MANY)], _steps(Step.PUBLISH_SLICE_DELETED))]
-        shrinks = [*find_points([await _change_to(bench, FEW)], _steps(Step.PUBLISH_SLICE_CREATED))]
+        grows = [*find_points([await _change_to(bench, MANY)], _steps(Failpoint.PUBLISH_SLICE_DELETED))]
+        shrinks = [*find_points([await _change_to(bench, FEW)], _steps(Failpoint.PUBLISH_SLICE_CREATED))]
         for grow, shrink in zip_longest(grows, shrinks):
             for point, number in ((grow, MANY), (shrink, FEW)):
                 if point is None:
@@ -36,7 +36,7 @@ async def die_while_slices_are_written(stage: Stage) -> None:
                     await bench.attempt(point, f"{number} devices", partial(_die, bench, point, number))
 
 
-def _steps(but: Step) -> frozenset[Step]:
+def _steps(but: Failpoint) -> frozenset[Failpoint]:
     return steps_of("publish", without=frozenset({but}))
 
 
