@@ -25,7 +25,6 @@ from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from dranet.failpoints import Failpoint, reached
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.claim_status import key_of
 from dranet.cluster.claims import apply_device_statuses, build_field_manager
@@ -33,6 +32,7 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, DranetError, Reason
+from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.event_reason import EventReason
 from dranet.model.status import ConditionReason, ConditionType, DeviceStatus

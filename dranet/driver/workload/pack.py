@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dranet import files
-from dranet.failpoints import Failpoint, reached
 from dranet.driver.claim_folders import ClaimFolders
 from dranet.driver.gate import ReadyGate
+from dranet.failpoints import Failpoint, reached
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.model.plan import PreparedClaim
