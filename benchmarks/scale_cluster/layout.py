@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dranet.driver.captured import read_capture
-from dranet.driver.policy import load_policy
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.slices import Pages, plan_slices
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
 from dranet.settings import PublishGpus, Settings
+from dranet.view.capture_file import read_capture
+from dranet.view.policy import load_policy
 
 CAPTURE = Path(__file__).parents[2] / "tests/data/hgx-b200/capture.json"
 DEVICES = 16

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from dranet import __version__
 from dranet.cli.look import make_scanner
-from dranet.cli.run import add_settings_flags, read_settings
 from dranet.desk.redact.capture import redact
 from dranet.errors import SettingsError
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
 from dranet.settings import Settings
+from dranet.view.flags import add_settings_flags, read_settings
 
 STANDARD_OUTPUT = "-"
 

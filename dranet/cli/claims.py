@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dranet.cli.claims_look import Node, Place, SeenClaim, SeenDevice, State, look
-from dranet.cli.run import add_settings_flags, read_settings
 from dranet.errors import StoreError
 from dranet.kernel.boot import read_boot_id
 from dranet.model.cpus import format_cpu_list
@@ -24,6 +23,7 @@ from dranet.terminal import (
     print_document,
     printable,
 )
+from dranet.view.flags import add_settings_flags, read_settings
 
 _DESCRIPTION = """\
 Show the claims that are prepared on this node, where their devices are, and

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from dranet.cli.documents import build_slice_objects, describe_devices, to_json, to_yaml
 from dranet.cli.follow import follow, redrawing, telling
-from dranet.cli.look import Eye, Look, add_look_flags, warn
+from dranet.cli.look import Eye, add_look_flags, warn
 from dranet.cli.topology_text import draw_topology
 from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
@@ -17,6 +16,8 @@ from dranet.pictures.device_summary import UNKNOWN, TraitReader, Traits, first_o
 from dranet.pictures.node_view import summarize
 from dranet.settings import Settings
 from dranet.terminal import Screen, find_screen, format_table, never_fail_to_print, print_document
+from dranet.view.documents import build_slice_objects, describe_devices, to_json, to_yaml
+from dranet.view.node_view import NodeView
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,7 +56,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look and print."""
+    """NodeView and print."""
     never_fail_to_print()
     if options.watch:
         return _watch(options)
@@ -83,22 +84,22 @@ def _watch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _shown(look: Look, shows_all: bool) -> Sequence[Decision]:
+def _shown(look: NodeView, shows_all: bool) -> Sequence[Decision]:
     return [decision for decision in look.decisions if decision.published or shows_all]
 
 
-def _render(look: Look, options: argparse.Namespace, screen: Screen) -> str:
+def _render(look: NodeView, options: argparse.Namespace, screen: Screen) -> str:
     """The list and the summary below it."""
     shown = _shown(look, options.all)
     lines = _TEXTS[options.output](look, shown, screen) if shown else []
     return "\n".join([*lines, *([""] if lines else []), summarize(look.decisions, options.all)])
 
 
-def _as_table(_: Look, shown: Sequence[Decision], screen: Screen) -> list[str]:
+def _as_table(_: NodeView, shown: Sequence[Decision], screen: Screen) -> list[str]:
     return _table(("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT"), _place, shown, screen)
 
 
-def _as_wide(look: Look, shown: Sequence[Decision], screen: Screen) -> list[str]:
+def _as_wide(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[str]:
     reader = TraitReader(look.facts)
     gpus = [device for device in look.devices if device.kind is DeviceKind.GPU]
 
@@ -153,28 +154,28 @@ def _verdict(decision: Decision) -> str:
     return "yes" if decision.published else f"no: {decision.reason}"
 
 
-def _as_tree(look: Look, shown: Sequence[Decision], screen: Screen) -> list[str]:
+def _as_tree(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[str]:
     return draw_topology(look, shown, screen)
 
 
-def _as_json(look: Look, shown: Sequence[Decision], _: Settings) -> str:
+def _as_json(look: NodeView, shown: Sequence[Decision], _: Settings) -> str:
     return to_json(describe_devices(look, shown))
 
 
-def _as_yaml(look: Look, shown: Sequence[Decision], _: Settings) -> str:
+def _as_yaml(look: NodeView, shown: Sequence[Decision], _: Settings) -> str:
     return to_yaml([describe_devices(look, shown)])
 
 
-def _as_slices(look: Look, _: Sequence[Decision], settings: Settings) -> str:
+def _as_slices(look: NodeView, _: Sequence[Decision], settings: Settings) -> str:
     return to_yaml(build_slice_objects(look, settings.driver_name, look.node_name(settings)))
 
 
-_TEXTS: dict[str, Callable[[Look, Sequence[Decision], Screen], list[str]]] = {
+_TEXTS: dict[str, Callable[[NodeView, Sequence[Decision], Screen], list[str]]] = {
     "table": _as_table,
     "wide": _as_wide,
     "tree": _as_tree,
 }
-_DOCUMENTS: dict[str, Callable[[Look, Sequence[Decision], Settings], str]] = {
+_DOCUMENTS: dict[str, Callable[[NodeView, Sequence[Decision], Settings], str]] = {
     "json": _as_json,
     "yaml": _as_yaml,
     "slices": _as_slices,

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dranet.cli.look import Eye, Look, warn
+from dranet.cli.look import Eye, warn
 from dranet.inventory.decision import Decision
 from dranet.kernel.discovery.changes import EVERYTHING
 from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.device import AttributeValue
 from dranet.terminal import Screen, printable
+from dranet.view.node_view import NodeView
 
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _CLEAR_ALL = "\x1b[2J"
@@ -79,13 +80,13 @@ def _value(value: AttributeValue | None) -> str:
     return str(value) if value != "" else '""'
 
 
-Show = Callable[[Look], None]
+Show = Callable[[NodeView], None]
 
 
-def redrawing(render: Callable[[Look], str], screen: Screen) -> Show:
+def redrawing(render: Callable[[NodeView], str], screen: Screen) -> Show:
     """Shows each look in place of the last, as much of it as the terminal has lines for."""
 
-    def show(look: Look) -> None:
+    def show(look: NodeView) -> None:
         title = f"{time.strftime('%H:%M:%S')}  every change is shown as it comes; Ctrl-C ends"
         lines = [screen.dim(screen.cut(title)), "", *render(look).splitlines()]
         room = (screen.lines or len(lines) + 1) - 1
@@ -103,7 +104,7 @@ def telling(shows: Callable[[Decision], bool]) -> Show:
     """Says what became of which device, a line each. ``shows`` tells which devices matter."""
     before: list[Decision] | None = None
 
-    def show(look: Look) -> None:
+    def show(look: NodeView) -> None:
         nonlocal before
         after = [decision for decision in look.decisions if shows(decision)]
         if before is None:
@@ -123,7 +124,7 @@ def _tell(events: Iterable[Event]) -> None:
 
 
 def follow(eye: Eye, show: Show) -> None:
-    """Look and show, again and again, until Ctrl-C."""
+    """NodeView and show, again and again, until Ctrl-C."""
     with suppress(KeyboardInterrupt):
         asyncio.run(_follow(eye, show))
 

@@ -3,63 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
 from collections.abc import Iterable
 
-from dranet.cli.run import add_settings_flags, read_settings
-from dranet.dataclass import dataclass
 from dranet.driver.captured import CapturedFacts
 from dranet.driver.lifelines import OWN_ADDRESS
-from dranet.driver.policy import load_policy
 from dranet.driver.publish import FactsReader
 from dranet.inventory.offer import take_inventory
-from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.lifelines import LifelineTarget
-from dranet.model.device import Device
-from dranet.pictures import node_view as pictures
 from dranet.settings import Settings
-
-SHAPING_SETTINGS = (
-    "filter",
-    "attributes_file",
-    "prefer_attributes",
-    "list_attributes",
-    "offer_link_kinds",
-    "move_ib_interfaces",
-    "publish_gpus",
-    "node_addresses",
-    "pci_ids",
-    "sysfs_root",
-    "procfs_root",
-)
-"""The settings that decide which devices there are and what they say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look(pictures.Look):
-    """What was seen, what the driver would make of it, and by which rules."""
-
-    policy: Policy
-    is_capture: bool = False
-
-    def node_name(self, settings: Settings) -> str:
-        """The setting; without it the captured host's name, or this one's."""
-        captured = self.facts.host.name if self.is_capture else ""
-        return settings.node_name or captured or socket.gethostname()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What could not be read, and what the operator's rules could not do."""
-        rules = (warning for decision in self.inventory for warning in decision.warnings)
-        return (*self.facts.warnings, *rules)
-
-    @property
-    def offered(self) -> tuple[Device, ...]:
-        """In the order of publishing."""
-        return tuple(decision.device for decision in self.inventory if decision.published)
+from dranet.view.flags import add_settings_flags, read_settings
+from dranet.view.node_view import SHAPING_SETTINGS, NodeView
+from dranet.view.policy import load_policy
 
 
 def add_look_flags(parser: argparse.ArgumentParser, also: tuple[str, ...] = ()) -> None:
@@ -92,7 +49,7 @@ class Eye:
     def reads_capture(self) -> bool:
         return isinstance(self._reader, CapturedFacts)
 
-    def look(self, changes: Changes = EVERYTHING) -> Look:
+    def look(self, changes: Changes = EVERYTHING) -> NodeView:
         """Scan what may have changed, or read the capture, and take the inventory. Blocking.
 
         Raises:
@@ -101,7 +58,7 @@ class Eye:
         """
         facts = self._reader.read(changes)
         inventory = take_inventory(facts, {}, self._policy)
-        return Look(facts, inventory, self._policy, is_capture=self.reads_capture)
+        return NodeView(facts, inventory, self._policy, is_capture=self.reads_capture)
 
 
 def _make_reader(options: argparse.Namespace, settings: Settings) -> FactsReader:

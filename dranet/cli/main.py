@@ -28,7 +28,7 @@ NODE_COMMANDS = {
     "topology": "dranet.cli.topology",
     "claims": "dranet.cli.claims",
     "capture": "dranet.cli.capture",
-    "doctor": "dranet.cli.doctor",
+    "doctor": "dranet.cli.doctor.command",
     "ready": "dranet.cli.ready",
     "seccomp": "dranet.cli.seccomp",
 }

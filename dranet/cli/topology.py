@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dranet.cli.documents import describe, to_json
-from dranet.cli.look import Eye, Look, add_look_flags, warn
+from dranet.cli.look import Eye, add_look_flags, warn
 from dranet.cli.topology_text import (
     choose_for_matrix,
     draw_matrix,
@@ -23,6 +22,8 @@ from dranet.pictures.node_view import choose_hardware, name_hardware, summarize
 from dranet.pictures.png import render_png
 from dranet.pictures.svg import draw_svg
 from dranet.terminal import Screen, find_screen, never_fail_to_print, print_document
+from dranet.view.documents import describe, to_json
+from dranet.view.node_view import NodeView
 
 _DOCUMENTS = ("json", "svg")
 
@@ -58,7 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, draw and write."""
+    """NodeView, draw and write."""
     never_fail_to_print()
     if options.output == "png" and not options.file:
         raise SettingsError("-o png writes a file: say which one", hint="--file out.png")
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _draw(look: Look, options: argparse.Namespace) -> str:
+def _draw(look: NodeView, options: argparse.Namespace) -> str:
     screen = Screen() if options.file else find_screen()
     if options.output == "json":
         return to_json(describe_topology(look))
@@ -94,7 +95,7 @@ def _write(file: str, data: bytes) -> None:
     print(f"wrote {file}", file=sys.stderr)
 
 
-def describe_topology(look: Look) -> dict[str, Any]:
+def describe_topology(look: NodeView) -> dict[str, Any]:
     """Host, NUMA nodes, devices, and the matrix, whose rows and columns are in the order of ``devices``."""
     names = name_hardware(look)
     decisions = {d.device.name: d for d in look.decisions if d.device.name in names}

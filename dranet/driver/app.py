@@ -26,7 +26,6 @@ from dranet.driver.captured import CapturedFacts
 from dranet.driver.ending import MAIN_TASK, Ending
 from dranet.driver.instances.handover import InstanceState
 from dranet.driver.parts import Parts
-from dranet.driver.policy import PolicySource
 from dranet.driver.publish import FactsReader
 from dranet.driver.workers import Workers
 from dranet.errors import DranetError, KernelError
@@ -34,6 +33,7 @@ from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.node_proc import use_node_proc
 from dranet.locks import FileLock
 from dranet.settings import Settings
+from dranet.view.policy import PolicySource
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,6 @@ from dranet.driver.leases import Leases
 from dranet.driver.lifelines import Lifelines
 from dranet.driver.parts_gpus import build_gpu_inquiry, build_gpus
 from dranet.driver.parts_port import build_port
-from dranet.driver.policy import PolicySource
 from dranet.driver.prepare import Preparer
 from dranet.driver.probes.readiness import Readiness, ReadyFile
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
@@ -64,6 +63,7 @@ from dranet.runtime.nri import NriPlugin
 from dranet.settings import PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
+from dranet.view.policy import PolicySource
 
 HEALTH_ECHO_SECONDS = 1.0
 """When a health stream ends, the kubelet forgets what all instances said. It may notice that after we do."""

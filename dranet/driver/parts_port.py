@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dranet.driver.doctor.features import Features
-from dranet.driver.doctor.findings import Finding
+from dranet.driver.features import Features
 from dranet.driver.metrics.reading import CounterReader
 from dranet.driver.metrics.scrape import Scraper, set_up_gauges
 from dranet.driver.metrics.snapshot import take_snapshot
@@ -13,6 +12,7 @@ from dranet.driver.probes.access import Access, TokenReviews
 from dranet.driver.probes.server import ProbeServer
 from dranet.driver.probes.tls import TlsFiles, open_tls
 from dranet.driver.status_page.source import PageSource, PartsKnowledge
+from dranet.model.findings import Finding
 from dranet.settings import Authentication, DeviceMetrics
 
 if TYPE_CHECKING:

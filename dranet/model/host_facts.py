@@ -1,13 +1,27 @@
 """What ``dranet doctor`` reads of a node beside its devices: its tuning, who else manages what.
 
-Unjudged: filled by ``dranet.kernel.host_checks``, judged by ``dranet.driver.doctor``. As in
+Unjudged: filled by ``dranet.kernel.host_checks``, judged by ``dranet.desk.doctor``. As in
 ``model.facts`` a fact that nobody gives is ``None`` or empty, never a guess. What could not be looked at from
 where we stand is in :attr:`HostFacts.unseen`, so that silence and absence are told apart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dranet.dataclass import dataclass
+
+SOFT_OPTIONS: Mapping[str, str] = {
+    "BPF_SYSCALL": "programs on a link are not seen",
+    "IFB": "rate limits on what a pod receives",
+    "IPVLAN": "ipvlan",
+    "MACVLAN": "macvlan",
+    "NET_CLS_U32": "rate limits on what a pod receives",
+    "NET_SCH_TBF": "rate limits",
+    "NET_VRF": "VRFs",
+    "VLAN_8021Q": "VLANs",
+}
+"""What a claim may ask for -> by which option it comes."""
 
 
 @dataclass(frozen=True, slots=True)

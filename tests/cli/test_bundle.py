@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cli import bundle, bundle_archive, doctor
-from dranet.cli.bundle_archive import Piece, pack
-from dranet.cli.bundle_names import find_names
+from dranet.cli.doctor import bundle, bundle_archive
+from dranet.cli.doctor import command as doctor
+from dranet.cli.doctor.bundle_archive import Piece, pack
+from dranet.cli.doctor.bundle_names import find_names
+from dranet.cli.doctor.cluster import trim_event
+from dranet.cli.doctor.examine import Examination
 from dranet.cli.main import main
-from dranet.driver.doctor.checks import ClusterFacts, Surroundings
-from dranet.driver.doctor.cluster import trim_event
-from dranet.driver.doctor.examine import Examination
-from dranet.driver.doctor.findings import Finding, Severity, ok
+from dranet.desk.doctor.checks import ClusterFacts, Surroundings
 from dranet.model.facts import Address, Host, Link, NodeFacts
+from dranet.model.findings import Finding, Severity, ok
 from dranet.model.host_facts import HostFacts, Manager, TuningFacts
 from dranet.settings import Settings
 
@@ -129,7 +130,7 @@ def test_a_root_that_is_read_only_is_told_before_anything_is_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "dranet.cli.bundle_archive.os.access", lambda *_: False
+        "dranet.cli.doctor.bundle_archive.os.access", lambda *_: False
     )  # root may write to each folder else
     assert main(["doctor", "--bundle", str(tmp_path / "bundle.tgz")]) == 2
     told = capsys.readouterr().err

@@ -25,7 +25,6 @@ from dranet.cli.look import Eye
 from dranet.cli.main import main
 from dranet.desk.kubeapi.kinds import find_kind
 from dranet.desk.kubeapi.validation import validate
-from dranet.driver.captured import read_capture
 from dranet.errors import SettingsError
 from dranet.inventory.decision import Decision
 from dranet.kernel.discovery.watch import ChangeWatch, Patience
@@ -35,6 +34,7 @@ from dranet.model.facts import NodeFacts
 from dranet.pictures.device_summary import Traits, first_of, model_text, rate_text, speed_text, vendor_text
 from dranet.pictures.node_view import summarize
 from dranet.terminal import Screen, cut, find_screen, format_table, printable
+from dranet.view.capture_file import read_capture
 from tests.cli.small_node import SMALL, nic, pci
 from tests.support.namespaces import Namespace
 

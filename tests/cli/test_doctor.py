@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cli import doctor
-from dranet.cli.doctor import render
+from dranet.cli.doctor import command as doctor
+from dranet.cli.doctor.command import render
+from dranet.cli.doctor.examine import Examination
 from dranet.cli.main import main
-from dranet.driver.doctor.checks import Surroundings
-from dranet.driver.doctor.examine import Examination
-from dranet.driver.doctor.findings import Finding, Severity, ok
-from dranet.driver.doctor.registry import list_entries
+from dranet.desk.doctor.checks import Surroundings
+from dranet.desk.doctor.registry import list_entries
+from dranet.model.findings import Finding, Severity, ok
 from dranet.settings import Settings
 from dranet.terminal import Screen
 from tests.support.json_schema import accepts

@@ -42,7 +42,7 @@ def test_for_the_version_no_command_is_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "dranet.cli.main" in done.stdout.split()
-    assert not {"dranet.cli.run", "dranet.cli.doctor", "dranet.settings"} & set(done.stdout.split())
+    assert not {"dranet.cli.run", "dranet.cli.doctor.command", "dranet.settings"} & set(done.stdout.split())
 
 
 def test_no_command_is_an_error_that_names_them() -> None:

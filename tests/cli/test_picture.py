@@ -15,9 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.cli.look import Look
 from dranet.cli.main import main
-from dranet.driver.captured import read_capture
 from dranet.errors import SettingsError
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
@@ -29,6 +27,8 @@ from dranet.pictures.layout import DESK, PHONE, Measures, lay_out
 from dranet.pictures.png import ZOOM, render_png
 from dranet.pictures.shapes import Drawing, Rect, Text, fit_text, fit_words, text_width
 from dranet.pictures.svg import draw_svg, render_svg
+from dranet.view.capture_file import read_capture
+from dranet.view.node_view import NodeView
 from tests.cli.small_node import SMALL, nic, pci
 from tools.pages.examples import PAGES, PICTURES, fill_page, print_out
 
@@ -42,8 +42,8 @@ needs_pictures = pytest.mark.skipif(
 )
 
 
-def look(facts: NodeFacts) -> Look:
-    return Look(facts, take_inventory(facts, {}), Policy(), is_capture=True)
+def look(facts: NodeFacts) -> NodeView:
+    return NodeView(facts, take_inventory(facts, {}), Policy(), is_capture=True)
 
 
 def drawing(facts: NodeFacts, measures: Measures = DESK) -> Drawing:

@@ -20,11 +20,11 @@ from dranet.driver import app
 from dranet.driver.ending import Ending
 from dranet.driver.instances.handover import InstanceState
 from dranet.driver.parts import Parts
-from dranet.driver.policy import PolicySource
 from dranet.driver.probes.server import PartState
 from dranet.errors import KernelError, SettingsError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
+from dranet.view.policy import PolicySource
 from testbed.runtime.nri_link import NriTraits
 from testbed.runtime.nri_server import NriServer
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.doctor import security
-from dranet.driver.doctor.findings import Severity, find_worst
-from dranet.driver.doctor.security import judge_rights, parse_mount_points
+from dranet.cli.doctor import rights as security
+from dranet.cli.doctor.rights import judge_rights, parse_mount_points
 from dranet.kernel.rights import CAPABILITIES, Rights
+from dranet.model.findings import Severity, find_worst
 from dranet.security.context import CAPABILITIES as WANTED
 from dranet.security.context import Capability
 from dranet.settings import Settings

@@ -16,18 +16,18 @@ from typing import Any, NoReturn
 
 import pytest
 
+from dranet.cli.doctor import cluster, places, running
+from dranet.cli.doctor.cluster import judge_denied, parse_node
+from dranet.cli.doctor.places import judge_places
+from dranet.cli.doctor.running import ask_running_driver
 from dranet.cluster import paths
 from dranet.cluster.access import ACCESS_REVIEWS, Denied
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.permissions import NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, build_rbac
-from dranet.driver.doctor import cluster, places, running
-from dranet.driver.doctor.checks import ClusterFacts
-from dranet.driver.doctor.cluster import judge_denied, parse_node
-from dranet.driver.doctor.findings import Finding, Severity, ok
-from dranet.driver.doctor.places import judge_places
-from dranet.driver.doctor.running import ask_running_driver
+from dranet.desk.doctor.checks import ClusterFacts
 from dranet.driver.probes.server import PartState, ProbeServer
+from dranet.model.findings import Finding, Severity, ok
 from dranet.settings import Settings
 from dranet.telemetry import Metrics
 from testbed.apiserver.faults import Trouble

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dranet.cluster.features import ApiFeatures, Support
 from dranet.cluster.slice_fields import Feature
-from dranet.driver.doctor.features import (
+from dranet.driver.features import (
     Features,
     find_wanted,
     judge_api,
@@ -23,10 +23,10 @@ from dranet.driver.doctor.features import (
     judge_kubelet,
     judge_runtime,
 )
-from dranet.driver.doctor.findings import Finding, Severity, find_worst, ok, parse_finding
 from dranet.driver.probes.server import PartState, ProbeServer
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.kubelet.peer import KubeletPeer, KubeletTraits
+from dranet.model.findings import Finding, Severity, find_worst, ok, parse_finding
 from dranet.runtime.traits import EventForm, RuntimeTraits
 from dranet.settings import HealthTaints, PublishGpus, Settings
 from dranet.telemetry import Metrics

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from dranet.cel import engine
-from dranet.driver.policy import PolicySource, load_policy
-from dranet.driver.rules_file import MAX_FILE_BYTES
 from dranet.errors import SettingsError
 from dranet.inventory.policy import AttributeRules, Policy
 from dranet.model.device import Device, DeviceKind
 from dranet.settings import PublishGpus, Settings, load_settings
+from dranet.view.attributes_file import MAX_FILE_BYTES
+from dranet.view.policy import PolicySource, load_policy
 
 ETH1 = Device("eth1", DeviceKind.NIC, {"dra.net/ifName": "eth1", "dra.net/type": "device"}, ifname="eth1")
 
@@ -317,7 +317,7 @@ def test_what_the_policy_holds_is_what_the_inventory_asks_for(tmp_path: Path) ->
 def test_without_filter_and_file_neither_cel_nor_yaml_is_loaded() -> None:
     program = (
         "import sys\n"
-        "from dranet.driver.policy import PolicySource\n"
+        "from dranet.view.policy import PolicySource\n"
         "from dranet.settings import load_settings\n"
         "PolicySource(load_settings({}, {})).get()\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('yaml', 'cel_expr_python')\n"

@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranet.cli.doctor import running
+from dranet.cli.doctor.running import ask_running_driver, fetch_page
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import FixedToken, TokenFile, access_from_url
 from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, ROLE, build_rbac, build_rules
-from dranet.driver.doctor import running
-from dranet.driver.doctor.findings import Finding, Severity
-from dranet.driver.doctor.running import ask_running_driver, fetch_page
 from dranet.driver.probes import server as probes
 from dranet.driver.probes.access import BURST, MOST_REMEMBERED, Access, TokenReviews
 from dranet.driver.probes.http import Caller, Request, Response, parse_request
 from dranet.driver.probes.server import MAX_CONNECTIONS, PartState, ProbeServer, Routes
 from dranet.driver.probes.tls import TlsFiles
 from dranet.errors import SettingsError
+from dranet.model.findings import Finding, Severity
 from dranet.settings import Authentication, NodePage, Settings, load_settings
 from dranet.telemetry import Metrics
 from testbed.apiserver.identity import User, service_account

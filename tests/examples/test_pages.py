@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dranet.cli.main import main
-from dranet.driver.doctor import registry
+from dranet.desk.doctor import registry
 from tests.examples.table import CLASSES, FOLDER, REPOSITORY
 
 DOCS = REPOSITORY / "docs/user"

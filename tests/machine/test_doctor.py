@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.doctor.checks import ClusterFacts, Surroundings
-from dranet.driver.doctor.examine import look_around
-from dranet.driver.doctor.findings import Finding, Severity
-from dranet.driver.doctor.registry import run_checks
+from dranet.cli.doctor.examine import look_around
+from dranet.desk.doctor.checks import ClusterFacts, Surroundings
+from dranet.desk.doctor.registry import run_checks
+from dranet.model.findings import Finding, Severity
 from dranet.security.context import CAPABILITIES
 from dranet.settings import Settings
 from testbed.machine.hardware import MACHINE

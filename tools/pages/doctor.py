@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dranet.cli.doctor import FORMAT
-from dranet.driver.doctor.checks import Entry
-from dranet.driver.doctor.findings import WORST_FIRST
-from dranet.driver.doctor.registry import list_entries
+from dranet.cli.doctor.command import FORMAT
+from dranet.desk.doctor.checks import Entry
+from dranet.desk.doctor.registry import list_entries
+from dranet.model.findings import WORST_FIRST
 
 SCHEMA_NAME = "doctor.schema.json"
 
 _HEAD = """# What `dranet doctor` looks at
 
-Generated from `dranet/driver/doctor` by `make docs`; a test fails when it is stale. How to use
+Generated from `dranet/desk/doctor` by `make docs`; a test fails when it is stale. How to use
 it: [doctor](doctor.md).
 
 An id never changes its meaning. `--ignore ID` leaves one out; `dranet doctor --list` prints them. How bad a

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from dranet.cli.run import default_text
 from dranet.settings import DECLARATIONS, Declaration
+from dranet.view.flags import default_text
 from tools.manifests.values.page import values_page
 from tools.pages.alerts import alerts_page
 from tools.pages.attributes import attributes_page

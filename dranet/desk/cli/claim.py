@@ -7,8 +7,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from dranet.cli.look import Look
-from dranet.cli.run import read_settings
 from dranet.desk.allocation.explain.subject import near_names
 from dranet.desk.cli.claim_text import as_json, as_yaml, comment
 from dranet.desk.cli.objects import (
@@ -29,6 +27,8 @@ from dranet.desk.templates.notes import describe
 from dranet.errors import SettingsError
 from dranet.model.device import DeviceKind
 from dranet.terminal import print_document
+from dranet.view.flags import read_settings
+from dranet.view.node_view import NodeView
 
 _KINDS = ("ResourceSlice", "DeviceClass", "Node")
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -221,7 +221,7 @@ def _read_classes(objects: ClusterObjects, options: argparse.Namespace) -> dict[
     return {entry["metadata"]["name"]: entry for entry in objects.classes}
 
 
-def _held_back(looks: Mapping[str, Look]) -> dict[str, Sequence[str]]:
+def _held_back(looks: Mapping[str, NodeView]) -> dict[str, Sequence[str]]:
     """Of RDMA NICs, which are what is asked for in vain."""
     return {
         node: tuple(

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dranet.cli.documents import to_json, to_yaml
 from dranet.terminal import PROSE
+from dranet.view.documents import to_json, to_yaml
 
 
 def as_yaml(manifests: Sequence[dict[str, Any]], notes: Iterable[str]) -> str:

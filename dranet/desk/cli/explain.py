@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from dranet.cli.run import read_settings
 from dranet.desk.allocation.explain.explain import World, explain
 from dranet.desk.allocation.explain.subject import (
     Subject,
@@ -32,6 +31,7 @@ from dranet.desk.cli.objects import (
 )
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
+from dranet.view.flags import read_settings
 
 _DESCRIPTION = """\
 Say why a ResourceClaim, or all claims of a pod together, can or cannot be

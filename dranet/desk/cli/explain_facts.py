@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dranet.cli.look import Look
 from dranet.cluster.slice_content import device_to_json
 from dranet.inventory.slices import build_slices
 from dranet.model.device import Device
+from dranet.view.node_view import NodeView
 
 HeldBack = tuple[tuple[dict[str, Any], str], ...]
 
 
-def find_held_back(looks: Mapping[str, Look], driver: str) -> dict[str, HeldBack]:
+def find_held_back(looks: Mapping[str, NodeView], driver: str) -> dict[str, HeldBack]:
     """By node: for each reason a slice of the devices that are not published for it, as if they were."""
     return {node: tuple(_iter_slices(node, look, driver)) for node, look in looks.items()}
 
 
-def _iter_slices(node: str, look: Look, driver: str) -> Iterator[tuple[dict[str, Any], str]]:
+def _iter_slices(node: str, look: NodeView, driver: str) -> Iterator[tuple[dict[str, Any], str]]:
     by_reason: dict[str, list[Device]] = {}
     for decision in look.inventory:
         device = decision.device

@@ -19,8 +19,8 @@ from dranet.desk.cli.object_text import expand, name_of, read_documents
 from dranet.errors import SettingsError
 
 if TYPE_CHECKING:
-    from dranet.cli.look import Look
     from dranet.settings import Settings
+    from dranet.view.node_view import NodeView
 
 JsonObject = dict[str, Any]
 
@@ -75,7 +75,7 @@ class ClusterObjects:
     """Of kinds that nothing here reads."""
     sources: dict[int, Source] = field(default_factory=dict)
     """By ``id`` of the object: see :meth:`source_of`."""
-    looks: dict[str, Look] = field(default_factory=dict)
+    looks: dict[str, NodeView] = field(default_factory=dict)
     """By node name: what was seen on a node whose slices come from a capture."""
 
     def source_of(self, body: JsonObject) -> str:
@@ -166,8 +166,8 @@ def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
 
 def add_facts_settings(parser: argparse.ArgumentParser) -> None:
     """The settings that shape what a capture publishes."""
-    from dranet.cli.look import SHAPING_SETTINGS
-    from dranet.cli.run import add_settings_flags
+    from dranet.view.flags import add_settings_flags
+    from dranet.view.node_view import SHAPING_SETTINGS
 
     group = parser.add_argument_group("settings", "as for dranet run: they shape what --facts publishes")
     add_settings_flags(group, ("driver_name", *SHAPING_SETTINGS))
@@ -198,18 +198,18 @@ def capture_slices(paths: Iterable[str | Path], settings: Settings) -> ClusterOb
     Raises:
         SettingsError: a file that cannot be read or is no capture; a setting that is wrong.
     """
-    from dranet.cli.documents import build_slice_objects
-    from dranet.cli.look import Look
-    from dranet.driver.captured import read_capture
-    from dranet.driver.policy import load_policy
     from dranet.inventory.offer import take_inventory
+    from dranet.view.capture_file import read_capture
+    from dranet.view.documents import build_slice_objects
+    from dranet.view.node_view import NodeView
+    from dranet.view.policy import load_policy
 
     policy = load_policy(settings)
     found = ClusterObjects()
     seen: Counter[str] = Counter()
     for path in map(str, paths):
         facts = read_capture(path, "--facts").facts
-        look = Look(facts, take_inventory(facts, {}, policy), policy, is_capture=True)
+        look = NodeView(facts, take_inventory(facts, {}, policy), policy, is_capture=True)
         name = _distinct(facts.host.name or "node", seen)
         source = Source(name_of(path))
         found.looks[name] = look

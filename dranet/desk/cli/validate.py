@@ -6,7 +6,6 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 
-from dranet.cli.run import read_settings
 from dranet.desk.cli.objects import (
     ClusterObjects,
     JsonObject,
@@ -22,6 +21,7 @@ from dranet.desk.cli.validate_text import draw_reports, to_document
 from dranet.desk.lint import RULES, Key, Scope, Severity, key_of, read_devices
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
+from dranet.view.flags import read_settings
 
 EXIT_FOUND = 1
 

@@ -6,10 +6,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from dranet.cli.documents import to_json
 from dranet.desk.cli.validate_report import Report
 from dranet.desk.lint import Finding, Rule, Severity
 from dranet.terminal import PROSE, Screen
+from dranet.view.documents import to_json
 
 _INDENT = " " * 11
 _WIDEST_SEVERITY = max(map(len, Severity))

@@ -22,11 +22,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dranet.dataclass import dataclass
-from dranet.driver.doctor.findings import Finding
 from dranet.driver.probes.access import PAGE_PATHS, Access
 from dranet.driver.probes.http import Request, Response, identify, parse_request
 from dranet.driver.probes.tls import TlsFiles, TlsReaderProtocol, secure
 from dranet.errors import SettingsError
+from dranet.model.findings import Finding
 from dranet.telemetry import Metrics
 
 

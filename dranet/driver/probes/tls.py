@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dranet.dataclass import dataclass
-from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.errors import SettingsError
+from dranet.model.findings import Finding, Severity, ok
 from dranet.settings import Authentication, Settings
 
 OLD_SHARE = 0.1

@@ -7,11 +7,11 @@ from dataclasses import field
 
 from dranet.claims.verdict import Verdict
 from dranet.dataclass import dataclass
-from dranet.driver.doctor.findings import Finding
 from dranet.driver.happenings import Happening
 from dranet.driver.probes.server import PartState
 from dranet.inventory.decision import Decision
 from dranet.model.facts import NodeFacts
+from dranet.model.findings import Finding
 from dranet.model.plan import PreparedClaim
 
 DeviceKey = tuple[str, int]

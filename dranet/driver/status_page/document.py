@@ -9,11 +9,11 @@ import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from dranet.driver.doctor.findings import Finding, Severity
 from dranet.driver.happenings import Happening
 from dranet.driver.status_page.content import Content
 from dranet.driver.status_page.markup import EMPTY, Html, ago, element, join, show_time, table
 from dranet.driver.status_page.tables import find_holders, show_claims, show_devices
+from dranet.model.findings import Finding, Severity
 from dranet.pictures.boxes import Mark, Picture, build_picture
 from dranet.pictures.layout import PAGE, PHONE, Measures, lay_out
 from dranet.pictures.node_view import Look, choose_hardware, summarize

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from dranet import __version__
 from dranet.claims.verdict import Verdict
-from dranet.driver.doctor.findings import Finding, Severity
 from dranet.driver.gate import ReadyGate
 from dranet.driver.happenings import Happening
 from dranet.driver.probes.http import Response
@@ -25,6 +24,7 @@ from dranet.driver.status_page.content import Content, Driver, Health, SeenClaim
 from dranet.errors import StoreError
 from dranet.inventory.decision import Decision
 from dranet.kubelet.health import DeviceHealthFact
+from dranet.model.findings import Finding, Severity
 from dranet.model.plan import PreparedClaim
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Mapping
 from io import BytesIO
 
 from dranet.kernel.sysfs import PseudoFiles
-from dranet.model.host_facts import KernelFacts
+from dranet.model.host_facts import SOFT_OPTIONS, KernelFacts
 
 MODULES = (
     "amdgpu",
@@ -25,17 +24,6 @@ MODULES = (
 )
 """A module is here also where it is built in, as long as it has a parameter or a version."""
 
-SOFT_OPTIONS: Mapping[str, str] = {
-    "BPF_SYSCALL": "programs on a link are not seen",
-    "IFB": "rate limits on what a pod receives",
-    "IPVLAN": "ipvlan",
-    "MACVLAN": "macvlan",
-    "NET_CLS_U32": "rate limits on what a pod receives",
-    "NET_SCH_TBF": "rate limits",
-    "NET_VRF": "VRFs",
-    "VLAN_8021Q": "VLANs",
-}
-"""What a claim may ask for -> by which option it comes."""
 _OPTIONS = frozenset({"NET_NS", *SOFT_OPTIONS})
 
 _PARAMETER = re.compile(

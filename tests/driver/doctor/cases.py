@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dranet.cluster.node_slices import NodeDevice
-from dranet.driver.doctor.checks import DevicePlugin, Surroundings
-from dranet.driver.doctor.findings import Severity
+from dranet.desk.doctor.checks import DevicePlugin, Surroundings
+from dranet.model.findings import Severity
 from dranet.model.host_facts import (
     FlowFacts,
     GpuStack,

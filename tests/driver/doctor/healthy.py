@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dranet.cluster.node_slices import NodeDevice
-from dranet.driver.doctor.checks import ClusterFacts, Surroundings
+from dranet.desk.doctor.checks import ClusterFacts, Surroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import (
     CharDevice,

@@ -8,10 +8,10 @@ from typing import get_type_hints
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dranet.driver.doctor.checks import ClusterFacts, DevicePlugin
-from dranet.driver.doctor.findings import Severity
-from dranet.driver.doctor.registry import run_checks
+from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin
+from dranet.desk.doctor.registry import run_checks
 from dranet.model.facts import Gpu, Link, PciFunction, RdmaDevice, RdmaPort
+from dranet.model.findings import Severity
 from dranet.model.host_facts import (
     FlowFacts,
     GpuStack,

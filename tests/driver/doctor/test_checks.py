@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
+from dranet.cli.doctor.cluster import judge_denied
+from dranet.cli.doctor.examine import find_shown
+from dranet.cli.doctor.places import judge_places
+from dranet.cli.doctor.running import nobody_answers, parse_running
 from dranet.cluster.access import Denied
 from dranet.cluster.features import ApiFeatures, Support
 from dranet.cluster.permissions import PERMISSIONS
 from dranet.cluster.slice_fields import Feature
-from dranet.driver.doctor.catalogue import ENTRIES
-from dranet.driver.doctor.checks import Surroundings
-from dranet.driver.doctor.cluster import judge_denied
-from dranet.driver.doctor.examine import find_shown
-from dranet.driver.doctor.features import judge_api, judge_gpus, judge_kubelet, judge_runtime
-from dranet.driver.doctor.findings import Finding, Severity
-from dranet.driver.doctor.gpudirect import find_ports_between, find_redirecting
-from dranet.driver.doctor.places import judge_places
-from dranet.driver.doctor.rails import compute_roce_mtu
-from dranet.driver.doctor.registry import CHECKS, list_entries, run_checks
-from dranet.driver.doctor.running import nobody_answers, parse_running
+from dranet.desk.doctor.catalogue import ENTRIES
+from dranet.desk.doctor.checks import Surroundings
+from dranet.desk.doctor.gpudirect import find_ports_between, find_redirecting
+from dranet.desk.doctor.rails import compute_roce_mtu
+from dranet.desk.doctor.registry import CHECKS, list_entries, run_checks
+from dranet.driver.features import judge_api, judge_gpus, judge_kubelet, judge_runtime
 from dranet.inventory.served_gpus import ServedGpus
 from dranet.kubelet.peer import KubeletTraits
+from dranet.model.findings import Finding, Severity
 from dranet.model.host_facts import FlowFacts
 from dranet.runtime.traits import RuntimeTraits
 from dranet.settings import PublishGpus, Settings

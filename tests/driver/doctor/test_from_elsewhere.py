@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.captured import read_capture
-from dranet.driver.doctor import examine as examining
-from dranet.driver.doctor.checks import ClusterFacts
-from dranet.driver.doctor.examine import examine, look_around, look_below
-from dranet.driver.doctor.findings import Finding, Severity
-from dranet.driver.doctor.registry import run_checks
+from dranet.cli.doctor import examine as examining
+from dranet.cli.doctor.examine import examine, look_around, look_below
+from dranet.desk.doctor.checks import ClusterFacts
+from dranet.desk.doctor.registry import run_checks
+from dranet.model.findings import Finding, Severity
 from dranet.settings import Settings
+from dranet.view.capture_file import read_capture
 from tests.driver.doctor.healthy import HEALTHY
 
 DATA = Path(__file__).parents[2] / "data"

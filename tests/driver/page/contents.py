@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dranet.claims.verdict import Candidate, Verdict, judge_pod
-from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.driver.happenings import Happening
 from dranet.driver.probes.server import PartState
 from dranet.driver.status_page.content import Content, DeviceKey, Driver, Health, SeenClaim
@@ -14,6 +13,7 @@ from dranet.inventory.offer import take_inventory
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts
+from dranet.model.findings import Finding, Severity, ok
 from dranet.model.plan import AttachPlan, LinkState, PreparedClaim, PreparedDevice
 from dranet.model.pod_gpu import GpusOfPod, GpuSource, PodGpu
 from tests.data.layouts import read_layout

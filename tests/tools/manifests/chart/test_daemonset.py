@@ -12,10 +12,10 @@ import pytest
 
 from dranet.cli.main import parse_arguments
 from dranet.driver.ending import END_SECONDS, TELL_SECONDS
-from dranet.driver.rules_file import read_rules
 from dranet.security import context as security
 from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import load_settings
+from dranet.view.attributes_file import read_rules
 from tests.tools.manifests.chart.rendering import (
     JsonObject,
     container_of,

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from dranet.driver.doctor.findings import Finding, Severity, ok
+from dranet.model.findings import Finding, Severity, ok
 from dranet.settings import Settings
 from dranet.store.salvage import find_damaged
 

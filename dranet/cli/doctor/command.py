@@ -12,11 +12,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from dranet import __version__
-from dranet.cli.run import add_settings_flags, settings_from
-from dranet.driver.doctor.examine import Examination, Progress, examine, look_below
-from dranet.driver.doctor.findings import WORST_FIRST, Finding, Severity, find_worst
-from dranet.driver.doctor.registry import list_entries
+from dranet.cli.doctor.examine import Examination, Progress, examine, look_below
+from dranet.desk.doctor.registry import list_entries
 from dranet.errors import SettingsError
+from dranet.model.findings import WORST_FIRST, Finding, Severity, find_worst
 from dranet.settings import Settings
 from dranet.terminal import (
     CONTINUED,
@@ -26,6 +25,7 @@ from dranet.terminal import (
     never_fail_to_print,
     print_document,
 )
+from dranet.view.flags import add_settings_flags, settings_from
 
 FORMAT = "dranet.doctor/1"
 CHART_CONFIG = Path("/etc/dranet/settings.yaml")
@@ -174,7 +174,7 @@ def _check_bundle(target: str, *, force: bool) -> None:
     Raises:
         SettingsError: the bundle cannot go there.
     """
-    from dranet.cli.bundle_archive import check_target
+    from dranet.cli.doctor.bundle_archive import check_target
 
     if target != STANDARD_OUTPUT:
         check_target(Path(target), force=force)
@@ -194,7 +194,7 @@ def _tell_progress(what: str) -> None:
 
 def _write_bundle(options: argparse.Namespace, settings: Settings, found: Examination) -> None:
     """With all findings, whatever was left out on the screen."""
-    from dranet.cli.bundle import write_bundle
+    from dranet.cli.doctor.bundle import write_bundle
 
     findings = sort_for_people(found.findings)
     text = "\n".join(render(findings, Screen(columns=110), shows_all=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR
-from dranet.driver.doctor.findings import Finding, Severity, ok, parse_finding
+from dranet.model.findings import Finding, Severity, ok, parse_finding
 from dranet.settings import Settings
 
 DRIVER = "driver"

@@ -5,8 +5,19 @@ Their words of why and how are made where they are found; these here are for the
 
 from __future__ import annotations
 
-from dranet.driver.doctor import security
-from dranet.driver.doctor.checks import Entry
+from dranet.desk.doctor.checks import Entry
+
+RIGHTS = "rights"
+CAPABILITY, CALL, FOLDER, GAIN = "capability", "system-call", "node-folder", "no-new-privileges"
+_RIGHTS_PAGE = "docs/user/rights.md"
+
+NO_NEW_PRIVILEGES = Entry(
+    GAIN,
+    RIGHTS,
+    "whether a program that the driver starts could gain rights",
+    "The driver starts none; whoever made it start one would get what a set-user-ID program gives.",
+    "Set `allowPrivilegeEscalation: false` for its container.",
+)
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
@@ -129,5 +140,26 @@ ENTRIES: tuple[Entry, ...] = (
         "Nothing is said of it, neither good nor bad.",
         "The finding names what failed; run it as root on the node.",
     ),
-    *security.ENTRIES,
+    Entry(
+        CAPABILITY,
+        RIGHTS,
+        "which of the driver's capabilities this process has",
+        "Each is for one thing, which the finding names.",
+        f"Add it to `capabilities` of the driver's container ({_RIGHTS_PAGE}).",
+    ),
+    Entry(
+        CALL,
+        RIGHTS,
+        "whether the driver's system calls are let through, by trying each where it changes nothing",
+        "Each is for one thing, which the finding names.",
+        f"Use the profile of `dranet seccomp`, or add the call to yours ({_RIGHTS_PAGE}).",
+    ),
+    Entry(
+        FOLDER,
+        RIGHTS,
+        "whether folders of the node are mounted into the driver's container, writable where they must be",
+        "Each is for one thing, which the finding names.",
+        f"Mount it as the DaemonSet of this version does ({_RIGHTS_PAGE}).",
+    ),
+    NO_NEW_PRIVILEGES,
 )

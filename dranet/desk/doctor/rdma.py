@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranet.driver.doctor.checks import Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.checks import Surroundings, Told, check, fine, join, note, warning
 from dranet.inventory.build import is_ipoib
 from dranet.inventory.rdma_limits import find_immobility, find_loss
 

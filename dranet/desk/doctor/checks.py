@@ -13,9 +13,9 @@ from functools import cached_property
 
 from dranet.cluster.node_slices import NodeDevice
 from dranet.dataclass import dataclass
-from dranet.driver.doctor.findings import Finding, Severity
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
+from dranet.model.findings import Finding, Severity
 from dranet.model.host_facts import HostFacts, PciFacts
 from dranet.settings import Settings
 

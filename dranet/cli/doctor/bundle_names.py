@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
+from dranet.cli.doctor.examine import Examination
+from dranet.desk.doctor.checks import ClusterFacts
 from dranet.desk.redact.text import KNOWN_DOMAINS
-from dranet.driver.doctor.checks import ClusterFacts
-from dranet.driver.doctor.examine import Examination
 from dranet.settings import Settings
 
 _LABELS = {

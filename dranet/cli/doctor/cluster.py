@@ -15,11 +15,11 @@ from dranet.cluster.features import ask_features
 from dranet.cluster.lists import fetch_snapshot
 from dranet.cluster.node_slices import NodeDevices
 from dranet.cluster.nodes import parse_resources
-from dranet.driver.doctor.checks import ClusterFacts
-from dranet.driver.doctor.features import API, API_FIELD, judge_api
-from dranet.driver.doctor.findings import Finding, Severity, ok
+from dranet.desk.doctor.checks import ClusterFacts
+from dranet.driver.features import judge_api
 from dranet.driver.workers import Workers
 from dranet.errors import DranetError, Reason
+from dranet.model.findings import API, API_FIELD, Finding, Severity, ok
 from dranet.settings import Authentication, Settings
 
 PERMISSIONS = "permissions"

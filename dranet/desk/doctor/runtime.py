@@ -1,6 +1,6 @@
 """The container runtime's configuration and limits: NRI, CDI, locked memory.
 
-Files say what was written, not what is at work. What the running driver has seen (``features.py``) counts for
+Files say what was written, not what is at work. What the running driver has seen (``driver/features.py``) counts for
 more: of that nothing is judged here.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dranet.driver.doctor.checks import Surroundings, Told, check, fine, join, note, problem, warning
-from dranet.driver.doctor.features import (
+from dranet.desk.doctor.checks import Surroundings, Told, check, fine, join, note, problem, warning
+from dranet.model.findings import (
     DEFAULT_REQUEST_TIMEOUT_SECONDS,
     PATIENCE,
     RUNTIME_CDI,

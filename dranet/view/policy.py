@@ -14,8 +14,8 @@ from dranet.model.attributes import CATALOGUE, DOMAIN, STANDARD_DOMAIN
 from dranet.settings import HealthTaints, Settings
 
 if TYPE_CHECKING:
-    from dranet.driver.rules_file import Stamp
     from dranet.inventory.rules import OwnAttributes
+    from dranet.view.attributes_file import Stamp
 
 _FILTER_HINT = 'e.g. device.attributes["dra.net"].?type.orValue("") != "vlan"; see docs/user/inventory.md'
 
@@ -59,7 +59,7 @@ class PolicySource:
         return self._policy
 
     def _follow(self, file: Path) -> None:
-        from dranet.driver.rules_file import read_stamp
+        from dranet.view.attributes_file import read_stamp
 
         stamp = read_stamp(file)
         if stamp == self._stamp:
@@ -74,7 +74,7 @@ class PolicySource:
             self.problem = ""
 
     def _read(self, file: Path) -> OwnAttributes:
-        from dranet.driver.rules_file import read_rules  # with it comes CEL; most nodes have no such file
+        from dranet.view.attributes_file import read_rules  # with it comes CEL; most nodes have no such file
 
         rules, self._stamp = read_rules(file, self._driver)
         return rules

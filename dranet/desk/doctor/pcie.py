@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from dranet.driver.doctor.checks import Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.checks import Surroundings, Told, check, fine, join, note, warning
 from dranet.model.host_facts import PciFacts
 
 PCIE = "pcie"

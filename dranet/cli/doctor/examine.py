@@ -11,18 +11,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from dranet.cli.doctor.cluster import ask_cluster_in_time, not_asked
+from dranet.cli.doctor.places import judge_places
+from dranet.cli.doctor.rights import judge_rights, rights_elsewhere
+from dranet.cli.doctor.running import ask_running_driver, nobody_answers
 from dranet.dataclass import dataclass
+from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
+from dranet.desk.doctor.registry import run_checks
 from dranet.driver.captured import CapturedFacts
-from dranet.driver.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
-from dranet.driver.doctor.cluster import ask_cluster_in_time, not_asked
-from dranet.driver.doctor.features import PATIENCE
-from dranet.driver.doctor.findings import Finding, Severity, ok
-from dranet.driver.doctor.places import judge_places
-from dranet.driver.doctor.registry import run_checks
-from dranet.driver.doctor.running import ask_running_driver, nobody_answers
-from dranet.driver.doctor.security import judge_rights, rights_elsewhere
 from dranet.driver.lifelines import OWN_ADDRESS
-from dranet.driver.policy import load_policy
 from dranet.errors import DranetError
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.scan import NodeScanner
@@ -32,9 +29,11 @@ from dranet.kernel.sysfs import PseudoFiles
 from dranet.kubelet.config_files import read_device_plugins, read_kubelet_config
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
+from dranet.model.findings import PATIENCE, Finding, Severity, ok
 from dranet.model.host_facts import HostFacts
 from dranet.runtime.config_files import read_runtime_config
 from dranet.settings import Settings
+from dranet.view.policy import load_policy
 
 SETTINGS, VIEW = "settings", "view"
 BLIND = "doctor-blind"

@@ -13,21 +13,28 @@ from typing import Protocol
 
 from dranet.cluster.features import ApiFeatures, Support
 from dranet.cluster.slice_fields import Feature
-from dranet.driver.doctor.findings import Finding, Severity, ok
 from dranet.inventory.served_gpus import ServedGpus
 from dranet.kubelet.peer import KubeletTraits
+from dranet.model.findings import (
+    API,
+    API_FIELD,
+    DEFAULT_REQUEST_TIMEOUT_SECONDS,
+    DRA_SERVICE,
+    GPU_OFFER,
+    GPUS,
+    KUBELET,
+    KUBELET_HEALTH,
+    PATIENCE,
+    REGISTRATION,
+    RUNTIME,
+    RUNTIME_CDI,
+    RUNTIME_NRI,
+    Finding,
+    Severity,
+    ok,
+)
 from dranet.runtime.traits import RuntimeTraits
 from dranet.settings import HealthTaints, PublishGpus, Settings
-
-API, KUBELET, RUNTIME, GPUS = "api", "kubelet", "runtime", "gpus"
-
-API_FIELD, GPU_OFFER = "api-field", "gpu-offer"
-REGISTRATION, DRA_SERVICE, KUBELET_HEALTH = "kubelet-registration", "kubelet-dra-service", "kubelet-health"
-RUNTIME_NRI, PATIENCE, RUNTIME_CDI = "runtime-nri", "runtime-patience", "runtime-cdi"
-"""Ids of findings; the docs know them from ``catalogue.py``."""
-
-DEFAULT_REQUEST_TIMEOUT_SECONDS = 2.0
-"""What a runtime waits for a hook when it does not say (``plugin_request_timeout``)."""
 
 _MATTERS: Mapping[Feature, str] = {
     Feature.TAINTS: "the scheduler goes on giving out a NIC whose link is down",

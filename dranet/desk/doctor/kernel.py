@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dranet.driver.doctor.checks import Surroundings, Told, check, fine, join, note, problem, warning
-from dranet.kernel.host_checks.boot import SOFT_OPTIONS
+from dranet.desk.doctor.checks import Surroundings, Told, check, fine, join, note, problem, warning
+from dranet.model.host_facts import SOFT_OPTIONS
 
 KERNEL = "kernel"
 

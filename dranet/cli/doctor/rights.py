@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dranet.driver.doctor.checks import Entry
-from dranet.driver.doctor.findings import Finding, Severity, ok
+from dranet.desk.doctor.catalogue import CALL, CAPABILITY, FOLDER, GAIN, NO_NEW_PRIVILEGES, RIGHTS
 from dranet.kernel.rights import Rights, read_rights
 from dranet.kernel.rights_trials import try_calls
+from dranet.model.findings import Finding, Severity, ok
 from dranet.security.context import (
     CAPABILITIES,
     HOST_PROC,
@@ -24,41 +24,7 @@ from dranet.security.context import (
 from dranet.security.seccomp import RULES
 from dranet.settings import Settings
 
-RIGHTS = "rights"
-CAPABILITY, CALL, FOLDER, GAIN = "capability", "system-call", "node-folder", "no-new-privileges"
 _OWN_PROC = Path("/proc")
-_PAGE = "docs/user/rights.md"
-
-ENTRIES = (
-    Entry(
-        CAPABILITY,
-        RIGHTS,
-        "which of the driver's capabilities this process has",
-        "Each is for one thing, which the finding names.",
-        f"Add it to `capabilities` of the driver's container ({_PAGE}).",
-    ),
-    Entry(
-        CALL,
-        RIGHTS,
-        "whether the driver's system calls are let through, by trying each where it changes nothing",
-        "Each is for one thing, which the finding names.",
-        f"Use the profile of `dranet seccomp`, or add the call to yours ({_PAGE}).",
-    ),
-    Entry(
-        FOLDER,
-        RIGHTS,
-        "whether folders of the node are mounted into the driver's container, writable where they must be",
-        "Each is for one thing, which the finding names.",
-        f"Mount it as the DaemonSet of this version does ({_PAGE}).",
-    ),
-    Entry(
-        GAIN,
-        RIGHTS,
-        "whether a program that the driver starts could gain rights",
-        "The driver starts none; whoever made it start one would get what a set-user-ID program gives.",
-        "Set `allowPrivilegeEscalation: false` for its container.",
-    ),
-)
 
 
 def judge_rights(settings: Settings) -> list[Finding]:
@@ -104,9 +70,8 @@ def _judge_calls(rights: Rights, refused: Mapping[str, str]) -> Iterator[Finding
 
 def _judge_gain(rights: Rights) -> Iterator[Finding]:
     if rights.may_gain:
-        entry = ENTRIES[-1]
         seen = "a program that the driver starts could gain rights"
-        yield Finding(RIGHTS, Severity.NOTE, seen, entry.matters, entry.mend, GAIN)
+        yield Finding(RIGHTS, Severity.NOTE, seen, NO_NEW_PRIVILEGES.matters, NO_NEW_PRIVILEGES.mend, GAIN)
 
 
 def _judge_mounts(settings: Settings, points: Mapping[str, bool]) -> Iterator[Finding]:

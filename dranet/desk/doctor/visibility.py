@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranet.driver.doctor.checks import Surroundings, Told, check, note
+from dranet.desk.doctor.checks import Surroundings, Told, check, note
 
 VISIBILITY = "view"
 

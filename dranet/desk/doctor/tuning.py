@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import wraps
 
-from dranet.driver.doctor.checks import Judge, Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.checks import Judge, Surroundings, Told, check, fine, join, note, warning
 
 TUNING = "tuning"
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dranet.cli.look import Look
 from dranet.cluster.slice_content import build_pages
 from dranet.cluster.slice_plan import CreateSlice, DesiredPool, plan_sync
 from dranet.inventory.decision import Decision
@@ -15,11 +14,12 @@ from dranet.inventory.slices import build_slices, fit_attributes
 from dranet.inventory.topology import nearest
 from dranet.model.attributes import cut_text
 from dranet.model.device import AttributeValue, Device, DeviceKind
+from dranet.view.node_view import NodeView
 
 Document = Mapping[str, Any]
 
 
-def describe_devices(look: Look, shown: Iterable[Decision]) -> list[Document]:
+def describe_devices(look: NodeView, shown: Iterable[Decision]) -> list[Document]:
     """Everything known of each device, with the same keys for all."""
     gpus = [device for device in look.devices if device.kind is DeviceKind.GPU]
     by_address = {device.pci_address: device.name for device in look.devices if device.pci_address}
@@ -76,7 +76,7 @@ def _nearest(device: Device, gpus: Sequence[Device]) -> Document | None:
     return {"distance": found.distance.name, "devices": [gpu.name for gpu in found.devices]}
 
 
-def build_slice_objects(look: Look, driver: str, node: str) -> list[Document]:
+def build_slice_objects(look: NodeView, driver: str, node: str) -> list[Document]:
     """The ResourceSlices as the driver would create them; it adds the Node as their owner."""
     pages = build_pages(build_slices(look.offered, look.policy))
     plan = plan_sync((), DesiredPool(driver, node, node, pages))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranet.driver.doctor import (
+from dranet.desk.doctor import (
     gpudirect,
     kernel,
     kubelet,
@@ -20,9 +20,9 @@ from dranet.driver.doctor import (
     tuning,
     visibility,
 )
-from dranet.driver.doctor.catalogue import ENTRIES
-from dranet.driver.doctor.checks import Check, Entry, Surroundings
-from dranet.driver.doctor.findings import Finding
+from dranet.desk.doctor.catalogue import ENTRIES
+from dranet.desk.doctor.checks import Check, Entry, Surroundings
+from dranet.model.findings import Finding
 
 CHECKS: tuple[Check, ...] = (
     *kernel.CHECKS,

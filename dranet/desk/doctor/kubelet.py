@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dranet.driver.doctor.checks import Surroundings, Told, check, fine, note, problem, warning
+from dranet.desk.doctor.checks import Surroundings, Told, check, fine, note, problem, warning
 
 KUBELET = "kubelet"
 

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from dranet import __version__
-from dranet.cli.bundle_archive import Piece, pack, to_json, write
-from dranet.cli.bundle_names import find_names
 from dranet.cli.claims import build_document
 from dranet.cli.claims_look import look
+from dranet.cli.doctor.bundle_archive import Piece, pack, to_json, write
+from dranet.cli.doctor.bundle_names import find_names
+from dranet.cli.doctor.cluster import fetch_events
+from dranet.cli.doctor.examine import Examination, Progress
+from dranet.cli.doctor.running import FEATURES_PATH, NobodyThere, fetch_page
 from dranet.desk.redact.text import redact_texts
-from dranet.driver.doctor.cluster import fetch_events
-from dranet.driver.doctor.examine import Examination, Progress
-from dranet.driver.doctor.running import FEATURES_PATH, NobodyThere, fetch_page
 from dranet.errors import DranetError
 from dranet.kernel.boot import read_boot_id
 from dranet.kernel.host_checks.messages import read_kernel_messages

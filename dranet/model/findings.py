@@ -13,6 +13,16 @@ from typing import Any
 
 from dranet.dataclass import dataclass
 
+API, KUBELET, RUNTIME, GPUS = "api", "kubelet", "runtime", "gpus"
+
+API_FIELD, GPU_OFFER = "api-field", "gpu-offer"
+REGISTRATION, DRA_SERVICE, KUBELET_HEALTH = "kubelet-registration", "kubelet-dra-service", "kubelet-health"
+RUNTIME_NRI, PATIENCE, RUNTIME_CDI = "runtime-nri", "runtime-patience", "runtime-cdi"
+"""Ids of findings; the docs know them from ``desk/doctor/catalogue.py``."""
+
+DEFAULT_REQUEST_TIMEOUT_SECONDS = 2.0
+"""What a runtime waits for a hook when it does not say (``plugin_request_timeout``)."""
+
 
 class Severity(StrEnum):
     """How much a finding asks for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from dranet.driver.doctor.checks import Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.checks import Surroundings, Told, check, fine, join, note, warning
 from dranet.model.host_facts import WITHOUT_CONNECTION
 
 MANAGERS = "managers"

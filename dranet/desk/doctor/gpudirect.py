@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dranet.driver.doctor.checks import Surroundings, Told, check, fine, join, note, warning
-from dranet.driver.doctor.kernel import parse_version
+from dranet.desk.doctor.checks import Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.kernel import parse_version
 
 GPUDIRECT = "gpudirect"
 

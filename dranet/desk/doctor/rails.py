@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from dranet.driver.doctor.checks import FAST_MBPS, Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.checks import FAST_MBPS, Surroundings, Told, check, fine, join, note, warning
 from dranet.model.facts import Link, RdmaDevice
 
 RAILS = "rails"
