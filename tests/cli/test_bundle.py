@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cli.doctor import bundle, bundle_archive
+from dranet.cli.doctor import bundle
 from dranet.cli.doctor import command as doctor
-from dranet.cli.doctor.bundle_archive import Piece, pack
+from dranet.cli.doctor.bundle import Piece, pack
 from dranet.cli.doctor.bundle_names import find_names
 from dranet.cli.doctor.cluster import trim_event
 from dranet.cli.doctor.examine import Examination
@@ -130,7 +130,7 @@ def test_a_root_that_is_read_only_is_told_before_anything_is_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "dranet.cli.doctor.bundle_archive.os.access", lambda *_: False
+        "dranet.cli.doctor.bundle.os.access", lambda *_: False
     )  # root may write to each folder else
     assert main(["doctor", "--bundle", str(tmp_path / "bundle.tgz")]) == 2
     told = capsys.readouterr().err
@@ -184,7 +184,7 @@ def test_the_same_pieces_in_any_order_make_the_same_archive() -> None:
 
 
 def test_it_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle_archive, "MOST_BYTES", 10)
+    monkeypatch.setattr(bundle, "MOST_BYTES", 10)
     monkeypatch.setattr(bundle, "MOST_TEXT", 5)
     content = pack([Piece("a", "a", "x" * 8), Piece("b", "b", "x" * 8)], {}, True)
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:

@@ -11,8 +11,8 @@ from dranet.cli.doctor import command as doctor
 from dranet.cli.doctor.command import render
 from dranet.cli.doctor.examine import Examination
 from dranet.cli.main import main
+from dranet.desk.doctor.catalogue import list_entries
 from dranet.desk.doctor.checks import Surroundings
-from dranet.desk.doctor.registry import list_entries
 from dranet.model.findings import Finding, Severity, ok
 from dranet.settings import Settings
 from dranet.terminal import Screen

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dranet.cli.doctor import rights as security
+from dranet.cli.doctor import rights as doctor_rights
 from dranet.cli.doctor.rights import judge_rights, parse_mount_points
+from dranet.desk.doctor.catalogue import CALL, CAPABILITY, FOLDER, GAIN
 from dranet.kernel.rights import CAPABILITIES, Rights
 from dranet.model.findings import Severity, find_worst
 from dranet.security.context import CAPABILITIES as WANTED
@@ -24,8 +25,8 @@ def _root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def have(monkeypatch: pytest.MonkeyPatch, rights: Rights, refused: dict[str, str] | None = None) -> None:
-    monkeypatch.setattr(security, "read_rights", lambda: rights)
-    monkeypatch.setattr(security, "try_calls", lambda: refused or {})
+    monkeypatch.setattr(doctor_rights, "read_rights", lambda: rights)
+    monkeypatch.setattr(doctor_rights, "try_calls", lambda: refused or {})
 
 
 def test_numbers_of_capabilities_are_those_of_the_manifests() -> None:
@@ -44,7 +45,7 @@ def test_a_capability_that_lacks_is_named_with_what_fails(
 ) -> None:
     have(monkeypatch, Rights(ALL.capabilities & ~(1 << capability.number), is_filtered=True, may_gain=False))
     (finding,) = judge_rights(Settings())
-    assert finding.id == security.CAPABILITY
+    assert finding.id == CAPABILITY
     assert f"CAP_{capability.name}" in finding.seen
     assert finding.matters == capability.without
     assert finding.severity is (Severity.WARNING if capability.feature else Severity.PROBLEM)
@@ -53,23 +54,23 @@ def test_a_capability_that_lacks_is_named_with_what_fails(
 def test_a_call_that_is_refused_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, ALL, {"setns": "not permitted"})
     (finding,) = judge_rights(Settings())
-    assert (finding.id, finding.severity) == (security.CALL, Severity.PROBLEM)
+    assert (finding.id, finding.severity) == (CALL, Severity.PROBLEM)
     lacks = Rights(ALL.capabilities & ~(1 << 21), is_filtered=True, may_gain=False)
     have(monkeypatch, lacks, {"setns": "not permitted", "bpf": "not permitted", "mount-sysfs": "x"})
-    assert [finding.id for finding in judge_rights(Settings())] == [security.CAPABILITY]
+    assert [finding.id for finding in judge_rights(Settings())] == [CAPABILITY]
 
 
 def test_a_process_that_may_gain_rights_is_told_in_a_pod_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, Rights(ALL.capabilities, is_filtered=True, may_gain=True))
     assert find_worst(judge_rights(Settings())) is Severity.OK
-    assert security.GAIN in [finding.id for finding in judge_rights(IN_A_POD)]
+    assert GAIN in [finding.id for finding in judge_rights(IN_A_POD)]
 
 
 def test_on_this_machine_without_a_pod_no_folder_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, ALL)
-    folders = [finding for finding in judge_rights(IN_A_POD) if finding.id == security.FOLDER]
+    folders = [finding for finding in judge_rights(IN_A_POD) if finding.id == FOLDER]
     assert any("/host/proc" in finding.seen for finding in folders)
-    assert not [finding for finding in judge_rights(Settings()) if finding.id == security.FOLDER]
+    assert not [finding for finding in judge_rights(Settings()) if finding.id == FOLDER]
 
 
 def test_who_is_not_root_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dranet.cli.main import main
-from dranet.desk.doctor import registry
+from dranet.desk.doctor import catalogue
 from tests.examples.table import CLASSES, FOLDER, REPOSITORY
 
 DOCS = REPOSITORY / "docs/user"
@@ -76,4 +76,4 @@ def test_the_page_about_sriov_names_checks_that_the_doctor_has() -> None:
     table = read("sriov-and-multus.md").partition("| check | what it says |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
     assert named
-    assert named <= {check.entry.id for check in registry.CHECKS}
+    assert named <= {check.entry.id for check in catalogue.CHECKS}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dranet.cli.doctor.examine import look_around
+from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, Surroundings
-from dranet.desk.doctor.registry import run_checks
 from dranet.model.findings import Finding, Severity
 from dranet.security.context import CAPABILITIES
 from dranet.settings import Settings

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from dranet.cli.doctor.command import FORMAT
+from dranet.desk.doctor.catalogue import list_entries
 from dranet.desk.doctor.checks import Entry
-from dranet.desk.doctor.registry import list_entries
 from dranet.model.findings import WORST_FIRST
 
 SCHEMA_NAME = "doctor.schema.json"

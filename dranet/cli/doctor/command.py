@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dranet import __version__
 from dranet.cli.doctor.examine import Examination, Progress, examine, look_below
-from dranet.desk.doctor.registry import list_entries
+from dranet.desk.doctor.catalogue import list_entries
 from dranet.errors import SettingsError
 from dranet.model.findings import WORST_FIRST, Finding, Severity, find_worst
 from dranet.settings import Settings
@@ -174,7 +174,7 @@ def _check_bundle(target: str, *, force: bool) -> None:
     Raises:
         SettingsError: the bundle cannot go there.
     """
-    from dranet.cli.doctor.bundle_archive import check_target
+    from dranet.cli.doctor.bundle import check_target
 
     if target != STANDARD_OUTPUT:
         check_target(Path(target), force=force)

@@ -16,8 +16,8 @@ from dranet.cli.doctor.places import judge_places
 from dranet.cli.doctor.rights import judge_rights, rights_elsewhere
 from dranet.cli.doctor.running import ask_running_driver, nobody_answers
 from dranet.dataclass import dataclass
+from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
-from dranet.desk.doctor.registry import run_checks
 from dranet.driver.captured import CapturedFacts
 from dranet.driver.lifelines import OWN_ADDRESS
 from dranet.errors import DranetError

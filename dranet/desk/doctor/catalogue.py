@@ -1,11 +1,17 @@
-"""The ids of findings that are not judged from facts of the node: the running driver, API server, folders.
+"""Every id that a finding can have: what ``docs/user/doctor.md`` lists, and what ``--ignore`` accepts.
 
-Their words of why and how are made where they are found; these here are for the reader of the docs.
+``ENTRIES`` are findings about the running driver, the API server and folders; their explanations are written
+where they are found. ``CHECKS`` judge facts of the node: a module for each subject has its own ``CHECKS``.
+Tests hold a fixture that triggers each id, and one that does not (``tests/driver/doctor``).
 """
 
 from __future__ import annotations
 
-from dranet.desk.doctor.checks import Entry
+from collections.abc import Iterator
+
+from dranet.desk.doctor import managers, pcie, rdma, system, tuning
+from dranet.desk.doctor.checks import Check, Entry, Surroundings, not_visible
+from dranet.model.findings import Finding
 
 RIGHTS = "rights"
 CAPABILITY, CALL, FOLDER, GAIN = "capability", "system-call", "node-folder", "no-new-privileges"
@@ -163,3 +169,24 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     NO_NEW_PRIVILEGES,
 )
+
+
+CHECKS: tuple[Check, ...] = (
+    *system.CHECKS,
+    *managers.CHECKS,
+    *rdma.CHECKS,
+    *pcie.CHECKS,
+    *tuning.CHECKS,
+    not_visible,
+)
+"""In the order in which people read them."""
+
+
+def list_entries() -> tuple[Entry, ...]:
+    """Every id that a finding can have."""
+    return (*ENTRIES, *(check.entry for check in CHECKS))
+
+
+def run_checks(surroundings: Surroundings) -> Iterator[Finding]:
+    for check in CHECKS:
+        yield from check.run(surroundings)

@@ -183,3 +183,23 @@ def join(items: Iterable[str], most: int = 4) -> str:
     if len(names) <= most:
         return ", ".join(names)
     return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+
+
+VISIBILITY = "view"
+
+
+@check(
+    "not-visible",
+    VISIBILITY,
+    "what cannot be looked at from where the doctor runs",
+    matters="Nothing is said of it, neither good nor bad.",
+    mend="On the node, as root: `dranet doctor`. In a debug container: `kubectl debug node/NODE -it "
+    "--image=IMAGE --profile=sysadmin -- dranet doctor --host-root /host --procfs-root /host/proc "
+    "--sysfs-root /host/sys`.",
+)
+def not_visible(seen: Surroundings) -> Iterator[Told]:
+    found = [f"{part.what} ({part.why})" for part in seen.host.unseen]
+    if seen.host.runtime is None and not any("/etc" in text for text in found):
+        found.append("the runtime's configuration (no file where it usually is)")
+    if found:
+        yield note(f"not visible from here: {'; '.join(found)}")

@@ -8,8 +8,8 @@ from typing import get_type_hints
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin
-from dranet.desk.doctor.registry import run_checks
 from dranet.model.facts import Gpu, Link, PciFunction, RdmaDevice, RdmaPort
 from dranet.model.findings import Severity
 from dranet.model.host_facts import (

@@ -17,11 +17,10 @@ from dranet.cluster.access import Denied
 from dranet.cluster.features import ApiFeatures, Support
 from dranet.cluster.permissions import PERMISSIONS
 from dranet.cluster.slice_fields import Feature
-from dranet.desk.doctor.catalogue import ENTRIES
+from dranet.desk.doctor.catalogue import CHECKS, ENTRIES, list_entries, run_checks
 from dranet.desk.doctor.checks import Surroundings
-from dranet.desk.doctor.gpudirect import find_ports_between, find_redirecting
-from dranet.desk.doctor.rails import compute_roce_mtu
-from dranet.desk.doctor.registry import CHECKS, list_entries, run_checks
+from dranet.desk.doctor.pcie import compute_roce_mtu
+from dranet.desk.doctor.rdma import find_ports_between, find_redirecting
 from dranet.driver.features import judge_api, judge_gpus, judge_kubelet, judge_runtime
 from dranet.inventory.served_gpus import ServedGpus
 from dranet.kubelet.peer import KubeletTraits

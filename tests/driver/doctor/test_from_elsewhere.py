@@ -11,8 +11,8 @@ import pytest
 
 from dranet.cli.doctor import examine as examining
 from dranet.cli.doctor.examine import examine, look_around, look_below
+from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts
-from dranet.desk.doctor.registry import run_checks
 from dranet.model.findings import Finding, Severity
 from dranet.settings import Settings
 from dranet.view.capture_file import read_capture

@@ -1,11 +1,14 @@
-"""The container runtime's configuration and limits: NRI, CDI, locked memory.
+"""Checks of the kernel, the container runtime (NRI, CDI, locked memory) and the kubelet.
 
-Files say what was written, not what is at work. What the running driver has seen (``driver/features.py``) counts for
-more: of that nothing is judged here.
+Kernel: is it recent enough, and was it built with what claims may ask for? Runtime: files show what was
+configured, not what is in effect; what a running driver has observed (``driver/features.py``) takes
+precedence and is not judged here. Kubelet: its version compared with the API server's, its feature gates, and
+which managers choose a pod's CPUs.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,64 @@ from dranet.model.findings import (
     RUNTIME_CDI,
     RUNTIME_NRI,
 )
+from dranet.model.host_facts import SOFT_OPTIONS
+
+KERNEL = "kernel"
+
+LEAST_KERNEL, LEAST_KERNEL_FOR_RDMA = (4, 20), (5, 3)
+"""Strict netlink dumps (``NETLINK_GET_STRICT_CHK``); RDMA devices that move between namespaces."""
+
+_KERNEL_VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,4})")
+
+
+def parse_kernel_version(release: str) -> tuple[int, int] | None:
+    """``6.12.95+deb12-amd64`` -> (6, 12)."""
+    found = _KERNEL_VERSION.match(release)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+@check(
+    "kernel-old",
+    KERNEL,
+    "the version of the kernel",
+    matters="The driver reads links with strict netlink dumps (Linux 4.20), and moves RDMA devices between "
+    "network namespaces (Linux 5.3).",
+    mend="Update the node's kernel; distributions of 2022 and later have 5.14 or more.",
+)
+def kernel_version(seen: Surroundings) -> Iterator[Told]:
+    release = seen.host.kernel.release
+    found = parse_kernel_version(release)
+    if found is None:
+        return
+    if found < LEAST_KERNEL:
+        yield problem(f"Linux {release}", matters="No link of this node can be read.")
+    elif seen.rdma and found < LEAST_KERNEL_FOR_RDMA:
+        yield warning(f"Linux {release}", matters="RDMA devices cannot move into pods.")
+    else:
+        yield fine(f"Linux {release}")
+
+
+@check(
+    "kernel-options",
+    KERNEL,
+    "what the kernel was built with (/proc/config.gz, /boot/config-*)",
+    matters="A claim that asks for what is missing is refused when it is prepared.",
+    mend="Use a kernel of the distribution's standard flavour: slim ones for clouds and micro VMs leave "
+    "these out.",
+)
+def kernel_options(seen: Surroundings) -> Iterator[Told]:
+    config = seen.host.kernel.config
+    if config is None:
+        return
+    built = dict(config)
+    if "NET_NS" not in built:
+        yield problem("without NET_NS (network namespaces)", matters="Nothing can be given to a pod.")
+    lost = [f"{name} ({what})" for name, what in SOFT_OPTIONS.items() if name not in built]
+    if lost:
+        yield note(f"without {join(lost, 12)}")
+    if "NET_NS" in built and not lost:
+        yield fine("built with all that claims can ask for")
+
 
 RUNTIME = "runtime"
 
@@ -187,7 +248,7 @@ def _describe_bytes(text: str) -> str:
     matters="Before containerd 1.7 and CRI-O 1.26 there is no NRI that the driver can use.",
     mend="Update the runtime; containerd 2 has NRI and CDI on from the start.",
 )
-def version(seen: Surroundings) -> Iterator[Told]:
+def runtime_version(seen: Surroundings) -> Iterator[Told]:
     name, _, number = seen.cluster.runtime_version.partition("://")
     least = {"containerd": (1, 7), "cri-o": (1, 26)}.get(name)
     if least is None or not number:
@@ -206,4 +267,104 @@ def version(seen: Surroundings) -> Iterator[Told]:
         yield fine(f"{name} {number}")
 
 
-CHECKS = (version, nri, nri_socket, nri_timeout, hook_estimate, cdi, cdi_dirs, memlock)
+KUBELET = "kubelet"
+
+LEAST_KUBELET = (1, 34)
+"""resource.k8s.io/v1 is on from here."""
+MOST_SKEW = 3
+"""Minor versions that a kubelet may be behind the API server (Kubernetes' version skew policy)."""
+
+_KUBERNETES_VERSION = re.compile(r"v?([0-9]{1,2})\.([0-9]{1,3})")
+_DRA_GATE = "DynamicResourceAllocation"
+
+
+def parse_kubernetes_version(text: str) -> tuple[int, int] | None:
+    """``v1.35.2-eks-1`` -> (1, 35)."""
+    found = _KUBERNETES_VERSION.match(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+@check(
+    "kubelet-old",
+    KUBELET,
+    "the kubelet's version",
+    matters="Before 1.34 dynamic resource allocation is behind a feature gate, and its API is not the "
+    "one that the driver writes.",
+    mend="Update the node to Kubernetes 1.34 or later.",
+)
+def kubelet_version(seen: Surroundings) -> Iterator[Told]:
+    found = parse_kubernetes_version(seen.cluster.kubelet_version)
+    if found is not None:
+        text = f"kubelet {seen.cluster.kubelet_version}"
+        yield fine(text) if found >= LEAST_KUBELET else problem(text)
+
+
+@check(
+    "kubelet-skew",
+    KUBELET,
+    "the kubelet's version beside the API server's",
+    matters="Kubernetes supports a kubelet that is up to three minor versions behind the API server, and "
+    "none that is ahead: fields that one of them does not know get lost.",
+    mend="Update the control plane first, then the nodes.",
+)
+def kubelet_skew(seen: Surroundings) -> Iterator[Told]:
+    ours, theirs = (
+        parse_kubernetes_version(seen.cluster.kubelet_version),
+        parse_kubernetes_version(seen.cluster.server_version),
+    )
+    if ours is None or theirs is None:
+        return
+    if ours > theirs or theirs[1] - ours[1] > MOST_SKEW:
+        yield warning(f"kubelet {seen.cluster.kubelet_version}, API server {seen.cluster.server_version}")
+
+
+@check(
+    "kubelet-gate-off",
+    KUBELET,
+    "the feature gate DynamicResourceAllocation of the kubelet",
+    matters="The kubelet prepares no claims, so no pod with one starts here.",
+    mend="Take `DynamicResourceAllocation: false` out of featureGates in the kubelet's configuration.",
+)
+def kubelet_gate(seen: Surroundings) -> Iterator[Told]:
+    config = seen.host.kubelet
+    if config is not None and dict(config.feature_gates).get(_DRA_GATE) is False:
+        yield problem(f"{_DRA_GATE} is off in {config.path}")
+
+
+@check(
+    "topology-manager",
+    KUBELET,
+    "who chooses the CPUs and the memory of a pod (CPU, memory and Topology Manager)",
+    matters="Without the static CPU manager a pod's threads wander over all sockets, whatever NUMA node "
+    "its NIC and GPU are on. The Topology Manager does not know devices of DRA drivers: it does not help "
+    "a claim, and single-numa-node can refuse a pod whose device plugins and CPUs lie apart.",
+    mend="`cpuManagerPolicy: static` (whole CPUs, Guaranteed pods), `memoryManagerPolicy: Static` where "
+    "memory is to be near; NICs and GPUs stay aligned by the claim (docs/user/alignment.md). Before a "
+    "change of policy: drain the node, remove cpu_manager_state.",
+)
+def resource_managers(seen: Surroundings) -> Iterator[Told]:
+    config = seen.host.kubelet
+    if config is None or not seen.is_fast or len(seen.node.numa_nodes) < 2:
+        return
+    told = f"CPU manager {config.cpu_policy or 'unknown'}, memory manager {config.memory_policy or 'unknown'}"
+    topology = f", topology manager {config.topology_policy}" if config.topology_policy else ""
+    tell = fine if config.cpu_policy == "static" else note
+    yield tell(f"{told}{topology} ({config.path})")
+
+
+CHECKS = (
+    kernel_version,
+    kernel_options,
+    runtime_version,
+    nri,
+    nri_socket,
+    nri_timeout,
+    hook_estimate,
+    cdi,
+    cdi_dirs,
+    memlock,
+    kubelet_version,
+    kubelet_skew,
+    kubelet_gate,
+    resource_managers,
+)
