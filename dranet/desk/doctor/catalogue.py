@@ -2,7 +2,7 @@
 
 ``ENTRIES`` are findings about the running driver, the API server and folders; their explanations are written
 where they are found. ``CHECKS`` judge facts of the node: a module for each subject has its own ``CHECKS``.
-Tests hold a fixture that triggers each id, and one that does not (``tests/driver/doctor``).
+Tests hold a fixture that triggers each id, and one that does not (``tests/desk/doctor``).
 """
 
 from __future__ import annotations

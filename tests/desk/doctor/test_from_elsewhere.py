@@ -16,7 +16,7 @@ from dranet.desk.doctor.checks import ClusterFacts
 from dranet.model.findings import Finding, Severity
 from dranet.settings import Settings
 from dranet.view.capture_file import read_capture
-from tests.driver.doctor.healthy import HEALTHY
+from tests.desk.doctor.healthy import HEALTHY
 
 DATA = Path(__file__).parents[2] / "data"
 CAPTURES = sorted(path for path in DATA.glob("*/capture.json"))

@@ -26,7 +26,7 @@ from dranet.model.host_facts import (
     TuningFacts,
     Unseen,
 )
-from tests.driver.doctor.healthy import GPUS, HEALTHY, HOST, LINKS, NICS, NODE
+from tests.desk.doctor.healthy import GPUS, HEALTHY, HOST, LINKS, NICS, NODE
 
 TEXTS = st.one_of(
     st.sampled_from([*NICS, *GPUS, *LINKS, "", "v1.35.1", "containerd://1.7.2", "6.1"]), st.text(max_size=8)

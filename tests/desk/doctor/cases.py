@@ -19,7 +19,7 @@ from dranet.model.host_facts import (
     Unseen,
 )
 from dranet.settings import Settings
-from tests.driver.doctor.healthy import (
+from tests.desk.doctor.healthy import (
     DOWN_TO_GPU,
     HEALTHY,
     HOST,

@@ -28,8 +28,8 @@ from dranet.model.findings import Finding, Severity
 from dranet.model.host_facts import FlowFacts
 from dranet.runtime.traits import RuntimeTraits
 from dranet.settings import PublishGpus, Settings
-from tests.driver.doctor.cases import CASES
-from tests.driver.doctor.healthy import (
+from tests.desk.doctor.cases import CASES
+from tests.desk.doctor.healthy import (
     DOWN_TO_GPU,
     HEALTHY,
     KERNEL,
