@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dranet.driver.probes.server import ProbeServer
 from dranet.driver.probes.tls import OLD_SECONDS, OLD_SHARE, TlsFiles, Validity, parse_validity, read_validity
 from dranet.telemetry import Metrics
-from tools.manifests.monitoring.rules import ALERTS
+from tools.monitoring import list_alerts
 
 DAY = 86_400
 
@@ -93,7 +93,7 @@ def test_it_is_old_with_a_tenth_of_its_time_left_and_a_week(days: int, left: flo
 
 
 def test_the_alert_asks_the_same() -> None:
-    (alert,) = (alert for alert in ALERTS if alert.name == "DranetCertificateEnds")
+    (alert,) = (alert for alert in list_alerts() if alert.name == "DranetCertificateEnds")
     assert re.findall(r"[\d.]+", alert.expr) == [str(OLD_SHARE), str(OLD_SECONDS)]
 
 

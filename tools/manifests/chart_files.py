@@ -12,8 +12,6 @@ from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import DECLARATIONS
 from tools.manifests.chart_policies import DRIVER, build_policy_files
 from tools.manifests.device_classes import CLASSES, PREFIX
-from tools.manifests.monitoring.dashboard import build_dashboard
-from tools.manifests.monitoring.rules import build_rules as build_monitoring_rules
 from tools.manifests.values.chart import needed_values, refused_values
 from tools.manifests.values.file import plain
 from tools.manifests.values.pod import mount_key
@@ -48,8 +46,6 @@ def build_chart_files() -> Mapping[str, Any]:
             "needed": list(needed_values()),
         },
         **build_policy_files(),
-        "monitoring/rules.yaml": build_monitoring_rules(),
-        "monitoring/dashboard.json": build_dashboard(),
     }
 
 

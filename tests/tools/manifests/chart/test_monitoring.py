@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 
-import yaml
-
-from tests.tools.manifests.chart.rendering import CHART, JsonObject, find, render
+from tests.tools.manifests.chart.rendering import JsonObject, find, render
 from tests.tools.manifests.chart.value_sets import MONITORED, POOLS
-from tools.manifests.monitoring.dashboard import build_dashboard
-from tools.manifests.monitoring.rules import ALERTS, build_rules
+from tools.monitoring import list_alerts, read_dashboard, read_rules
 
 RULES_ON: JsonObject = {"monitoring": {"rules": {"enabled": True}}}
 
@@ -21,8 +18,7 @@ def list_annotations(item: JsonObject) -> list[JsonObject]:
 
 def test_the_rules_of_the_object_are_those_of_the_file() -> None:
     rule = find(render(MONITORED), "PrometheusRule")
-    assert rule["spec"] == yaml.safe_load((CHART / "files/monitoring/rules.yaml").read_text())
-    assert rule["spec"] == build_rules()
+    assert rule["spec"] == read_rules()
 
 
 def test_runbooks_lead_where_the_values_say() -> None:
@@ -30,7 +26,7 @@ def test_runbooks_lead_where_the_values_say() -> None:
         "monitoring": {"rules": {"enabled": True, "runbookUrl": "https://wiki.example.com/a.html"}}
     }
     links = [one["runbook_url"] for one in list_annotations(find(render(values), "PrometheusRule"))]
-    assert links == [f"https://wiki.example.com/a.html#{alert.anchor}" for alert in ALERTS]
+    assert links == [f"https://wiki.example.com/a.html#{alert.anchor}" for alert in list_alerts()]
 
 
 def test_commands_name_the_namespace_of_the_release() -> None:
@@ -49,7 +45,7 @@ def test_the_dashboard_is_whole() -> None:
     config_map = next(
         item for item in render(MONITORED) if item["metadata"]["name"].endswith("dashboard-json")
     )
-    assert json.loads(config_map["data"]["dranet.json"]) == build_dashboard()
+    assert json.loads(config_map["data"]["dranet.json"]) == read_dashboard()
     assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 

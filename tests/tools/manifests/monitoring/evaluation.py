@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from testbed.prometheus import Promtool
-from tools.manifests.monitoring.rule import Alert
-from tools.manifests.monitoring.rules import RUNBOOK
+from tools.monitoring import RULES, RUNBOOK, Alert
 
 JsonObject = dict[str, Any]
 Series = Mapping[str, str]
 """``name{labels}`` -> values by the minute, in promtool's words (``0+5x30``; ``_`` is a gap)."""
-
-RULES = Path(__file__).parents[4] / "charts" / "dranet" / "files" / "monitoring" / "rules.yaml"
 
 TARGET = 'job="dranet",instance="10.0.0.1:9177",node="gpu-1"'
 """The labels of whatever Prometheus has scraped from one node."""
@@ -53,12 +50,10 @@ def expect(alert: Alert, minute: int, *labels: JsonObject, value: str = "") -> J
         "eval_time": f"{minute}m",
         "exp_alerts": [
             {
-                "exp_labels": {"severity": str(alert.severity), **one},
+                "exp_labels": {"severity": alert.severity, **one},
                 "exp_annotations": {
                     "summary": _fill(alert.summary, one, value),
-                    "description": _fill(
-                        f"{alert.meaning.replace('`', '')} First: {alert.command}", one, value
-                    ),
+                    "description": _fill(f"{alert.meaning} First: {alert.command}", one, value),
                     "runbook_url": f"{RUNBOOK}#{alert.name.lower()}",
                 },
             }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from dranet.telemetry.recorder import Kind
-from tools.manifests.monitoring.recordings import RECORDINGS
+from tools.monitoring import list_recordings
 from tools.pages.metrics import list_declared
 
 TARGET = frozenset({"job", "instance", "node", "cluster"})
@@ -43,7 +43,7 @@ def list_series() -> dict[str, frozenset[str]]:
             series[f"{one.name}_bucket"] = labels | {"le"}
         else:
             series[one.name] = labels
-    return series | {one.name: frozenset({"device"}) for one in RECORDINGS}
+    return series | {one.name: frozenset({"device"}) for one in list_recordings()}
 
 
 def find_strangers(expr: str) -> Iterator[str]:

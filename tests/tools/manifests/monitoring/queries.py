@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tools.manifests.monitoring.panels import ROWS
+from tools.monitoring import list_panels
 
 
 def fill_in(expr: str, window: str = "5m") -> str:
@@ -12,6 +12,4 @@ def fill_in(expr: str, window: str = "5m") -> str:
 
 
 def list_queries(window: str = "5m") -> list[str]:
-    return [
-        fill_in(query.expr, window) for panels in ROWS.values() for panel in panels for query in panel.queries
-    ]
+    return [fill_in(target["expr"], window) for panel in list_panels() for target in panel["targets"]]

@@ -12,8 +12,7 @@ from testbed.prometheus import Promtool
 from tests.tools.manifests.monitoring import evaluation
 from tests.tools.manifests.monitoring.cases import POD, labels
 from tests.tools.manifests.monitoring.evaluation import expect, with_target
-from tools.manifests.monitoring.recordings import RECORDINGS
-from tools.manifests.monitoring.rules import ALERTS
+from tools.monitoring import list_alerts, list_recordings
 
 MINUTES = 150
 HALF = 60
@@ -171,7 +170,7 @@ def test_nothing_fires(scenario: Callable[[], Values], promtool: Promtool, tmp_p
     """Beside a node that is well all the time, as there is in each cluster."""
     neighbour = with_target(at_rest(), 'job="dranet",instance="10.0.0.2:9177",node="gpu-2"')
     moments = (1, 31, *range(HALF, HALF + 12, 2), 76, 91, 121, MINUTES - 1)
-    checks = [expect(alert, minute) for alert in ALERTS for minute in moments]
+    checks = [expect(alert, minute) for alert in list_alerts() for minute in moments]
     group = evaluation.group(
         scenario.__name__, {**with_target(scenario()), **neighbour}, alert_rule_test=checks
     )
@@ -179,8 +178,8 @@ def test_nothing_fires(scenario: Callable[[], Values], promtool: Promtool, tmp_p
 
 
 def test_a_healthy_node_has_every_series_that_an_alert_asks_for() -> None:
-    recorded = {one.name: one.expr for one in RECORDINGS}
-    asked = " ".join(alert.expr for alert in ALERTS)
+    recorded = {one.name: one.expr for one in list_recordings()}
+    asked = " ".join(alert.expr for alert in list_alerts())
     asked += " ".join(expr for name, expr in recorded.items() if name in asked)
     names = set(re.findall(r"(?<![:\w])(?:dranet|process)_[a-z_]+\b(?!:)", asked))
     assert names - {name.partition("{")[0] for name in at_rest()} == set()

@@ -8,7 +8,7 @@ from typing import Any
 from testbed.prometheus import Promtool
 from tests.tools.manifests.monitoring import evaluation
 from tests.tools.manifests.monitoring.evaluation import Series
-from tools.manifests.monitoring.recordings import RECORDINGS
+from tools.monitoring import list_recordings
 
 JsonObject = dict[str, Any]
 
@@ -151,7 +151,7 @@ ANSWERS: dict[str, list[Answer]] = {
 
 
 def test_every_recording_has_an_answer_here() -> None:
-    assert ANSWERS.keys() == {one.name for one in RECORDINGS}
+    assert ANSWERS.keys() == {one.name for one in list_recordings()}
 
 
 def test_prometheus_computes_the_known_answers(promtool: Promtool, tmp_path: Path) -> None:
