@@ -24,7 +24,7 @@ def use_one_heap() -> None:
         set_option(_M_ARENA_MAX, 1)
 
 
-def give_back() -> None:
+def trim() -> None:
     """Return free memory to the kernel: a third of a millisecond after a scan of a thousand links."""
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:

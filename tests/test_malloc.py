@@ -50,7 +50,7 @@ blocks = [bytes(2000) for _ in range(20_000)]
 pins = blocks[::500] + blocks[-1:]
 del blocks
 full = read_anonymous_mb()
-malloc.give_back()
+malloc.trim()
 print(int(full - read_anonymous_mb()), len(pins))
 """
 

@@ -26,8 +26,8 @@ from dranet.cluster.kubeconfig import read_kubeconfig
 from dranet.cluster.node_slices import NodeDevices
 from dranet.cluster.nodes import fetch_node
 from dranet.cluster.slices import SlicePublisher
-from dranet.driver.lifelines import Lifelines
-from dranet.driver.pace import PacedSlices
+from dranet.driver.protected_addresses import ProtectedAddresses
+from dranet.driver.publish import SliceRateLimiter
 from dranet.inventory.slices import Pages
 
 DRIVER = "dra.net"
@@ -42,10 +42,10 @@ class NodeDriver:
         self._node = node
         self._client = CountingClient(access, traffic)
         self._others = NodeDevices(self._client, DRIVER, node)
-        self._lifelines = Lifelines(
+        self._lifelines = ProtectedAddresses(
             (), self._client.url, self._fetch_addresses, on_news=lambda _: None, retry_seconds=RETRY_SECONDS
         )
-        self._slices = PacedSlices(publisher := SlicePublisher(self._client, DRIVER, node))
+        self._slices = SliceRateLimiter(publisher := SlicePublisher(self._client, DRIVER, node))
         self.publisher = publisher
 
     def offer(self, pages: Pages) -> None:

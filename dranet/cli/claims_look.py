@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dranet import files
 from dranet.dataclass import dataclass
-from dranet.driver.gate import ReadyGate
+from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, Reason, StoreError
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side, find_link, open_host_side, open_pod_side
@@ -102,7 +102,7 @@ def look(state_dir: Path, boot_id: str) -> Node:
     """
     path = state_dir / "claims.db"
     content, damage = _read_store(path)
-    gate = ReadyGate(state_dir)
+    gate = StartGate(state_dir)
     claims, bad = [], []
     for claim_uid, text in content.rows.items():
         try:
@@ -136,7 +136,7 @@ def _read_store(path: Path) -> tuple[Content, str]:
         return read_damaged(image, str(error)).content, str(error)
 
 
-def _see(record: PreparedClaim, boot_id: str, gate: ReadyGate) -> SeenClaim:
+def _see(record: PreparedClaim, boot_id: str, gate: StartGate) -> SeenClaim:
     is_open = gate.is_open(record.claim.uid)
     if record.boot_id != boot_id:
         return SeenClaim(record, State.EARLIER_BOOT, _placed(record, Place.UNKNOWN), is_open)

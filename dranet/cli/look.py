@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 
 from dranet.driver.captured import CapturedFacts
-from dranet.driver.lifelines import OWN_ADDRESS
+from dranet.driver.protected_addresses import OWN_ADDRESS
 from dranet.driver.publish import FactsReader
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.changes import EVERYTHING, Changes

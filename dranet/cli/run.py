@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     set_up_logging(settings.log_level, as_json=settings.log_format is LogFormat.JSON)
     from dranet.driver.app import run_driver
-    from dranet.driver.ending import Ending
+    from dranet.driver.shutdown import Shutdown
 
-    with Ending(settings.drain_seconds) as ending:
+    with Shutdown(settings.drain_seconds) as ending:
         asyncio.run(run_driver(settings, ending))
     return 0

@@ -22,12 +22,12 @@ from typing import Any
 
 from dranet import __version__
 from dranet.cluster.client import ApiClient
+from dranet.driver.assembly import Parts
 from dranet.driver.captured import CapturedFacts
-from dranet.driver.ending import MAIN_TASK, Ending
-from dranet.driver.instances.handover import InstanceState
-from dranet.driver.parts import Parts
+from dranet.driver.executor import DriverExecutor
+from dranet.driver.instances.leader import InstanceState
 from dranet.driver.publish import FactsReader
-from dranet.driver.workers import Workers
+from dranet.driver.shutdown import MAIN_TASK, Shutdown
 from dranet.errors import DranetError, KernelError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.node_proc import use_node_proc
@@ -45,7 +45,7 @@ WORKER_THREADS = 4
 """For blocking kernel and disk work, which one lock serialises for the most part."""
 
 
-async def run_driver(settings: Settings, ending: Ending) -> None:
+async def run_driver(settings: Settings, ending: Shutdown) -> None:
     """Run until SIGTERM or SIGINT, then drain.
 
     Raises:
@@ -55,7 +55,7 @@ async def run_driver(settings: Settings, ending: Ending) -> None:
     """
     stop = asyncio.Event()
     ending.stop_with(stop.set)
-    asyncio.get_running_loop().set_default_executor(Workers(WORKER_THREADS))
+    asyncio.get_running_loop().set_default_executor(DriverExecutor(WORKER_THREADS))
     FileLock.pod_uid = settings.pod_uid
     use_node_proc(settings.procfs_root)
     _name_this_task(MAIN_TASK)

@@ -28,11 +28,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from dranet.dataclass import dataclass
-from dranet.driver.gate import ReadyGate
 from dranet.driver.held_namespaces import HeldNamespaces, PodLinks
-from dranet.driver.instances.node_lock import NodeLock
+from dranet.driver.instances.locks import NodeLock
 from dranet.driver.rdma_nodes import OpenNamespace, iter_nodes, refresh_nodes
-from dranet.driver.start_windows import may_be_shared
+from dranet.driver.start_gate import StartGate, may_be_shared
 from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.attach import attach, verify
@@ -158,7 +157,7 @@ class Attachments:
     def __init__(
         self,
         store: ClaimStore,
-        gate: ReadyGate,
+        gate: StartGate,
         uplink_rules: Callable[[], UplinkRules] = UplinkRules,
         on_released: Callable[[ReleaseReport], None] | None = None,
         pod_links: PodLinks | None = None,

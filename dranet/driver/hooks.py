@@ -20,7 +20,7 @@ from functools import partial
 from typing import TypeVar
 
 from dranet.driver.attachments import Attachments, ReleaseReport
-from dranet.driver.in_time import run_in_time
+from dranet.driver.executor import run_with_deadline
 from dranet.driver.reconcile.runtime_view import (
     ASSUMED_REQUEST_TIMEOUT_SECONDS,
     RuntimeSnapshot,
@@ -28,7 +28,7 @@ from dranet.driver.reconcile.runtime_view import (
     placements,
 )
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.start_windows import StartWindows
+from dranet.driver.start_gate import StartWindows
 from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DranetError, HookDeadlineError, Reason
@@ -237,7 +237,8 @@ class PodHooks:
         if claims:
             end = partial(self._windows.end, pod.uid, container.id, claims)
             try:
-                run_in_time(end, self._budget_seconds, f"shutting the gates of {pod.namespace}/{pod.name}")
+                what = f"shutting the gates of {pod.namespace}/{pod.name}"
+                run_with_deadline(end, self._budget_seconds, what)
             except DranetError as error:
                 log.warning("left open for now: %s", error)
         return bool(claims)
@@ -340,7 +341,7 @@ class PodHooks:
 
     def _run_in_time(self, work: Callable[[], T], pod: PodSandbox, what: str) -> T:
         try:
-            return run_in_time(work, self._budget_seconds, f"{what} of {pod.namespace}/{pod.name}")
+            return run_with_deadline(work, self._budget_seconds, f"{what} of {pod.namespace}/{pod.name}")
         except HookDeadlineError:
             self._on_late()
             raise

@@ -1,13 +1,6 @@
-"""DHCP leases of claims: taken at Prepare, renewed while the pod runs, released after the give-back.
+"""What leases ask of DHCP servers and of the links in pods; all of it blocks.
 
-The lease lives in the claim's record, so a restart finds it and goes on. A renewal asks in the pod's
-namespace, where the address is; while no pod has the link yet, on the host. What must not happen is silence:
-an address whose lease has ended, or that its server has taken back, leaves the pod's link; the claim's status
-and the file in the pod say what is left on it, and why.
-
-Times: a lease counts in unix time, because that survives a restart; from then on it is measured on a clock
-that nobody sets. A wall clock that was set while the driver was down makes it ask too early or too late;
-whether the address is still there is asked of the kernel, not of a clock.
+The client is loaded for the first lease.
 """
 
 from __future__ import annotations
@@ -18,28 +11,220 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from dranet.dataclass import dataclass
 from dranet.driver.attachments import Attachments
-from dranet.driver.instances.work_locks import Work, WorkLocks
-from dranet.driver.lease_client import LeaseClient, check_namespace
-from dranet.driver.lease_records import HeldLease, LeaseEnd, LeaseRecords, iter_leases
+from dranet.driver.executor import NotedThreadPool
+from dranet.driver.instances.locks import Work, WorkLocks
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.workers import NotedThreads
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
-from dranet.model.plan import DhcpLease, PreparedClaim
+from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.netns_id import read_netns_id
+from dranet.model.plan import AttachPlan, CreateLink, DhcpLease, PreparedClaim
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import LeaseOutcome, Metrics, Outcome
 
-__all__ = ["Clock", "HeldLease", "LeaseClient", "Leases", "iter_leases", "next_attempt_age"]
+
+class LeaseClient:
+    """Conversations and looks; each raises KernelError."""
+
+    def acquire(self, ifname: str, mac: str, wanted: str = "") -> DhcpLease:
+        from dranet.kernel.dhcp.client import acquire_lease
+
+        return acquire_lease(ifname, mac, wanted=wanted)
+
+    def renew(self, lease: DhcpLease, netns_path: str, ifname: str, *, rebind: bool) -> DhcpLease:
+        from dranet.kernel.dhcp.client import renew_lease
+
+        with NetworkNamespace.open(netns_path) as netns:
+            return renew_lease(lease, netns, ifname, rebind=rebind)
+
+    def release(self, lease: DhcpLease, ifname: str) -> None:
+        from dranet.kernel.dhcp.client import release_lease
+
+        release_lease(lease, ifname)
+
+    def end(self, lease: DhcpLease, netns_path: str, ifname: str, *, is_refused: bool) -> float:
+        """Take the address from the pod's link; how many seconds it has if it may stay."""
+        from dranet.kernel.dhcp.client import end_lease
+
+        with NetworkNamespace.open(netns_path) as netns:
+            return end_lease(lease, netns, ifname, is_refused=is_refused)
+
+    def look(self, plans: Sequence[AttachPlan], netns_path: str) -> tuple[AttachedLink, ...]:
+        """The links of a claim as they are in its pod now."""
+        from dranet.kernel.attachment.readback import read_attached
+
+        with NetworkNamespace.open(netns_path) as netns:
+            return read_attached(plans, netns)
+
+
+def check_namespace(path: str, netns_id: str) -> None:
+    """A path may lead to the namespace of a later pod, where another link has the name.
+
+    Raises:
+        KernelError: ``NetworkNamespaceGone``: it does, or to none.
+    """
+    with NetworkNamespace.open(path) as netns:
+        found = read_netns_id(netns)
+    if found != netns_id:
+        raise KernelError(
+            f"{path} leads to another pod's network namespace by now",
+            operation="renew DHCP lease",
+            reason=Reason.NETNS_GONE,
+        )
+
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease of a prepared claim, as its record has it."""
+
+    record: PreparedClaim
+    position: int
+    """Of its device in the record."""
+    plan: AttachPlan
+    lease: DhcpLease
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.record.claim.uid, self.position
+
+    @property
+    def host_ifname(self) -> str:
+        """The link on the host: the pod's own before and after, or the one below it."""
+        if self.plan.host is not None:
+            return self.plan.host.ifname
+        parents = (step.parent_ifname for step in self.plan.steps if isinstance(step, CreateLink))
+        return next(parents, "")
+
+
+def iter_leases(records: Iterable[PreparedClaim]) -> Iterator[HeldLease]:
+    """Every lease of the records."""
+    for record in records:
+        for position, device in enumerate(record.devices):
+            if device.plan is not None and device.plan.lease is not None:
+                yield HeldLease(record, position, device.plan, device.plan.lease)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnd:
+    """What became of a lease that nobody renewed."""
+
+    record: PreparedClaim
+    lease: DhcpLease
+    """Both as recorded now."""
+    links: Sequence[AttachedLink] | None = None
+    """Of the claim, as they are in the pod now; ``None`` where no pod has them, or nobody could look."""
+    seconds_left: float = 0.0
+    """The kernel gives the address so much time yet: it has not ended."""
+
+
+class LeaseRecords:
+    """Changes leases in the store, with the node's devices held still. Blocking."""
+
+    def __init__(
+        self,
+        store: ClaimStore,
+        attachments: Attachments,
+        client: LeaseClient,
+        work: WorkLocks,
+        released: Collection[str],
+    ) -> None:
+        """``released`` has the UIDs of claims whose leases are being released by this process."""
+        self._store = store
+        self._attachments = attachments
+        self._client = client
+        self._work = work
+        self._released = released
+
+    def keep(self, own: HeldLease, renewed: DhcpLease) -> bool:
+        """Commit the lease into the record as it is now; whether the record still has the old one."""
+        with self._attachments.locked():
+            record = self._find(own)
+            if record is not None:
+                self._commit(record, own.position, renewed)
+            return record is not None
+
+    def end(self, own: HeldLease, *, is_refused: bool, is_over: bool) -> LeaseEnd | None:
+        """Take the address of an ended lease from the pod; ``None`` where the link or the lease has changed
+        meanwhile.
+
+        ``is_refused``: its server has taken it back. ``is_over``: so says our clock, and the kernel's counts.
+        """
+        with self._attachments.locked():
+            record = self._find(own)
+            if record is None or record.sandbox_id != own.record.sandbox_id:
+                return None
+            links: Sequence[AttachedLink] | None = None
+            if record.netns_path:
+                seconds_left, links = self._take_from_pod(own, is_refused)
+                if seconds_left:
+                    return LeaseEnd(record, own.lease, None, seconds_left)
+            if not (is_refused or is_over):  # a tenant may have removed the address, and may be given it anew
+                return LeaseEnd(record, own.lease, links)
+            ended = replace(own.lease, lease_seconds=0)
+            return LeaseEnd(self._commit(record, own.position, ended), ended, links)
+
+    def look(self, own: HeldLease) -> LeaseEnd | None:
+        """The claim's links as they are in the pod; ``None`` where it is in none, or in another one by now.
+
+        Raises:
+            KernelError: nobody could look.
+        """
+        with self._attachments.locked():
+            record = self._store.get(own.record.claim.uid)
+            if record is None or not record.netns_path or record.sandbox_id != own.record.sandbox_id:
+                return None
+            return LeaseEnd(record, own.lease, self._client.look(record.plans, record.netns_path))
+
+    def is_in_place(self, own: HeldLease) -> bool:
+        """The link has not gone into a pod, or out of it, since the server was asked."""
+        record = self._store.get(own.record.claim.uid)
+        return record is not None and record.sandbox_id == own.record.sandbox_id
+
+    def _take_from_pod(self, own: HeldLease, is_refused: bool) -> tuple[float, Sequence[AttachedLink] | None]:
+        record = own.record
+        try:
+            if record.netns_id:
+                check_namespace(record.netns_path, record.netns_id)
+            name = own.plan.pod_ifname
+            seconds_left = self._client.end(own.lease, record.netns_path, name, is_refused=is_refused)
+            return seconds_left, self._client.look(record.plans, record.netns_path)
+        except DranetError as error:
+            log.warning("%s: the address of an ended lease is not taken away: %s", record.pod, error)
+            return 0.0, None
+
+    def _find(self, own: HeldLease) -> PreparedClaim | None:
+        """The record as it is now, if it still has this lease."""
+        record = self._store.get(own.record.claim.uid)
+        if record is None or own.position >= len(record.devices):
+            return None
+        if record.claim.uid in self._released or self._work.is_held(Work.ENDING_LEASES, record.claim.uid):
+            return None
+        plan = record.devices[own.position].plan
+        return record if plan is not None and plan.lease == own.lease else None
+
+    def _commit(self, record: PreparedClaim, position: int, lease: DhcpLease) -> PreparedClaim:
+        device = record.devices[position]
+        assert device.plan is not None
+        changed = replace(device, plan=replace(device.plan, lease=lease))
+        devices = (*record.devices[:position], changed, *record.devices[position + 1 :])
+        committed = replace(record, devices=devices)
+        self._store.put_all([committed], durable=False)  # the server knows it, too
+        return committed
+
+
+__all__ = ["Clock", "HeldLease", "LeaseClient", "Leases", "iter_leases", "next_attempt_age"]
+
 
 T = TypeVar("T")
 
@@ -357,9 +542,9 @@ class Leases:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     @functools.cached_property
-    def _threads(self) -> NotedThreads:
+    def _threads(self) -> NotedThreadPool:
         """Of its own: a silent server must not keep the driver from scanning. Made for the first lease."""
-        return NotedThreads(THREADS, thread_name_prefix="dhcp")
+        return NotedThreadPool(THREADS, thread_name_prefix="dhcp")
 
 
 def next_attempt_age(lease: DhcpLease, age: float) -> float:

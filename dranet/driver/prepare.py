@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from dranet.driver.attachments import Attachments, ReleaseReport
-from dranet.driver.container_files import ContainerFiles
-from dranet.driver.gate import ReadyGate
-from dranet.driver.instances.work_locks import Work, WorkLocks
+from dranet.driver.containers import ContainerFiles
+from dranet.driver.instances.locks import Work, WorkLocks
 from dranet.driver.leases import Leases, iter_leases
 from dranet.driver.reports.announcer import Announcer
+from dranet.driver.start_gate import StartGate
 from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.errors import ClaimError, DeviceHeldError, DranetError, ProtocolError, Reason, StoreError
@@ -71,7 +71,7 @@ class Preparer:
         attachments: Attachments,
         leases: Leases,
         cdi: CdiSpecs,
-        gate: ReadyGate,
+        gate: StartGate,
         runtime_ready: Callable[[], bool],
         announcer: Announcer,
         metrics: Metrics,
@@ -214,7 +214,7 @@ class Preparer:
     def _decode(self, claim: Claim) -> DecodedClaim:
         return self._planner.decode(claim)
 
-    async def hand_on(self, ref: ClaimRef) -> None:
+    async def reassign(self, ref: ClaimRef) -> None:
         """Prepare a claim for its next pod, when the one that it was prepared for is done with it.
 
         Nothing happens as long as that one has the devices, or the claim. Raises nothing: the kubelet tries
@@ -386,8 +386,7 @@ class Preparer:
     @functools.cached_property
     def _planner(self) -> Planner:
         """Made for the first claim: what decodes and plans is 2 MB that an idle node does without."""
-        from dranet.driver.node_reader import NodeReader
-        from dranet.driver.planner import Planner
+        from dranet.driver.planner import NodeReader, Planner
 
         return Planner(
             self._driver_name,

@@ -3,7 +3,7 @@
 The first one ends it. A terminal that closes, a shell or a shutdown may repeat SIGTERM and SIGHUP: that
 changes nothing. Ctrl-C once more comes from a person, and ends it at once, by ``KeyboardInterrupt``.
 
-For commands that make things on the machine; the driver itself has :mod:`dranet.driver.ending`.
+For commands that make things on the machine; the driver itself has :mod:`dranet.driver.shutdown`.
 """
 
 from __future__ import annotations

@@ -8,15 +8,14 @@ from pathlib import Path
 from dranet.claims.plan.device import plan_device
 from dranet.cluster.events import EventNote
 from dranet.driver.attachments import Attachments, ReleaseReport
-from dranet.driver.container_files import ContainerFiles
-from dranet.driver.gate import ReadyGate
+from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import PodHooks
 from dranet.driver.reconcile.actions import ActionLog
-from dranet.driver.reconcile.files import FileReconciler
+from dranet.driver.reconcile.loop import FileReconciler
 from dranet.driver.reconcile.pods import PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, RuntimeView, placements
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.start_windows import StartWindows
+from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import DranetError
@@ -96,7 +95,7 @@ class Bench:
         self.told = Told()
         self.store = ClaimStore(folder / "claims.db")
         self.store.open()
-        self.gate = ReadyGate(folder)
+        self.gate = StartGate(folder)
         self.windows = StartWindows(self.gate)
         self.attachments = Attachments(
             self.store, self.gate, on_released=self.told.released, sysfs_root=sysfs_root
@@ -231,7 +230,7 @@ class Bench:
         self.store.close()
 
 
-def _build_workload(folder: Path, gate: ReadyGate) -> WorkloadPack:
+def _build_workload(folder: Path, gate: StartGate) -> WorkloadPack:
     """On a node of which a scan has found the loopback alone."""
     facts = NodeFacts(links=(Link(1, "lo"),))
     return WorkloadPack(

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from dranet.driver import attachments
-from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks
-from dranet.driver.instances.work_locks import Work, WorkLocks
+from dranet.driver.instances.locks import Work, WorkLocks
+from dranet.driver.start_gate import StartGate
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
@@ -32,7 +32,7 @@ from tests.support.namespaces import Namespace
 REPOSITORY = Path(__file__).parents[2]
 DEATHS: dict[str, tuple[object, str]] = {
     "before the kernel's part": (attachments, "attach"),
-    "before the gate opens": (ReadyGate, "open"),
+    "before the gate opens": (StartGate, "open"),
     "before the kernel gives back": (attachments, "detach"),
     "before the release is committed": (ClaimStore, "put_all"),
 }

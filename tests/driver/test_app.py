@@ -17,10 +17,10 @@ import pytest
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
-from dranet.driver.ending import Ending
-from dranet.driver.instances.handover import InstanceState
-from dranet.driver.parts import Parts
+from dranet.driver.assembly import Parts
+from dranet.driver.instances.leader import InstanceState
 from dranet.driver.probes.server import PartState
+from dranet.driver.shutdown import Shutdown
 from dranet.errors import KernelError, SettingsError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
@@ -67,7 +67,7 @@ async def test_what_the_operator_wrote_wrong_is_told_before_the_cluster_is_asked
         raise AssertionError("asked for the cluster")
 
     monkeypatch.setattr(app, "_api_client", refuse)
-    with pytest.raises(SettingsError, match=complaint), Ending(0) as ending:
+    with pytest.raises(SettingsError, match=complaint), Shutdown(0) as ending:
         await app.run_driver(replace(settings(tmp_path), **wrong), ending)
 
 
@@ -91,7 +91,7 @@ async def test_a_part_that_fails_ends_the_driver_with_its_own_error(
 
     monkeypatch.setattr(app, "Driver", Broken)
     monkeypatch.setattr(app, "_api_client", lambda _: client)
-    with pytest.raises(KernelError, match="I/O error"), Ending(0) as ending:
+    with pytest.raises(KernelError, match="I/O error"), Shutdown(0) as ending:
         await app.run_driver(settings(tmp_path), ending)
 
 
@@ -108,7 +108,7 @@ async def test_an_instance_leaves_the_duties_to_a_newer_driver_whose_records_it_
         newer.execute("PRAGMA user_version=99")
         newer.execute("INSERT INTO prepared VALUES ('uid', 'a record of the future')")
     parts._look_at_store()
-    assert (before, parts.handover.state) == (InstanceState.ON_DUTY, InstanceState.ASIDE)
+    assert (before, parts.handover.state) == (InstanceState.LEADER, InstanceState.ASIDE)
     state = parts.readiness.read()["instance"]
     assert (state.ready, state.detail) == (False, "pod old is aside")
     assert caplog.text.count("stepping aside: a newer driver") == 1
@@ -221,9 +221,7 @@ def test_claims_load_our_own_modules_and_no_library() -> None:
     asked = {"interface": {"mtu": 9000, "rateLimit": {"egress": {"rate": "10G"}}}, "routes": [], "rdma": {}}
     decode = f"from dranet.model.network import NetworkConfig; NetworkConfig.model_validate({asked})"
     before = list_modules("import dranet.driver.app")
-    after = list_modules(
-        f"import dranet.driver.app, dranet.driver.planner, dranet.driver.node_reader\n{decode}"
-    )
+    after = list_modules(f"import dranet.driver.app, dranet.driver.planner, dranet.driver.planner\n{decode}")
     assert "dranet.model.network" in after - before
     assert "dranet.cel" not in after
     assert sorted(name for name in after - before if not name.startswith("dranet.")) == []

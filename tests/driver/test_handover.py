@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.instances import handover
-from dranet.driver.instances.handover import Handover, InstanceState
-from dranet.driver.instances.roster import Instances
+from dranet.driver.instances import leader
+from dranet.driver.instances.leader import InstanceState, Leadership
+from dranet.driver.instances.members import Members
 from dranet.errors import SettingsError
 from dranet.telemetry import HandoverMetrics, Recorder
 
@@ -27,13 +27,13 @@ SECONDS = 30.0
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from dranet.driver.instances.handover import Handover
-from dranet.driver.instances.roster import Instances
+from dranet.driver.instances.leader import Leadership
+from dranet.driver.instances.members import Members
 from dranet.telemetry import HandoverMetrics, Recorder
 
 async def main(state_dir, uid):
-    handover = Handover(
-        state_dir, Instances(state_dir / "instances", uid, lambda _: ()),
+    handover = Leadership(
+        state_dir, Members(state_dir / "instances", uid, lambda _: ()),
         HandoverMetrics(Recorder()), is_fit=lambda: True,
         on_state=lambda state: print(state, flush=True), on_company=lambda: None, on_gone=lambda: None,
     )
@@ -55,9 +55,9 @@ class Instance:
         self.gone = 0
         recorder = Recorder()
         self.registry = recorder.registry
-        self.handover = Handover(
+        self.handover = Leadership(
             state_dir,
-            Instances(state_dir / "instances", uid, lambda _: ()),
+            Members(state_dir / "instances", uid, lambda _: ()),
             HandoverMetrics(recorder),
             is_fit=lambda: self.fit,
             on_state=self.states.append,
@@ -139,7 +139,7 @@ def files(state_dir: Path) -> list[str]:
 async def test_one_that_is_alone_has_the_duties_before_it_serves(tmp_path: Path) -> None:
     instance = Instance(tmp_path, "", fit=False)
     instance.handover.join()
-    assert instance.states == [InstanceState.ON_DUTY]
+    assert instance.states == [InstanceState.LEADER]
     assert not instance.handover.others
     instance.handover.leave()
     assert files(tmp_path) == []
@@ -151,8 +151,8 @@ async def test_a_fit_newcomer_gets_the_duties_and_the_old_one_goes_on_without_th
         assert new.state is InstanceState.WAITING
         assert files(tmp_path) == ["new.lock", "old.lock"]  # it does not ask before it is fit
         new.fit = True
-        await eventually(lambda: new.state is InstanceState.ON_DUTY and Instance.on_duty == 1)
-        assert old.states == [InstanceState.ON_DUTY, InstanceState.RETIRED]
+        await eventually(lambda: new.state is InstanceState.LEADER and Instance.on_duty == 1)
+        assert old.states == [InstanceState.LEADER, InstanceState.RETIRED]
         assert not new.handover.newcomers
         assert old.registry.get_sample_value("dranet_instance_state", {"state": "retired"}) == 1
         assert old.registry.get_sample_value("dranet_instances") == 2
@@ -166,7 +166,7 @@ async def test_a_retired_instance_has_the_duties_again_when_its_successor_dies(t
             assert [await hear(successor) for _ in range(2)] == ["waiting", "on-duty"]
             await eventually(lambda: old.state is InstanceState.RETIRED)
             successor.send_signal(signal.SIGKILL)
-            await eventually(lambda: old.state is InstanceState.ON_DUTY and Instance.on_duty == 1)
+            await eventually(lambda: old.state is InstanceState.LEADER and Instance.on_duty == 1)
         await eventually(lambda: not old.handover.others)
         assert old.gone == 1
 
@@ -177,7 +177,7 @@ async def test_a_newcomer_has_the_duties_of_a_killed_predecessor_fit_or_not(tmp_
         async with running(tmp_path, "new", fit=False) as new:
             assert new.state is InstanceState.WAITING
             predecessor.send_signal(signal.SIGKILL)
-            await eventually(lambda: new.state is InstanceState.ON_DUTY)
+            await eventually(lambda: new.state is InstanceState.LEADER)
             await eventually(lambda: new.gone == 1)
 
 
@@ -185,7 +185,7 @@ async def test_a_successor_that_dies_after_it_asked_leaves_the_duties_with_who_h
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, "old") as old:
-        dead = Instances(tmp_path / "instances", "new", lambda _: ())
+        dead = Members(tmp_path / "instances", "new", lambda _: ())
         dead.request()  # and it never had a lock: as one that was killed between the two
         async with other_process(tmp_path, "newer") as newer:
             assert [await hear(newer) for _ in range(2)] == ["waiting", "on-duty"]
@@ -202,7 +202,7 @@ async def test_what_a_dead_process_of_the_same_pod_asked_for_is_not_given_to_its
         new.handover.join()  # and then it takes its time to start
         await eventually(lambda: old.handover.newcomers == {"new"})
         assert not await old.handover.relieve(1.0)  # long enough for it to see a request
-        assert old.state is InstanceState.ON_DUTY
+        assert old.state is InstanceState.LEADER
         new.handover.leave()
 
 
@@ -210,12 +210,12 @@ async def test_of_two_newcomers_one_waits_for_the_other(tmp_path: Path) -> None:
     async with running(tmp_path, "old") as old, running(tmp_path, "b", fit=False) as first:
         async with running(tmp_path, "c") as second:
             await eventually(lambda: old.handover.newcomers == {"b", "c"})
-            assert (old.state, second.state) == (InstanceState.ON_DUTY, InstanceState.WAITING)
+            assert (old.state, second.state) == (InstanceState.LEADER, InstanceState.WAITING)
             first.fit = True
-            await eventually(lambda: InstanceState.ON_DUTY in first.states)
-            await eventually(lambda: second.state is InstanceState.ON_DUTY)
+            await eventually(lambda: InstanceState.LEADER in first.states)
+            await eventually(lambda: second.state is InstanceState.LEADER)
             assert [old.state, first.state] == [InstanceState.RETIRED] * 2
-        await eventually(lambda: InstanceState.ON_DUTY in (old.state, first.state))
+        await eventually(lambda: InstanceState.LEADER in (old.state, first.state))
 
 
 async def test_who_leaves_waits_for_a_newcomer_to_be_fit(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ async def test_who_leaves_waits_for_a_newcomer_to_be_fit(tmp_path: Path) -> None
 async def test_who_leaves_does_not_wait_longer_than_it_may(tmp_path: Path) -> None:
     async with running(tmp_path, "old") as old, running(tmp_path, "new", fit=False):
         assert not await old.handover.relieve(0.3)
-        assert old.state is InstanceState.ON_DUTY
+        assert old.state is InstanceState.LEADER
 
 
 async def test_who_leaves_alone_is_told_so_at_once(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ async def test_of_those_that_leave_at_the_same_time_the_last_does_not_count_on_t
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, "old") as old, running(tmp_path, "new") as new:
-        await eventually(lambda: new.state is InstanceState.ON_DUTY)  # who leaves before takes no duties
+        await eventually(lambda: new.state is InstanceState.LEADER)  # who leaves before takes no duties
         assert old.state is InstanceState.RETIRED
         assert await old.handover.relieve(SECONDS)  # it alone leaves, and the new one stays
         assert not await new.handover.relieve(SECONDS)
@@ -282,7 +282,7 @@ async def test_who_is_not_given_the_duties_tells_who_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It hangs, or is stopped: only a kill helps, and somebody has to know of whom."""
-    monkeypatch.setattr(handover, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(leader, "PATIENCE_SECONDS", 0.3)
     async with other_process(tmp_path, "old") as stopped:
         assert await hear(stopped) == "on-duty"
         stopped.send_signal(signal.SIGSTOP)
@@ -291,7 +291,7 @@ async def test_who_is_not_given_the_duties_tells_who_has_them(
             is_next = f"process {os.getpid()} has {tmp_path}/successor.lock; here are also new, old"
             await eventually(lambda: has_duties in caplog.text and is_next in caplog.text)
             stopped.send_signal(signal.SIGKILL)
-            await eventually(lambda: InstanceState.ON_DUTY in new.states)
+            await eventually(lambda: InstanceState.LEADER in new.states)
         assert caplog.text.count("they are not given") == 2
 
 
@@ -309,7 +309,7 @@ async def test_words_that_cannot_be_removed_end_nobody(
             (tmp_path / "instances" / f"{name}.wants-duties").touch()
         async with running(tmp_path, "new", fit=False) as new:
             await eventually(lambda: old.state is InstanceState.RETIRED)
-            await eventually(lambda: new.state is InstanceState.ON_DUTY)
+            await eventually(lambda: new.state is InstanceState.LEADER)
             assert await old.handover.relieve(0)
 
 
@@ -328,7 +328,7 @@ async def test_an_instance_whose_file_was_removed_makes_it_again(
         await eventually((folder / "old.lock").exists)
         async with running(tmp_path, "new") as new:
             assert new.handover.others == {"old"}
-            await eventually(lambda: new.state is InstanceState.ON_DUTY)
+            await eventually(lambda: new.state is InstanceState.LEADER)
         assert caplog.text.count("was removed while this instance lives") == 1
 
 
@@ -336,7 +336,7 @@ async def test_a_newcomer_that_leaves_lets_the_next_one_be_the_successor(tmp_pat
     async with running(tmp_path, "old") as old, running(tmp_path, "b", fit=False) as first:
         assert await first.handover.relieve(0)  # the old one stays
         async with running(tmp_path, "c") as second:
-            await eventually(lambda: second.state is InstanceState.ON_DUTY)
+            await eventually(lambda: second.state is InstanceState.LEADER)
             assert (old.state, first.state) == (InstanceState.RETIRED, InstanceState.WAITING)
 
 
@@ -345,8 +345,8 @@ async def test_who_steps_aside_lets_the_duties_go_and_does_not_take_them_again(t
         async with running(tmp_path, "new", fit=False) as new:
             old.handover.step_aside("the store is of a newer driver")
             old.handover.step_aside("said once")
-            await eventually(lambda: new.state is InstanceState.ON_DUTY)
-        assert old.states == [InstanceState.ON_DUTY, InstanceState.ASIDE]
+            await eventually(lambda: new.state is InstanceState.LEADER)
+        assert old.states == [InstanceState.LEADER, InstanceState.ASIDE]
         assert await old.handover.relieve(SECONDS) is False
 
 
@@ -354,12 +354,12 @@ async def test_who_was_aside_and_comes_back_has_the_duties_that_nobody_else_has(
     async with running(tmp_path, "old") as old:
         async with running(tmp_path, "new", fit=False) as new:
             old.handover.step_aside("the store is of a newer driver")
-            await eventually(lambda: new.state is InstanceState.ON_DUTY)
+            await eventually(lambda: new.state is InstanceState.LEADER)
             old.handover.come_back()
             assert old.state is InstanceState.ASIDE  # or it would take them from the newer one
         await eventually(lambda: not old.handover.others)
         old.handover.come_back()
-        await eventually(lambda: old.state is InstanceState.ON_DUTY and Instance.on_duty == 1)
+        await eventually(lambda: old.state is InstanceState.LEADER and Instance.on_duty == 1)
 
 
 async def test_what_a_duty_raises_ends_the_driver(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ async def test_what_a_duty_raises_ends_the_driver(tmp_path: Path) -> None:
 
 class TestInstances:
     def test_two_processes_with_one_pod_uid_are_refused(self, tmp_path: Path) -> None:
-        first, second = (Instances(tmp_path, "one", lambda _: ()) for _ in range(2))
+        first, second = (Members(tmp_path, "one", lambda _: ()) for _ in range(2))
         first.join()
         with pytest.raises(SettingsError, match="has the same pod UID, one"):
             second.join()
@@ -392,14 +392,14 @@ class TestInstances:
             return (tmp_path / f"{uid or 'lone'}.sock",)
 
         folder = tmp_path / "instances"
-        living = Instances(folder, "living", sockets_of)
+        living = Members(folder, "living", sockets_of)
         living.join()
         (folder / "dead.lock").touch()
         (folder / "dead.wants-duties").touch()
         for uid in ("dead", "living", "", "stranger"):
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(str(*sockets_of(uid)))
-        fresh = Instances(folder, "fresh", sockets_of)
+        fresh = Members(folder, "fresh", sockets_of)
         fresh.join()
         assert sorted(path.name for path in tmp_path.glob("*.sock")) == ["living.sock", "stranger.sock"]
         assert sorted(path.name for path in folder.iterdir()) == ["fresh.lock", "living.lock"]
@@ -412,4 +412,4 @@ class TestInstances:
     def test_a_folder_that_cannot_be_made_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(SettingsError, match=r"cannot use folder .*file/instances"):
-            Instances(tmp_path / "file" / "instances", "one", lambda _: ()).join()
+            Members(tmp_path / "file" / "instances", "one", lambda _: ()).join()

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dranet.driver.attachments import Attachments
-from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases, next_attempt_age
 from dranet.driver.reports.announcer import Announcer
+from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, KernelError, Reason, StoreError
 from dranet.kernel.dhcp.lifetime import seconds_left
 from dranet.model.claim import ClaimRef, PodRef
@@ -157,7 +157,7 @@ class Bench:
         self.told = Told()
         self.metrics = Metrics()
         self.server = Server(self.clock)
-        self.attachments = Attachments(self.store, ReadyGate(folder))
+        self.attachments = Attachments(self.store, StartGate(folder))
         self.leases = Leases(
             self.store, self.attachments, self.told, self.metrics, client=self.server, clock=self.clock
         )

@@ -11,9 +11,8 @@ from typing import cast
 
 import pytest
 
-from dranet.driver.instances import leaving
-from dranet.driver.instances.handover import Handover
-from dranet.driver.instances.leaving import Leaving
+from dranet.driver.instances import leader
+from dranet.driver.instances.leader import Drain, Leadership
 from dranet.driver.reports.reporter import Reporter
 from dranet.kubelet.plugin import PreparedDeviceAnswer
 from dranet.store.claim_store import ClaimStore
@@ -36,17 +35,17 @@ async def say_yes(_: float) -> bool:
     return True
 
 
-def leaving_of(room: Room, store: ClaimStore) -> Leaving:
+def leaving_of(room: Room, store: ClaimStore) -> Drain:
     """Of an instance beside which another one stays."""
-    handover = cast("Handover", SimpleNamespace(relieve=say_yes))
-    return Leaving(handover, room.plugin, store, cast("Reporter", SimpleNamespace(flush=say_yes)))
+    handover = cast("Leadership", SimpleNamespace(relieve=say_yes))
+    return Drain(handover, room.plugin, store, cast("Reporter", SimpleNamespace(flush=say_yes)))
 
 
 async def test_a_call_in_flight_is_answered_before_the_kubelet_hangs_up(
     root: Path, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim that waits for its DHCP server, when the instance that has it is updated."""
-    monkeypatch.setattr(leaving, "LINGER_SECONDS", 0.2)
+    monkeypatch.setattr(leader, "LINGER_SECONDS", 0.2)
     async with registered(root) as (room, node):
         room.script.hold("slow")
         (plugin,) = node.manager.plugins
@@ -64,7 +63,7 @@ async def test_an_answer_that_takes_a_while_to_be_sent_is_waited_for(
     root: Path, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is on its way when the handler has long ended; here it is as large as the kubelet takes it."""
-    monkeypatch.setattr(leaving, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(leader, "LINGER_SECONDS", 0.0)
     async with registered(root) as (room, node):
         cdi_ids = tuple(f"dra.net/claim=large-{number:090}" for number in range(30_000))
         room.script.devices["large"] = (PreparedDeviceAnswer(("nic",), "node-1", "nic-1", cdi_ids),)
@@ -81,7 +80,7 @@ async def test_an_answer_that_takes_a_while_to_be_sent_is_waited_for(
 async def test_a_call_that_does_not_end_holds_the_way_out_up_for_its_time_only(
     root: Path, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(leader, "LINGER_SECONDS", 0.1)
     async with registered(root) as (room, node):
         room.script.hold("hangs")
         (plugin,) = node.manager.plugins

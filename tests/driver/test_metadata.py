@@ -24,11 +24,11 @@ import pytest
 
 from dranet.claims.metadata import CONTAINER_FOLDER, LINK_IN_POD, RDMA_GIDS
 from dranet.driver.attachments import Attachments
-from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import Preparer
 from dranet.driver.reports.reporter import EventNote
+from dranet.driver.start_gate import StartGate
 from dranet.driver.workload.metadata import COUNTERS_FOLDER, DeviceMetadata, MetadataFiles
 from dranet.errors import DeviceError, ProtocolError
 from dranet.inventory.policy import DEFAULT_POLICY
@@ -112,7 +112,7 @@ class Driver:
         self.store.open()
         self.cdi_dir, self.sysfs = folder / "cdi", folder / "sys"
         self.events = Events()
-        cdi, gate, metrics = CdiSpecs(self.cdi_dir, DRIVER), ReadyGate(folder), Metrics()
+        cdi, gate, metrics = CdiSpecs(self.cdi_dir, DRIVER), StartGate(folder), Metrics()
         self.attachments = Attachments(self.store, gate)
         self.metadata = make_metadata(folder, self.store, self.events, enabled=enabled)
         self.preparer = Preparer(

@@ -12,7 +12,7 @@ import pytest
 from dranet.cluster import paths
 from dranet.cluster.client import _VERBS
 from dranet.driver.alignment.verdicts import LEVELS
-from dranet.driver.instances.handover import InstanceState
+from dranet.driver.instances.leader import InstanceState
 from dranet.driver.reconcile.actions import Action
 from dranet.model.plan import Step
 from dranet.telemetry.claims import LeaseOutcome, PreparePhase

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dranet.claims.plan.link import make_mac
-from dranet.driver.node_reader import NodeReader
-from dranet.driver.planner import LeaseRequest, Planner
+from dranet.driver.planner import LeaseRequest, NodeReader, Planner
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from dranet.driver.attachments import Attachments
-from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import Preparer
 from dranet.driver.reports.announcer import Announcer
+from dranet.driver.start_gate import StartGate
 from dranet.errors import ClaimError, DeviceError, DranetError, Reason
 from dranet.model.claim import (
     AllocationResult,
@@ -82,7 +82,7 @@ class Bench:
         self.store = ClaimStore(folder / "claims.db")
         self.store.open()
         self.opened.append(self)
-        self.gate = ReadyGate(folder)
+        self.gate = StartGate(folder)
         self.cdi_dir = folder / "cdi"
         self.told = Told()
         attachments, metrics = Attachments(self.store, self.gate), Metrics()

@@ -124,7 +124,7 @@ async def test_the_next_pod_of_a_claim_gets_the_gpu_as_the_kubelet_was_told_for_
     first, edits = await bench.give(claim), bench.edits()
     bench.write_vendor_spec("nvidia.com/gpu", {"0": ["/dev/nvidia0"]})
     bench.claims["uid"] = replace(claim, reserved_for=(Consumer(resource="pods", name="next", uid="next"),))
-    await bench.preparer.hand_on(claim.ref)
+    await bench.preparer.reassign(claim.ref)
     record = bench.store.get("uid")
     assert record is not None
     assert record.pod.uid == "next"

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from dranet.driver.attachments import Attachments, ReleaseReport
-from dranet.driver.gate import ReadyGate
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
 from dranet.driver.prepare import Preparer
 from dranet.driver.reports.announcer import Announcer
+from dranet.driver.start_gate import StartGate
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind
@@ -103,7 +103,7 @@ class Bench:
         self.store = ClaimStore(folder / "claims.db")
         self.store.open()
         self.told = Told()
-        gate, metrics = ReadyGate(folder), Metrics()
+        gate, metrics = StartGate(folder), Metrics()
         self.attachments = Attachments(self.store, gate)
         self.leases = Leases(self.store, self.attachments, self.told, metrics, client=client)
         self.preparer = Preparer(

@@ -14,8 +14,7 @@ import pytest
 
 from dranet.driver import publish
 from dranet.driver.captured import CapturedFacts
-from dranet.driver.pace import BURST
-from dranet.driver.publish import Inventory, PublishLoop, View
+from dranet.driver.publish import BURST, Inventory, PublishLoop, View
 from dranet.errors import DeviceError, KernelError, Reason, SettingsError
 from dranet.inventory.decision import Decision
 from dranet.inventory.policy import Policy

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.container_files import ContainerFiles
+from dranet.driver.containers import ContainerFiles
 from dranet.driver.reconcile.actions import ActionLog
-from dranet.driver.reconcile.loop import ReconcileLoop
-from dranet.driver.reconcile.owners import OwnerReconciler
+from dranet.driver.reconcile.loop import OwnerReconciler, ReconcileLoop
 from dranet.driver.reconcile.pods import PodReconciler
-from dranet.driver.reconcile.runtime_view import RuntimeView
-from dranet.driver.reconcile.snapshots import SnapshotQueue
+from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
 from dranet.errors import ClaimError, ClusterError, DranetError, Reason, StoreError
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.gate import ReadyGate
-from dranet.driver.start_windows import WINDOW_SECONDS, StartWindows
+from dranet.driver.start_gate import WINDOW_SECONDS, StartGate, StartWindows
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.plan import PreparedClaim
 from tests.driver.bench import Bench, sandbox
@@ -34,20 +33,20 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> ReadyGate:
+def gate(tmp_path: Path) -> StartGate:
     """Of a claim that is attached."""
-    made = ReadyGate(tmp_path)
+    made = StartGate(tmp_path)
     made.note_attached("uid", str(tmp_path))
     return made
 
 
 @pytest.fixture
-def windows(gate: ReadyGate, clock: Clock) -> StartWindows:
+def windows(gate: StartGate, clock: Clock) -> StartWindows:
     return StartWindows(gate, clock.read)
 
 
 def test_a_shared_claim_is_open_from_the_creation_of_a_container_until_its_start(
-    windows: StartWindows, gate: ReadyGate
+    windows: StartWindows, gate: StartGate
 ) -> None:
     windows.begin("pod", "a", [SHARED])
     assert gate.is_open("uid")
@@ -56,7 +55,7 @@ def test_a_shared_claim_is_open_from_the_creation_of_a_container_until_its_start
     assert gate.is_attached("uid")
 
 
-def test_containers_that_start_together_wait_for_each_other(windows: StartWindows, gate: ReadyGate) -> None:
+def test_containers_that_start_together_wait_for_each_other(windows: StartWindows, gate: StartGate) -> None:
     windows.begin("pod", "a", [SHARED])
     windows.begin("pod", "b", [SHARED])
     windows.end("pod", "a", [SHARED])
@@ -65,7 +64,7 @@ def test_containers_that_start_together_wait_for_each_other(windows: StartWindow
     assert not gate.is_open("uid")
 
 
-def test_the_claim_of_one_pod_alone_stays_open(windows: StartWindows, gate: ReadyGate) -> None:
+def test_the_claim_of_one_pod_alone_stays_open(windows: StartWindows, gate: StartGate) -> None:
     windows.begin("pod", "a", [OF_A_TEMPLATE])
     windows.end("pod", "a", [OF_A_TEMPLATE])
     windows.sweep("pod", [OF_A_TEMPLATE])
@@ -73,7 +72,7 @@ def test_the_claim_of_one_pod_alone_stays_open(windows: StartWindows, gate: Read
 
 
 def test_a_container_that_never_started_holds_the_gate_open_for_a_minute(
-    windows: StartWindows, gate: ReadyGate, clock: Clock
+    windows: StartWindows, gate: StartGate, clock: Clock
 ) -> None:
     windows.begin("pod", "a", [SHARED])
     windows.sweep("pod", [SHARED])
@@ -83,7 +82,7 @@ def test_a_container_that_never_started_holds_the_gate_open_for_a_minute(
     assert not gate.is_open("uid")
 
 
-class SlowGate(ReadyGate):
+class SlowGate(StartGate):
     """Waits before it shuts."""
 
     def __init__(self, folder: Path) -> None:
@@ -113,14 +112,14 @@ def test_a_sweep_that_has_begun_does_not_shut_what_a_container_is_given_meanwhil
     assert gate.is_open("uid")
 
 
-def test_what_a_killed_driver_left_open_is_shut(gate: ReadyGate) -> None:
+def test_what_a_killed_driver_left_open_is_shut(gate: StartGate) -> None:
     gate.open_again("uid")
     StartWindows(gate).sweep("pod", [SHARED])
     assert not gate.is_open("uid")
 
 
 def test_a_new_sandbox_of_the_pod_knows_nothing_of_the_containers_of_the_old_one(
-    windows: StartWindows, gate: ReadyGate
+    windows: StartWindows, gate: StartGate
 ) -> None:
     windows.begin("pod", "a", [SHARED])
     windows.forget("pod")

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.instances import work_locks
-from dranet.driver.instances.node_lock import NodeLock
-from dranet.driver.instances.roster import Instances
-from dranet.driver.instances.work_locks import Work, WorkLocks
+from dranet.driver.instances import locks
+from dranet.driver.instances.locks import NodeLock, Work, WorkLocks
+from dranet.driver.instances.members import Members
 from dranet.errors import KernelError
 from dranet.kubelet.plugin import ANSWER_SECONDS
 from dranet.locks import FileLock
@@ -23,11 +22,11 @@ from dranet.locks import FileLock
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from dranet.driver.instances.roster import Instances
-from dranet.driver.instances.work_locks import Work, WorkLocks
+from dranet.driver.instances.members import Members
+from dranet.driver.instances.locks import Work, WorkLocks
 folder = Path(sys.argv[1])
 async def main():
-    instance = Instances(folder / "instances", "stuck", lambda _: ())
+    instance = Members(folder / "instances", "stuck", lambda _: ())
     instance.join()
     async with WorkLocks(folder).hold(Work.CLAIM, ["uid-1"]):
         print("held", flush=True)
@@ -40,13 +39,13 @@ async def test_who_waits_for_a_claim_of_an_instance_that_is_stuck_is_told_which_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pod waits with a reason, and nothing is left that asks for the lock for ever."""
-    monkeypatch.setattr(work_locks, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(locks, "WAIT_SECONDS", 0.2)
     stuck = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOLDER, str(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert stuck.stdout is not None
     assert await stuck.stdout.readline() == b"held\n"
-    mine, work = Instances(tmp_path / "instances", "mine", lambda _: ()), WorkLocks(tmp_path)
+    mine, work = Members(tmp_path / "instances", "mine", lambda _: ()), WorkLocks(tmp_path)
     mine.join()
     with pytest.raises(KernelError, match=r"works on claim uid-1, for .* live here: mine, stuck\)") as caught:
         async with work.hold(Work.CLAIM, ["uid-1"]):
@@ -62,7 +61,7 @@ async def test_who_waits_for_a_claim_of_an_instance_that_is_stuck_is_told_which_
 
 
 def test_the_reason_comes_before_the_answer_that_has_none() -> None:
-    assert work_locks.WAIT_SECONDS < ANSWER_SECONDS
+    assert locks.WAIT_SECONDS < ANSWER_SECONDS
 
 
 def test_who_waits_for_the_devices_is_told_the_pod_that_holds_them(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.gate import ReadyGate
+from dranet.driver.start_gate import StartGate
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import ClaimError, DeviceError, DranetError, ProtocolError, Reason, StoreError
 from dranet.model.claim import ClaimRef, PodRef
@@ -36,7 +36,7 @@ class Packer:
 
     def __init__(self, state_dir: Path, sysfs_root: Path = Path("/nowhere")) -> None:
         self.state_dir = state_dir
-        self.gate = ReadyGate(state_dir)
+        self.gate = StartGate(state_dir)
         self.facts = FACTS
         self.gpus: Sequence[Device] = GPUS[:1]
         self.is_new_runtime = False

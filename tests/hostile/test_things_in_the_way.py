@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from dranet import files
-from dranet.driver.gate import ReadyGate
 from dranet.driver.health.file import HealthFile
-from dranet.driver.instances.roster import Instances
+from dranet.driver.instances.members import Members
 from dranet.driver.probes.readiness import ReadyFile
+from dranet.driver.start_gate import StartGate
 from dranet.driver.workload.metadata import MetadataFiles
 from dranet.errors import DranetError, SettingsError, StoreError
 from dranet.kubelet.sockets import OwnerLock, PublishedSocket, make_plugin_dir
@@ -192,9 +192,9 @@ def _leave_lock(path: Path) -> None:
         assert lock.try_acquire()
 
 
-def an_attached_claim(state: Path) -> ReadyGate:
+def an_attached_claim(state: Path) -> StartGate:
     """Its gate is shut still."""
-    gate = ReadyGate(state)
+    gate = StartGate(state)
     gate.note_attached(UID, "/proc/self/ns/net")
     return gate
 
@@ -224,7 +224,7 @@ def test_the_folder_of_ready_files(short_folder: Path) -> None:
 
 @pytest.mark.parametrize("uid", ["../outside", "/tmp/outside", "a/b", "", ".", "..", "a\0b", "x\n"])
 def test_a_uid_that_leads_elsewhere_is_no_file_name_anywhere(short_folder: Path, uid: str) -> None:
-    gate, specs = ReadyGate(short_folder / "state"), CdiSpecs(short_folder / "cdi", "dra.net")
+    gate, specs = StartGate(short_folder / "state"), CdiSpecs(short_folder / "cdi", "dra.net")
     metadata = MetadataFiles(short_folder / "state", "dra.net")
     (short_folder / "state/ready").mkdir(parents=True)
     before = snapshot(short_folder / "state")
@@ -292,7 +292,7 @@ def test_the_lock_of_another_instance_tells_of_nobody(short_folder: Path, plant:
     path = folder / "other.lock"
     plant(path)
     before = snapshot(path)
-    instances = Instances(folder, "me", lambda _: ())
+    instances = Members(folder, "me", lambda _: ())
     instances.join()
     instances.say_goodbye()
     assert instances.find_others() == frozenset()
@@ -302,7 +302,7 @@ def test_the_lock_of_another_instance_tells_of_nobody(short_folder: Path, plant:
 
 def test_a_word_to_another_instance_is_not_written_elsewhere(short_folder: Path, plant: Plant) -> None:
     folder = short_folder / "instances"
-    instances = Instances(folder, "me", lambda _: ())
+    instances = Members(folder, "me", lambda _: ())
     instances.join()
     path = folder / "me.wants-duties"
     plant(path)
@@ -414,7 +414,7 @@ def test_rights_that_a_folder_gives_away_are_taken_back_and_none_are_added(
 def test_a_state_folder_may_be_reached_by_a_link_of_the_operators(short_folder: Path) -> None:
     (short_folder / "disk").mkdir()
     (short_folder / "state").symlink_to(short_folder / "disk")
-    instances = Instances(short_folder / "state/instances", "me", lambda _: ())
+    instances = Members(short_folder / "state/instances", "me", lambda _: ())
     instances.join()
     assert (short_folder / "disk/instances/me.lock").exists()
     instances.leave()

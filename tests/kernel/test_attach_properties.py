@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dranet.claims.plan.device import plan_device
-from dranet.driver.node_reader import NodeReader
+from dranet.driver.planner import NodeReader
 from dranet.kernel.attachment.attach import verify
 from dranet.kernel.attachment.record import read_link_state
 from dranet.model.cpus import CpuLayout, CpuSurroundings

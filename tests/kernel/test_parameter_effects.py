@@ -24,8 +24,7 @@ from typing import Any
 
 import pytest
 
-from dranet.driver.node_reader import NodeReader
-from dranet.driver.planner import Planner
+from dranet.driver.planner import NodeReader, Planner
 from dranet.errors import ClaimError
 from dranet.kernel.dhcp.client import acquire_lease
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig

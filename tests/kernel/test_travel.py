@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dranet.claims.plan.device import plan_device
-from dranet.driver.node_reader import NodeReader
+from dranet.driver.planner import NodeReader
 from dranet.errors import KernelError
 from dranet.kernel.attachment.attach import verify
 from dranet.kernel.attachment.detach import DetachReport

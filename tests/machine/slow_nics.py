@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dranet.driver.attachments import Attachments
-from dranet.driver.gate import ReadyGate
 from dranet.driver.hooks import PodHooks
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import Preparer
-from dranet.driver.start_windows import StartWindows
+from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.errors import DranetError
 from dranet.inventory.build import build_devices
 from dranet.kernel.discovery.scan import read_node_facts
@@ -154,7 +153,7 @@ class Driver:
         self.told, metrics = _Listener(), Metrics()
         self.store = ClaimStore(folder / "claims.db")
         self.store.open()
-        self.gate = ReadyGate(folder)
+        self.gate = StartGate(folder)
         self.attachments = Attachments(self.store, self.gate, on_released=self.told.released)
         hooks = PodHooks(
             self.store,

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from dranet.driver.gate import ReadyGate
+from dranet.driver.start_gate import StartGate
 from dranet.model.sandbox import ContainerAdjustment, Mount
 from dranet.pb import cri_pb2
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
@@ -229,7 +229,7 @@ async def test_a_sandbox_that_replaces_another_finds_the_gate_shut(
     runtime: ContainerdRuntime, cdi: CdiSpecs, folder: Path
 ) -> None:
     """The driver's own gate, and nobody there to shut it: the link dangles with the end of the first."""
-    gate = ReadyGate(folder)
+    gate = StartGate(folder)
     cdi.write("c1", [CdiDevice("nic0", mounts=(gate.mount_for("c1"),))])
     spec = ContainerSpec("main", cdi_devices=(cdi.device_id("c1", "nic0"),))
     first = await run_pod(runtime)

@@ -548,7 +548,7 @@ def test_three_thousand_pods_are_synchronized_while_the_runtime_waits(
 BUSY = """
 import asyncio, socket, struct, sys, threading
 from pathlib import Path
-from dranet.driver.in_time import run_in_time
+from dranet.driver.executor import run_with_deadline
 from dranet.model.sandbox import ContainerAdjustment
 from dranet.runtime.nri import NriPlugin
 
@@ -560,7 +560,7 @@ class Hooks:
     def disconnected(self, _): pass
     def synchronize(self, *_): pass
     def run_pod_sandbox(self, pod):
-        run_in_time(ask_the_kernel, 1.2, "asking the kernel")
+        run_with_deadline(ask_the_kernel, 1.2, "asking the kernel")
         return True
     stop_pod_sandbox = remove_pod_sandbox = run_pod_sandbox
     def create_container(self, *_): return ContainerAdjustment()

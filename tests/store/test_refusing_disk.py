@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.instances.node_lock import NodeLock
+from dranet.driver.instances.locks import NodeLock
 from dranet.errors import KernelError, Reason, StoreError
 from dranet.locks import FileLock, NamedLocks
 from dranet.model.claim import PodRef

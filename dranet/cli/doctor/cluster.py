@@ -16,8 +16,8 @@ from dranet.cluster.lists import fetch_snapshot
 from dranet.cluster.node_slices import NodeDevices
 from dranet.cluster.nodes import parse_resources
 from dranet.desk.doctor.checks import ClusterFacts
+from dranet.driver.executor import Workers
 from dranet.driver.features import judge_api
-from dranet.driver.workers import Workers
 from dranet.errors import DranetError, Reason
 from dranet.model.findings import API, API_FIELD, Finding, Severity, ok
 from dranet.settings import Authentication, Settings

@@ -19,7 +19,7 @@ from dranet.dataclass import dataclass
 from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
 from dranet.driver.captured import CapturedFacts
-from dranet.driver.lifelines import OWN_ADDRESS
+from dranet.driver.protected_addresses import OWN_ADDRESS
 from dranet.errors import DranetError
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.scan import NodeScanner

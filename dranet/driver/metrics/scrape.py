@@ -33,7 +33,7 @@ from dranet.telemetry.claims import LeaseOutcome, Outcome
 from dranet.telemetry.recorder import Exposition
 
 if TYPE_CHECKING:
-    from dranet.driver.parts import Parts
+    from dranet.driver.assembly import Parts
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class _Job:
             answer: bytes | Exception = self._work()
         except Exception as error:  # noqa: BLE001 - for who waits
             answer = error
-        malloc.give_back()
+        malloc.trim()
         with suppress(RuntimeError):  # the loop has ended, and with it the driver
             self._loop.call_soon_threadsafe(self._settle, answer, time.perf_counter())
 

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from dranet import files
 from dranet.cluster.slices import SlicePublisher
-from dranet.driver.instances.handover import Handover, InstanceState
-from dranet.driver.instances.leaving import Leaving
+from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.probes.server import PartState
 from dranet.errors import SettingsError
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
@@ -31,8 +30,8 @@ class Readiness:
     def __init__(
         self,
         pod_uid: str,
-        handover: Handover,
-        leaving: Leaving,
+        handover: Leadership,
+        leaving: Drain,
         runtime: NriPlugin,
         kubelet: KubeletPlugin,
         publisher: SlicePublisher,
@@ -61,7 +60,7 @@ class Readiness:
         told = f"pod {self._pod_uid} is {state}"
         if newcomers:
             told += f"; {', '.join(sorted(newcomers))} not ready to take over yet"
-        return PartState(state in (InstanceState.ON_DUTY, InstanceState.RETIRED), told)
+        return PartState(state in (InstanceState.LEADER, InstanceState.RETIRED), told)
 
     def _read_runtime(self) -> PartState:
         if self._runtime.is_ready:
@@ -70,7 +69,7 @@ class Readiness:
         return PartState(False, self._runtime.fault or reason)
 
     def _read_slices(self) -> PartState:
-        if self._handover.state is not InstanceState.ON_DUTY:
+        if self._handover.state is not InstanceState.LEADER:
             return PartState(True, "published by another instance")
         return PartState(self._publisher.is_published, self._publisher.last_error)
 

@@ -134,7 +134,7 @@ class _Waiting(NamedTuple):
 class ProbeServer:
     """One request a connection, in a bounded time; the newest of each caller when there are too many.
 
-    Instances that overlap on a node share its ports: while ``may_wait`` says that another one lives, a port
+    Members that overlap on a node share its ports: while ``may_wait`` says that another one lives, a port
     that is taken is its predecessor's, and asked for again (:meth:`run`).
     """
 

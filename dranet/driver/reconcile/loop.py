@@ -1,9 +1,7 @@
-"""When to reconcile: after each Synchronize of the runtime, when something was lost and is back, and every
-few minutes as a net under all that nobody tells of.
+"""Files that belong to claims: those of no claim go, and those that a claim lacks are written again.
 
-The regular look compares two readings some seconds apart, because what differs may just be under way: the
-runtime calls two instances of the driver one after the other, and a Prepare commits its record before its
-files.
+Ready files, CDI specs and the files that tell containers of their devices. Nothing reads them but the runtime
+and containers, so only the driver can notice that somebody has removed one.
 """
 
 from __future__ import annotations
@@ -12,21 +10,188 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 
+from dranet.driver.attachments import Attachments
+from dranet.driver.containers import ContainerFiles
 from dranet.driver.reconcile.actions import Action, ActionLog, Why
-from dranet.driver.reconcile.files import FileReconciler
-from dranet.driver.reconcile.owners import OwnerReconciler
 from dranet.driver.reconcile.pods import PodReconciler
-from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, RuntimeView, lives, placements
-from dranet.driver.reconcile.snapshots import SnapshotQueue
-from dranet.errors import DranetError
+from dranet.driver.reconcile.runtime_view import (
+    RuntimeSnapshot,
+    RuntimeView,
+    SnapshotQueue,
+    lives,
+    placements,
+)
+from dranet.driver.start_gate import StartGate, StartWindows
+from dranet.errors import ClaimError, DranetError, Reason, StoreError
+from dranet.model.claim import Claim, ClaimRef
 from dranet.model.facts import Link
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
 from dranet.store.claim_store import ClaimStore
 
+
+class FileReconciler:
+    """Files against records. Blocking: for a worker thread."""
+
+    def __init__(
+        self,
+        boot_id: str,
+        store: ClaimStore,
+        attachments: Attachments,
+        gate: StartGate,
+        files: ContainerFiles,
+        windows: StartWindows,
+        actions: ActionLog,
+    ) -> None:
+        self._boot_id = boot_id
+        self._store = store
+        self._attachments = attachments
+        self._gate = gate
+        self._files = files
+        self._windows = windows
+        self._actions = actions
+
+    def forget_other_boots(self) -> None:
+        """After a reboot no namespace, gate or attach of a record is left; the kubelet prepares anew.
+
+        Raises:
+            KernelError: another instance holds the node's devices for too long.
+            StoreError: the disk refused.
+        """
+        with self._attachments.locked():
+            for record in self._store.get_all():
+                if record.boot_id != self._boot_id:
+                    for remove in (self._gate.close, self._files.remove):
+                        with suppress(StoreError):  # of no record, so the sweep tries it again, and tells
+                            remove(record.claim.uid)
+                    self._store.delete(record.claim.uid)
+                    self._actions.note(Action.FORGOTTEN, Why.REBOOTED, record)
+
+    def sweep_leftovers(self) -> None:
+        """Remove ready files, CDI specs and metadata files that no record owns.
+
+        Another instance may be preparing claims: its records come before its files, so files are listed
+        first, and no record comes or goes meanwhile.
+
+        Raises:
+            KernelError: that instance holds the node's devices for too long.
+            StoreError: the disk refused.
+        """
+        with self._attachments.locked():
+            opened, written = self._gate.list_claims(), self._files.list_claims()
+            known = {record.claim.uid for record in self._store.get_all()}
+            for claim_uid in opened - known:
+                self._gate.close(claim_uid)
+                self._actions.note_files("ready file", claim_uid)
+            for claim_uid in written - known:
+                self._files.remove(claim_uid)
+                self._actions.note_files("CDI spec, metadata", claim_uid)
+
+    def shut_gates(self) -> None:
+        """Of claims that several pods may use, which no container is being started with.
+
+        Raises:
+            StoreError: a ready file cannot be removed.
+        """
+        with self._attachments.locked():
+            for pod_uid in {record.pod.uid for record in self._store.get_all()}:
+                self._windows.sweep(pod_uid, self._store.get_by_pod(pod_uid))
+
+    def find_unfinished(self, seen_before: Sequence[PreparedClaim]) -> tuple[PreparedClaim, ...]:
+        """Of the claims that were prepared some time ago those without their CDI spec: a Prepare that is
+        under way writes its own."""
+        known = {record.claim.uid for record in self._store.get_all()}
+        return tuple(
+            record for record in seen_before if record.claim.uid in known and self._files.are_missing(record)
+        )
+
+
 log = logging.getLogger(__name__)
+
+_GONE = {
+    Reason.CLAIM_NOT_FOUND: Why.CLAIM_DELETED,
+    Reason.CLAIM_REPLACED: Why.CLAIM_DELETED,
+    Reason.CLAIM_NOT_ALLOCATED: Why.CLAIM_MOVED,
+}
+
+
+class OwnerReconciler:
+    """Claims against the API server."""
+
+    def __init__(
+        self,
+        driver_name: str,
+        fetch: Callable[[ClaimRef], Awaitable[Claim]],
+        forget: Callable[[ClaimRef], Awaitable[str]],
+        actions: ActionLog,
+        patience_seconds: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``fetch`` is that of ``cluster.claims``; ``forget`` unprepares, and returns why it could not. Only
+        after ``patience_seconds`` without a sandbox anybody is asked."""
+        self._driver_name = driver_name
+        self._fetch = fetch
+        self._forget = forget
+        self._actions = actions
+        self._patience_seconds = patience_seconds
+        self._now = now
+        self._waiting_since: dict[str, float] = {}
+        """By claim UID, as of the look that first found it without a sandbox."""
+        self._doubted: set[str] = set()
+
+    def doubt(self, claim_uid: str) -> None:
+        """Ask about this claim at the next look, however short it has been without a sandbox.
+
+        The scheduler allocated one of its devices to another claim, so it has probably lost them. A kubelet
+        that has lost its checkpoint never asks to unprepare it.
+        """
+        self._doubted.add(claim_uid)
+
+    async def reconcile(self, records: Iterable[PreparedClaim], living_pods: Collection[str]) -> None:
+        """Look at each claim that has been without a sandbox for long. ``living_pods`` are the UIDs of pods
+        that have one."""
+        idle = {r.claim.uid: r for r in records if not r.netns_path and r.pod.uid not in living_pods}
+        now = self._now()
+        self._waiting_since = {uid: self._waiting_since.get(uid, now) for uid in idle}
+        doubted, self._doubted = self._doubted, set()
+        for claim_uid, since in self._waiting_since.items():
+            if now - since >= self._patience_seconds or claim_uid in doubted:
+                await self._look(idle[claim_uid])
+
+    async def _look(self, record: PreparedClaim) -> None:
+        try:
+            why = await self._find_why_unowned(record)
+        except DranetError as error:
+            log.debug("cannot ask who owns claim %s: %s", record.claim, error)
+            return
+        if why is None:
+            return
+        failure = await self._forget(record.claim)
+        if failure:
+            self._actions.note_failure(why, record, failure)
+        else:
+            self._actions.note(Action.FORGOTTEN, why, record)
+
+    async def _find_why_unowned(self, record: PreparedClaim) -> Why | None:
+        """``None`` where the claim has the devices still.
+
+        Raises:
+            ClusterError: no answer, or a refusal: nobody knows.
+        """
+        try:
+            claim = await self._fetch(record.claim)
+        except ClaimError as error:
+            if error.reason not in _GONE:
+                raise
+            return _GONE[error.reason]
+        allocated = {(r.pool, r.device, r.share_id) for r in claim.results if r.driver == self._driver_name}
+        prepared = {(device.pool, device.device.name, device.share_id) for device in record.devices}
+        return None if prepared <= allocated else Why.CLAIM_MOVED
+
 
 SETTLE_PATIENCES = 1.5
 """How long to wait between the two readings, in units of what the runtime waits for one plugin."""

@@ -6,6 +6,7 @@ older ones is not told (containerd), so who reads this asks the kernel whether t
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -93,3 +94,26 @@ class RuntimeView:
 def _strip(pod: PodSandbox) -> PodSandbox:
     """Annotations may be long, and there may be hundreds of pods."""
     return replace(pod, annotations={}) if pod.annotations else pod
+
+
+class SnapshotQueue:
+    """From the NRI thread to the event loop; only the newest snapshot counts."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._newest: RuntimeSnapshot | None = None
+        self._filled = asyncio.Event()
+
+    def put(self, snapshot: RuntimeSnapshot) -> None:
+        """Called on the NRI thread."""
+        self._loop.call_soon_threadsafe(self._store, snapshot)
+
+    async def get(self) -> RuntimeSnapshot:
+        await self._filled.wait()
+        self._filled.clear()
+        assert self._newest is not None
+        return self._newest
+
+    def _store(self, snapshot: RuntimeSnapshot) -> None:
+        self._newest = snapshot
+        self._filled.set()

@@ -7,8 +7,8 @@ from dataclasses import field
 
 from dranet.claims.verdict import Verdict
 from dranet.dataclass import dataclass
-from dranet.driver.happenings import Happening
 from dranet.driver.probes.server import PartState
+from dranet.driver.recent_events import RecentEvent
 from dranet.inventory.decision import Decision
 from dranet.model.facts import NodeFacts
 from dranet.model.findings import Finding
@@ -65,5 +65,5 @@ class Content:
     claims: Sequence[SeenClaim] = ()
     unreadable_claims: int = 0
     verdicts: Mapping[DeviceKey, Verdict] = field(default_factory=dict)
-    happenings: Sequence[Happening] = ()
+    happenings: Sequence[RecentEvent] = ()
     """Oldest first."""

@@ -9,7 +9,7 @@ import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from dranet.driver.happenings import Happening
+from dranet.driver.recent_events import RecentEvent
 from dranet.driver.status_page.content import Content
 from dranet.driver.status_page.markup import EMPTY, Html, ago, element, join, show_time, table
 from dranet.driver.status_page.tables import find_holders, show_claims, show_devices
@@ -209,7 +209,7 @@ def _draw(picture: Picture, measures: Measures, name: str) -> Html:
     return Html(render_inline(drawing, f"{name} wide" if drawing.width > WIDE else name))
 
 
-def _happenings(happenings: Sequence[Happening], now: float) -> Html:
+def _happenings(happenings: Sequence[RecentEvent], now: float) -> Html:
     if not happenings:
         return element(
             "p", "Nothing has been told yet: the driver says here what it tells in Events.", class_="empty"

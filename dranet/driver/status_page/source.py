@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from dranet import __version__
 from dranet.claims.verdict import Verdict
-from dranet.driver.gate import ReadyGate
-from dranet.driver.happenings import Happening
 from dranet.driver.probes.http import Response
 from dranet.driver.probes.server import PartState
 from dranet.driver.publish import View
+from dranet.driver.recent_events import RecentEvent
+from dranet.driver.start_gate import StartGate
 from dranet.driver.status_page.content import Content, Driver, Health, SeenClaim
 from dranet.errors import StoreError
 from dranet.inventory.decision import Decision
@@ -28,7 +28,7 @@ from dranet.model.findings import Finding, Severity
 from dranet.model.plan import PreparedClaim
 
 if TYPE_CHECKING:
-    from dranet.driver.parts import Parts
+    from dranet.driver.assembly import Parts
 
 MOST_WARNINGS = 20
 
@@ -73,7 +73,7 @@ class PartsKnowledge:
     def read_verdicts(self, pod_uid: str) -> Mapping[tuple[str, int], Verdict]:
         return self._parts.verdicts.get_latest(pod_uid)
 
-    def read_happenings(self) -> Sequence[Happening]:
+    def read_happenings(self) -> Sequence[RecentEvent]:
         return self._parts.happenings.list()
 
 
@@ -100,7 +100,7 @@ class Knowledge(Protocol):
 
     def read_verdicts(self, pod_uid: str) -> Mapping[tuple[str, int], Verdict]: ...
 
-    def read_happenings(self) -> Sequence[Happening]: ...
+    def read_happenings(self) -> Sequence[RecentEvent]: ...
 
 
 KEPT_SECONDS, RESTS = 1.0, 10
@@ -111,7 +111,7 @@ would take the hooks' time otherwise, which runtimes wait for. Then it is forgot
 class PageSource:
     """One page at a time."""
 
-    def __init__(self, knowledge: Knowledge, gate: ReadyGate, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, knowledge: Knowledge, gate: StartGate, wall: Callable[[], float] = time.time) -> None:
         self._knowledge = knowledge
         self._gate = gate
         self._wall = wall

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from dranet import files
 from dranet.driver.claim_folders import ClaimFolders
-from dranet.driver.gate import ReadyGate
+from dranet.driver.start_gate import StartGate
 from dranet.failpoints import Failpoint, reached
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
@@ -85,7 +85,7 @@ class WorkloadPack:
     def __init__(
         self,
         files: WorkloadFiles,
-        gate: ReadyGate,
+        gate: StartGate,
         sysfs_root: Path,
         read_facts: Callable[[], NodeFacts],
         get_gpus: Callable[[str], Sequence[Device]],

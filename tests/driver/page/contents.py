@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dranet.claims.verdict import Candidate, Verdict, judge_pod
-from dranet.driver.happenings import Happening
 from dranet.driver.probes.server import PartState
+from dranet.driver.recent_events import RecentEvent
 from dranet.driver.status_page.content import Content, DeviceKey, Driver, Health, SeenClaim
 from dranet.inventory.offer import take_inventory
 from dranet.model.claim import ClaimRef, PodRef
@@ -142,15 +142,15 @@ FINDINGS = (
     ),
 )
 HAPPENINGS = (
-    Happening(NOW - 90_000, "Normal", "Started", "node node-1", "dranet 0.1.0"),
-    Happening(
+    RecentEvent(NOW - 90_000, "Normal", "Started", "node node-1", "dranet 0.1.0"),
+    RecentEvent(
         NOW - 4_000,
         "Normal",
         "Attached",
         "pod train/llama-worker-0",
         "4 devices of claim train/llama-worker-0-nics",
     ),
-    Happening(
+    RecentEvent(
         NOW - 300,
         "Warning",
         "DeviceUnhealthy",
@@ -188,7 +188,7 @@ def hostile(text: str = HOSTILE) -> Content:
         findings=(Finding(text, Severity.PROBLEM, long, long, long),),
         health={d.device.name: Health(False, long) for d in decisions},
         claims=[SeenClaim(record, True, NOW), *content.claims],
-        happenings=(Happening(NOW, "Warning", text, long, long),),
+        happenings=(RecentEvent(NOW, "Warning", text, long, long),),
     )
 
 

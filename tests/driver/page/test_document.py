@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranet.driver.gate import ReadyGate
-from dranet.driver.happenings import LONGEST_TEXT, MOST_KEPT, Happening, Happenings
 from dranet.driver.probes.server import PartState
 from dranet.driver.publish import View
+from dranet.driver.recent_events import LONGEST_TEXT, MOST_KEPT, RecentEvent, RecentEvents
+from dranet.driver.start_gate import StartGate
 from dranet.driver.status_page.content import Content, Driver
 from dranet.driver.status_page.document import render
 from dranet.driver.status_page.markup import Html, ago, element, table, text
@@ -152,7 +152,7 @@ class Known:
 
 async def test_a_large_node_is_shown_without_holding_up_the_event_loop(tmp_path: Path) -> None:
     """1,000 links, 300 claims. The page is small enough for a phone, and the kernel's work goes on."""
-    known, gate = Known(contents.large()), ReadyGate(tmp_path)
+    known, gate = Known(contents.large()), StartGate(tmp_path)
     await PageSource(known, gate).read()  # type: ignore[arg-type]  # what it needs is loaded now
     source = PageSource(known, gate)  # type: ignore[arg-type]
     beats, done = 0, asyncio.Event()
@@ -176,20 +176,20 @@ async def test_who_asks_in_a_loop_has_no_page_written_for_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Known(contents.full())
-    source = PageSource(known, ReadyGate(tmp_path))  # type: ignore[arg-type]
+    source = PageSource(known, StartGate(tmp_path))  # type: ignore[arg-type]
     first = await source.read()
     known.content = replace(known.content, driver=replace(known.content.driver, node="another"))
     for _ in range(20):
         assert await source.read() is first
     monkeypatch.setattr("dranet.driver.status_page.source.KEPT_SECONDS", 0)
     monkeypatch.setattr("dranet.driver.status_page.source.RESTS", 0)
-    source = PageSource(known, ReadyGate(tmp_path))  # type: ignore[arg-type]
+    source = PageSource(known, StartGate(tmp_path))  # type: ignore[arg-type]
     await source.read()
     await until(lambda: source._shown is None)
 
 
 async def test_a_claim_is_attached_since_its_devices_were_verified(tmp_path: Path) -> None:
-    gate = ReadyGate(tmp_path)
+    gate = StartGate(tmp_path)
     content = contents.full()
     gate.note_attached("claim-0", "/run/netns/x")
     since = gate.read_attached_at("claim-0")
@@ -204,7 +204,7 @@ async def test_a_claim_is_attached_since_its_devices_were_verified(tmp_path: Pat
 
 
 def test_the_same_again_counts_up_and_old_things_go() -> None:
-    happenings = Happenings()
+    happenings = RecentEvents()
     for _ in range(3):
         happenings.add("Warning", "Odd", "node n", "words")
     assert [(item.text, item.count) for item in happenings.list()] == [("words", 3)]
@@ -217,7 +217,7 @@ def test_the_same_again_counts_up_and_old_things_go() -> None:
 
 
 def test_a_long_list_shows_the_newest() -> None:
-    many = tuple(Happening(contents.NOW, "Normal", "R", "a", f"word {n}") for n in range(MOST_KEPT))
+    many = tuple(RecentEvent(contents.NOW, "Normal", "R", "a", f"word {n}") for n in range(MOST_KEPT))
     shown = " ".join(read(replace(contents.empty(), happenings=many)).text)
     assert "word 199" in shown
     assert "word 99 " not in shown

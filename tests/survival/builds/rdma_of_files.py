@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from dranet.driver import node_reader, rdma_nodes
+from dranet.driver import planner, rdma_nodes
 from dranet.kernel.attachment import attach, detach, presence
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import read_netns_id
@@ -67,7 +67,7 @@ def _never_moved(_: PreparedDevice) -> bool:
     return False
 
 
-_MODULES: Sequence[ModuleType] = (attach, detach, presence, node_reader, rdma_nodes)
+_MODULES: Sequence[ModuleType] = (attach, detach, presence, planner, rdma_nodes)
 """Where the calls are made."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dranet.cli.main import parse_arguments
-from dranet.driver.ending import END_SECONDS, TELL_SECONDS
+from dranet.driver.shutdown import END_SECONDS, TELL_SECONDS
 from dranet.security import context as security
 from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import load_settings

@@ -26,7 +26,7 @@ from sys import _current_frames as read_frames
 from types import CoroutineType, TracebackType
 from typing import Self
 
-from dranet.driver.at_work import describe_place, describe_threads, is_anybody
+from dranet.driver.executor import describe_place, describe_threads, is_any_active
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _LOOK_SECONDS = 0.05
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Ending:
+class Shutdown:
     """Hears the signals from ``with`` on; its end waits for the threads that are at work.
 
     For the main thread of the process, before others are started: they inherit that signals are not theirs.
@@ -68,7 +68,7 @@ class Ending:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.begin()
-        while is_anybody():
+        while is_any_active():
             time.sleep(_LOOK_SECONDS)
         self._closed = True
         self._wake()

@@ -13,54 +13,58 @@ from dranet.cluster.claims import fetch_claim
 from dranet.cluster.client import ApiClient
 from dranet.cluster.events import ObjectRef
 from dranet.cluster.node_slices import NodeDevices
+from dranet.cluster.nodes import fetch_node
 from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results
 from dranet.cluster.slices import PublishListeners, SlicePublisher
 from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.verdicts import Verdicts
 from dranet.driver.alignment.watch import AlignmentWatch
 from dranet.driver.attachments import Attachments
-from dranet.driver.container_files import ContainerFiles
-from dranet.driver.gate import ReadyGate
+from dranet.driver.containers import ContainerFiles
+from dranet.driver.features import Features
 from dranet.driver.gpus.containers import GpuContainers
-from dranet.driver.happenings import Happenings
+from dranet.driver.gpus.servers import GpuInquiry, GpuServers, OwnGpus
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.monitor import HealthMonitor, build_rules
 from dranet.driver.health.observations import HealthObserver
 from dranet.driver.hooks import PodHooks
-from dranet.driver.instances.handover import Handover, InstanceState
-from dranet.driver.instances.leaving import Leaving
-from dranet.driver.instances.roster import FOLDER, Instances
+from dranet.driver.instances.leader import Drain, InstanceState, Leadership
+from dranet.driver.instances.members import FOLDER, Members
 from dranet.driver.leases import Leases
-from dranet.driver.lifelines import Lifelines
-from dranet.driver.parts_gpus import build_gpu_inquiry, build_gpus
-from dranet.driver.parts_port import build_port
+from dranet.driver.metrics.reading import CounterReader
+from dranet.driver.metrics.scrape import Scraper, set_up_gauges
+from dranet.driver.metrics.snapshot import take_snapshot
 from dranet.driver.prepare import Preparer
+from dranet.driver.probes.access import Access, TokenReviews
 from dranet.driver.probes.readiness import Readiness, ReadyFile
+from dranet.driver.probes.server import ProbeServer
+from dranet.driver.probes.tls import TlsFiles, open_tls
+from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
+from dranet.driver.reassign import ClaimReassigner
+from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reconcile.actions import ActionLog
-from dranet.driver.reconcile.files import FileReconciler
-from dranet.driver.reconcile.loop import ReconcileLoop
-from dranet.driver.reconcile.owners import OwnerReconciler
+from dranet.driver.reconcile.loop import FileReconciler, OwnerReconciler, ReconcileLoop
 from dranet.driver.reconcile.pods import PodReconciler
-from dranet.driver.reconcile.runtime_view import RuntimeView
-from dranet.driver.reconcile.snapshots import SnapshotQueue
+from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import ApiWriter, Reporter
-from dranet.driver.start_windows import StartWindows
-from dranet.driver.succession import Succession
+from dranet.driver.start_gate import StartGate, StartWindows
+from dranet.driver.status_page.source import PageSource, PartsKnowledge
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.kernel.attachment.uplink import UplinkRules
-from dranet.kernel.boot import read_boot_id
+from dranet.kernel.boot import read_boot_id, read_uptime
 from dranet.kernel.irq import InterruptFiles
 from dranet.kernel.lifelines import LifelineTarget
 from dranet.kernel.podlinks import PodLinks
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
+from dranet.model.findings import Finding
 from dranet.runtime.cdi import CdiSpecs
 from dranet.runtime.nri import NriPlugin
-from dranet.settings import PublishGpus, Settings
+from dranet.settings import Authentication, DeviceMetrics, PublishGpus, Settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
@@ -82,7 +86,7 @@ class Parts:
         self.metrics = Metrics()
         client.observer = self.metrics.api
         self.store = ClaimStore(settings.state_dir / "claims.db")
-        self.gate = ReadyGate(settings.state_dir)
+        self.gate = StartGate(settings.state_dir)
         self.windows = StartWindows(self.gate)
         self.cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
         self.node_devices = NodeDevices(client, settings.driver_name, settings.node_name)
@@ -93,7 +97,7 @@ class Parts:
         self.gpu_inquiry = build_gpu_inquiry(self)
         self.gpus = build_gpus(self, is_live=reader.is_live)
         self.lifelines = self._build_lifelines()
-        self.happenings = Happenings()
+        self.happenings = RecentEvents()
         self.reporter = self._build_reporter()
         self.reporter.on_event = self.happenings.add_event
         self.announcer = Announcer(
@@ -133,7 +137,7 @@ class Parts:
         self.runtime_view = RuntimeView()
         self.preparer = self._build_preparer()
         self.reconcile = self._build_reconcile()
-        self.succession = Succession(self.preparer.hand_on)
+        self.succession = ClaimReassigner(self.preparer.reassign)
         self.nri = self._build_nri()
         self.kubelet = self._build_kubelet()
         self.publish = PublishLoop(
@@ -149,7 +153,7 @@ class Parts:
         self.health.on_taints = self.publish.publish
         self.publish.set_lifelines(self.lifelines.targets)
         self.handover = self._build_handover()
-        self.leaving = Leaving(self.handover, self.kubelet, self.store, self.reporter)
+        self.leaving = Drain(self.handover, self.kubelet, self.store, self.reporter)
         self.readiness = Readiness(
             settings.pod_uid, self.handover, self.leaving, self.nri, self.kubelet, self.publisher
         )
@@ -199,8 +203,8 @@ class Parts:
     def _note_pod_change(self, pod_uid: str) -> None:
         self.health.pod_changed(pod_uid)
 
-    def _build_lifelines(self) -> Lifelines:
-        return Lifelines(
+    def _build_lifelines(self) -> ProtectedAddresses:
+        return ProtectedAddresses(
             self.settings.node_addresses,
             self.client.url,
             self.gpu_inquiry.fetch_addresses,
@@ -237,7 +241,7 @@ class Parts:
             HealthFile(settings.state_dir / "health.json", self.boot_id),
             self.announcer,
             self.metrics.health,
-            is_on_duty=lambda: self.handover.state is InstanceState.ON_DUTY,
+            is_on_duty=lambda: self.handover.state is InstanceState.LEADER,
         )
 
     def _build_metadata(self) -> DeviceMetadata:
@@ -376,13 +380,11 @@ class Parts:
             on_registration=self._note_registration,
         )
 
-    def _build_handover(self) -> Handover:
+    def _build_handover(self) -> Leadership:
         settings = self.settings
-        return Handover(
+        return Leadership(
             settings.state_dir,
-            Instances(
-                settings.state_dir / FOLDER, settings.pod_uid, settings.sockets_of, settings.driver_name
-            ),
+            Members(settings.state_dir / FOLDER, settings.pod_uid, settings.sockets_of, settings.driver_name),
             self.metrics.handover,
             is_fit=lambda: bool(self.kubelet.registered) and self.nri.is_ready,
             on_state=self._note_state,
@@ -394,7 +396,7 @@ class Parts:
         """Ports are the node's: the one with the duties answers probes for all."""
         node = f"node {self.settings.node_name}"
         self.happenings.add("Normal", "Instance", node, f"this instance of the driver is {state}")
-        if state is InstanceState.ON_DUTY:
+        if state is InstanceState.LEADER:
             self.probes.want_port()
         elif state is not InstanceState.WAITING:
             self.probes.release_port()
@@ -421,3 +423,84 @@ class Parts:
         self.reconcile.ask("another instance is gone")
         self.kubelet.health_changed()
         asyncio.get_running_loop().call_later(HEALTH_ECHO_SECONDS, self.kubelet.health_changed)
+
+
+def build_gpu_inquiry(parts: Parts) -> GpuInquiry:
+    """Asks the Node object and the kubelet's device plugins."""
+    settings = parts.settings
+    return GpuInquiry(
+        partial(fetch_node, parts.client, settings.node_name),
+        PodResources(settings.pod_resources_socket).read_givers,
+        lambda: parts.gpus,
+    )
+
+
+def build_gpus(parts: Parts, *, is_live: bool) -> GpuServers:
+    """Decides whether GPUs are ours to offer; remembers across a boot which were, unless they are of a
+    capture."""
+    settings = parts.settings
+    own = OwnGpus(settings.state_dir / "gpus.json")
+    return GpuServers(
+        settings.publish_gpus,
+        parts.node_devices,
+        parts.metrics.inventory,
+        is_answering=lambda: parts.publisher.is_listed,
+        on_news=parts.look_again,
+        on_gpus=lambda: parts.call_soon(parts.node_devices.want),
+        ask=parts.gpu_inquiry.ask,
+        read_uptime=partial(read_uptime, settings.procfs_root),
+        own=own if is_live else None,
+        return_seconds=settings.gpu_return_seconds,
+    )
+
+
+def build_port(parts: Parts, *, is_live: bool) -> ProbeServer:
+    """The last part to be built: it asks all others. Nothing listens yet.
+
+    Raises:
+        SettingsError: certificate, key or CA cannot be used.
+    """
+    settings = parts.settings
+    has_tokens = settings.metrics_authentication is Authentication.KUBERNETES
+    tls = open_tls(settings)
+    findings = _Findings(parts, tls)
+    set_up_gauges(parts)
+    return ProbeServer(
+        settings.bind_address,
+        parts.metrics,
+        parts.readiness.read,
+        may_wait=lambda: bool(parts.handover.others),
+        read_features=findings.read,
+        read_fault=lambda: parts.nri.fault,
+        read_metrics=_build_scraper(parts, is_live=is_live).render,
+        read_page=PageSource(PartsKnowledge(parts, findings.read), parts.gate).read,
+        access=Access(
+            settings.node_page,
+            settings.metrics_authentication,
+            TokenReviews(parts.client) if has_tokens else None,
+            parts.client.is_own_token,
+        ),
+        tls=tls,
+    )
+
+
+class _Findings:
+    """What was found out about the driver's surroundings while it runs."""
+
+    def __init__(self, parts: Parts, tls: TlsFiles | None) -> None:
+        self._features = Features(parts.settings, parts.publisher, parts.kubelet, parts.nri, parts.gpus)
+        self._tls = tls
+
+    def read(self) -> list[Finding]:
+        return [*self._features.read(), *(self._tls.read_findings() if self._tls is not None else ())]
+
+
+def _build_scraper(parts: Parts, *, is_live: bool) -> Scraper:
+    return Scraper(
+        parts.metrics,
+        lambda: take_snapshot(
+            parts.inventory.view, parts.store, parts.pod_links, parts.health, parts.verdicts
+        ),
+        CounterReader(parts.settings.sysfs_root),
+        parts.settings.device_metrics if is_live else DeviceMetrics.OFF,  # a capture has no counters
+    )

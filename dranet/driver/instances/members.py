@@ -36,7 +36,7 @@ _JOIN_SECONDS = 2.0
 """Others look whether we live by taking our lock for a moment; longer it is held by a namesake only."""
 
 
-class Instances:
+class Members:
     """The living instances, by pod UID; ``sockets_of`` names the sockets that one of them would have. All
     are of the driver ``driver_name``."""
 
@@ -196,7 +196,7 @@ def _can_take(lock: FileLock, *, shared: bool = False) -> bool:
 
 def list_living(folder: Path) -> list[str]:
     """Pod UIDs of all that live, ourselves included, for messages."""
-    return sorted(Instances(folder, "", lambda _: ()).find_others())
+    return sorted(Members(folder, "", lambda _: ()).find_others())
 
 
 def _remove(path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dranet.driver.workers import Workers
+from dranet.driver.executor import DriverExecutor
 
 
 class NameServer:
@@ -44,7 +44,7 @@ def name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
 def test_look_ups_that_hang_keep_no_worker_and_no_end_waiting(name_server: NameServer) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(Workers(2))
+        loop.set_default_executor(DriverExecutor(2))
         hanging = [asyncio.create_task(loop.getaddrinfo(f"host-{n}", 443)) for n in range(8)]
         await asyncio.sleep(0)
         async with asyncio.timeout(15):
@@ -61,7 +61,7 @@ def test_look_ups_that_hang_keep_no_worker_and_no_end_waiting(name_server: NameS
 def test_who_asks_for_the_same_name_meanwhile_gets_the_same_answer(name_server: NameServer) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(Workers(1))
+        loop.set_default_executor(DriverExecutor(1))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(loop.getaddrinfo("api.example.com", 443), 0.05)
         assert await asyncio.to_thread(name_server.is_asked.wait, 15)  # its thread may take longer to begin
@@ -80,7 +80,7 @@ def test_a_name_that_there_is_not_is_an_error_for_who_asked(name_server: NameSer
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(Workers(1))
+        loop.set_default_executor(DriverExecutor(1))
         with pytest.raises(socket.gaierror, match="no such name"):
             await loop.getaddrinfo("wrong", 443)
 
@@ -89,7 +89,7 @@ def test_a_name_that_there_is_not_is_an_error_for_who_asked(name_server: NameSer
 
 _LEAVE_HOLES = """
 import asyncio, re
-from dranet.driver.workers import Workers
+from dranet.driver.executor import DriverExecutor
 
 pins = []
 
@@ -101,7 +101,7 @@ def work():
     pins.extend(blocks[::500] + blocks[-1:])
 
 async def main():
-    asyncio.get_running_loop().set_default_executor(Workers(2))
+    asyncio.get_running_loop().set_default_executor(DriverExecutor(2))
     await asyncio.to_thread(print, "warm")
     before = read_anonymous_mb()
     await asyncio.to_thread(work)

@@ -1,14 +1,40 @@
-"""What is written for the containers of a claim: its CDI spec, and the files that the spec mounts."""
+"""What the containers that name a claim get of its devices, as CDI says it."""
 
 from __future__ import annotations
 
-from dranet.driver.cdi_devices import build_cdi_devices
-from dranet.driver.gate import ReadyGate
+from collections.abc import Callable
+
+from dranet.driver.gpus.containers import find_environment
+from dranet.driver.start_gate import StartGate
 from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
 from dranet.failpoints import Failpoint, reached
-from dranet.model.plan import PreparedClaim
+from dranet.model.device import DeviceKind
+from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
+
+
+def build_cdi_devices(
+    record: PreparedClaim, gate: StartGate, device_id: Callable[[str, str], str]
+) -> tuple[CdiDevice, ...]:
+    """One entry for each device that the kubelet was given an id of; several shares of a device are one."""
+    entries: dict[str, CdiDevice] = {}
+    for prepared in record.devices:
+        if device_id(record.claim.uid, prepared.device.name) in prepared.cdi_ids:
+            entries[prepared.device.name] = _build(record, prepared, gate)
+    return tuple(entries.values())
+
+
+def _build(record: PreparedClaim, prepared: PreparedDevice, gate: StartGate) -> CdiDevice:
+    """GPU nodes go to the containers that name the claim, unless the vendor's CDI device brings them; a
+    device that moves brings the ready gate."""
+    is_gpu = prepared.device.kind is DeviceKind.GPU
+    return CdiDevice(
+        name=prepared.device.name,
+        char_devices=prepared.device.char_devices if is_gpu and not prepared.vendor_cdi_id else (),
+        mounts=(gate.mount_for(record.claim.uid),) if prepared.plan is not None else (),
+        env=find_environment(prepared.device) if is_gpu else (),
+    )
 
 
 class ContainerFiles:
@@ -16,7 +42,7 @@ class ContainerFiles:
 
     def __init__(
         self,
-        gate: ReadyGate,
+        gate: StartGate,
         cdi: CdiSpecs,
         metadata: DeviceMetadata | None,
         workload: WorkloadPack | None = None,

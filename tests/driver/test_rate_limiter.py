@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from dranet.driver.pace import PacedSlices
+from dranet.driver.publish import SliceRateLimiter
 from dranet.model.device import Device, DeviceKind
 from dranet.model.taint import Taint, TaintEffect
 
@@ -39,14 +39,14 @@ def slices() -> Slices:
 
 
 async def test_what_changes_now_and_then_is_told_at_once(slices: Slices) -> None:
-    paced = PacedSlices(slices, burst=3, refill_seconds=3600)
+    paced = SliceRateLimiter(slices, burst=3, refill_seconds=3600)
     for state in ("up", "up", "down", "up"):
         paced.set_desired(pages(state), {})
     assert [told for told, _ in slices.told] == [pages("up"), pages("down"), pages("up")]
 
 
 async def test_a_device_that_goes_to_a_pod_is_the_same_in_slices(slices: Slices) -> None:
-    paced = PacedSlices(slices, burst=1, refill_seconds=3600)
+    paced = SliceRateLimiter(slices, burst=1, refill_seconds=3600)
     for ifname in ("eth1", "", "eth1"):
         paced.set_desired([[Device("eth1", DeviceKind.NIC, {"dra.net/state": "up"}, ifname=ifname)]], {})
     assert len(slices.told) == 1
@@ -57,7 +57,7 @@ async def test_a_link_that_flaps_for_ever_is_told_a_few_times_a_minute(
 ) -> None:
     caplog.set_level(logging.INFO)
     clock = Clock()
-    paced = PacedSlices(slices, burst=3, refill_seconds=20, clock=clock)
+    paced = SliceRateLimiter(slices, burst=3, refill_seconds=20, clock=clock)
     for second in range(600):
         clock.now = float(second)
         paced.set_desired(pages("down" if second % 2 else "up"), {})
@@ -69,7 +69,7 @@ async def test_a_link_that_flaps_for_ever_is_told_a_few_times_a_minute(
 
 async def test_the_end_of_it_is_told_although_nothing_more_comes(slices: Slices) -> None:
     clock = Clock()
-    paced = PacedSlices(slices, burst=1, refill_seconds=0.05, clock=clock)
+    paced = SliceRateLimiter(slices, burst=1, refill_seconds=0.05, clock=clock)
     paced.set_desired(pages("up"), {})
     for state in ("down", "up", "down"):
         paced.set_desired(pages(state), {})
@@ -83,7 +83,7 @@ async def test_the_end_of_it_is_told_although_nothing_more_comes(slices: Slices)
 
 async def test_what_is_as_it_was_when_its_turn_comes_is_not_told(slices: Slices) -> None:
     clock = Clock()
-    paced = PacedSlices(slices, burst=1, refill_seconds=20, clock=clock)
+    paced = SliceRateLimiter(slices, burst=1, refill_seconds=20, clock=clock)
     paced.set_desired(pages("up"), {})
     paced.set_desired(pages("up"), TAINTS)
     paced.set_desired(pages("up"), {})

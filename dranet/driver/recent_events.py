@@ -15,7 +15,7 @@ LONGEST_TEXT = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class RecentEvent:
     """One thing that happened, once or several times in a row."""
 
     at: float
@@ -29,11 +29,11 @@ class Happening:
     count: int = 1
 
 
-class Happenings:
+class RecentEvents:
     """Oldest first; may be added to on any thread."""
 
     def __init__(self) -> None:
-        self._kept: deque[Happening] = deque(maxlen=MOST_KEPT)
+        self._kept: deque[RecentEvent] = deque(maxlen=MOST_KEPT)
 
     def add(self, kind: str, reason: str, about: str, text: str) -> None:
         """The same as the last one counts up."""
@@ -42,13 +42,13 @@ class Happenings:
         try:
             last = self._kept.pop()
         except IndexError:
-            self._kept.append(Happening(time.time(), *new))
+            self._kept.append(RecentEvent(time.time(), *new))
             return
         if (last.kind, last.reason, last.about, last.text) == new:
-            self._kept.append(Happening(time.time(), *new, count=last.count + 1))
+            self._kept.append(RecentEvent(time.time(), *new, count=last.count + 1))
         else:
             self._kept.append(last)
-            self._kept.append(Happening(time.time(), *new))
+            self._kept.append(RecentEvent(time.time(), *new))
 
     def add_event(self, event: EventNote) -> None:
         """What is told in an Event."""
@@ -58,7 +58,7 @@ class Happenings:
         """What makes no Event because all is well."""
         self.add(NORMAL, word, _name(about), told)
 
-    def list(self) -> Sequence[Happening]:
+    def list(self) -> Sequence[RecentEvent]:
         return tuple(self._kept)
 
 

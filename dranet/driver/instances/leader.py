@@ -23,10 +23,13 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
-from dranet.driver.instances.roster import Instances
+from dranet.driver.instances.members import Members
+from dranet.driver.reports.reporter import Reporter
 from dranet.failpoints import Failpoint, reached
 from dranet.kubelet.folder import FolderWatch
+from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.locks import FileLock
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import HandoverMetrics
 
 log = logging.getLogger(__name__)
@@ -44,14 +47,14 @@ class InstanceState(StrEnum):
 
     WAITING = "waiting"
     """New here; somebody else has the duties."""
-    ON_DUTY = "on-duty"
+    LEADER = "on-duty"
     RETIRED = "retired"
     """Has handed the duties over; has them again if the successor dies."""
     ASIDE = "aside"
     """Has let go of them, until told otherwise."""
 
 
-class Handover:
+class Leadership:
     """This instance among the others.
 
     ``is_fit`` says whether we may take over from a living predecessor. ``on_state`` hears of each change of
@@ -62,7 +65,7 @@ class Handover:
     def __init__(
         self,
         state_dir: Path,
-        instances: Instances,
+        instances: Members,
         metrics: HandoverMetrics,
         *,
         is_fit: Callable[[], bool],
@@ -94,7 +97,7 @@ class Handover:
     @property
     def newcomers(self) -> frozenset[str]:
         """Others that came while we had the duties, and do not have them yet."""
-        return self.others - self._elders if self._state is InstanceState.ON_DUTY else frozenset()
+        return self.others - self._elders if self._state is InstanceState.LEADER else frozenset()
 
     def join(self) -> None:
         """Become one of the instances, and have the duties at once where nobody else has them.
@@ -106,7 +109,7 @@ class Handover:
         self._instances.join()
         self._look()
         if self._take():
-            self._enter(InstanceState.ON_DUTY)
+            self._enter(InstanceState.LEADER)
         else:
             self._enter(InstanceState.WAITING)
             log.info("another instance has the duties of this node; taking over when ready")
@@ -122,7 +125,7 @@ class Handover:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_folder(), name="instances")
             while True:
-                if self._state is InstanceState.ON_DUTY:
+                if self._state is InstanceState.LEADER:
                     await self._serve(duties)
                 self._let_go()
                 await self._wait_turn()
@@ -155,7 +158,7 @@ class Handover:
         """Let the duties go, e.g. because another instance's records are not ours to judge."""
         if self._state is not InstanceState.ASIDE:
             log.warning("stepping aside: %s", why)
-            was_on_duty = self._state is InstanceState.ON_DUTY
+            was_on_duty = self._state is InstanceState.LEADER
             self._enter(InstanceState.ASIDE)
             if not was_on_duty:
                 self._successor.release()
@@ -180,7 +183,7 @@ class Handover:
         reached(Failpoint.HANDOVER_DUTIES_RELEASED)
         for asker in self._instances.find_askers():
             self._instances.withdraw_request(asker)
-        if self._state is InstanceState.ON_DUTY:
+        if self._state is InstanceState.LEADER:
             self._metrics.handovers.labels("given").inc()
             log.info("handed the duties over; answering the kubelet and the runtime until stopped")
             self._enter(InstanceState.RETIRED)
@@ -188,7 +191,7 @@ class Handover:
 
     async def _wait_wanted(self) -> None:
         """Until a living newcomer asks for the duties, or we have stepped aside."""
-        while self._state is InstanceState.ON_DUTY:
+        while self._state is InstanceState.LEADER:
             if self.others & self._instances.find_askers():
                 return
             await self._wait_changed(OVERLAP_SECONDS if self.others else None)
@@ -205,7 +208,7 @@ class Handover:
             if self._take():
                 self._metrics.handovers.labels("taken").inc()
                 log.info("took the duties over")
-                self._enter(InstanceState.ON_DUTY)
+                self._enter(InstanceState.LEADER)
                 return
             if self._state is InstanceState.WAITING and self._is_fit():
                 self._ask()
@@ -254,7 +257,7 @@ class Handover:
     def _enter(self, state: InstanceState) -> None:
         self._state = state
         self._complain_at = 0.0
-        if state is InstanceState.ON_DUTY:
+        if state is InstanceState.LEADER:
             self._elders = self.others
         for known in InstanceState:
             self._metrics.state.labels(known).set(known is state)
@@ -293,3 +296,67 @@ class Handover:
 
 async def _run(duties: Callable[[], Awaitable[None]]) -> None:
     await duties()
+
+
+FLUSH_SECONDS = 2.0
+"""The last statuses and Events get this long."""
+DRAIN_POLL_SECONDS = 0.25
+LINGER_SECONDS = 2.0
+"""The kubelet notices within a second that a registration socket is gone; until then it may call us."""
+
+
+class Drain:
+    """The walk out, begun once; what serves goes on until it has ended."""
+
+    def __init__(
+        self, handover: Leadership, kubelet: KubeletPlugin, store: ClaimStore, reporter: Reporter
+    ) -> None:
+        self._handover = handover
+        self._kubelet = kubelet
+        self._store = store
+        self._reporter = reporter
+        self.begun = False
+        self.waiting_for: tuple[str, ...] = ()
+        """Pods whose sandboxes are waited for, as last seen."""
+
+    async def run(self, seconds: float) -> None:
+        """End our part of the work, within about so many seconds, and say the last words."""
+        log.info("draining", extra={"context": {"seconds": seconds}})
+        self.begun = True
+        deadline = asyncio.get_running_loop().time() + seconds
+        if await self._handover.relieve(seconds):
+            await self._step_back(deadline)
+        else:
+            await self._drain(deadline)
+        if not await self._reporter.flush(FLUSH_SECONDS):
+            log.warning("some claim statuses or Events were not written in time")
+
+    async def _step_back(self, deadline: float) -> None:
+        """The other instance takes new work; ours is served to its end. The kubelet hangs up on who is not
+        registered any more, so what it waits for is answered before."""
+        loop = asyncio.get_running_loop()
+        await self._kubelet.drain(deadline - loop.time())
+        await self._kubelet.deregister()
+        reached(Failpoint.HANDOVER_DEREGISTERED)
+        await asyncio.sleep(LINGER_SECONDS)
+        await self._kubelet.drain(deadline - loop.time())
+
+    async def _drain(self, deadline: float) -> None:
+        """Nobody else is there: refuse new work, and let what was promised happen."""
+        loop = asyncio.get_running_loop()
+        self._kubelet.refuse("the driver is stopping; the kubelet tries again with its successor")
+        await self._kubelet.drain(deadline - loop.time())
+        while (waiting := self._pods_waiting()) and loop.time() < deadline:
+            if waiting != self.waiting_for:
+                log.info("waiting for pod sandboxes to run: %s", ", ".join(waiting))
+                self.waiting_for = waiting
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+        self.waiting_for = ()
+        if waiting:
+            log.warning("stopping although prepared pods have not run yet: %s", ", ".join(waiting))
+
+    def _pods_waiting(self) -> tuple[str, ...]:
+        """Pods that were promised a NIC and whose sandbox has not run yet."""
+        return tuple(
+            str(record.pod) for record in self._store.get_all() if record.plans and not record.netns_path
+        )

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from dranet.driver.instances.roster import Instances
+from dranet.driver.instances.members import Members
 from dranet.locks import FileLock
 
 
 @contextmanager
-def living(folder: Path, uid: str, on_tidying: Callable[[str], None] = lambda _: None) -> Iterator[Instances]:
+def living(folder: Path, uid: str, on_tidying: Callable[[str], None] = lambda _: None) -> Iterator[Members]:
     """An instance; ``on_tidying`` is called amid its work with the name whose leavings it removes, ``""`` for
     one that had no pod."""
 
@@ -19,7 +19,7 @@ def living(folder: Path, uid: str, on_tidying: Callable[[str], None] = lambda _:
         on_tidying(name)
         return ()
 
-    instances = Instances(folder, uid, find_sockets)
+    instances = Members(folder, uid, find_sockets)
     instances.join()
     try:
         yield instances

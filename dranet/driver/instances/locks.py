@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from enum import StrEnum
 from pathlib import Path
 
+from dranet.driver.instances.members import FOLDER, list_living
 from dranet.errors import HookDeadlineError, KernelError, Reason
-from dranet.locks import FileLock
+from dranet.kubelet.claim_locks import ClaimLocks
+from dranet.locks import FileLock, NamedLocks
 
 CLOSE_SECONDS = 5.0
 """How long the end of the driver waits for a hook that is left behind in the kernel."""
@@ -72,3 +76,63 @@ def _busy(seconds: float, reason: Reason | None, holder: str = "") -> KernelErro
         operation="wait for the node's devices",
         reason=reason,
     )
+
+
+LOCK_FILE = "work.lock"
+"""Beside the store: who shares the one shares the other."""
+WAIT_SECONDS = 20.0
+"""For another instance. Less than the kubelet's caller is given (``kubelet.plugin.ANSWER_SECONDS``), so that
+the pod's events say what is waited for."""
+
+
+class Work(StrEnum):
+    """Kinds of names; the same name of two kinds is two locks."""
+
+    CLAIM = "claim"
+    DEVICE = "device"
+    LINK = "link"
+    ENDING_LEASES = "ending leases of claim"
+    """The claim's leases are being released, and its record follows them."""
+
+
+class WorkLocks:
+    """Locks by kind and name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._here = ClaimLocks()
+        """Tasks of this process wait in turn, and without asking the kernel again and again."""
+        self._across = NamedLocks(folder / LOCK_FILE)
+        self._folder = folder
+
+    @asynccontextmanager
+    async def hold(self, work: Work, names: Iterable[str]) -> AsyncIterator[None]:
+        """Hold all of them.
+
+        Raises:
+            KernelError: another instance has one of them for longer than :data:`WAIT_SECONDS`.
+            StoreError: the lock file cannot be used.
+        """
+        keys = [f"{work} {name}" for name in names]
+        async with self._here.hold(keys), AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await held.enter_async_context(self._across.hold(keys))
+            except TimeoutError:
+                raise self._busy(keys) from None
+            yield
+
+    def _busy(self, keys: Iterable[str]) -> KernelError:
+        living = ", ".join(list_living(self._folder / FOLDER)) or "none"
+        return KernelError(
+            f"another instance of the driver works on {', '.join(keys)}, for over {WAIT_SECONDS:g} s now",
+            operation="wait for another instance",
+            hint=f"does it hang, or is it stopped? Pods of the driver that live here: {living}",
+        )
+
+    def is_held(self, work: Work, name: str) -> bool:
+        """Whether anybody holds it, in this process or another.
+
+        Raises:
+            StoreError: the lock file cannot be used.
+        """
+        return self._across.is_held(f"{work} {name}")

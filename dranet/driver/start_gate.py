@@ -12,12 +12,16 @@ right one is being started (``start_windows``). That the claim is attached is no
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dranet import files
 from dranet.errors import ProtocolError, StoreError
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.node_proc import find_path_of_process
+from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import Mount
 from dranet.runtime.cdi import is_name
 
@@ -25,7 +29,7 @@ CONTAINER_FOLDER = "/var/run/dranet/claims"
 """Where a container sees the ready files of its claims."""
 
 
-class ReadyGate:
+class StartGate:
     """The ready files below ``<state_dir>/ready``, and the notes of what is attached below
     ``<state_dir>/attached``; all are links to namespaces."""
 
@@ -191,3 +195,73 @@ def _check_link(path: Path) -> None:
 def _unwritable(path: Path, error: OSError) -> StoreError:
     on_disk = "is the state folder a writable mount with free space?"
     return StoreError(f"ready file {path}: {error.strerror}", hint=files.hint_for(error, on_disk))
+
+
+WINDOW_SECONDS = 60.0
+"""A container that was not started within so long is not going to be: the runtime is at work as soon as it
+has our answer."""
+
+
+def may_be_shared(claim: PreparedClaim) -> bool:
+    """Whether other pods than the one that it is prepared for may name the claim."""
+    return not claim.pod_claim_name
+
+
+class StartWindows:
+    """Containers between two events of the runtime; called on the NRI thread, but for :meth:`sweep`.
+
+    One lock: a sweep that has seen no container must not shut what one is given just then.
+    """
+
+    def __init__(self, gate: StartGate, now: Callable[[], float] = time.monotonic) -> None:
+        self._gate = gate
+        self._now = now
+        self._lock = threading.Lock()
+        self._starting: dict[str, dict[str, float]] = {}
+        """By pod UID and container ID: since when."""
+
+    def begin(self, pod_uid: str, container_id: str, claims: Iterable[PreparedClaim]) -> None:
+        """The pod's devices were verified for this container: it may start.
+
+        Raises:
+            StoreError: a ready file cannot be made; the container must not be created.
+        """
+        with self._lock:
+            for claim in claims:
+                if may_be_shared(claim) or not self._gate.is_open(claim.claim.uid):
+                    self._gate.open_again(claim.claim.uid)
+            self._starting.setdefault(pod_uid, {})[container_id] = self._now()
+
+    def end(self, pod_uid: str, container_id: str, claims: Iterable[PreparedClaim]) -> None:
+        """The container has its mounts.
+
+        Raises:
+            StoreError: a ready file cannot be removed.
+        """
+        with self._lock:
+            self._starting.get(pod_uid, {}).pop(container_id, None)
+            self._shut(pod_uid, claims)
+
+    def sweep(self, pod_uid: str, claims: Iterable[PreparedClaim]) -> None:
+        """Shut what a container that never came, or a driver that was killed, has left open.
+
+        Raises:
+            StoreError: a ready file cannot be removed.
+        """
+        with self._lock:
+            self._shut(pod_uid, claims)
+
+    def forget(self, pod_uid: str) -> None:
+        """The pod's sandbox has ended, and its gates with it. Waits for nobody: a disk that hangs holds up no
+        pod's end."""
+        self._starting.pop(pod_uid, None)
+
+    def _shut(self, pod_uid: str, claims: Iterable[PreparedClaim]) -> None:
+        starting = self._starting.get(pod_uid, {})
+        oldest = self._now() - WINDOW_SECONDS
+        if any(since > oldest for since in starting.values()):
+            return
+        self._starting.pop(pod_uid, None)
+        for claim in claims:
+            if may_be_shared(claim):
+                self._gate.shut(claim.claim.uid)

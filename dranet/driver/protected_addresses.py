@@ -31,7 +31,7 @@ Fetch = Callable[[], Awaitable[Sequence[str]]]
 News = Callable[[Sequence[LifelineTarget]], None]
 
 
-class Lifelines:
+class ProtectedAddresses:
     """Finds the targets and hands them to ``on_news`` whenever they differ from before.
 
     ``own``: addresses from the settings. ``api_url``: where the API server is. ``fetch_own``: addresses of

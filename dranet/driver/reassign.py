@@ -15,15 +15,15 @@ from collections.abc import Awaitable, Callable
 
 from dranet.model.claim import ClaimRef
 
-HandOn = Callable[[ClaimRef], Awaitable[None]]
-"""Prepares the claim anew where its pod has changed; raises nothing (``Preparer.hand_on``)."""
+Reassign = Callable[[ClaimRef], Awaitable[None]]
+"""Prepares the claim anew where its pod has changed; raises nothing (``Preparer.reassign``)."""
 
 
-class Succession:
+class ClaimReassigner:
     """Claims that a pod waits for, from the NRI thread to the event loop."""
 
-    def __init__(self, hand_on: HandOn) -> None:
-        self._hand_on = hand_on
+    def __init__(self, reassign: Reassign) -> None:
+        self._hand_on = reassign
         self._loop = asyncio.get_running_loop()
         self._asked: dict[str, ClaimRef] = {}
         self._working: set[str] = set()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from dranet.driver import lifelines as module
-from dranet.driver.lifelines import API_ROUTE, OWN_ADDRESS, Lifelines
+from dranet.driver import protected_addresses as module
+from dranet.driver.protected_addresses import API_ROUTE, OWN_ADDRESS, ProtectedAddresses
 from dranet.errors import ClusterError
 from dranet.kernel.lifelines import LifelineTarget
 
@@ -36,8 +36,8 @@ class Cluster:
             raise self.failure
         return self.addresses
 
-    def lifelines(self, url: str = "https://10.96.0.1:443", own: Sequence[str] = ()) -> Lifelines:
-        return Lifelines(own, url, self.fetch, self.tell, retry_seconds=0.01)
+    def lifelines(self, url: str = "https://10.96.0.1:443", own: Sequence[str] = ()) -> ProtectedAddresses:
+        return ProtectedAddresses(own, url, self.fetch, self.tell, retry_seconds=0.01)
 
 
 def own(address: str) -> LifelineTarget:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.succession import Succession
+from dranet.driver.reassign import ClaimReassigner
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, Consumer
 from dranet.model.plan import PreparedClaim
@@ -55,7 +55,7 @@ async def test_the_claim_goes_to_the_pod_that_it_is_reserved_for_now(tmp_path: P
     bench, claim = await prepared_for_first(tmp_path)
     answer, specs = await bench.prepare(claim), bench.read_specs()
     reserve(bench, claim, NEXT)
-    await bench.preparer.hand_on(claim.ref)
+    await bench.preparer.reassign(claim.ref)
     record = record_of(bench, claim)
     assert record.pod.uid == NEXT.uid
     assert bench.store.get_by_pod(FIRST.uid) == ()
@@ -71,7 +71,7 @@ async def test_the_claim_stays_while_the_first_pod_is_not_done(
     bench, claim = await prepared_for_first(tmp_path)
     before = record_of(bench, claim)
     reserve(bench, claim, *consumers)
-    await bench.preparer.hand_on(claim.ref)
+    await bench.preparer.reassign(claim.ref)
     assert record_of(bench, claim) == before
     assert bench.told.failures == []
 
@@ -81,7 +81,7 @@ async def test_the_claim_stays_while_a_sandbox_has_its_devices(tmp_path: Path) -
     placed = replace(record_of(bench, claim), sandbox_id="s-1", netns_path="/proc/1/ns/net", netns_id="1")
     bench.store.put(placed)
     reserve(bench, claim, NEXT)
-    await bench.preparer.hand_on(claim.ref)
+    await bench.preparer.reassign(claim.ref)
     assert record_of(bench, claim) == placed
     assert bench.told.failures == []
 
@@ -90,7 +90,7 @@ async def test_a_claim_that_is_not_prepared_is_nobodys_to_hand_on(tmp_path: Path
     bench, claim = await prepared_for_first(tmp_path)
     await bench.preparer.unprepare([claim.ref])
     reserve(bench, claim, NEXT)
-    await bench.preparer.hand_on(claim.ref)
+    await bench.preparer.reassign(claim.ref)
     assert bench.store.get_all() == ()
     assert bench.read_specs() == []
 
@@ -99,13 +99,13 @@ async def test_two_pods_that_wait_are_told_that_one_of_them_has_to_go(tmp_path: 
     bench, claim = await prepared_for_first(tmp_path)
     before = record_of(bench, claim)
     reserve(bench, claim, NEXT, THIRD)
-    await bench.preparer.hand_on(claim.ref)
+    await bench.preparer.reassign(claim.ref)
     ((_, told, error),) = bench.told.failures
     assert told == bench.claims[claim.ref.uid]
     assert "next, third" in error.message
     assert record_of(bench, claim) == before
     reserve(bench, claim, THIRD)
-    await bench.preparer.hand_on(claim.ref)
+    await bench.preparer.reassign(claim.ref)
     assert record_of(bench, claim).pod.uid == THIRD.uid
 
 
@@ -115,7 +115,7 @@ async def test_an_allocation_of_other_devices_is_refused(tmp_path: Path) -> None
     before = record_of(bench, claim)
     other = replace(claim, results=(AllocationResult("req", "dra.net", "node", GPU.name),))
     reserve(bench, other, NEXT)
-    await bench.preparer.hand_on(claim.ref)
+    await bench.preparer.reassign(claim.ref)
     ((_, _, error),) = bench.told.failures
     assert "allocated anew" in error.message
     assert record_of(bench, claim) == before
@@ -125,7 +125,7 @@ async def test_an_api_server_that_is_away_changes_nothing(tmp_path: Path) -> Non
     bench, claim = await prepared_for_first(tmp_path)
     before = record_of(bench, claim)
     del bench.claims[claim.ref.uid]
-    await bench.preparer.hand_on(claim.ref)
+    await bench.preparer.reassign(claim.ref)
     ((ref, told, error),) = bench.told.failures
     assert (ref, told, error.reason) == (claim.ref, None, Reason.CLAIM_NOT_FOUND)
     assert record_of(bench, claim) == before
@@ -140,7 +140,7 @@ def test_the_next_pod_keeps_the_claims_address(tmp_path: Path, node: Namespace) 
         assert await bench.prepare(claim) == [""]
         lease, asked = bench.lease(), list(client.said)
         bench.claims[claim.ref.uid] = replace(claim, reserved_for=(NEXT,))
-        await bench.preparer.hand_on(claim.ref)
+        await bench.preparer.reassign(claim.ref)
         record = bench.store.get(claim.ref.uid)
         bench.store.close()
         assert record is not None
@@ -166,7 +166,7 @@ def test_a_lease_that_has_ended_is_asked_for_anew(tmp_path: Path, node: Namespac
         ended = replace(device, plan=replace(device.plan, lease=replace(device.plan.lease, lease_seconds=0)))
         bench.store.put(replace(record, devices=(ended,)))
         bench.claims[claim.ref.uid] = replace(claim, reserved_for=(NEXT,))
-        await bench.preparer.hand_on(claim.ref)
+        await bench.preparer.reassign(claim.ref)
         assert bench.lease().lease_seconds > 0
         assert client.said == ["acquire eth1"] * 2
         bench.store.close()
@@ -203,12 +203,12 @@ async def test_one_look_at_a_claim_at_a_time_and_one_more_for_what_came_meanwhil
     looks: asyncio.Queue[ClaimRef] = asyncio.Queue()
     may_end = asyncio.Event()
 
-    async def hand_on(claim: ClaimRef) -> None:
+    async def reassign(claim: ClaimRef) -> None:
         looks.put_nowait(claim)
         await may_end.wait()
 
     one, other = ClaimRef("default", "one", "u1"), ClaimRef("default", "other", "u2")
-    succession = Succession(hand_on)
+    succession = ClaimReassigner(reassign)
     task = asyncio.create_task(succession.run())
     async with asyncio.timeout(20):
         await asyncio.to_thread(succession.ask, one)

@@ -1,0 +1,216 @@
+"""Which threads are at work on what, and since when: to be told should the end of the process wait for one.
+
+A system call that hangs cannot be called off, and a thread in one cannot be asked. So each job is noted when
+it begins; only who tells of it later pays for words.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from sys import _current_frames as read_frames
+from types import FrameType, TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from dranet import malloc
+from dranet.dataclass import dataclass
+from dranet.errors import DranetError, HookDeadlineError
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Activity:
+    work: object
+    """Text, or what is called."""
+    since: float
+    """``time.monotonic()``."""
+
+
+_jobs: dict[int, _Activity] = {}
+"""By thread."""
+
+
+@contextmanager
+def noted(work: object) -> Iterator[None]:
+    """This thread is at ``work`` (a text, or what is called) until the block ends."""
+    thread = threading.get_ident()
+    _jobs[thread] = _Activity(work, time.monotonic())
+    try:
+        yield
+    finally:
+        del _jobs[thread]
+
+
+def is_any_active() -> bool:
+    """Whether any thread is at work."""
+    return bool(_jobs)
+
+
+def describe_threads() -> list[str]:
+    """A line for each thread at work: its name, at what, since when and where in the code."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames, now = read_frames(), time.monotonic()
+    return [
+        f"thread {names.get(ident, ident)}: {_describe(job.work)} for {now - job.since:.1f} s"
+        f"{describe_place(frames.get(ident))}"
+        for ident, job in tuple(_jobs.items())
+    ]
+
+
+def describe_place(frame: FrameType | None) -> str:
+    """The innermost line of ours that a thread or coroutine is in; empty where there is none."""
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(_PACKAGE) and path != Path(__file__):
+            return f" in {path.relative_to(_PACKAGE.parent)}:{frame.f_lineno} ({frame.f_code.co_name})"
+        frame = frame.f_back
+    return ""
+
+
+def _describe(work: object) -> str:
+    """The function below the wrappings of asyncio (``to_thread``: ``Context.run`` of it) and of ours."""
+    while isinstance(work, functools.partial):
+        inner = work.args[0] if work.args and callable(work.args[0]) else None
+        is_wrapping = getattr(work.func, "__name__", "") in ("run", "_run")
+        work = inner if is_wrapping and inner is not None else work.func
+    return work if isinstance(work, str) else str(getattr(work, "__qualname__", work))
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class NotedThreadPool(ThreadPoolExecutor):
+    """A pool whose threads say what they are at (``at_work``)."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return super().submit(_noted, partial(fn, *args, **kwargs))
+
+
+def _noted(call: Callable[[], T]) -> T:
+    with noted(call):
+        return call()
+
+
+class DriverExecutor(NotedThreadPool):
+    """The default executor of the driver's event loop.
+
+    A look-up gets a thread that nobody waits for; who asks the same while it runs gets the same answer, so
+    there are no more of them than names.
+    """
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads, thread_name_prefix="worker")
+        self._look_ups: dict[Any, Future[Any]] = {}
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        call = partial(fn, *args, **kwargs)
+        if fn is not socket.getaddrinfo:
+            return super().submit(_run, call)
+        key = args, tuple(kwargs.items())
+        running = self._look_ups.get(key)
+        if running is None or running.done():
+            running = self._look_ups[key] = _look_up(call)
+        return running
+
+
+def _run(call: Callable[[], T]) -> T:
+    """A scan or a claim needs much for a moment. What failed keeps it until its error has been told."""
+    answer = call()
+    malloc.trim()
+    return answer
+
+
+def _look_up(call: Callable[[], T]) -> Future[T]:
+    found: Future[T] = Future()
+    found.set_running_or_notify_cancel()  # it cannot be called off: others may wait for it, too
+
+    def run() -> None:
+        try:
+            found.set_result(call())
+        except (OSError, ValueError) as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="look-up", daemon=True).start()
+    return found
+
+
+log = logging.getLogger(__name__)
+
+
+def run_with_deadline(work: Callable[[], T], seconds: float, what: str) -> T:
+    """Return what ``work`` returns, if it ends within ``seconds``.
+
+    Args:
+        work: runs in a thread of its own.
+        seconds: how long to wait for it.
+        what: reads after "still" in the error's text.
+
+    Raises:
+        HookDeadlineError: it goes on in its thread.
+        Exception: whatever ``work`` raised in time. What it raises later goes to the log.
+    """
+    job = _Job(work, what)
+    threading.Thread(target=job.run, name="hook", daemon=True).start()
+    return job.wait(seconds)
+
+
+class _Job(Generic[T]):
+    """Shared by the hook and the thread. Whoever takes the lock first decides whether the end is late."""
+
+    def __init__(self, work: Callable[[], T], what: str) -> None:
+        self._work = work
+        self._what = what
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._given_up = False
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Whatever was raised is for who waits."""
+        self._error = error
+        return True
+
+    def run(self) -> None:
+        with self, noted(self._what):
+            self._results.append(self._work())
+        with self._lock:
+            self._ended.set()
+            late = self._given_up
+        if late:
+            self._end_late()
+
+    def wait(self, seconds: float) -> T:
+        self._ended.wait(seconds)
+        with self._lock:
+            self._given_up = not self._ended.is_set()
+        if self._given_up:
+            raise HookDeadlineError(
+                f"still {self._what} after {seconds:.3g} s", operation="answer the runtime in time"
+            )
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def _end_late(self) -> None:
+        if self._error is None:
+            log.info("%s has ended, behind the runtime's answer", self._what)
+        elif isinstance(self._error, DranetError):
+            log.warning("%s has failed, behind the runtime's answer: %s", self._what, self._error)
+        else:
+            log.error("bug while %s", self._what, exc_info=self._error)
