@@ -16,7 +16,7 @@ from dranet.cluster.lists import fetch_snapshot
 from dranet.cluster.node_slices import NodeDevices
 from dranet.cluster.nodes import parse_resources
 from dranet.desk.doctor.checks import ClusterFacts
-from dranet.driver.executor import Workers
+from dranet.driver.executor import DriverExecutor
 from dranet.driver.features import judge_api
 from dranet.errors import DranetError, Reason
 from dranet.model.findings import API, API_FIELD, Finding, Severity, ok
@@ -37,7 +37,7 @@ Answers = tuple[list[Finding], ClusterFacts]
 
 async def ask_cluster_in_time(settings: Settings, *, ask_for_features: bool) -> Answers:
     """As :func:`ask_cluster`, but not for longer than :data:`CLUSTER_SECONDS`, name servers included."""
-    asyncio.get_running_loop().set_default_executor(Workers(1))
+    asyncio.get_running_loop().set_default_executor(DriverExecutor(1))
     try:
         async with asyncio.timeout(CLUSTER_SECONDS):
             return await ask_cluster(settings, ask_for_features=ask_for_features)
