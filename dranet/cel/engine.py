@@ -84,7 +84,7 @@ def _environment(variables: Variables) -> Any:
     except ImportError as error:
         raise CelError(
             "CEL expressions need an engine that is not installed",
-            hint="install the package cel-expr-python, or dranet with its extra filter or testbed",
+            hint="install the package cel-expr-python, or dranet with its extra filter (on a node) or desk",
             reason=Reason.MISSING_FEATURE,
         ) from error
     from dranet.cel.library import FUNCTIONS

@@ -125,7 +125,7 @@ def _explain_missing(error: ModuleNotFoundError) -> int:
     """Name the remedy for a command that this installation leaves out; any other missing module is a bug."""
     missing = error.name or ""
     if missing.startswith("dranet.desk"):
-        remedy = "not in the driver's image: run it where your kubeconfig is (pip install dranet)"
+        remedy = "not in the driver's image: run it at your desk (in a checkout: pip install '.[desk]')"
     elif missing.startswith("testbed"):
         remedy = "the testbed is not installed: run it from a checkout (make setup, then .venv/bin/dranet)"
     else:

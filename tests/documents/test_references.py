@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dranet import __version__
-from dranet.cli.main import COMMANDS, parse_arguments
+from dranet.cli.main import COMMANDS, NODE_COMMANDS, parse_arguments
 from dranet.model.event_reason import EventReason
 from dranet.model.status import ConditionType
 from dranet.settings import DECLARATIONS
@@ -166,6 +166,16 @@ def test_every_command_of_the_page_is_one(page: Path, capsys: pytest.CaptureFixt
         except SystemExit as end:  # 0 after --help
             refused += [f"dranet {command}: {capsys.readouterr().err}"] if end.code else []
     assert refused == []
+
+
+def test_what_the_pages_run_in_the_driver_pod_is_in_the_image() -> None:
+    run = {
+        (str(page), command)
+        for page in PAGES
+        for command in re.findall(r"\bexec\b[^`\n]* -- dranet (\w+)", (REPOSITORY / page).read_text())
+    }
+    assert {"doctor", "devices", "claims"} <= {command for _, command in run}
+    assert {(page, command) for page, command in run if command not in NODE_COMMANDS} == set()
 
 
 def test_the_check_sees_the_commands() -> None:

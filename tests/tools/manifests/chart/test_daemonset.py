@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dranet.cli.main import parse_arguments
+from dranet.cli.main import NODE_COMMANDS, parse_arguments
 from dranet.driver.shutdown import END_SECONDS, TELL_SECONDS
 from dranet.security import context as security
 from dranet.security.seccomp import SECCOMP_NAME
@@ -196,3 +196,9 @@ def test_what_the_notes_have_people_type_is_a_command() -> None:
     assert len(typed) == 3
     for command in typed:
         assert parse_arguments(shlex.split(command)).command == command.split()[0]
+
+
+def test_what_the_notes_run_in_the_driver_pod_is_in_the_image() -> None:
+    run_in_the_pod = re.findall(r"-- dranet (\w+)", render_texts()["NOTES.txt"])
+    assert run_in_the_pod
+    assert set(run_in_the_pod) <= set(NODE_COMMANDS)
