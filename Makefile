@@ -95,7 +95,7 @@ lock: setup ## lock the dependencies anew, with hashes and without addresses
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --extra filter pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --extra pictures --group dev pyproject.toml testbed/pyproject.toml -o requirements-dev.lock
+	  --no-emit-package dranet --extra pictures --group dev pyproject.toml testbed/pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group pyproject.toml:fuzz -o requirements-fuzz.lock
 

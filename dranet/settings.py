@@ -7,19 +7,18 @@ parameters are called *config* and live in ``model/network.py``.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from dranet import socket_names
-from dranet.dataclass import dataclass
 from dranet.errors import SettingsError
 from dranet.socket_names import UNIX_PATH_MAX_BYTES
 
@@ -177,8 +176,7 @@ def _boolean(value: object) -> bool:
     return known[text]
 
 
-@dataclass(frozen=True, slots=True)
-class Seconds:
+class Seconds(Struct, frozen=True):
     """Accepts a number of seconds between two bounds."""
 
     lowest: float
@@ -194,8 +192,7 @@ class Seconds:
         return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(Struct, frozen=True):
     """Accepts the words of an enumeration."""
 
     choices: type[StrEnum]
@@ -207,12 +204,16 @@ class OneOf:
         return self.choices(text)
 
 
+_SETTINGS: list[tuple[Accept, str]] = []
+"""What each field of :class:`Settings` accepts and its description, in their order."""
+
+
 def _setting(default: Any, accept: Accept, description: str) -> Any:
-    return field(default=default, metadata={"accept": accept, "description": description})
+    _SETTINGS.append((accept, description))
+    return default
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Everything an operator may set. Build it with :func:`load_settings`."""
 
     driver_name: str = _setting(
@@ -455,8 +456,7 @@ class Settings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(Struct, frozen=True):
     """One setting as declared: for flags, environment names and the reference page."""
 
     name: str
@@ -481,8 +481,10 @@ def flag_name(name: str) -> str:
 
 
 DECLARATIONS: Mapping[str, Declaration] = {
-    f.name: Declaration(f.name, f.default, f.metadata["description"], f.metadata["accept"])
-    for f in dataclasses.fields(Settings)
+    name: Declaration(name, default, description, accept)
+    for name, default, (accept, description) in zip(
+        Settings.__struct_fields__, Settings.__struct_defaults__, _SETTINGS, strict=True
+    )
 }
 """Every setting by name, in the order of ``Settings``."""
 

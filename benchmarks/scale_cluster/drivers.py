@@ -15,9 +15,10 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from benchmarks.scale_cluster.counting import CountingClient, Traffic
 from benchmarks.scale_cluster.layout import Layout, make_own, read_layout

@@ -7,12 +7,13 @@ which doubles a text with every line, nor ``lists.range(1000000000)``. Kubernete
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dranet.cel.scalars import NotJudged
 from dranet.cel.tree import Call, Const, Literal, Loop, Name, Node, Select
-from dranet.dataclass import dataclass
 
 MOST = 10_000_000
 """Characters and elements, of one value or handled in all. By Kubernetes' measure they cost the limit."""
@@ -21,8 +22,7 @@ _MOST_ITERATIONS = 10_000
 """The engine's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """Of a value: its elements, all characters and elements in it, and the work to make it."""
 
     count: int = 1

@@ -7,18 +7,18 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from dranet.cel.engine import Variables, bind
 from dranet.cel.opaque import new_quantity, new_semver
 from dranet.cel.scalars import NotJudged
 from dranet.cel.verdict import Verdict
-from dranet.dataclass import dataclass
 
 if TYPE_CHECKING:
     from dranet.cel.uses import Use
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """A device attribute of type version: semantic versioning 2.0.0, without a leading ``v``."""
 
     text: str

@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from dranet.claims.merge import merge
 from dranet.claims.problems import Problem, decode
 from dranet.claims.select import Selection
-from dranet.dataclass import dataclass
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 _GPU = DeviceKind.GPU
 
 
-@dataclass(frozen=True, slots=True)
-class _Config:
+class _Config(Struct, frozen=True):
     """One config, read."""
 
     name: str

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from ipaddress import ip_interface
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.claims.report import MAX_IPS
-from dranet.dataclass import dataclass
 from dranet.model.attributes import DOMAIN, RDMA_DEVICE
 from dranet.model.claim import AllocationResult, Claim
 from dranet.model.device import AttributeValue
@@ -51,8 +52,7 @@ class MetadataError(ValueError):
     """A text is no stream of ``DeviceMetadata`` objects with a version that we write."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class DeviceFacts(Struct, frozen=True):
     """What a file says of one device. ``link`` is as read back from the pod, ``None`` without one."""
 
     attributes: Attributes

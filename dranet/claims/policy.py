@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
 from dranet.cel import CelError, ValueExpression
 from dranet.claims.problems import Problem
-from dranet.dataclass import dataclass
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import walk_values
 from dranet.model.network_policy import NetworkPolicy, PolicyRule
 
 
-@dataclass(frozen=True, slots=True)
-class ClassPolicy:
+class ClassPolicy(Struct, frozen=True):
     """The policy of one config of a DeviceClass, compiled."""
 
     owner: str

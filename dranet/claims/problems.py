@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.json_decoder import Fault, FaultKind, Path, ValidationError
 from dranet.model.network_part import Part, fields_of
 
@@ -15,8 +16,7 @@ _SHOWN_MAX = 80
 _SHOWN_NUMBER_MAX = 10**_SHOWN_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One mistake. ``text`` completes "<field path>: ..."."""
 
     path: Path

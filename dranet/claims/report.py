@@ -8,7 +8,8 @@ what has not happened yet is Unknown. :mod:`tools.pages.conditions` has every co
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranet.claims.alignment import build_alignment, build_condition
 from dranet.claims.report_data import DATA_KEYS, JsonObject, build_data

@@ -6,12 +6,12 @@ A claim may hold devices of several drivers, and configs for all of them. Both l
 
 from __future__ import annotations
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.claim import AllocationResult, Claim, OpaqueConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """One of our results with the configs that apply to it, in the order of the claim."""
 
     result: AllocationResult

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.attributes import RDMA_LINK_LAYER
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
@@ -23,8 +24,7 @@ _OWN, _FREE, _HELD = range(3)
 """Which of equally near devices is named as the better one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A device that the node offers and that works."""
 
     device: Device
@@ -32,8 +32,7 @@ class Candidate:
     """The claim that has it, in another pod; empty: it is free."""
 
 
-@dataclass(frozen=True, slots=True)
-class Better:
+class Better(Struct, frozen=True):
     """What would have been nearer."""
 
     candidate: Candidate
@@ -48,8 +47,7 @@ class Measured(NamedTuple):
     distance: Distance | None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Of one network device in a pod with GPUs."""
 
     row: tuple[Measured, ...]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.permissions import PERMISSIONS, Permission
-from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(Struct, frozen=True):
     """Something that the driver does and this caller may not. ``reason`` is the server's, often empty."""
 
     permission: Permission

@@ -17,6 +17,8 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Protocol, Self
 
+from msgspec import Struct
+
 from dranet.cluster.connections import Connection, ConnectionPool
 from dranet.cluster.credentials import SERVICE_ACCOUNT_DIR, ClusterAccess, in_cluster_access
 from dranet.cluster.failures import failure_from_answer, failure_from_exception, parse_retry_after
@@ -35,7 +37,6 @@ from dranet.cluster.messages import (
     parse_object,
 )
 from dranet.cluster.paths import name_collection
-from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, ProtocolError, Reason, SettingsError
 
 __all__ = ["ApiClient", "EventType", "JsonObject", "WatchEvent"]
@@ -76,8 +77,7 @@ class _Unobserved:
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """The head of an answer, with the connection that its body is still on."""
 
     connection: Connection

@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from dranet.cluster.credentials import Pem, Tls
-from dranet.dataclass import dataclass
 from dranet.errors import SettingsError
 
 _Entry = Mapping[str, Any]
@@ -27,8 +28,7 @@ _Entry = Mapping[str, Any]
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Struct, frozen=True):
     """What a program answered: a token, a client certificate with its key (PEM), or both."""
 
     token: str = ""
@@ -36,8 +36,7 @@ class Credentials:
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramCall:
+class ProgramCall(Struct, frozen=True):
     """A user's ``exec`` entry, and the cluster that the credentials are for."""
 
     entry: _Entry

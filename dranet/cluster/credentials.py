@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import SettingsError
 
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -32,8 +33,7 @@ class TokenSource(Protocol):
         """The server refused the token: do not answer from memory the next time."""
 
 
-@dataclass(frozen=True, slots=True)
-class FixedToken:
+class FixedToken(Struct, frozen=True):
     """A token written into a kubeconfig; empty where a certificate says who we are."""
 
     token: str = ""
@@ -106,8 +106,7 @@ def file_signature(path: Path) -> tuple[int, ...]:
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Pem:
+class Pem(Struct, frozen=True):
     """A certificate or key: in a file, or as PEM text from a kubeconfig. Neither is none."""
 
     path: Path | None = None
@@ -120,8 +119,7 @@ class Pem:
         return self.text if self.path is None else self.path.read_text("ascii")
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(Struct, frozen=True):
     """How to verify the server and which certificate to show it.
 
     Without ``authority`` the system's trust store is used. ``server_name`` replaces the host name in
@@ -171,8 +169,7 @@ def _load_client_certificate(context: ssl.SSLContext, certificate: Pem, key: Pem
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterAccess:
+class ClusterAccess(Struct, frozen=True):
     """One API server and our credentials for it. ``tls`` is ``None`` for plain HTTP (the testbed)."""
 
     host: str

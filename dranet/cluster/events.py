@@ -14,9 +14,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from msgspec import Struct
+
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, Reason
 
 _log = logging.getLogger(__name__)
@@ -37,8 +38,7 @@ _MAX_REASON_CHARACTERS = 128
 _MAX_NAME_CHARACTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRef:
+class ObjectRef(Struct, frozen=True):
     """What an Event is about. ``namespace`` is empty for cluster-wide objects such as nodes."""
 
     api_version: str
@@ -58,8 +58,7 @@ class ObjectRef:
         return self.namespace or "default"
 
 
-@dataclass(frozen=True, slots=True)
-class EventNote:
+class EventNote(Struct, frozen=True):
     """What happened, ``count`` times. ``type`` is NORMAL or WARNING, ``reason`` CamelCase from a closed list,
     ``note`` a sentence for people."""
 
@@ -79,8 +78,7 @@ class EventNote:
 _SeriesKey = tuple[str, str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Series:
+class _Series(Struct, frozen=True):
     """An Event object that exists and how often it has happened."""
 
     name: str
@@ -201,8 +199,7 @@ class EventRecorder:
         }
 
 
-@dataclass(slots=True)
-class _Share:
+class _Share(Struct):
     """How many Events an object may still have."""
 
     left: float

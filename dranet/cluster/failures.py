@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from msgspec import Struct
+
 from dranet.cluster.http import ResponseHead
-from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, ProtocolError, Reason
 
 _REASONS = {
@@ -29,8 +30,7 @@ _NOT_IN_ITS_TIME = (9, 10)
 """``X509_V_ERR_CERT_NOT_YET_VALID`` and ``X509_V_ERR_CERT_HAS_EXPIRED`` (OpenSSL, ``x509_vfy.h``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestName:
+class RequestName(Struct, frozen=True):
     """What a request does, for error texts: HTTP method, API path, and whether it is a watch."""
 
     method: str

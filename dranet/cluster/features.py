@@ -8,8 +8,9 @@ stored. Why, and what follows from the answer: ``docs/decisions/025-what-the-api
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
@@ -17,7 +18,6 @@ from dranet.cluster.messages import check_stored
 from dranet.cluster.slice_content import read_page
 from dranet.cluster.slice_fields import Feature, find_features
 from dranet.cluster.slice_plan import fit_prefix
-from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, Reason
 from dranet.model.taint import TaintEffect
 
@@ -49,8 +49,7 @@ class Support(StrEnum):
     """The server answers no dry run; a real write will tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldSupport:
+class FieldSupport(Struct, frozen=True):
     """One finding."""
 
     feature: Feature
@@ -67,8 +66,7 @@ class FieldSupport:
         return self.support in (Support.KEPT, Support.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class ApiFeatures:
+class ApiFeatures(Struct, frozen=True):
     """What one asking has found. Iterates over all features, in the order of :class:`Feature`."""
 
     found: Mapping[Feature, Support] = field(default_factory=dict)

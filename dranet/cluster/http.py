@@ -11,7 +11,8 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import ProtocolError
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -24,8 +25,7 @@ _HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(Struct, frozen=True):
     """Status and headers (names in lower case; repeated ones joined by a comma)."""
 
     status: int

@@ -10,9 +10,10 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from dranet.cluster.credentials import (
     ClusterAccess,

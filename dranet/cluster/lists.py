@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+from msgspec import Struct
+
 from dranet.cluster.client import ApiClient
 from dranet.cluster.messages import JsonObject, has_identity
-from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, ProtocolError, Reason
 
 PAGE_SIZE = 500
 """Objects in one answer; also what client-go asks for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The whole collection at ``resource_version``: what is not in it does not exist.
 
     ``asked_at`` is the event loop's time before the first request: whatever the server had answered by then

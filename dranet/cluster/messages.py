@@ -12,11 +12,12 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import urlencode
 
+from msgspec import Struct
+
 import dranet
 from dranet.cluster.credentials import ClusterAccess
 from dranet.cluster.failures import RequestName, failure_from_status
 from dranet.cluster.http import encode_request
-from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError
 
 JsonObject = dict[str, Any]
@@ -42,8 +43,7 @@ class EventType(StrEnum):
     BOOKMARK = "BOOKMARK"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
+class WatchEvent(Struct, frozen=True):
     """One change. A BOOKMARK's object has nothing but a resourceVersion to resume from."""
 
     type: EventType
@@ -54,8 +54,7 @@ class WatchEvent:
         return str(self.object["metadata"].get("resourceVersion", ""))
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One API call, before credentials are added."""
 
     method: str

@@ -12,13 +12,13 @@ import logging
 import re
 from asyncio import Event
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from dranet.cluster import paths
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, EventType, JsonObject, WatchEvent
 from dranet.cluster.watch import SPREAD_SECONDS, Snapshot, list_and_watch
-from dranet.dataclass import dataclass
 from dranet.model.attributes import DOMAIN
 
 _log = logging.getLogger(__name__)
@@ -43,8 +43,7 @@ Key = tuple[str, str, str]
 """Driver, pool, device."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDevice:
+class NodeDevice(Struct, frozen=True):
     """One device of another driver, with what places it."""
 
     driver: str
@@ -178,8 +177,7 @@ class NodeDevices:
         return {key: devices[key] for key in sorted(devices)[:MAX_DEVICES]}
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
+class _Slice(Struct, frozen=True):
     pool: tuple[str, str]
     generation: int
     devices: tuple[NodeDevice, ...]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from msgspec import Struct
+
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.dataclass import dataclass
 
 OWN_ADDRESS_TYPES = ("InternalIP", "ExternalIP")
 """``v1.NodeAddress``; host names are left out: what they resolve to need not be the node's own."""
@@ -17,8 +18,7 @@ _MAX_NAME = 317
 """A DNS subdomain, a slash and 63 characters."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Struct, frozen=True):
     """What we ask of a Node."""
 
     addresses: tuple[str, ...] = ()

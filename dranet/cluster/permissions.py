@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 JsonObject = dict[str, Any]
 
@@ -23,8 +23,7 @@ DRIVER_NAME = "dra.net"
 _RESOURCE = "resource.k8s.io"
 
 
-@dataclass(frozen=True, slots=True)
-class Permission:
+class Permission(Struct, frozen=True):
     """One rule of the role. ``why`` and ``when`` are for the operator who reads it."""
 
     group: str

@@ -9,7 +9,8 @@ read where another driver serves the node's GPUs, to tell how near they are to o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranet.cluster import paths
 from dranet.cluster.claims import fetch_claim, parse_claim

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from dranet.cluster.client import ApiClient, JsonObject
-from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError
 
 OF_TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 OF_ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """A user as the server knows them; ``attributes`` (groups, uid, extra) are handed on as they are."""
 
     name: str

@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from dranet.cluster.messages import JsonObject
 from dranet.cluster.slice_content import is_same_page, keep_taint_times, read_page
 from dranet.cluster.slice_fields import Page
-from dranet.dataclass import dataclass
 
 API_VERSION = "resource.k8s.io/v1"
 _MIN_INDEX_DIGITS = 5
@@ -30,8 +31,7 @@ _FOREIGN_FIELDS = ("nodeSelector", "allNodes", "perDeviceNodeSelection", "shared
 """Fields of a spec that we never set, and that change what the slice means."""
 
 
-@dataclass(frozen=True, slots=True)
-class DesiredPool:
+class DesiredPool(Struct, frozen=True):
     """What one node should publish. There is at least one page; it may be empty, so that consumers
     know the pool to be complete and without devices."""
 
@@ -41,8 +41,7 @@ class DesiredPool:
     pages: tuple[Page, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteSlice:
+class DeleteSlice(Struct, frozen=True):
     """Only if it still is the one that was judged."""
 
     name: str
@@ -50,8 +49,7 @@ class DeleteSlice:
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateSlice:
+class UpdateSlice(Struct, frozen=True):
     """``body`` carries the resourceVersion that was judged."""
 
     index: int
@@ -59,8 +57,7 @@ class UpdateSlice:
     body: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSlice:
+class CreateSlice(Struct, frozen=True):
     """``body`` has an owner only if the plan was made with one."""
 
     index: int
@@ -70,8 +67,7 @@ class CreateSlice:
 Write = DeleteSlice | UpdateSlice | CreateSlice
 
 
-@dataclass(frozen=True, slots=True)
-class SyncPlan:
+class SyncPlan(Struct, frozen=True):
     """Writes in order (delete, update, create) and the generation that the pool has after them."""
 
     writes: tuple[Write, ...]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject, WatchEvent
@@ -30,7 +32,6 @@ from dranet.cluster.slice_plan import (
 )
 from dranet.cluster.slice_view import SliceView
 from dranet.cluster.slice_writer import SliceWriter
-from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, DranetError
 from dranet.failpoints import Failpoint, reached
 
@@ -41,8 +42,7 @@ _DENIALS = (400, FORBIDDEN, UNPROCESSABLE)
 denial is a 400 where it gives no code."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyncListeners:
+class SyncListeners(Struct, frozen=True):
     """Who hears of the writes of one step."""
 
     begins: Callable[[], None]

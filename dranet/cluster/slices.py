@@ -14,8 +14,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dranet.cluster import paths
 from dranet.cluster.backoff import Backoff
@@ -26,7 +28,6 @@ from dranet.cluster.slice_content import build_pages
 from dranet.cluster.slice_plan import DesiredPool
 from dranet.cluster.slice_sync import SliceSync, SyncListeners, find_wanted
 from dranet.cluster.watch import SPREAD_SECONDS, Snapshot, list_and_watch
-from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.model.device import Device
 from dranet.model.taint import Taint
@@ -50,8 +51,7 @@ _PATIENCE_SECONDS = 2.0
 out without them, and they follow."""
 
 
-@dataclass(slots=True)
-class PublishCounters:
+class PublishCounters(Struct):
     """What the publisher did since it was made: accepted writes by verb, ``failures`` by reason."""
 
     writes: Counter[str] = field(default_factory=Counter)
@@ -62,8 +62,7 @@ def _ignore(_: object) -> None:
     """Nobody listens."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishListeners:
+class PublishListeners(Struct, frozen=True):
     """Who hears of what the publisher does."""
 
     failed: Callable[[Reason], None] = _ignore

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.kernel.netns import NetworkNamespace
 from dranet.kernel.netns_id import open_netns
 from dranet.model.plan import PreparedClaim
@@ -27,8 +28,7 @@ class PodLinks(Protocol):
         """They are not there any more; if elsewhere, or there again, ``follow`` comes next."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     sandbox_id: str
     netns: NetworkNamespace
 

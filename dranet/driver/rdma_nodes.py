@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dranet.errors import DeviceError, Reason
 from dranet.kernel.discovery.rdma import find_rdma_device, read_nodes_of

@@ -7,16 +7,14 @@ boot); if it did go back, nothing would happen until it has caught up.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 MOST_DOUBLINGS = 4
 """The wait before a fault is cleared grows up to sixteen times."""
 
 
-@dataclass(frozen=True, slots=True)
-class Damping:
+class Damping(Struct, frozen=True):
     """How patient the judgement is."""
 
     raise_seconds: float = 10.0
@@ -34,8 +32,7 @@ class Damping:
         return 4 * self.hold_seconds(MOST_DOUBLINGS)
 
 
-@dataclass(frozen=True, slots=True)
-class FaultState:
+class FaultState(Struct, frozen=True):
     """Where one fault of one device stands."""
 
     present: bool = False

@@ -7,11 +7,12 @@ appears in messages, so a step of the node's clock changes no result.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dranet.health.damping import NO_FAULT, Damping, FaultState, is_of_interest, next_due, step
 from dranet.health.faults import PcieJudge, find_present, find_unknown, is_on_infiniband
 from dranet.model.health import (
@@ -84,8 +85,7 @@ ERRORS = 10
 is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """How long things are watched."""
 
     damping: Damping = field(default=Damping())
@@ -104,8 +104,7 @@ PATIENCE = Patience()
 _FAULTS_OF_A_LINK = (FaultKind.LINK_DOWN, FaultKind.RDMA_PORT_DOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFault:
+class KnownFault(Struct, frozen=True):
     """One fault of one device: where it stands, what was seen when it began, and when that was."""
 
     state: FaultState = NO_FAULT
@@ -118,8 +117,7 @@ class KnownFault:
         return max(self.state.changed_at, self.state.cleared_at or 0.0) <= now
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
+class DeviceHealth(Struct, frozen=True):
     """What is said of a device. ``healthy`` is ``None`` where it is not known."""
 
     healthy: bool | None = None
@@ -128,8 +126,7 @@ class DeviceHealth:
     """Those that count, in the order of their declaration."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """What outlives a restart of the driver, as long as the node runs."""
 
     faults: Mapping[FaultKind, KnownFault] = field(default_factory=dict)

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.inventory import describe, naming
 from dranet.inventory.infrastructure import infrastructure_reason
 from dranet.inventory.nearness import NearestGpus, near_numa_nodes
@@ -71,8 +72,7 @@ def bare_device(name: str, ifname: str) -> Device:
     return Device(name, DeviceKind.NIC, ifname=ifname)
 
 
-@dataclass(frozen=True, slots=True)
-class _Surroundings:
+class _Surroundings(Struct, frozen=True):
     """What a device's own facts do not say, but its neighbours'."""
 
     links: Mapping[int, Link]
@@ -89,8 +89,7 @@ class _Surroundings:
         return cls(_index(facts.links, lambda link: link.ifindex), NearestGpus(placed), lists)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     """The facts of what no pod has, indexed by the PCI function that carries them."""
 
     functions: Mapping[str, PciFunction]
@@ -242,8 +241,7 @@ class _Parts:
         return {**describe.describe_pci(function), **numa}
 
 
-@dataclass(frozen=True, slots=True)
-class _Lag:
+class _Lag(Struct, frozen=True):
     """A bond whose ports' functions share one RDMA device."""
 
     rdma: RdmaDevice

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.device import Device
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """Whether ``device`` is offered, and why (a clause that reads after its name)."""
 
     device: Device

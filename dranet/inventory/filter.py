@@ -10,10 +10,11 @@ sees them, too. What a pod has keeps its place and its attributes as they were.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.errors import DranetError
 from dranet.inventory.build import bare_device, carrier
 from dranet.inventory.decision import Decision
@@ -65,8 +66,7 @@ def uplink_names(facts: NodeFacts) -> frozenset[str]:
     return frozenset(find_ties(facts).links)
 
 
-@dataclass(frozen=True, slots=True)
-class _HostView:
+class _HostView(Struct, frozen=True):
     """The host's links, indexed for the questions that a decision asks."""
 
     by_name: Mapping[str, Link]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from functools import cached_property
 from typing import Protocol
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.inventory.decision import Decision
 from dranet.model.attributes import DOMAIN, MAX_NAME_LENGTH, is_attribute_name, is_qualified_name
 from dranet.model.device import AttributeValue, Device
@@ -28,8 +29,7 @@ class DeviceFilter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """What the operator's rules have for one device."""
 
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
@@ -45,8 +45,7 @@ class AttributeRules(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True, dict=True):
     """The defaults are those of the settings."""
 
     publish_gpus: PublishGpus = PublishGpus.AUTO
@@ -60,15 +59,18 @@ class Policy:
     """Devices may be published with taints, now or later; slices are shorter then."""
     prefer_attributes: tuple[str, ...] = ()
     """Qualified names that go first when a device has more attributes than a slice can take."""
-    filter: DeviceFilter | None = field(default=None)
-    shared: DeviceFilter | None = field(default=None)
+    filter: DeviceFilter | None = None
+    shared: DeviceFilter | None = None
     """Which network interfaces several claims may hold at once. One that it fails on is not shared."""
-    rules: AttributeRules | None = field(default=None)
-    judged: dict[str, tuple[Device, Decision]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
-    """What ``inventory.filter`` remembers, by device name: the device as it was judged, and the decision. A
-    policy made by ``replace`` remembers nothing."""
+    rules: AttributeRules | None = None
+
+    @cached_property
+    def judged(self) -> dict[str, tuple[Device, Decision]]:
+        """The cache of ``inventory.filter``, by device name: the device as it was judged, and the decision.
+
+        A policy made by ``replace`` has an empty one.
+        """
+        return {}
 
 
 DEFAULT_POLICY = Policy()

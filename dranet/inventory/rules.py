@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from msgspec import Struct
+
 from dranet.cel import CelError, DeviceExpression
-from dranet.dataclass import dataclass
 from dranet.errors import Reason
 from dranet.inventory.policy import GUARANTEED_OWN_ATTRIBUTES, Given, qualified_name
 from dranet.model.attributes import CATALOGUE, MAX_VALUE_BYTES, cut_text
@@ -29,8 +30,7 @@ _CATALOGUE_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE)
 Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Something in the file that is not as it must be."""
 
     path: Path
@@ -44,8 +44,7 @@ class Problem:
         return "".join(steps).removeprefix(".") or "the file"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One entry of the list ``attributes``."""
 
     place: str
@@ -56,8 +55,7 @@ class Rule:
     """By qualified name."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnAttributes:
+class OwnAttributes(Struct, frozen=True):
     """All rules of a file, in its order."""
 
     rules: tuple[Rule, ...] = ()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Protocol
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.model.facts import Gpu
 
 VENDOR_DRIVERS: Mapping[str, str] = {
@@ -58,8 +58,7 @@ class OfferedElsewhere(Protocol):
     def uuids(self) -> Sequence[str]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ServedGpus:
+class ServedGpus(Struct, frozen=True):
     """Whose GPUs are left to whom."""
 
     is_known: bool = True

@@ -11,10 +11,11 @@ pages fall depends on the devices and the policy alone, so that nothing is rewri
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.inventory.naming import is_device_name
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.model.attributes import (
@@ -45,16 +46,14 @@ Pages = tuple[tuple[Device, ...], ...]
 _Rank = tuple[int, int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class FittedAttributes:
+class FittedAttributes(Struct, frozen=True):
     """What a slice can take of a device. Both map qualified names; ``left_out`` to the reason."""
 
     kept: Mapping[str, AttributeValue]
     left_out: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SlicePlan:
+class SlicePlan(Struct, frozen=True):
     """``pages``: devices as published."""
 
     pages: Pages

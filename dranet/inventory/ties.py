@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.inventory.build import carrier
 from dranet.model.facts import Link, NodeFacts, PciFunction
 from dranet.model.uplinks import (
@@ -28,8 +29,7 @@ from dranet.model.uplinks import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tie:
+class Tie(Struct, frozen=True):
     """Why a link stays home."""
 
     root: str
@@ -47,8 +47,7 @@ class Tie:
         return f"is the node's uplink: {self.root} {self.why}" if self.is_uplink else self.why
 
 
-@dataclass(frozen=True, slots=True)
-class Ties:
+class Ties(Struct, frozen=True):
     """Everything that must stay on the node."""
 
     links: Mapping[str, Tie]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
 
@@ -13,8 +14,7 @@ _Path = tuple[list[str], str]
 """Root complex, bridges and function; and the name of the device at the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class DistanceMatrix:
+class DistanceMatrix(Struct, frozen=True):
     """How far each device is from each other one. ``cells[row][column]`` is symmetric; ``None`` is unknown,
     and so is the diagonal, which nobody asks for."""
 
@@ -22,16 +22,14 @@ class DistanceMatrix:
     cells: tuple[tuple[Distance | None, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
+class Nearest(Struct, frozen=True):
     """Those of some candidates that are nearest to a device, all at the same distance."""
 
     distance: Distance
     devices: tuple[Device, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyNode:
+class TopologyNode(Struct, frozen=True):
     """One line of the tree: a NUMA node, a root complex, a bridge, or the place of devices."""
 
     label: str

@@ -14,7 +14,8 @@ import os
 import struct
 from collections.abc import Iterator
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError
 from dranet.kernel.netlink import kernel_error
 
@@ -45,8 +46,7 @@ _MOST_PROGRAMS = 64
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A loaded program. ``name`` has at most 15 bytes and may be empty."""
 
     id: int
@@ -132,8 +132,7 @@ def parse_program(program_id: int, info: bytes) -> Program:
     return Program(program_id, kind, name.partition(b"\0")[0].decode(errors="replace"))
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(Struct, frozen=True):
     """A program on a hook, and the BPF link that holds it there; 0 without one."""
 
     program_id: int
@@ -173,8 +172,7 @@ def detach_program(ifindex: int, attach_type: int, program_id: int) -> None:
         os.close(fd)
 
 
-@dataclass(frozen=True, slots=True)
-class BpfLink:
+class BpfLink(Struct, frozen=True):
     """What holds a program on a hook. ``ifindex`` is 0 after it was detached and means nothing for types that
     are not on a network link; the kernel does not tell of which namespace it is."""
 

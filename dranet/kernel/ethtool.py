@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import errno as errno_numbers
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.errors import KernelError
 from dranet.kernel.ethtool_messages import (
     CHANNELS,
@@ -48,8 +48,7 @@ _RESTORE_ROUNDS = 2
 _NUMBERS = {numbers.name: numbers for numbers in (CHANNELS, RINGS, COALESCE, PAUSE, EEE, FEC)}
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One field of ``EthtoolState``: how people say it, which option of ``ethtool`` shows it, its request,
     and its row in ``docs/user/restored.md``."""
 
@@ -90,16 +89,14 @@ def _values(state: EthtoolState) -> dict[str, Mapping[str, int]]:
     return {part: getattr(state, part) for part in PARTS}
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     state: EthtoolState
     features: Features
     errors: Mapping[str, KernelError] = field(default_factory=dict)
     """By part: the error of a driver that has such settings and failed to tell them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(Struct, frozen=True):
     """Values of one part that go out in one request."""
 
     part: str
@@ -156,8 +153,7 @@ def read_ethtool_state(
     return found.state
 
 
-@dataclass(frozen=True, slots=True)
-class _Talk:
+class _Talk(Struct, frozen=True):
     """One link and the socket of its namespace."""
 
     genl: NetlinkSocket

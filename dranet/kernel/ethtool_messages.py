@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import field
 from functools import lru_cache
 from types import MappingProxyType
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.errors import KernelError
 from dranet.kernel.genl import GENL_HEADER_BYTES, genl_body
 from dranet.kernel.netlink import (
@@ -119,8 +119,7 @@ def parse_bitset(payload: bytes) -> Mapping[str, bool]:
     return MappingProxyType(bits)
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Struct, frozen=True):
     """The offloads of a link, by the kernel's names."""
 
     wanted: Mapping[str, bool] = field(default_factory=dict)
@@ -165,8 +164,7 @@ def parse_private_flags(payload: bytes) -> dict[str, bool]:
 # --- numbers -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """One setting: its attribute, its size in bytes, and the attribute that tells the most (0: none does)."""
 
     kind: int
@@ -174,8 +172,7 @@ class Number:
     most: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """A message of numbers; ``name`` is the field of ``EthtoolState``.
 
     ``modes`` is the attribute of a bit set in the same message (0: it has none), whose bits are values of 0

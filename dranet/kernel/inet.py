@@ -11,7 +11,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_interface, ip_network
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.kernel.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -289,8 +290,7 @@ def _gateway(family: int, found: Mapping[int, bytes]) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(Struct, frozen=True):
     """One way of a multipath route."""
 
     ifindex: int

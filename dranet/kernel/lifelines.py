@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from ipaddress import ip_address
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError
 from dranet.kernel.inet import dump_addresses_request, find_route_request, parse_address
 from dranet.kernel.netlink import NetlinkSocket
@@ -21,8 +22,7 @@ from dranet.model.facts import Address, Lifeline, Link
 from dranet.model.uplinks import is_untold, outputs
 
 
-@dataclass(frozen=True, slots=True)
-class LifelineTarget:
+class LifelineTarget(Struct, frozen=True):
     """One address that the node cannot live without. What is no IP address has no lifeline."""
 
     purpose: str

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import field
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.kernel.netlink import Request, parse_attributes
 from dranet.kernel.rtnl import RTM_GETLINK, link_header, parse_link
 from dranet.model.facts import Link
@@ -36,8 +36,7 @@ _POSITIONS = {
 """Of 64-bit words in ``struct rtnl_link_stats64``."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenLink:
+class SeenLink(Struct, frozen=True):
     """A link as its message tells, without what only a scan finds out."""
 
     link: Link

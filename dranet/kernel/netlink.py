@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError
 from dranet.kernel.rights import explain_refusal
 
@@ -62,8 +63,7 @@ _ANSWER_TIMEOUT = struct.pack("@ll", 5, 0)
 """``SO_RCVTIMEO``. The kernel answers within ``send``; this only keeps a lost answer from hanging us."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One netlink request: message type, flags beyond REQUEST and ACK, and the body after the header.
 
     ``operation`` and ``link`` are for the error text: ``set mtu`` of ``eth1``.
@@ -76,8 +76,7 @@ class Request:
     link: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One received message without its header."""
 
     type: int

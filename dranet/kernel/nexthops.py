@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.inet import nexthop_id, parse_route

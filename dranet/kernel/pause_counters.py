@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.kernel.netlink import Request, attribute_text, parse_attributes
 
 RTM_GETDCB = 78
@@ -20,8 +21,7 @@ _PFC = struct.Struct("@BBBxH2x8Q8Q")
 """``struct ieee_pfc``: capacity, enabled, MACsec bypass, delay, then frames sent and received by priority."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pauses:
+class Pauses(Struct, frozen=True):
     """Of one priority that has flow control."""
 
     priority: int

@@ -18,8 +18,9 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.link_counters import SeenLink, parse_seen_link

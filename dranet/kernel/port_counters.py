@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.kernel.discovery.rdma import RDMA_CLASS
 from dranet.kernel.sysfs import PseudoFiles
 
@@ -52,8 +52,7 @@ PORT_COUNTERS: Mapping[str, tuple[str, ...]] = {
 _FOLDERS = ("counters", "hw_counters")
 
 
-@dataclass(frozen=True, slots=True)
-class PortReading:
+class PortReading(Struct, frozen=True):
     """One port at one moment."""
 
     number: int

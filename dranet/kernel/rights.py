@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 CAPABILITIES = {"NET_ADMIN": 12, "NET_RAW": 13, "SYS_PTRACE": 19, "SYS_ADMIN": 21}
 """Numbers of ``linux/capability.h``; those that the driver uses."""
@@ -18,8 +18,7 @@ _SECCOMP_FILTER = 2
 _STATUS = Path("/proc/thread-self/status")
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
+class Rights(Struct, frozen=True):
     """What ``/proc/PID/status`` tells of a thread."""
 
     capabilities: int

@@ -10,10 +10,10 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from typing import TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.errors import KernelError
 from dranet.kernel.netlink import (
     NLM_F_CREATE,
@@ -113,8 +113,7 @@ def decode_all(parse: Callable[[bytes], T | None], payloads: Iterable[bytes], wa
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What completes a link beyond its own message."""
 
     addresses: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)

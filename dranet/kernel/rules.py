@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import replace
 from ipaddress import ip_network
+
+from msgspec.structs import replace
 
 from dranet.kernel.inet import RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TABLE_UNSPEC, RTPROT_STATIC
 from dranet.kernel.netlink import (

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError
 from dranet.kernel.ethtool_messages import ETHTOOL_FAMILY, ethtool_request
 from dranet.kernel.genl import GENL_HEADER_BYTES, resolve_family
@@ -62,8 +63,7 @@ table that was set keeps the number of channels from being lowered, so this one 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(Struct, frozen=True):
     """One link, by its name in the namespace of the socket."""
 
     genl: NetlinkSocket

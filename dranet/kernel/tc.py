@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.kernel.netlink import (
     NLA_F_NESTED,
     NLM_F_CREATE,
@@ -125,8 +126,7 @@ _PLACES: Mapping[int, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Qdisc:
+class Qdisc(Struct, frozen=True):
     """A qdisc of a link, and what of it cannot be said in a :class:`TrafficControl`."""
 
     item: TrafficControl
@@ -258,8 +258,7 @@ def _replaced(options: bytes, changes: Mapping[int, Callable[[bytes], bytes]]) -
 # --- filters --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """One filter; ``info`` is its priority and protocol in one number."""
 
     kind: str
@@ -362,8 +361,7 @@ def delete_filter_request(ifindex: int, found: Filter, link: str) -> Request:
 # --- rate limits ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TokenBucket:
+class TokenBucket(Struct, frozen=True):
     """What a tbf qdisc is told: tokens and queue in bytes."""
 
     bytes_per_second: int

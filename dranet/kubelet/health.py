@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 import grpc
+from msgspec import Struct
 
-from dranet.dataclass import dataclass
 from dranet.kubelet.peer import KubeletPeer
 from dranet.pb import health_v1_pb2 as pb
 
@@ -28,8 +28,7 @@ HEALTH_TIMEOUT_SECONDS = 30
 MESSAGE_MAX_BYTES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHealthFact:
+class DeviceHealthFact(Struct, frozen=True):
     """Health of one published device. ``healthy`` is ``None`` where it is not known."""
 
     pool: str

@@ -10,13 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletTraits:
+class KubeletTraits(Struct, frozen=True):
     """Observed so far. Times are unix seconds, ``None``: it never happened; services are named as advertised
     at registration, empty: none yet."""
 

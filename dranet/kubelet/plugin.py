@@ -17,8 +17,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
+from msgspec import Struct
 
-from dranet.dataclass import dataclass
 from dranet.errors import DranetError
 from dranet.kubelet.claim_locks import ClaimLocks
 from dranet.kubelet.claim_refs import sort_refs
@@ -42,8 +42,7 @@ CANCEL_SECONDS = 2.0
 """For what undoes itself when it is cancelled; nobody waits for it any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraVersion:
+class DraVersion(Struct, frozen=True):
     """One version of the service. The name advertised at registration is *not* the gRPC service's."""
 
     advertised: str
@@ -58,8 +57,7 @@ DRA_VERSIONS = (
 """Newest first, as the kubelet takes the first one that it knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDeviceAnswer:
+class PreparedDeviceAnswer(Struct, frozen=True):
     """One allocated device of a claim, as the kubelet wants it back.
 
     ``request_names`` are main requests (``nic`` for ``nic/fast``), empty for every container of the claim.
@@ -73,8 +71,7 @@ class PreparedDeviceAnswer:
     share_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareOutcome:
+class PrepareOutcome(Struct, frozen=True):
     """The answer for one claim: its devices, or why not. A text in ``error`` fails this claim alone."""
 
     devices: tuple[PreparedDeviceAnswer, ...] = ()

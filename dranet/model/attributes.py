@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from enum import StrEnum
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 from dranet.model.device import AttributeValue
 
 DOMAIN = "dra.net"
@@ -70,8 +71,9 @@ class Stability(StrEnum):
     MAY_CHANGE = "ours, may change"
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # hashed by identity: it is a key for every fact of every scan
-class Attribute:
+class Attribute(
+    Struct, frozen=True, eq=False
+):  # hashed by identity: it is a key for every fact of every scan
     """One published attribute. ``omitted_when`` is empty where every device has it.
 
     Its place in the budget is its place in :data:`CATALOGUE`; an ``essential`` one comes even before the
@@ -87,13 +89,16 @@ class Attribute:
     essential: bool = False
     has_list_form: bool = False
     """The value may be a list of its type, if the operator says that the cluster takes lists."""
-    qualified: str = field(init=False)
-    """``domain/name``, the key in ``Device.attributes``."""
-    python_type: _PythonType = field(init=False)
+    qualified: str = ""
+    """``domain/name``, the key in ``Device.attributes``; not given but made."""
+    python_type: _PythonType = str
+    """Made from ``type``."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "qualified", f"{self.domain}/{self.name}")
-        object.__setattr__(self, "python_type", _PYTHON_TYPES[self.type])
+        force_setattr(self, "qualified", f"{self.domain}/{self.name}")
+        force_setattr(self, "python_type", _PYTHON_TYPES[self.type])
+
+    __hash__ = object.__hash__
 
     @property
     def selector(self) -> str:
@@ -417,8 +422,7 @@ PLACES: dict[str, int] = {attribute.qualified: place for place, attribute in enu
 ESSENTIAL_NAMES = frozenset(attribute.qualified for attribute in CATALOGUE if attribute.essential)
 
 
-@dataclass(frozen=True, slots=True)
-class FittedValues:
+class FittedValues(Struct, frozen=True):
     """``kept``: qualified names to valid values, sorted by name; ``left_out``: to what is wrong with them."""
 
     kept: dict[str, AttributeValue]

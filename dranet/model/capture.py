@@ -12,11 +12,12 @@ import re
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, get_args, get_origin
 
-from dranet.dataclass import dataclass
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
+
 from dranet.errors import SettingsError
 from dranet.model.facts import NodeFacts
 
@@ -32,8 +33,7 @@ _INTEGERS = range(-(2**63), 2**64)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """``source`` says where the facts come from, in words: captured from which machine, or from which
     public documentation."""
 
@@ -75,8 +75,7 @@ def decode_capture(text: str) -> Capture:
     return Capture(capture.facts, capture.source)
 
 
-@dataclass(frozen=True, slots=True)
-class _Document:
+class _Document(Struct, frozen=True):
     format: str
     facts: NodeFacts
     source: str = ""
@@ -115,16 +114,14 @@ def _encode(value: Any) -> Any:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(Struct, frozen=True):
     hint: Any
-    default: Any = MISSING
+    default: Any = NODEFAULT
 
 
 @cache
 def _known_fields(record: type) -> Mapping[str, _Field]:
-    hints = get_type_hints(record)
-    return {field.name: _Field(hints[field.name], field.default) for field in fields(record)}
+    return {field.name: _Field(field.type, field.default) for field in fields(record)}
 
 
 class _Reading:
@@ -159,7 +156,7 @@ class _Reading:
         for name, field in known.items():
             if name in raw:
                 yield name, self.value(field.hint, raw[name], _below(place, name))
-            elif field.default is MISSING:
+            elif field.default is NODEFAULT:
                 self._note(_below(place, name), "missing")
 
     def value(self, hint: Any, raw: object, place: str) -> object:
@@ -183,8 +180,7 @@ class _Reading:
         self._note(place, f"must be {wanted}, not {_shown(raw)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Scalar:
+class _Scalar(Struct, frozen=True):
     wanted: str
     fits: Callable[[object], bool]
 

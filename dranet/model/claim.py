@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRef:
+class ClaimRef(Struct, frozen=True):
     """Which claim: a name can be reused, ``uid`` cannot."""
 
     namespace: str
@@ -22,8 +20,7 @@ class ClaimRef:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class PodRef:
+class PodRef(Struct, frozen=True):
     """A pod that a claim is reserved for."""
 
     namespace: str
@@ -41,8 +38,7 @@ class ConfigSource(StrEnum):
     CLAIM = "FromClaim"
 
 
-@dataclass(frozen=True, slots=True)
-class OpaqueConfig:
+class OpaqueConfig(Struct, frozen=True):
     """One entry of ``status.allocation.devices.config``; ``requests`` empty means all."""
 
     source: ConfigSource
@@ -51,8 +47,7 @@ class OpaqueConfig:
     requests: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationResult:
+class AllocationResult(Struct, frozen=True):
     """One entry of ``status.allocation.devices.results``. ``request`` may be ``req`` or ``req/sub``."""
 
     request: str
@@ -68,8 +63,7 @@ class AllocationResult:
         return self.request.partition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+class Consumer(Struct, frozen=True):
     """One entry of ``status.reservedFor``."""
 
     resource: str
@@ -87,8 +81,7 @@ class Consumer:
         return self.resource == "podgroups" and self.api_group == "scheduling.k8s.io"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A claim as fetched. ``allocated`` is false while ``status.allocation`` is absent."""
 
     ref: ClaimRef

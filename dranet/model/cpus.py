@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.model.facts import NumaNode
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
@@ -20,8 +20,7 @@ MOST_CPUS = 8192
 """The most that Linux is built for (``NR_CPUS_RANGE_END``); a list that names more is none of its."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuLayout:
+class CpuLayout(Struct, frozen=True):
     """The CPUs of a node, as far as it matters for who works for a device."""
 
     online: tuple[int, ...] = ()
@@ -31,8 +30,7 @@ class CpuLayout:
     numa_nodes: tuple[NumaNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CpuSurroundings:
+class CpuSurroundings(Struct, frozen=True):
     """What was found at Prepare for a device that asks for CPU locality."""
 
     layout: CpuLayout

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from typing import NamedTuple
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.model.facts import CharDevice
 
 AttributeValue = bool | int | str | tuple[int, ...]
@@ -25,8 +25,7 @@ class DeviceKind(StrEnum):
     GPU = "gpu"
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaIdentity:
+class RdmaIdentity(Struct, frozen=True):
     """Which RDMA device is meant, whatever its name is by now.
 
     The node GUID decides, then the PCI function. A record of an earlier version has neither: its name does.
@@ -60,8 +59,7 @@ class NamedRdma(NamedTuple):
     node_guid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """One allocatable entry of a ResourceSlice.
 
     ``name`` is stable across renames and restarts (PCI address where there is one). ``attributes`` maps

@@ -7,16 +7,13 @@ and ``rtnetlink(7)``. A fact that the kernel does not give is ``None`` (or empty
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
 
 TABLE_MAIN = 254
 """``RT_TABLE_MAIN`` of ``linux/rtnetlink.h``: the routing table of routes and rules that name none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """One interface address. ``cidr`` keeps the host bits: ``10.0.0.5/24``, ``2001:db8::5/64``."""
 
     cidr: str
@@ -35,8 +32,7 @@ class Address:
     """Of the prefix route that the kernel makes from it; 0 is the kernel's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One network interface of the namespace that was scanned."""
 
     ifindex: int
@@ -109,8 +105,7 @@ class Link:
         return bool(self.flags & self.IFF_LOOPBACK)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """One route of any table. ``destination`` is a CIDR; a default route is ``0.0.0.0/0`` or ``::/0``."""
 
     destination: str
@@ -133,8 +128,7 @@ class Route:
     mtu: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One policy rule (``ip-rule(8)``) that looks up a table. What it matches on besides is not recorded: it
     may be true of any traffic."""
 
@@ -160,8 +154,7 @@ class Rule:
         return self.source.endswith("/128" if self.family == 6 else "/32") and not self.inverted
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(Struct, frozen=True):
     """One permanent neighbour (ARP or ND) entry, or an address that the link answers for (``proxy``)."""
 
     address: str
@@ -169,8 +162,7 @@ class Neighbour:
     proxy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CharDevice:
+class CharDevice(Struct, frozen=True):
     """A character device node a container may be given: path inside ``/dev`` and its numbers."""
 
     path: str
@@ -180,8 +172,7 @@ class CharDevice:
     """Permission bits that its driver wants for the node (``DEVMODE`` of its uevent); ``None``: not told."""
 
 
-@dataclass(frozen=True, slots=True)
-class PciFunction:
+class PciFunction(Struct, frozen=True):
     """One PCI function, as in ``/sys/bus/pci/devices/<address>``."""
 
     address: str
@@ -220,8 +211,7 @@ class PciFunction:
         return self.class_code >> 16
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaPort:
+class RdmaPort(Struct, frozen=True):
     """One port of an RDMA device (``/sys/class/infiniband/<dev>/ports/<n>``)."""
 
     number: int
@@ -245,8 +235,7 @@ class RdmaPort:
     """Partition keys in table order, ``0xffff``; invalid (zero) entries are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaDevice:
+class RdmaDevice(Struct, frozen=True):
     """One RDMA device (``/sys/class/infiniband/<name>``)."""
 
     name: str
@@ -266,8 +255,7 @@ class RdmaDevice:
     follow what becomes of the function's link; ``False`` also where it was not read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A GPU or other accelerator: PCI class 0x03 (3D, display) or 0x12, with the nodes a container needs."""
 
     pci_address: str
@@ -280,8 +268,7 @@ class Gpu:
     """What it is cut into (``MIG``, ``CPX``): its nodes are not the whole then. Empty: nothing known."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumaNode:
+class NumaNode(Struct, frozen=True):
     """One NUMA node (``/sys/devices/system/node/nodeN``)."""
 
     node: int
@@ -293,8 +280,7 @@ class NumaNode:
     """The processor package of its CPUs (``physical_package_id``); ``None`` for a node without CPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lifeline:
+class Lifeline(Struct, frozen=True):
     """By which link the node reaches, or answers at, an address that it cannot live without."""
 
     purpose: str
@@ -304,8 +290,7 @@ class Lifeline:
     """0: there is a route, and its output cannot be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """The machine itself."""
 
     name: str = ""
@@ -316,8 +301,7 @@ class Host:
     """Maker and model from DMI; never a serial number."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True):
     """Everything one scan read. Tuples are sorted (links by ifindex, the rest by address or name)."""
 
     links: tuple[Link, ...] = ()

@@ -7,11 +7,10 @@ them. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, structs
 
 API, KUBELET, RUNTIME, GPUS = "api", "kubelet", "runtime", "gpus"
 
@@ -39,8 +38,7 @@ class Severity(StrEnum):
 WORST_FIRST = tuple(reversed(Severity))
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing that was looked at. ``matters`` and ``mend`` are empty where there is nothing to do."""
 
     part: str
@@ -58,7 +56,7 @@ class Finding:
         return f"[{'+' if self.severity is Severity.OK else '-'}] {self.part}: {self.seen}"
 
     def to_json(self) -> dict[str, str]:
-        return asdict(self)
+        return structs.asdict(self)
 
 
 def ok(part: str, seen: str, id_: str = "") -> Finding:

@@ -8,10 +8,10 @@ also waits (``health_damping``) before a fault counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.model.facts import Link, RdmaPort
 
 
@@ -59,8 +59,7 @@ _SEVERITIES: Mapping[FaultKind, FaultSeverity] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PcieLink:
+class PcieLink(Struct, frozen=True):
     """The PCIe link of one function (``Documentation/ABI/testing/sysfs-bus-pci``); 0 where not told."""
 
     speed: float = 0.0
@@ -81,8 +80,7 @@ CARRIER_LOSSES = "carrier_down_count"
 """Among the counters of a link: how often the carrier was lost (``IFLA_CARRIER_DOWN_COUNT``, Linux 4.16)."""
 
 
-@dataclass(frozen=True, slots=True)
-class HealthCounters:
+class HealthCounters(Struct, frozen=True):
     """What has to be read to be known, now and then: no notification tells of it."""
 
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -92,8 +90,7 @@ class HealthCounters:
     """Ports as just read, where that is newer than the scan; ``None``: not read."""
 
 
-@dataclass(frozen=True, slots=True)
-class HealthObservation:
+class HealthObservation(Struct, frozen=True):
     """All that is known of one device at one moment."""
 
     link: Link | None = None

@@ -12,7 +12,8 @@ from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.json_fields import (
     AfterValidator,
     BeforeValidator,
@@ -39,8 +40,7 @@ class FaultKind(Enum):
     """Fields that are right by themselves and not together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One error. ``text`` completes "<field path>: ..."."""
 
     kind: FaultKind

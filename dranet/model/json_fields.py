@@ -9,70 +9,61 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 UNSET: Any = object()
 """The default of a field that has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ge:
+class Ge(Struct, frozen=True):
     """A number must be at least this."""
 
     ge: int
 
 
-@dataclass(frozen=True, slots=True)
-class Le:
+class Le(Struct, frozen=True):
     """A number must be at most this."""
 
     le: int
 
 
-@dataclass(frozen=True, slots=True)
-class MinLen:
+class MinLen(Struct, frozen=True):
     """Text must have at least so many characters."""
 
     min_length: int
 
 
-@dataclass(frozen=True, slots=True)
-class MaxLen:
+class MaxLen(Struct, frozen=True):
     """Text must have at most so many characters."""
 
     max_length: int
 
 
-@dataclass(frozen=True, slots=True)
-class BeforeValidator:
+class BeforeValidator(Struct, frozen=True):
     """Makes of what is given what the type then judges; refuses by a ValueError."""
 
     func: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AfterValidator:
+class AfterValidator(Struct, frozen=True):
     """Makes the value of what the type has let pass; refuses by a ValueError."""
 
     func: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class PlainSerializer:
+class PlainSerializer(Struct, frozen=True):
     """Makes the JSON of a value."""
 
     func: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WithJsonSchema:
+class WithJsonSchema(Struct, frozen=True, eq=False):
     """The JSON schema of the value, where it does not follow from the type."""
 
     json_schema: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FieldInfo:
+class FieldInfo(Struct, frozen=True, eq=False):
     """A field, or as a part of ``Annotated`` the limits of a value."""
 
     metadata: tuple[Any, ...]

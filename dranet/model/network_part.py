@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.model.json_decoder import (
     Collector,
     Decoder,
@@ -167,8 +168,7 @@ Entries = Annotated[tuple[Entry, ...], AfterValidator(settle)]
 """A JSON list of objects. What is asked twice is done once; two that contradict each other are refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartField:
+class PartField(Struct, frozen=True):
     """One field of a :class:`Part`, by its JSON name."""
 
     name: str

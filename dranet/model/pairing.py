@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.distance import Distance, Placed, distance
 
 _UNKNOWN = len(Distance)
 """The level of an unknown distance: one beyond the farthest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """One device with the GPU that it is for."""
 
     nic: int
@@ -29,8 +29,7 @@ class Pair:
     distance: Distance | None
 
 
-@dataclass(frozen=True, slots=True)
-class Pairing:
+class Pairing(Struct, frozen=True):
     """One :class:`Pair` for each device, in their order."""
 
     pairs: tuple[Pair, ...]
@@ -86,8 +85,7 @@ def choose(
     return tuple(Pair(nic, gpu, distance(candidates[nic], gpus[gpu])) for nic, gpu in match.solve())
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """Devices that are alike, as functions of one card are: as far from each GPU, and as much disliked."""
 
     levels: tuple[int, ...]

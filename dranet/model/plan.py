@@ -9,10 +9,11 @@ needs a default, so that the records of an earlier version can still be read, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import Literal
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dranet.model.claim import AllocationResult, ClaimRef, PodRef
 from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
@@ -29,8 +30,7 @@ WHOLE_STATE_VERSION = 2
 # --- what the host gets back ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class EthtoolState:
+class EthtoolState(Struct, frozen=True):
     """What ``ethtool`` tells and may change of a link. What the driver does not have is absent.
 
     Names of rings, channels and coalescing are those of :class:`~dranet.model.network.EthtoolConfig`
@@ -58,8 +58,7 @@ class EthtoolState:
     none of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RssContext:
+class RssContext(Struct, frozen=True):
     """One table that spreads what a NIC receives over its queues; number 0 is that of all other traffic."""
 
     number: int = 0
@@ -73,8 +72,7 @@ class RssContext:
     """``RXH_XFRM_*``: what is done to the packet's fields before they are hashed."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlowRule:
+class FlowRule(Struct, frozen=True):
     """One rule that steers packets of a flow to a queue (``ethtool -N``, n-tuple)."""
 
     location: int
@@ -84,8 +82,7 @@ class FlowRule:
     """The RSS context that it spreads over."""
 
 
-@dataclass(frozen=True, slots=True)
-class SteeringState:
+class SteeringState(Struct, frozen=True):
     """How a NIC chooses the queue for what it receives; ``None`` is "not told by the driver"."""
 
     rss: RssContext | None = None
@@ -96,8 +93,7 @@ class SteeringState:
     rules: tuple[FlowRule, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DcbState:
+class DcbState(Struct, frozen=True):
     """Data Center Bridging of a port (IEEE 802.1Qaz, ``dcb``); a driver without it has neither."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -106,8 +102,7 @@ class DcbState:
     """``APP`` table, by attribute and ``struct dcb_app``: ``1:5,3,24`` is DSCP 24 to priority 3."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficControl:
+class TrafficControl(Struct, frozen=True):
     """One qdisc or class that somebody put on a link; the kernel's own default qdiscs are left out."""
 
     what: Literal["qdisc", "class"]
@@ -118,8 +113,7 @@ class TrafficControl:
     """``TCA_OPTIONS`` in hex, as the kernel told them and as it takes them again."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkState:
+class LinkState(Struct, frozen=True):
     """The state of one link on the host, as found at Prepare and as restored at release.
 
     ``routes`` are those through this link in any table but ``local``, without the ones that the kernel
@@ -164,13 +158,24 @@ class LinkState:
     dcb: DcbState = field(default=DcbState())
     queues: Mapping[str, str] = field(default_factory=dict)
     """The CPUs of its queues where there are any (XPS, RPS), by file below ``queues``: ``tx-0/xps_cpus``."""
-    read_at: float | None = field(default=None, compare=False)
+    read_at: float | None = None
     """Seconds since boot (``CLOCK_BOOTTIME``, which no one sets and a suspend does not stop) when this was
     read: address lifetimes count from here. ``None``: not recorded."""
 
+    def __eq__(self, other: object) -> bool:
+        """Compare everything but when it was read."""
+        if not isinstance(other, LinkState):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _COMPARED_OF_LINK)
 
-@dataclass(frozen=True, slots=True)
-class IpoibState:
+    def __hash__(self) -> int:
+        return hash((self.ifindex, self.ifname, self.mac))
+
+
+_COMPARED_OF_LINK = tuple(name for name in LinkState.__struct_fields__ if name != "read_at")
+
+
+class IpoibState(Struct, frozen=True):
     """An IPoIB interface of an RDMA device that moves: the kernel destroys it then and creates another one.
 
     The new one has neither the name nor the index, and another hardware address: its first four bytes are
@@ -186,8 +191,7 @@ class IpoibState:
     """``IFLA_IPOIB_UMCAST``."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuState:
+class CpuState(Struct, frozen=True):
     """Which CPUs worked for a device when Prepare found it; only what its plan is to change.
 
     By number of the interrupt: the CPUs that it may go to (``0-55``). By file below the link's ``queues``
@@ -201,18 +205,24 @@ class CpuState:
 # --- what the pod gets ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MoveLink:
+class AttachStep(Struct, frozen=True, tag_field="step"):
+    """One step of an attach plan; on disk its word is the field ``step``."""
+
+    @property
+    def step(self) -> str:
+        """The step's word, e.g. ``move-link``."""
+        return str(self.__struct_config__.tag)
+
+
+class MoveLink(AttachStep, frozen=True, tag="move-link"):
     """Move the link into the pod's namespace; name, MTU and MAC travel in the same message."""
 
     pod_ifname: str
     mtu: int | None = None
     mac: str | None = None
-    step: Literal["move-link"] = "move-link"
 
 
-@dataclass(frozen=True, slots=True)
-class CreateLink:
+class CreateLink(AttachStep, frozen=True, tag="create-link"):
     """Make a link on top of a parent that stays on the host, straight in the pod's namespace.
 
     ``mode`` and ``flag`` are those of the kind (``bridge``, ``l3`` ...). The parent is known by index and MAC
@@ -230,11 +240,9 @@ class CreateLink:
     vlan_protocol: str = "802.1Q"
     mtu: int | None = None
     mac: str | None = None
-    step: Literal["create-link"] = "create-link"
 
 
-@dataclass(frozen=True, slots=True)
-class SetLink:
+class SetLink(AttachStep, frozen=True, tag="set-link"):
     """Properties of the link in the pod that are not part of the move; ``None`` leaves one alone.
 
     ``offload_sizes`` as in :class:`LinkState`.
@@ -242,19 +250,15 @@ class SetLink:
 
     tx_queue_length: int | None = None
     offload_sizes: Mapping[str, int] = field(default_factory=dict)
-    step: Literal["set-link"] = "set-link"
 
 
-@dataclass(frozen=True, slots=True)
-class SetEthtool:
+class SetEthtool(AttachStep, frozen=True, tag="set-ethtool"):
     """What ``ethtool`` sets. Only what the config names; the driver has each of it (looked up at Prepare)."""
 
     settings: EthtoolState
-    step: Literal["set-ethtool"] = "set-ethtool"
 
 
-@dataclass(frozen=True, slots=True)
-class SetSysctl:
+class SetSysctl(AttachStep, frozen=True, tag="set-sysctl"):
     """Write one file below ``/proc/sys/net`` of the pod's namespace: ``ipv4/conf/net1/forwarding``.
 
     ``early``: before the link is up and has addresses. Undone by the value that was there, unless it belongs
@@ -264,55 +268,41 @@ class SetSysctl:
     path: str
     value: str
     early: bool = True
-    step: Literal["set-sysctl"] = "set-sysctl"
 
 
-@dataclass(frozen=True, slots=True)
-class SetToken:
+class SetToken(AttachStep, frozen=True, tag="set-token"):
     """Set the IPv6 token."""
 
     token: str
-    step: Literal["set-token"] = "set-token"
 
 
-@dataclass(frozen=True, slots=True)
-class JoinVrf:
+class JoinVrf(AttachStep, frozen=True, tag="join-vrf"):
     """Enslave the link to the VRF of this name, made if it is not there, and let sockets of the pod accept
     connections that come through it. A link of that name that is another kind or has another table is an
     error. The last link that leaves takes the VRF that we made with it."""
 
     name: str
     table: int
-    step: Literal["join-vrf"] = "join-vrf"
 
 
-@dataclass(frozen=True, slots=True)
-class RemovePrograms:
+class RemovePrograms(AttachStep, frozen=True, tag="remove-programs"):
     """Remove TC, TCX and XDP programs from the link, in the pod's namespace."""
 
-    step: Literal["remove-programs"] = "remove-programs"
 
-
-@dataclass(frozen=True, slots=True)
-class AddAddress:
+class AddAddress(AttachStep, frozen=True, tag="add-address"):
     """Add one address to the link, in the pod's namespace.
 
     IPv6 duplicates are looked for unless ``address.flags`` has ``IFA_F_NODAD``.
     """
 
     address: Address
-    step: Literal["add-address"] = "add-address"
 
 
-@dataclass(frozen=True, slots=True)
-class SetUp:
+class SetUp(AttachStep, frozen=True, tag="set-up"):
     """Set the link administratively up, in the pod's namespace."""
 
-    step: Literal["set-up"] = "set-up"
 
-
-@dataclass(frozen=True, slots=True)
-class SetCpuLocality:
+class SetCpuLocality(AttachStep, frozen=True, tag="set-cpu-locality"):
     """Let near CPUs work for the device: each interrupt of the function on one of ``cpus`` in turn, each send
     queue used by a share of them (XPS), each receive queue worked off by all of them (RPS).
 
@@ -325,11 +315,9 @@ class SetCpuLocality:
     irq: bool = False
     xps: bool = False
     rps: bool = False
-    step: Literal["set-cpu-locality"] = "set-cpu-locality"
 
 
-@dataclass(frozen=True, slots=True)
-class NextHop:
+class NextHop(Struct, frozen=True):
     """One way of a multipath route; an empty ``ifname`` is the device's own link."""
 
     gateway: str
@@ -338,8 +326,7 @@ class NextHop:
     onlink: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AddRoute:
+class AddRoute(AttachStep, frozen=True, tag="add-route"):
     """Add one route through the link, in the pod's namespace (``route.ifindex`` is ignored).
 
     A route with ``next_hops`` has no gateway of its own and is added when all links of the pod are there.
@@ -347,19 +334,15 @@ class AddRoute:
 
     route: Route
     next_hops: tuple[NextHop, ...] = ()
-    step: Literal["add-route"] = "add-route"
 
 
-@dataclass(frozen=True, slots=True)
-class AddNeighbour:
+class AddNeighbour(AttachStep, frozen=True, tag="add-neighbour"):
     """Add one permanent neighbour."""
 
     neighbour: Neighbour
-    step: Literal["add-neighbour"] = "add-neighbour"
 
 
-@dataclass(frozen=True, slots=True)
-class AddRule:
+class AddRule(AttachStep, frozen=True, tag="add-rule"):
     """Add one policy rule to the pod's namespace; it does not go with the link, so it is undone by name.
 
     ``priority`` 0 lets the kernel choose. ``family`` is 4 or 6.
@@ -374,11 +357,9 @@ class AddRule:
     mask: int | None = None
     input_interface: str = ""
     output_interface: str = ""
-    step: Literal["add-rule"] = "add-rule"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRate:
+class LimitRate(AttachStep, frozen=True, tag="limit-rate"):
     """Limit what the link carries, in the pod's namespace: bits per second and bytes of burst.
 
     The pod's receive direction takes an ``ifb`` link beside it, which goes with the give-back.
@@ -388,15 +369,12 @@ class LimitRate:
     egress_burst_bytes: int | None = None
     ingress_bits_per_second: int | None = None
     ingress_burst_bytes: int | None = None
-    step: Literal["limit-rate"] = "limit-rate"
 
 
-@dataclass(frozen=True, slots=True)
-class MoveRdma:
+class MoveRdma(AttachStep, frozen=True, tag="move-rdma"):
     """Move the RDMA device (exclusive namespace mode only)."""
 
     rdma_device: str
-    step: Literal["move-rdma"] = "move-rdma"
     node_guid: str = ""
     pci_address: str = ""
     """With the GUID, what the device is found by when its name has changed (:class:`RdmaIdentity`)."""
@@ -428,8 +406,7 @@ Step = (
 """Told apart on disk by ``step``. ``claims.plan`` puts them into the order in which they are applied."""
 
 
-@dataclass(frozen=True, slots=True)
-class DhcpLease:
+class DhcpLease(Struct, frozen=True):
     """An IPv4 lease (RFC 2131), taken at Prepare. Seconds count from ``obtained_at`` (unix time)."""
 
     address: str
@@ -451,8 +428,7 @@ class DhcpLease:
     mtu: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttachPlan:
+class AttachPlan(Struct, frozen=True):
     """Ordered steps that put one device into a pod, and what the host gets back.
 
     ``host`` is the state of the link that a :class:`MoveLink` moves; ``None`` for a device without a link
@@ -478,8 +454,7 @@ class AttachPlan:
         return any(isinstance(step, CreateLink) for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class RdmaAccess:
+class RdmaAccess(Struct, frozen=True):
     """What the pod's containers get of an RDMA device, decided at Prepare."""
 
     nodes: tuple[CharDevice, ...] = ()
@@ -491,8 +466,7 @@ class RdmaAccess:
     """Name of the device as found after the attach; empty: that of Prepare."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class PreparedDevice(Struct, frozen=True):
     """One allocated device of a claim, ready for its pod.
 
     ``plan`` is ``None`` where nothing moves: a GPU, or admin access to somebody else's NIC.
@@ -532,8 +506,7 @@ class PreparedDevice:
         return f"{self.request}/{self.alternative}" if self.alternative else self.request
 
 
-@dataclass(frozen=True, slots=True)
-class RequestMetadata:
+class RequestMetadata(Struct, frozen=True):
     """That the containers of one request get a file about its devices (KEP-5304), decided at Prepare."""
 
     request: str
@@ -543,8 +516,7 @@ class RequestMetadata:
     drivers have devices of the request: their files belong into a folder of that name."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedClaim:
+class PreparedClaim(Struct, frozen=True):
     """What the store keeps of one claim, keyed by ``claim.uid`` and found by ``pod.uid``.
 
     ``sandbox_id``, ``netns_path`` and ``netns_id`` are set (and committed) before the first step in that

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.device import Device
 
 
@@ -37,8 +38,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PodGpu:
+class PodGpu(Struct, frozen=True):
     """One GPU of a pod. It is :class:`~dranet.model.distance.Placed`."""
 
     device: Device
@@ -64,8 +64,7 @@ class PodGpu:
         return self.device.numa_node
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """A GPU, or what may be one, that nobody can place on this node: a clause that reads after the pod."""
 
     text: str
@@ -73,8 +72,7 @@ class Doubt:
     """A device of another driver, of which no slice says where it sits."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpusOfPod:
+class GpusOfPod(Struct, frozen=True):
     """All that is known of a pod's GPUs, in the order of PCI addresses."""
 
     gpus: tuple[PodGpu, ...] = ()

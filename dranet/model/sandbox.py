@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dranet.model.facts import CharDevice
 
 UNLIMITED = -1
@@ -15,8 +16,7 @@ MEMLOCK = "RLIMIT_MEMLOCK"
 """The OCI runtime spec's name; in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodSandbox:
+class PodSandbox(Struct, frozen=True):
     """A pod sandbox. ``netns_path`` is empty on host networking and, at Stop, on older runtimes."""
 
     id: str
@@ -48,16 +48,14 @@ class PodSandbox:
         return self.pid > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     source: str
     destination: str
     type: str = "bind"
     options: tuple[str, ...] = ("ro", "bind")
 
 
-@dataclass(frozen=True, slots=True)
-class Rlimit:
+class Rlimit(Struct, frozen=True):
     """A resource limit of a container's processes (``getrlimit(2)``); -1 is unlimited."""
 
     type: str
@@ -69,8 +67,7 @@ class Rlimit:
         return self.soft == UNLIMITED or (amount != UNLIMITED and amount <= self.soft)
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """A container about to be created in a pod, with what plugins before us add to it, or one that exists.
     ``mounts`` include those of its CDI devices; ``rlimits`` are those that its image or somebody before us
     set, not the ones that it inherits, and of several of one type the last counts."""
@@ -92,8 +89,7 @@ class Container:
     """Qualified names (``vendor.com/class=device``), as far as the runtime tells them."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPolicy:
+class MemoryPolicy(Struct, frozen=True):
     """Where the memory of a container's processes comes from (``set_mempolicy(2)``)."""
 
     mode: str
@@ -101,8 +97,7 @@ class MemoryPolicy:
     nodes: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerAdjustment:
+class ContainerAdjustment(Struct, frozen=True):
     """What the driver adds to a container."""
 
     devices: tuple[CharDevice, ...] = ()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.errors import Reason
 from dranet.model.facts import TABLE_MAIN
 from dranet.model.plan import AddRule
@@ -54,8 +54,7 @@ class ConditionReason(StrEnum):
     HOST_STATE_NOT_RESTORED = "HostStateNotRestored"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """A ``metav1.Condition`` without its time, which is set when it is written."""
 
     type: ConditionType
@@ -70,8 +69,7 @@ class Condition:
         return cls(condition_type, False, str(reason), message)
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedRoute:
+class AttachedRoute(Struct, frozen=True):
     """A route as read back from the pod's namespace."""
 
     destination: str
@@ -80,8 +78,7 @@ class AttachedRoute:
     table: int = TABLE_MAIN
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedLink:
+class AttachedLink(Struct, frozen=True):
     """A link as read back from the pod's namespace after the attach."""
 
     device: str
@@ -101,8 +98,7 @@ class AttachedLink:
     """Those of the plan that the pod has."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStatus:
+class DeviceStatus(Struct, frozen=True):
     """One entry of ``ResourceClaim.status.devices``."""
 
     driver: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 IFNAME = "IFNAME"
 """Stands for the interface's name in the pod."""
@@ -20,8 +20,7 @@ VALUE_MAX_BYTES = 4096
 """What one write to ``/proc/sys`` takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class SysctlGroup:
+class SysctlGroup(Struct, frozen=True):
     """Some settings that a claim may write; ``*`` in a name stands for the rest of its last part."""
 
     meaning: str

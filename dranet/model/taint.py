@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 
 class TaintEffect(StrEnum):
@@ -16,8 +16,7 @@ class TaintEffect(StrEnum):
     NO_EXECUTE = "NoExecute"
 
 
-@dataclass(frozen=True, slots=True)
-class Taint:
+class Taint(Struct, frozen=True):
     """One entry of ``devices[].taints``. The server notes the time (``timeAdded``) when there is none."""
 
     key: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface, ip_network
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.model.facts import Address, Link, Route, Rule
 
 RTN_UNICAST = 1
@@ -37,8 +37,7 @@ Get = Callable[[int], Link | None]
 """The link of an ifindex; ``None``: out of sight."""
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
+class Routing(Struct, frozen=True):
     """By what a namespace routes, as ``NodeFacts`` has it."""
 
     default_routes: Sequence[Route] = ()
@@ -46,8 +45,7 @@ class Routing:
     policy_routes: Sequence[Route] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Uplinks:
+class Uplinks(Struct, frozen=True):
     """The links that carry the node's traffic."""
 
     by_default: frozenset[int] = frozenset()

@@ -4,9 +4,7 @@ that use it, and memory near it. Decided at Prepare, given when a container is c
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
 
 AUTO = -1
 """The driver finds the value of :attr:`NcclWishes.gid_index` and :attr:`NcclWishes.cross_nic`."""
@@ -17,8 +15,7 @@ CONFIG_NAME, TOPOLOGY_NAME = "nccl.conf", "topology.xml"
 CONFIG_PATH, TOPOLOGY_PATH = f"{FOLDER}/{CONFIG_NAME}", f"{FOLDER}/{TOPOLOGY_NAME}"
 
 
-@dataclass(frozen=True, slots=True)
-class NcclWishes:
+class NcclWishes(Struct, frozen=True):
     """Files for NCCL and RCCL."""
 
     topology_file: bool = False
@@ -31,8 +28,7 @@ class NcclWishes:
     """As the pod calls it; empty: that of its default route."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadWishes:
+class WorkloadWishes(Struct, frozen=True):
     """Of one device, or of all that a container can use."""
 
     nccl: NcclWishes = field(default=NcclWishes())
@@ -48,8 +44,7 @@ class WorkloadWishes:
 NO_WISHES = WorkloadWishes()
 
 
-@dataclass(frozen=True, slots=True)
-class Processor:
+class Processor(Struct, frozen=True):
     """The kind of the node's processors, as ``/proc/cpuinfo`` tells it on x86."""
 
     vendor: str = ""
@@ -58,8 +53,7 @@ class Processor:
     model: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GidSlot:
+class GidSlot(Struct, frozen=True):
     """One entry of the GID table of an RDMA device."""
 
     port: int

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.inventory.decision import Decision
 from dranet.inventory.topology import nearest, topology_tree
 from dranet.model.device import Device, DeviceKind
@@ -39,8 +40,7 @@ class Tone(StrEnum):
     HELD_BACK = "held"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """What is the matter with a device just now."""
 
     pod: str = ""
@@ -52,8 +52,7 @@ class Mark:
 NOTHING = Mark()
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """One device. Lines are words of which a box shows those that fit, the first ones first."""
 
     tone: Tone
@@ -64,8 +63,7 @@ class Box:
     mark: Mark = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """A root complex or a switch: what is inside is nearer to each other than to the rest."""
 
     label: str
@@ -76,8 +74,7 @@ class Group:
     """How far each GPU right here is from each other device right here; ``None`` without such pairs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """A NUMA node, or the devices whose place is not known."""
 
     title: str
@@ -86,8 +83,7 @@ class Panel:
     is_numa_node: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     title: str
     subtitle: str
     panels: tuple[Panel, ...]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.inventory.topology import Nearest
 from dranet.model.device import Device
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
@@ -25,8 +26,7 @@ _LINK_LOCAL_SCOPE = 253
 _NOT_UP = ("down", "lowerlayerdown")
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(Struct, frozen=True):
     """Empty where the facts do not say."""
 
     addresses: tuple[str, ...] = ()

@@ -11,9 +11,10 @@ with the word for their distance. Groups without such pairs are half as wide and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.model.distance import Distance
 from dranet.pictures.boxes import Box, Group, Panel, Picture, Tone
 from dranet.pictures.shapes import (
@@ -33,8 +34,7 @@ from dranet.pictures.shapes import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
+class Measures(Struct, frozen=True):
     """Pixels."""
 
     margin: int

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.inventory.decision import Decision
 from dranet.inventory.topology import TopologyNode, short_names
 from dranet.model.device import Device, DeviceKind
@@ -16,8 +17,7 @@ from dranet.model.facts import NodeFacts
 from dranet.pictures.device_summary import TraitReader, short_address
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """One look at a node."""
 
     facts: NodeFacts
@@ -58,8 +58,7 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """A line of the tree: a bridge, or a device (``device`` is its name and ``label`` empty)."""
 
     label: str

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import field, replace
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dranet.model.distance import Distance
 
 ELLIPSIS = "…"
@@ -99,8 +100,7 @@ def wrap_text(text: str, size: float, room: float) -> list[str]:
 GAP = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """One line of text. ``x`` is where it starts, ends or has its middle, by ``anchor``; ``y`` its base
     line; ``room`` the width that it must not exceed."""
 
@@ -114,8 +114,7 @@ class Text:
     bold: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rect:
+class Rect(Struct, frozen=True):
     """A rounded rectangle. What belongs to it is drawn after it, ``texts`` among them; ``tooltip`` shows
     when the pointer rests on it."""
 
@@ -129,8 +128,7 @@ class Rect:
     tooltip: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     x1: float
     y1: float
     x2: float
@@ -141,8 +139,7 @@ class Line:
 Shape = Rect | Line | Text
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """All shapes, from back to front, on a canvas."""
 
     width: float
@@ -151,8 +148,7 @@ class Drawing:
     shapes: tuple[Shape, ...]
 
 
-@dataclass(slots=True)
-class Block:
+class Block(Struct):
     """Shapes around an origin of their own, to be moved to their place."""
 
     width: float

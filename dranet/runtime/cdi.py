@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from dranet import files
-from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError, SettingsError, StoreError
 from dranet.model.facts import CharDevice
 from dranet.model.sandbox import Mount
@@ -32,8 +33,7 @@ _FOLDER_MODE = 0o755
 """Other drivers and their tools use the folder, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class CdiDevice:
+class CdiDevice(Struct, frozen=True):
     """What one device of a claim adds to a container.
 
     ``char_devices`` become device nodes that the container may read and write. The runtime refuses to start

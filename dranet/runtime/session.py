@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NoReturn, Protocol, Self, TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from msgspec import Struct
+from msgspec.structs import replace
 
-from dranet.dataclass import dataclass
 from dranet.errors import ProtocolError
 from dranet.model.sandbox import Container, ContainerAdjustment, PodSandbox
 from dranet.pb import nri_pb2
@@ -88,8 +88,7 @@ class Observer(Protocol):
         """``method`` is the hook's NRI name, whichever way it was called; ``outcome`` an ``Outcome``."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginIdentity:
+class PluginIdentity(Struct, frozen=True):
     """Under which name, and at which place of the call order (two digits), the plugin registers."""
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 
 class EventForm(StrEnum):
@@ -15,8 +15,7 @@ class EventForm(StrEnum):
     OWN_CALL = "a call for each event"
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeTraits:
+class RuntimeTraits(Struct, frozen=True):
     """Of the runtime at the other end of the present connection, or of the last one."""
 
     name: str = ""

@@ -21,7 +21,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.facts import CharDevice
 
 log = logging.getLogger(__name__)
@@ -50,8 +51,7 @@ _PARTS_FOLDER = "nvidia-caps/"
 _ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class SpecNode:
+class SpecNode(Struct, frozen=True):
     """One device node of a spec's device."""
 
     paths: tuple[str, ...]
@@ -66,8 +66,7 @@ class SpecNode:
         return node.path in self.paths
 
 
-@dataclass(frozen=True, slots=True)
-class SpecDevice:
+class SpecDevice(Struct, frozen=True):
     """One device of a vendor's spec."""
 
     kind: str
@@ -83,8 +82,7 @@ class SpecDevice:
         return any(found.is_node(node) for found in self.nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(Struct, frozen=True):
     """A file as it was when it was read."""
 
     stamp: tuple[int, int, int]

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.security.seccomp import SECCOMP_NAME
 
 HOST_PROC = "/host/proc"
@@ -24,8 +25,7 @@ APPARMOR_TYPE = "Unconfined"
 """The runtimes' own profile forbids to mount and, by name, most of ``/proc`` and ``/sys``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
+class Capability(Struct, frozen=True):
     """One right of root that the driver keeps; ``name`` as a pod spec has it, without ``CAP_``."""
 
     name: str
@@ -38,8 +38,7 @@ class Capability:
     """What one may do without, and drop the capability then; empty where nothing works without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """One folder of the node that the container sees.
 
     Paths may hold ``{kubelet_root}``, ``{state_dir}``, ``{cdi_dir}``, ``{nri_dir}`` and ``{driver_name}``,

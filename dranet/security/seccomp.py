@@ -13,7 +13,7 @@ import hashlib
 import json
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 
@@ -32,8 +32,7 @@ _FSCONFIG_COMMANDS = (0, 6, 7)
 """Set a flag, create, change. Not the ones that name a source: no disk and no folder can be mounted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """What one argument must be; with a mask, what the masked bits must be."""
 
     index: int
@@ -51,8 +50,7 @@ class Argument:
         return {"index": self.index, "value": self.value, "op": "SCMP_CMP_EQ"}
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A group of system calls that are let through, or answered with ``errno``.
 
     ``cases``: sets of conditions on the arguments, of which one must hold; without any it always does.

@@ -17,11 +17,11 @@ import struct
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import field
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from dranet import files
-from dranet.dataclass import dataclass
 
 PAGE_BYTES = 4096
 """Of every file that the driver makes."""
@@ -43,8 +43,7 @@ _READ_BYTES = 1 << 20
 Checksum = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(Struct, frozen=True):
     """The committed pages of a write-ahead log."""
 
     pages: Mapping[int, bytes] = field(default_factory=dict)
@@ -55,8 +54,7 @@ class Log:
     """Why SQLite would not see all that has been committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """A database as its files say it is."""
 
     content: bytes
@@ -229,8 +227,7 @@ class _LogReader:
 # --- rows -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantinedRow:
+class QuarantinedRow(Struct, frozen=True):
     """A record that could not be read, set aside."""
 
     claim_uid: str
@@ -240,8 +237,7 @@ class QuarantinedRow:
     """UTC, ``YYYY-MM-DD HH:MM:SS``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """The rows of a database."""
 
     version: int = 0

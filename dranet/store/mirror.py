@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.plan import RECORD_VERSION, PreparedClaim
 from dranet.model.record_json import RecordError, decode_record
 from dranet.store.pending import Changes, Claims, add_changes, apply_changes, rebase_changes
@@ -36,8 +37,7 @@ CREATE_TABLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BadRecord:
+class BadRecord(Struct, frozen=True):
     """A row that is no record of ours."""
 
     text: str

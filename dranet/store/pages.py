@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 _INDEX_INTERIOR, _INDEX_LEAF, _TABLE_LEAF = 0x02, 0x0A, 0x0D
 _HEADER_BYTES = {_INDEX_INTERIOR: 12, _INDEX_LEAF: 8, _TABLE_LEAF: 8}
@@ -20,8 +20,7 @@ _TEXT = 13
 """The first serial type of text: all odd numbers from here on."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRow:
+class FoundRow(Struct, frozen=True):
     """The columns of one row."""
 
     columns: tuple[str, ...]
@@ -29,8 +28,7 @@ class FoundRow:
     """At the end, where the pages that they were on are not to be found."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRows:
+class FoundRows(Struct, frozen=True):
     """What lies in the pages."""
 
     prepared: tuple[FoundRow, ...]

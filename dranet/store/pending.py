@@ -9,17 +9,17 @@ never kept so (docs/decisions/031).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.model.plan import PreparedClaim
 
 Claims = Mapping[str, PreparedClaim]
 """By claim UID."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """What a record is to become; ``None`` is no record."""
 
     base: PreparedClaim | None

@@ -12,10 +12,10 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import field
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.model.plan import RECORD_VERSION
 from dranet.model.record_json import RecordError
 from dranet.store.file import PAGE_BYTES, Content, Image, QuarantinedRow
@@ -29,8 +29,7 @@ _BESIDE = ("-wal", "-shm", "")
 """What SQLite names its files by; the database itself goes last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Salvage:
+class Salvage(Struct, frozen=True):
     """What could be read of a damaged store."""
 
     why: str

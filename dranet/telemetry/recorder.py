@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 
+from msgspec import Struct, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-
-from dranet.dataclass import dataclass
 
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
@@ -47,8 +45,7 @@ class Group(StrEnum):
     DRIVER = "The driver itself"
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(Struct, frozen=True):
     """One metric: a family of series that differ in their labels."""
 
     name: str

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.claims.alignment import MAX_GPUS_IN_DATA, build_alignment, build_condition
 from dranet.claims.verdict import Candidate, Verdict, judge_pod

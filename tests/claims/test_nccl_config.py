@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.claims.nccl.config import ConfigInput, render_config
 from dranet.claims.nccl.devices import PodNic, list_nics
@@ -43,7 +43,7 @@ def read(text: str, *, knows_comments: bool = True) -> dict[str, str]:
 
 
 def render(nics: Sequence[PodNic], wishes: NcclWishes = FILE, **more: object) -> str:
-    return render_config(replace(ConfigInput("train/pod", "main", nics, wishes), **more))  # type: ignore[arg-type]
+    return render_config(replace(ConfigInput("train/pod", "main", nics, wishes), **more))
 
 
 # --- which devices, in which order ----------------------------------------------------------------------

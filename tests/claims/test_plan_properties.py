@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.rdma import plan_rdma_access

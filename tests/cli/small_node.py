@@ -3,7 +3,7 @@ functions on the other socket, and two links that software made."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dranet.model.facts import (
     Address,

@@ -10,10 +10,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.cli.claims_look import look
 from dranet.cli.main import main

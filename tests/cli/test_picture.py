@@ -6,7 +6,6 @@ import struct
 import xml.etree.ElementTree as ET
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.cli.main import main
 from dranet.errors import SettingsError

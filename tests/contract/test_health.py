@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from msgspec import structs
 
 from dranet.kubelet.health import (
     HEALTH_RESEND_SECONDS,
@@ -241,7 +242,7 @@ async def test_streams_take_no_worker_from_prepare(root: Path) -> None:
 async def test_a_long_message_is_cut_as_the_kubelet_would_cut_it(root: Path) -> None:
     """3.1: at most 1024 characters, the last three of a longer one are dots."""
     script = Script()
-    script.facts = (replace(DOWN, message="y" * 3000),)
+    script.facts = (structs.replace(DOWN, message="y" * 3000),)
     async with Room(root, script).serving() as room, room.calls.watch_health() as stream:
         (device,) = (await anext(stream)).devices
     assert device.message == "y" * 1021 + "..."

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from msgspec import structs
 
 from dranet.cluster.client import DEFAULT_TIMEOUT_SECONDS
 from dranet.errors import ClusterError
@@ -77,7 +78,7 @@ async def test_one_device_twice_is_two_entries_with_two_shares(root: Path, scrip
 
 async def test_no_request_names_and_no_cdi_names_are_allowed(root: Path, script: Script) -> None:
     """2.2: an empty list of requests is for every container, an empty list of CDI names needs no file."""
-    script.devices["u1"] = (replace(a_device("u1"), request_names=(), cdi_ids=()),)
+    script.devices["u1"] = (structs.replace(a_device("u1"), request_names=(), cdi_ids=()),)
     async with registered(root) as (room, node):
         room.script.devices = script.devices
         (device,) = (await node.manager.find(DRIVER).prepare(refs("u1")))["u1"]
@@ -231,7 +232,9 @@ async def test_an_answer_of_many_claims_fits_what_a_client_receives(root: Path, 
     uids = [f"{number:0>36}" for number in range(32)]
     for uid in uids:
         cdi = f"{DRIVER}/claim={uid}-{'d' * 63}"
-        script.devices[uid] = (replace(a_device(uid), device="d" * 63, pool="p" * 253, cdi_ids=(cdi,)),) * 32
+        script.devices[uid] = (
+            structs.replace(a_device(uid), device="d" * 63, pool="p" * 253, cdi_ids=(cdi,)),
+        ) * 32
     async with Room(root, script).serving() as room:
         response = await room.calls.prepare(refs(*uids))
     assert response.ByteSize() < 4 << 20

@@ -8,8 +8,10 @@ for documentation, and come from counters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from dranet.model.capture import Capture
 from dranet.model.facts import (

@@ -7,7 +7,6 @@ Every block is one of these. What nothing here can run or judge says so before i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
@@ -68,7 +67,7 @@ HARMLESS_PROGRAMS = frozenset({"jq", "cd", "curl", "ip", "git", "grep", "head", 
 
 _DATA = frozenset({"json", "toml", "xml", "python", "ini"})
 _VALUES = frozenset(yaml.safe_load((REPOSITORY / "charts/dranet/values.yaml").read_text()))
-_SETTINGS = frozenset(field.name for field in fields(Settings))
+_SETTINGS = frozenset(Settings.__struct_fields__)
 _PARAMETERS = {name for field in fields_of(NetworkConfig).values() for name in (field.name, field.attribute)}
 
 

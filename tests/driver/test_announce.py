@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.reports.announcer import Announcer

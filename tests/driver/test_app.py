@@ -8,11 +8,11 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess

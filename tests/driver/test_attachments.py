@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport
@@ -179,7 +179,7 @@ def test_reconcile_gives_back_what_a_vanished_pod_held(
     bench.reconcile()
     assert node.picture() == before
     assert bench.store.get("claim-uid") == record  # still prepared: the kubelet has not said otherwise
-    assert bench.told.reports == [ReleaseReport(record.claim)]
+    assert bench.told.reports == [ReleaseReport(record.claim, devices=record.devices)]
 
 
 def test_a_nic_that_the_kernel_is_still_bringing_back_from_a_dead_namespace_is_waited_for(
@@ -212,7 +212,7 @@ def test_a_nic_that_the_kernel_is_still_bringing_back_from_a_dead_namespace_is_w
     bench = start()
     bench.attachments._sysfs_root = tmp_path / "sys"
     bench.reconcile()
-    assert bench.told.reports == [ReleaseReport(record.claim)]
+    assert bench.told.reports == [ReleaseReport(record.claim, devices=record.devices)]
     assert _settings(node) == before
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver.hooks import PodHooks
 from dranet.errors import ClaimError, DeviceError, KernelError, Reason

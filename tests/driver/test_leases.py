@@ -8,10 +8,11 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments
 from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases, next_attempt_age

@@ -16,11 +16,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.claims.metadata import CONTAINER_FOLDER, LINK_IN_POD, RDMA_GIDS
 from dranet.driver.attachments import Attachments

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
 from typing import get_args
@@ -21,9 +20,7 @@ from dranet.telemetry.peers import RESOURCES, VERBS, Retry
 from tools.pages.metrics import list_declared
 
 DECLARED = {one.name: one for one in list_declared()}
-STEPS = [
-    field.default for step in get_args(Step) for field in dataclasses.fields(step) if field.name == "step"
-]
+STEPS = [step.__struct_config__.tag for step in get_args(Step)]
 
 
 @pytest.mark.parametrize(

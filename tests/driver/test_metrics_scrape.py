@@ -6,10 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from dranet.driver.metrics.reading import CounterReader, Place, Readings

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.claims.plan.link import make_mac
 from dranet.driver.planner import LeaseRequest, NodeReader, Planner

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dranet.cluster.node_slices import NodeDevice
 from dranet.driver.alignment.observations import GpuName, observe_container

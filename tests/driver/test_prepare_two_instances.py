@@ -8,10 +8,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.leases import iter_leases

@@ -6,11 +6,11 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver import publish
 from dranet.driver.captured import CapturedFacts

@@ -6,11 +6,11 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver.attachments import AttachReport
 from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, lives, placements

@@ -9,13 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
+from msgspec import to_builtins
 
 from dranet.errors import Reason, StoreError
 from dranet.kernel.attachment.record import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.facts import CharDevice
-from dranet.model.plan import RECORD_VERSION, LinkState, PreparedClaim
+from dranet.model.plan import RECORD_VERSION, PreparedClaim
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import UVERBS, Bench, names, sandbox
 from tests.support.namespaces import Namespace
@@ -137,7 +137,7 @@ def test_what_version_2_recorded_and_version_1_did_not_is_given_back(
     """A version between the first and ours: its record is whole, so nothing in it is left alone."""
     node.ip("link", "set", "eth1", "promisc", "on")
     before = node.picture()
-    host = json.loads(TypeAdapter(LinkState).dump_json(node.run(lambda: read_link_state("eth1"))))
+    host = to_builtins(node.run(lambda: read_link_state("eth1")))
     node.ip("link", "set", "eth1", "netns", pod.name, "name", "net1")
     pod.ip("link", "set", "net1", "promisc", "off")
     record = json.loads((RECORDS / "version-2.json").read_text())

@@ -7,9 +7,9 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.cluster.events import ObjectRef
 from dranet.driver.reports import reporter as report

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver.start_gate import WINDOW_SECONDS, StartGate, StartWindows
 from dranet.model.claim import ClaimRef, PodRef

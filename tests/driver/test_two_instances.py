@@ -12,10 +12,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver import hooks
 from dranet.driver.attachments import Attachments, AttachReport

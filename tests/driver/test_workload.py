@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver.start_gate import StartGate
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack

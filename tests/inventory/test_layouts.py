@@ -10,10 +10,10 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.desk.redact.capture import redact
 from dranet.inventory.decision import Decision

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import NO_ROOM, build_slices, fit_attributes, plan_slices

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.inventory.topology import Nearest, TopologyNode, matrix, nearest, short_names, topology_tree
 from dranet.model.device import Device, DeviceKind

@@ -8,12 +8,12 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.dhcp import exchange, message

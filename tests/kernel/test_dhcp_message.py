@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pyroute2.dhcp.dhcp4msg import dhcp4msg
 
 from dranet.errors import ProtocolError

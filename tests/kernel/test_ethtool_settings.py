@@ -16,12 +16,13 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pyroute2.ethtool.ioctl import IoctlEthtool
 
 from dranet.errors import KernelError

@@ -8,11 +8,11 @@ import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.kernel.discovery.hardware import Hardware, HardwareReader
 from dranet.kernel.discovery.pci import read_pci_functions

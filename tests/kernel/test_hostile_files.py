@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from dranet.kernel.discovery.hardware import Hardware, HardwareReader
 from dranet.kernel.sysfs import MOST_ENTRIES, MOST_WARNINGS, PseudoFiles, parse_number
@@ -415,8 +415,9 @@ def scan(tree: Tree) -> tuple[Hardware, list[str]]:
 def is_sound(hardware: Hardware, warnings: list[str]) -> None:
     """It can be logged, stored and sent."""
     assert all(warning.isprintable() for warning in warnings)
-    json.dumps(asdict(hardware), ensure_ascii=False).encode()
-    assert all(abs(number) < 1 << 63 for number in numbers(asdict(hardware)))
+    document = to_builtins(hardware)
+    json.dumps(document, ensure_ascii=False).encode()
+    assert all(abs(number) < 1 << 63 for number in numbers(document))
 
 
 def numbers(value: Any) -> Iterator[int]:

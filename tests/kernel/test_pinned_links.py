@@ -7,10 +7,10 @@ is taken; here it is shown that asking changes nothing and happens once for each
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy

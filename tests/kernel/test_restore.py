@@ -7,12 +7,12 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.attachment.detach import DetachReport

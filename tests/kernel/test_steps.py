@@ -6,10 +6,10 @@ import errno
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.attach import verify

@@ -6,13 +6,13 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
 from dranet.driver.planner import NodeReader

@@ -77,7 +77,7 @@ async def notice(act: Callable[[], None], is_done: Callable[[NodeFacts], bool]) 
 
 def _differences(ours: NodeFacts, full: NodeFacts) -> Iterator[str]:
     """One line for each entry of the facts that only one of the two has."""
-    for name in NodeFacts.__dataclass_fields__:
+    for name in NodeFacts.__struct_fields__:
         mine, theirs = getattr(ours, name), getattr(full, name)
         if mine != theirs:
             yield f"{name}: rescanned {_only(mine, theirs)}; in full {_only(theirs, mine)}"

@@ -6,10 +6,10 @@ import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.inventory.build import build_devices

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from dranet.model.facts import NodeFacts
 
@@ -43,9 +44,9 @@ class _Texts:
         return self.versions if field in ("driver_version", "firmware", "kernel") else self.usual
 
 
-def _records(kind: type, texts: _Texts) -> st.SearchStrategy[Any]:
+def _records(kind: type[Struct], texts: _Texts) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind)
-    return st.builds(kind, **{f.name: _values(hints[f.name], f.name, texts) for f in fields(kind)})
+    return st.builds(kind, **{name: _values(hints[name], name, texts) for name in kind.__struct_fields__})
 
 
 def _values(hint: Any, field: str, texts: _Texts) -> st.SearchStrategy[Any]:

@@ -8,15 +8,14 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
-from dranet.dataclass import dataclass
 from dranet.model.distance import Distance, distance
 from dranet.model.pairing import Pairing, best_possible, choose, level, pair, rank
 from tests.support.executed_lines import count_steps
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     pci_path: tuple[str, ...]
     pcie_root: str
     numa_node: int | None

@@ -1,4 +1,4 @@
-"""What is prepared comes back from its text as it was; the text is what pydantic would write and read."""
+"""What is prepared comes back from its text as it was."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -16,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from msgspec import Struct
 
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, DhcpLease, PreparedClaim, SetUp
@@ -24,7 +23,6 @@ from dranet.model.record_json import RecordError, decode_record, encode_record
 from dranet.store.claim_store import ClaimStore
 
 RECORDS = Path(__file__).parents[1] / "data" / "records"
-PYDANTIC = TypeAdapter(PreparedClaim)
 SAMPLE = (RECORDS / "version-2.json").read_text()
 
 _PLAIN: Mapping[Any, st.SearchStrategy[Any]] = {
@@ -49,7 +47,7 @@ def anything_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.lists(anything_of(arguments[0]), max_size=2).map(tuple)
     if origin is tuple:
         return st.tuples(*(anything_of(one) for one in arguments))
-    if is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Struct):
         return anything_of_class(kind)
     if issubclass(kind if isinstance(kind, type) else origin, Enum):
         return st.sampled_from(list(kind))
@@ -58,7 +56,7 @@ def anything_of(kind: Any) -> st.SearchStrategy[Any]:
 
 def anything_of_class(kind: Any) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind)
-    return st.builds(kind, **{f.name: anything_of(hints[f.name]) for f in fields(kind)})
+    return st.builds(kind, **{name: anything_of(hints[name]) for name in kind.__struct_fields__})
 
 
 records = anything_of(PreparedClaim)
@@ -69,15 +67,25 @@ slow_to_make = settings(
 
 @slow_to_make
 @given(records)
-def test_a_record_comes_back_as_it_was_and_as_pydantic_reads_it(record: PreparedClaim) -> None:
-    text = encode_record(record)
-    assert decode_record(PreparedClaim, text) == record == PYDANTIC.validate_json(text)
-    assert json.loads(text) == json.loads(PYDANTIC.dump_json(record))
+def test_a_record_comes_back_as_it_was(record: PreparedClaim) -> None:
+    assert decode_record(PreparedClaim, encode_record(record)) == record
 
 
 @pytest.mark.parametrize("file", sorted(RECORDS.glob("version-*.json")), ids=lambda file: file.stem)
-def test_a_record_of_an_earlier_version_is_read_as_pydantic_read_it(file: Path) -> None:
-    assert decode_record(PreparedClaim, file.read_text()) == PYDANTIC.validate_json(file.read_text())
+def test_a_record_of_an_earlier_version_keeps_all_that_it_has(file: Path) -> None:
+    before = json.loads(file.read_text())
+    now = json.loads(encode_record(decode_record(PreparedClaim, file.read_text())))
+    assert lost(before, now) == []
+
+
+def lost(before: Any, now: Any, place: str = "") -> list[str]:
+    """Where the second document has not what the first one has; it may have more fields."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [below for key in before for below in lost(before[key], now.get(key), f"{place}.{key}")]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = enumerate(zip(before, now, strict=True))
+        return [below for i, pair in pairs for below in lost(*pair, f"{place}[{i}]")]
+    return [] if before == now else [place]
 
 
 def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -118,16 +126,20 @@ def test_what_is_no_json_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "words"),
     [
-        (PreparedClaim, "[]", "is list, not dict"),
+        (PreparedClaim, "[]", "expected `object`, got `array`"),
         (PreparedClaim, "{}", "claim: is missing"),
-        (AttachPlan, '{"device": 5}', "device: is int, not str"),
-        (AttachPlan, '{"device": "d", "steps": [{"step": "fly"}]}', r"steps\[0\].step: is 'fly'"),
-        (AttachPlan, '{"device": "d", "steps": [{"step": "set-up"}, 1]}', r"steps\[1\]: is int, not dict"),
-        (Device, '{"name": "d", "kind": "cat"}', "kind: is 'cat', not one of 'nic', 'rdma', 'gpu'"),
+        (AttachPlan, '{"device": 5}', "device: expected `str`, got `int`"),
+        (AttachPlan, '{"device": "d", "steps": [{"step": "fly"}]}', r"steps\[0\].step: invalid value 'fly'"),
+        (
+            AttachPlan,
+            '{"device": "d", "steps": [{"step": "set-up"}, 1]}',
+            r"steps\[1\]: expected `object`, got `int`",
+        ),
+        (Device, '{"name": "d", "kind": "cat"}', "kind: invalid enum value 'cat'"),
         (
             Device,
             '{"name": "d", "kind": "nic", "attributes": {"a/b": null}}',
-            r"attributes\['a/b'\]: is None",
+            r"attributes\['a/b'\]: expected `[a-z |]+`, got `null`",
         ),
     ],
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from dranet.kernel.netns import NetworkNamespace
 from dranet.model.device import Device, DeviceKind
@@ -82,7 +83,7 @@ class Wrapped:
         self.created.append(container.name)
         self.shown.append(container)
         if not self.looks_at_others:
-            container = replace(container, devices=(), rlimits=())
+            container = structs.replace(container, devices=(), rlimits=())
         return self._hooks.create_container(pod, container)
 
     def start_container(self, pod: PodSandbox, container: Container) -> bool:
@@ -376,7 +377,9 @@ async def test_the_runtime_shows_the_second_instance_what_the_first_one_adds(
     (mine,), (others,) = hooks.shown, other_hooks.shown
     first, second = sorted((mine, others), key=lambda container: len(container.devices))
     assert NULL.path not in [node.path for node in first.devices]
-    assert [node for node in second.devices if node not in first.devices] == [replace(NULL, file_mode=None)]
+    assert [node for node in second.devices if node not in first.devices] == [
+        structs.replace(NULL, file_mode=None)
+    ]
     assert len(second.rlimits) == len(first.rlimits) + 1
 
 
@@ -411,8 +414,8 @@ async def test_two_instances_give_a_container_its_files_variables_and_memory_onc
     record = bench.prepare("rail0", "net1")
     wishes = WorkloadWishes(NcclWishes(config_file=True), ucx_net_devices=True, memory_policy="bind")
     (device,) = record.devices
-    near = replace(device, workload=wishes, device=replace(device.device, numa_node=0))
-    bench.store.put(replace(record, devices=(near,)))
+    near = structs.replace(device, workload=wishes, device=structs.replace(device.device, numa_node=0))
+    bench.store.put(structs.replace(record, devices=(near,)))
     sandbox = await runtime.run_sandbox(SANDBOX)
     spec = replace(container_of(bench), env=(("UCX_NET_DEVICES", "all"),))
     container = await runtime.create_container(sandbox, spec)

@@ -7,10 +7,10 @@ machine is in the profile as a fallback, with the reason.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.security.seccomp import EVERYDAY, FALLBACKS, RULES, Rule
 from testbed.containerd.fetch import Toolchain

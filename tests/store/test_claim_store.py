@@ -8,10 +8,10 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.errors import Reason, StoreError
 from dranet.model.claim import ClaimRef, PodRef
@@ -127,7 +127,7 @@ def test_deleting_an_unknown_claim_is_fine_and_a_known_one_is_gone_for_good(path
 
 def test_an_acknowledged_write_survives_sigkill(path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from dataclasses import replace\n"
+        "import sys; from pathlib import Path; from msgspec.structs import replace\n"
         "sys.path.insert(0, sys.argv[2])\n"
         "from test_claim_store import a_record; from dranet.store.claim_store import ClaimStore\n"
         "store = ClaimStore(Path(sys.argv[1])); store.open()\n"

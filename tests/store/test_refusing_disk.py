@@ -10,10 +10,10 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.driver.instances.locks import NodeLock
 from dranet.errors import KernelError, Reason, StoreError

@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.errors import Reason, StoreError
 from dranet.store import claim_store
@@ -29,7 +29,7 @@ PATIENT_SECONDS = 60.0
 
 SERVE = f"""
 import json, sys, sqlite3
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 from dranet.store import claim_store
 from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore

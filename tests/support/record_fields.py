@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
+
+from msgspec import Struct
 
 from dranet.model.plan import RECORD_VERSION, PreparedClaim
 
@@ -18,10 +19,11 @@ FIELDS = RECORDS / f"fields-of-version-{RECORD_VERSION}.json"
 
 def find_fields(kind: Any, found: dict[str, list[str]]) -> dict[str, list[str]]:
     """The names of the fields of every class that a type is made of."""
-    if isinstance(kind, type) and is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Struct):
         if kind.__name__ in found:
             return found
-        found[kind.__name__] = [field.name for field in fields(kind)]
+        tag = kind.__struct_config__.tag_field
+        found[kind.__name__] = [*kind.__struct_fields__, *([tag] if tag else [])]
         for hint in get_type_hints(kind).values():
             find_fields(hint, found)
     for argument in get_args(kind):

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from dranet.cluster.permissions import DRIVER_NAME, NAMESPACE, SERVICE_ACCOUNT
-from dranet.dataclass import dataclass
 from tools.manifests.cel_text import quote, quote_all
 
 JsonObject = dict[str, Any]
@@ -40,8 +41,7 @@ _NO_NODE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True):
     """Whom the guards are about; a chart puts names in place of its own marks."""
 
     name: str = DRIVER_NAME

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from tools.manifests import admission, tenant_policy
 from tools.manifests.admission import Driver
 from tools.manifests.parameters_policy import build_parameters_policy
@@ -21,8 +22,7 @@ _NAMES = r"^[!-&(-\[\]-~]+$"
 """Nothing that ends a text in CEL."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListOption:
+class ListOption(Struct, frozen=True):
     """A list of names that an administrator may give to a policy."""
 
     name: str
@@ -33,8 +33,7 @@ class ListOption:
     """Where there are any, nothing else is taken: a name with a mistake in it would guard nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChartPolicy:
+class ChartPolicy(Struct, frozen=True):
     """One policy with its binding; ``key`` is its name among the chart's values."""
 
     key: str

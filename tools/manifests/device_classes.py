@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from dranet.cluster.permissions import DRIVER_NAME
-from dranet.dataclass import dataclass
 from dranet.desk.templates import selectors
 from dranet.model import attributes as a
 
@@ -15,8 +15,7 @@ PREFIX = "dranet"
 """Of the classes' names, for the driver's name by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceClass:
+class DeviceClass(Struct, frozen=True):
     """One class. ``key`` is its name among the chart's values."""
 
     key: str

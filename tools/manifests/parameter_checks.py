@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model import json_decoder, network_policy
 from dranet.model import network_values as values
 from dranet.model.json_fields import (
@@ -41,8 +42,7 @@ _BEYOND_CEL = "x.lowerAscii().contains(':ffff:')"
 """IPv4 in IPv6: for the code an address, for Kubernetes none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """The cases for one kind of value, in the order in which they are asked."""
 
     cases: tuple[Case, ...]

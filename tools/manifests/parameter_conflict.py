@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from tools.manifests.cel_text import is_a, is_given, join, quote
 from tools.manifests.parameter_rules import Rule, rule_name
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Struct, frozen=True):
     """One condition on the objects of a place."""
 
     word: str

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import get_args
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import Part, PartField, fields_of
 from dranet.model.network_policy import Envelope
@@ -31,8 +32,7 @@ _LIST = Check((("type(x) != list", quote("must be a list")),))
 _WORDS = {bool: "bools", int: "numbers", str: "texts"}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """One kind of object in the parameters."""
 
     name: str
@@ -52,8 +52,7 @@ class Place:
         return {**beside, **fields_of(self.part)}
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One thing that the policy refuses."""
 
     name: str
@@ -66,8 +65,7 @@ class Rule:
     """Paths of the fields that it judges."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """Fields that are judged alike."""
 
     word: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from msgspec import Struct
+
 from dranet.cluster.permissions import DRIVER_NAME
-from dranet.dataclass import dataclass
 from dranet.model.network import NetworkConfig
 from dranet.model.network_part import walk_fields
 from tools.manifests.cel_text import is_a, quote, quote_all
@@ -36,8 +37,7 @@ _DEPTH = 4
 _GROUP = "admissionregistration.k8s.io/v1"
 
 
-@dataclass(frozen=True, slots=True)
-class Powerful:
+class Powerful(Struct, frozen=True):
     """A parameter that reaches beyond the pod that asks for it."""
 
     path: str

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.kernel.attachment.hardware import HARDWARE
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """One row: the fields of ``LinkState`` or ``AttachPlan``, what they are, and its limits."""
 
     fields: tuple[str, ...]

@@ -11,9 +11,10 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from ipaddress import ip_interface
 
+from msgspec import Struct
+
 from dranet.claims.nccl.devices import PodNic
 from dranet.claims.nccl.gids import GidChoice
-from dranet.dataclass import dataclass
 from dranet.model.workload import AUTO, NcclWishes
 
 CONF_FILE = "NCCL_CONF_FILE"
@@ -31,8 +32,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 """Of an RDMA device, as a list of NCCL and UCX can have it: they part names at commas and colons."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigInput:
+class ConfigInput(Struct, frozen=True):
     """What the file of one container depends on."""
 
     pod: str

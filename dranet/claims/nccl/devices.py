@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
 from dranet.claims.metadata import pod_rdma_device
-from dranet.dataclass import dataclass
 from dranet.model.device import Device
 from dranet.model.distance import Distance
 from dranet.model.pairing import Pair, level, pair
@@ -15,8 +16,7 @@ from dranet.model.workload import WorkloadWishes
 _FIRST_PORT = (1,)
 
 
-@dataclass(frozen=True, slots=True)
-class PodNic:
+class PodNic(Struct, frozen=True):
     """One network device of a pod."""
 
     device: Device

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_interface
 
+from msgspec import Struct
+
 from dranet.claims.nccl.devices import PodNic
-from dranet.dataclass import dataclass
 from dranet.model.workload import GidSlot
 
 ROCE_V2 = "RoCE v2"
 
 
-@dataclass(frozen=True, slots=True)
-class GidChoice:
+class GidChoice(Struct, frozen=True):
     """``index`` is ``None`` where there is none that is right for all devices; ``why`` says so."""
 
     index: int | None

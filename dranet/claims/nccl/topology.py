@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.cpus import format_cpu_mask, parse_cpu_list
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import NodeFacts, PciFunction
@@ -62,8 +63,7 @@ _SPARE_ELEMENTS = 32
 """For a socket's interface, and GPUs that are not in the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class PciNode:
+class PciNode(Struct, frozen=True):
     """A function with what is below it, by address."""
 
     address: str
@@ -74,8 +74,7 @@ class PciNode:
     below: tuple[PciNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CpuKind:
+class CpuKind(Struct, frozen=True):
     """As NCCL numbers it."""
 
     architecture: str
@@ -85,8 +84,7 @@ class CpuKind:
     model: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CpuNode:
+class CpuNode(Struct, frozen=True):
     """A NUMA node with the functions that hang on it, by address."""
 
     numa_node: int
@@ -97,8 +95,7 @@ class CpuNode:
     """``None`` where the node does not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """The processors, those with devices first, each by number."""
 
     cpus: tuple[CpuNode, ...] = ()

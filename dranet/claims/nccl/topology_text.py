@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from msgspec import Struct
+
 from dranet.claims.nccl.topology import NCCL, RCCL, CpuKind, CpuNode, PciNode, Topology
-from dranet.dataclass import dataclass
 
 _TAG = re.compile(r' *<(/?)([a-z]+)((?: [a-z]+="[^"<>&]{0,254}")*)(/?)>\n')
 _ATTRIBUTE = re.compile(r' ([a-z]+)="([^"]*)"')
@@ -100,8 +101,7 @@ def parse_topology(text: str) -> Topology:
 _OPENS, _CLOSES, _STANDS_ALONE = "opens", "closes", "stands alone"
 
 
-@dataclass(frozen=True, slots=True)
-class _Tag:
+class _Tag(Struct, frozen=True):
     name: str
     kind: str
     attributes: Mapping[str, str]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import IPv6Address
+
+from msgspec.structs import replace
 
 from dranet.claims.plan.given import PlanInput, is_ipv6
 from dranet.model.facts import Address

@@ -13,7 +13,8 @@ Each of the other modules has the steps for its part, and the checks that only t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranet.claims.plan.addresses import check_addresses, plan_addresses
 from dranet.claims.plan.cpus import check_cpu_locality, plan_cpu_locality, record_cpus

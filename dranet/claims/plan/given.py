@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device
 from dranet.model.facts import TABLE_MAIN
@@ -15,8 +16,7 @@ VRF_TABLES_FROM, VRF_TABLES = 1000, 1000
 _FNV32_OFFSET, _FNV32_PRIME = 0x811C9DC5, 0x01000193
 
 
-@dataclass(frozen=True, slots=True)
-class PlanInput:
+class PlanInput(Struct, frozen=True):
     """A device with a link, its configuration, and what was read of the node for them.
 
     ``host`` is the link that moves, or the parent of the link that is made.

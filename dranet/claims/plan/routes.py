@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from ipaddress import IPv4Address, ip_address, ip_network
+
+from msgspec.structs import replace
 
 from dranet.claims.plan.addresses import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, ip_of, plan_addresses
 from dranet.claims.plan.given import PlanInput, is_ipv6

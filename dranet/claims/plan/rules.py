@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
+
+from msgspec.structs import replace
 
 from dranet.claims.plan.addresses import ip_of, plan_addresses
 from dranet.claims.plan.given import PlanInput, is_ipv6

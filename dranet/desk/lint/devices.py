@@ -7,12 +7,12 @@ are about the kind they decide, any other means that every device may lack the a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
+from msgspec import Struct
+
 from dranet.cel import CelError, DeviceValues, Version
-from dranet.dataclass import dataclass
 from dranet.desk.lint.findings import JsonObject
 from dranet.model.attributes import CATALOGUE, STANDARD_PCIE_ROOT, Attribute, AttributeType
 from dranet.model.device import DeviceKind
@@ -27,8 +27,7 @@ _SAMPLES: Mapping[AttributeType, Any] = {
 _EMPTY_ON_GPU = ("ifName", "rdmaDevice")
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True, dict=True):
     """One device."""
 
     label: str
@@ -41,18 +40,14 @@ class Sample:
     capacity: Mapping[str, Any] | None = None
     shared: bool = False
     node: str = ""
-    _converted: list[DeviceValues] = field(default_factory=list, repr=False, compare=False)
 
+    @cached_property
     def values(self) -> DeviceValues:
         """As selectors take it; converted once."""
-        if not self._converted:
-            values = DeviceValues(self.driver, self.attributes, self.capacity, self.shared)
-            self._converted.append(values)
-        return self._converted[0]
+        return DeviceValues(self.driver, self.attributes, self.capacity, self.shared)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     label: str
     kind: DeviceKind
     type: str
@@ -152,7 +147,7 @@ def _read_slice(spec: JsonObject) -> Iterator[Sample]:
             node=device.get("nodeName") or node,
         )
         try:
-            sample.values()
+            _ = sample.values
         except CelError:
             continue
         yield sample

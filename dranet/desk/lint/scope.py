@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import NamedTuple
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.desk.lint.devices import Sample
 from dranet.desk.lint.findings import JsonObject
 
@@ -21,8 +21,7 @@ class Key(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """Objects by name. ``is_live`` says that the cluster has no others."""
 
     driver: str = "dra.net"

@@ -93,7 +93,7 @@ def request_selectors(alternative: Alternative) -> tuple[Placed, ...] | None:
 
 def match_all(placed: Sequence[Placed], sample: Sample) -> bool:
     """Whether the device passes; one that makes a selector fail does not."""
-    values = sample.values()
+    values = sample.values
     try:
         return all(one.selector.accepts(values) for one in placed)
     except CelError:
@@ -183,7 +183,7 @@ def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool)
     for sample in scope.devices:
         if not class_is_known and sample.driver != scope.driver:
             continue  # most classes are for one driver
-        broken = _broken_by(placed, sample.values())
+        broken = _broken_by(placed, sample.values)
         if broken and broken[0].is_own and broken[0].path not in reported:
             reported.add(broken[0].path)
             yield _fails(*broken, sample, rule, unless)
@@ -193,7 +193,7 @@ def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool)
     for sample in made_up(scope.driver):
         if sample.kind is None and not class_is_known:
             continue
-        broken = _broken_by(placed, _adjusted(sample, wanted).values())
+        broken = _broken_by(placed, _adjusted(sample, wanted).values)
         if not broken or not broken[0].is_own or broken[0].path in reported:
             continue
         one, error = broken

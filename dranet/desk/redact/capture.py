@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
 from ipaddress import ip_address, ip_network
 from itertools import count
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.desk.redact.ip import IpAddress, IpNetwork, replace_addresses
 from dranet.model.facts import NodeFacts
 
@@ -111,7 +112,9 @@ def _rewrite(value: Any, change: _Change, place: str = "") -> Any:
     if isinstance(value, tuple):
         return tuple(_rewrite(element, change, place) for element in value)
     kind = type(value).__name__
-    changed = {f.name: _rewrite(getattr(value, f.name), change, f"{kind}.{f.name}") for f in fields(value)}
+    changed = {
+        name: _rewrite(getattr(value, name), change, f"{kind}.{name}") for name in value.__struct_fields__
+    }
     return replace(value, **changed)
 
 
@@ -149,8 +152,7 @@ class _Replacements:
         return _in_form_of(token.text, token.kept + self._digits.get(token.digits, token.digits))
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Struct, frozen=True):
     """One identifier in a text: an IP address, or hexadecimal digits in one of their many forms."""
 
     start: int

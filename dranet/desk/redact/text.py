@@ -12,10 +12,11 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.desk.redact.capture import redact_with
 from dranet.model.facts import NodeFacts
 
@@ -107,8 +108,7 @@ KNOWN_DOMAINS = (
 """Of software that everybody has: they say nothing of whose it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Redacted:
+class Redacted(Struct, frozen=True):
     """What may be shown."""
 
     facts: NodeFacts

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.model.facts import Gpu, NodeFacts
 from dranet.model.gpu_names import (
     GPU_VARIABLES,
@@ -52,8 +53,7 @@ class GpuName(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerObservation:
+class ContainerObservation(Struct, frozen=True):
     """Of one container, no more than is needed later."""
 
     container: str
@@ -69,8 +69,7 @@ class FoundGpu(NamedTuple):
     source: GpuSource
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMatch:
+class GpuMatch(Struct, frozen=True):
     """What the signs of one container, or a word of the kubelet, come to."""
 
     found: tuple[FoundGpu, ...] = ()

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Protocol
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dranet.cluster.node_slices import Key, NodeDevice
-from dranet.dataclass import dataclass
 from dranet.driver.alignment.observations import (
     ContainerObservation,
     GpuMatch,
@@ -51,8 +52,7 @@ class OtherDevices(Protocol):
     def get_all(self) -> tuple[NodeDevice, ...]: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Learned:
+class _Learned(Struct, eq=False):
     """Of one pod, beyond the records."""
 
     containers: dict[str, ContainerObservation] = field(default_factory=dict)

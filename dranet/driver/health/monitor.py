@@ -23,7 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.observations import NOBODY, HealthObserver, Holder
 from dranet.driver.publish import Inventory
@@ -82,8 +83,7 @@ class HealthNews(Protocol):
     def health_changed(self, device: str, pods: Sequence[PodRef], *, healthy: bool, message: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class HealthRules:
+class HealthRules(Struct, frozen=True):
     """What the operator decided."""
 
     patience: Patience

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dranet.driver.publish import Inventory, View
 from dranet.errors import KernelError
 from dranet.kernel.discovery.vitals import VitalsTarget, read_rdma_ports, read_vitals
@@ -42,8 +43,7 @@ class LinksOfPods(Protocol):
     async def visit(self, pod_uid: str, function: Callable[[], T]) -> T | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Which pods have a device, and in which one it is."""
 
     pods: tuple[PodRef, ...] = ()
@@ -76,8 +76,7 @@ def find_moved_link(device: Device, pod_ifname: str, links: Sequence[SeenLink]) 
     return next(iter((*named, *mine)), None)
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(Struct):
     """The last vitals of one device, and who had it then: with another owner they mean nothing."""
 
     mover: str

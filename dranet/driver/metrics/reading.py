@@ -13,10 +13,10 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.driver.metrics.snapshot import NodeDevice, Snapshot
 from dranet.errors import KernelError
 from dranet.kernel.discovery.ethtool import read_link_settings
@@ -53,8 +53,7 @@ def describe(place: Place) -> str:
     return f"RDMA device {name}" if kind else f"pod {name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
+class Readings(Struct, frozen=True):
     """What was read so far. Written by the reading thread alone; others may look at any time."""
 
     traffic: dict[Place, Mapping[int, Traffic]] = field(default_factory=dict)
@@ -82,8 +81,7 @@ SpeedKey = tuple[str, int, int]
 """UID of the pod, ifindex, carriers lost: a link that is to run at another speed loses its carrier first."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Visit:
+class _Visit(Struct, frozen=True):
     """To one pod."""
 
     uid: str

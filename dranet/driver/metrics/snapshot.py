@@ -7,10 +7,10 @@ happens in another thread. A pod that has ended is not in it, so its series end 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Protocol
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.driver.alignment.verdicts import NicKey
 from dranet.driver.health.observations import find_moved_link
 from dranet.driver.publish import View
@@ -24,8 +24,7 @@ from dranet.model.health import CARRIER_LOSSES, PcieLink
 from dranet.model.plan import AttachPlan, LimitRate, LinkState, PreparedClaim, PreparedDevice
 
 
-@dataclass(frozen=True, slots=True)
-class PodDevice:
+class PodDevice(Struct, frozen=True):
     """One device of a claim that is in its pod."""
 
     record: PreparedClaim
@@ -46,8 +45,7 @@ class PodDevice:
         return self.prepared.plan.pod_ifname if self.prepared.plan is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDevice:
+class NodeDevice(Struct, frozen=True):
     """One network device on offer."""
 
     device: Device
@@ -65,8 +63,7 @@ class NodeDevice:
     driver: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """All of it. Whoever has it closes it."""
 
     devices: Sequence[NodeDevice]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.driver.metrics import families
 from dranet.driver.metrics.reading import HOST, Readings
 from dranet.driver.metrics.snapshot import NodeDevice, PodDevice, Snapshot
@@ -24,8 +25,7 @@ Counted = tuple[str, Traffic]
 Port = tuple[str, PortReading]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(Struct, frozen=True):
     """One device with what was read of it."""
 
     labels: str

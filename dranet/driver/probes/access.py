@@ -22,9 +22,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec import Struct
+
 from dranet.cluster.client import ApiClient
 from dranet.cluster.reviews import fetch_may_get, fetch_user
-from dranet.dataclass import dataclass
 from dranet.driver.probes.http import Request, Response
 from dranet.errors import DranetError
 from dranet.settings import Authentication, NodePage
@@ -117,8 +118,7 @@ ANSWER_SECONDS = 3.0
 Refusal = Response | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     refusal: Refusal
     until: float
 

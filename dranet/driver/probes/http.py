@@ -6,13 +6,12 @@ import ssl
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """Who is at the other end, as far as the connection tells."""
 
     address: str = ""
@@ -30,8 +29,7 @@ class Caller:
         return (mapped or address).is_loopback
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A request line, and the two headers that count here."""
 
     method: str
@@ -51,8 +49,7 @@ class Request:
         return self.caller.is_on_node and name.lower() in _LOCAL_NAMES
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     status: str
     body: bytes
     content_type: str = "text/plain; charset=utf-8"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
 
@@ -20,8 +21,7 @@ ASSUMED_REQUEST_TIMEOUT_SECONDS = 2.0
 """``plugin_request_timeout`` of a runtime that does not tell it (before NRI 0.7): the default of them all."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeSnapshot:
+class RuntimeSnapshot(Struct, frozen=True):
     """Pods and records, read so that what differs is not just under way."""
 
     pods: tuple[PodSandbox, ...] | None

@@ -155,7 +155,7 @@ class PageSource:
         )
 
     def _render(self, content: Content) -> Response:
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         from dranet.driver.status_page.document import POLICY, render
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from msgspec import Struct
+
 from dranet.claims.nccl.config import CONF_FILE, ConfigInput, render_config
 from dranet.claims.nccl.devices import PodNic, list_nics
 from dranet.claims.nccl.gids import GidChoice, choose_gid_index
@@ -12,7 +14,6 @@ from dranet.claims.nccl.topology import NCCL, UNKNOWN, Topology, build_topology,
 from dranet.claims.nccl.topology_text import TopologyError, parse_topology, render_topology
 from dranet.claims.own_files import VIRTUAL_TOPOLOGY, has_config, has_topology, has_ucx_config
 from dranet.claims.workload import build_environment, list_memory_nodes
-from dranet.dataclass import dataclass
 from dranet.driver.workload.gids import GidTables
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.device import Device
@@ -31,8 +32,7 @@ from dranet.model.workload import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What is known of the pod and its node."""
 
     records: Sequence[PreparedClaim]
@@ -52,8 +52,7 @@ class Surroundings:
     """NUMA nodes; ``None``: not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """``files`` are texts by name. What nobody asks for is empty."""
 
     files: Mapping[str, str]

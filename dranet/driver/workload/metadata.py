@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dranet import files
 from dranet.claims.metadata import (
@@ -40,7 +42,6 @@ from dranet.claims.metadata import (
 )
 from dranet.claims.report import find_attached
 from dranet.cluster.events import WARNING, ObjectRef
-from dranet.dataclass import dataclass
 from dranet.driver.claim_folders import ClaimFolders
 from dranet.driver.reports.reporter import EventNote
 from dranet.driver.workload.gids import Gids, read_pod_gids
@@ -116,8 +117,7 @@ class EventSink(Protocol):
     def add_event(self, event: EventNote, /) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _InPod:
+class _InPod(Struct, frozen=True):
     """What was read of a claim's devices in their pod."""
 
     links: Sequence[AttachedLink] = ()

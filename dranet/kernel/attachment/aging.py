@@ -9,8 +9,9 @@ link. When that is over another host may have the address, so it is not restored
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+
+from msgspec.structs import replace
 
 from dranet.kernel.inet import RTNH_F_ONLINK, RTPROT_RA
 from dranet.model.facts import Address, Route

@@ -10,10 +10,11 @@ is no difference either: a move takes all of that off, so somebody on the host a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.kernel.attachment.linkdetails import LinkDetails
 from dranet.kernel.inet import IFA_F_MANAGETEMPADDR, IFA_F_MCAUTOJOIN, IFA_F_NODAD, IFA_F_NOPREFIXROUTE
 from dranet.kernel.tc import format_handle
@@ -43,8 +44,7 @@ _PROPERTIES = {
 Item = TypeVar("Item", Address, Route, Neighbour, TrafficControl)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One thing that is not as recorded. ``what`` tells it from others: ``mtu``, ``route 10.0.0.0/8``."""
 
     what: str

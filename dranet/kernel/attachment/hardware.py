@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError
 from dranet.kernel import ethtool
 from dranet.kernel.attachment.locate import Side
@@ -26,8 +27,7 @@ from dranet.model.facts import Link
 from dranet.model.plan import DcbState, EthtoolState, SteeringState
 
 
-@dataclass(frozen=True, slots=True)
-class HardwarePart:
+class HardwarePart(Struct, frozen=True):
     """One field of ``LinkState``."""
 
     read: Callable[[Side, Link, Any], Any]

@@ -9,8 +9,9 @@ the device is back. It is known by the PCI function and the port, which are all 
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.locate import Side, open_host_side

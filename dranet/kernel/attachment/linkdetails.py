@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import IPv6Address
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.kernel.netlink import parse_attributes
 from dranet.kernel.rtnl import (
     IFF_ALLMULTI,
@@ -44,8 +45,7 @@ _WANTED = frozenset({IFLA_BROADCAST, IFLA_LINKMODE, *SIZES.values()})
 _HEADER_BYTES = len(link_header())
 
 
-@dataclass(frozen=True, slots=True)
-class LinkDetails:
+class LinkDetails(Struct, frozen=True):
     """``offload_sizes`` and ``token`` as :class:`~dranet.model.plan.LinkState` has them. The rest has no word
     there: a link of a node has the kernel's default."""
 

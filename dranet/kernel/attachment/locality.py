@@ -10,7 +10,8 @@ looked up at each use, and so are the CPUs that are online.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.locate import Side

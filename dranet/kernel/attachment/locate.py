@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.genl import NETLINK_GENERIC
 from dranet.kernel.netlink import NetlinkSocket
@@ -94,8 +95,7 @@ def open_pod_side(netns: NetworkNamespace) -> Iterator[Side]:
         yield side
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A link and the side it is on."""
 
     side: Side

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import errno
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError, Reason
 from dranet.kernel import bpf
 from dranet.kernel.attachment.locate import Side
@@ -37,8 +38,7 @@ _NOT_THERE = frozenset({errno.ENOENT, errno.EINVAL})
 """It went meanwhile, or its whole qdisc did; looking again tells."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OnHooks:
+class _OnHooks(Struct, frozen=True):
     """What is on a link."""
 
     filters: tuple[Filter, ...]

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError
 from dranet.kernel.attachment.locate import Side
 from dranet.kernel.netns_sysfs import open_sysfs
@@ -26,8 +27,7 @@ _OPERATION = "set queues"
 _SYS = Path("/sys")
 
 
-@dataclass(frozen=True, slots=True)
-class Queues:
+class Queues(Struct, frozen=True):
     """The files of one link's queues, below a sysfs that shows it."""
 
     root: Path

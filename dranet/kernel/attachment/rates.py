@@ -21,7 +21,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.locate import Side
 from dranet.kernel.netlink import (
@@ -170,8 +171,7 @@ def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
 # --- how large ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PacketSizes:
+class PacketSizes(Struct, frozen=True):
     """Bytes of a link's packets."""
 
     mtu: int
@@ -291,8 +291,7 @@ def _remove_empty_hooks(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str) -> N
 # --- requests and refusals ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
+class _Wish(Struct, frozen=True):
     """A request, and the errnos that are fine."""
 
     request: Request

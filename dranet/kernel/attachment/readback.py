@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import ip_interface
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.kernel.attachment.linkstate import (
     SELF_MADE_ROUTES,
     read_addresses,
@@ -21,8 +22,7 @@ from dranet.model.plan import AddAddress, AddNeighbour, AddRoute, AddRule, Attac
 from dranet.model.status import AttachedLink, AttachedRoute
 
 
-@dataclass(frozen=True, slots=True)
-class SeenLink:
+class SeenLink(Struct, frozen=True):
     """A link in the pod, with what its plan has something of: nothing else costs a look."""
 
     link: Link

@@ -6,7 +6,8 @@ programs. Everything is read through one :class:`~dranet.kernel.attachment.locat
 
 from __future__ import annotations
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.hardware import HARDWARE
 from dranet.kernel.attachment.linkdetails import LinkDetails, parse_link_details
@@ -36,8 +37,7 @@ from dranet.model.facts import Link, Route
 from dranet.model.plan import RECORD_VERSION, LinkState
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
+class Present(Struct, frozen=True):
     """A link as it is now. ``state`` has the same words as what was recorded, ``details`` has the rest."""
 
     link: Link

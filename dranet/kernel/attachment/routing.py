@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from ipaddress import ip_address, ip_network
+
+from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.attachment.linkstate import iter_routes, read_link

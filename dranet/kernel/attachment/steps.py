@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side
@@ -92,8 +93,7 @@ def group_of(step: Step) -> type:
     return AddAddress if isinstance(step, _REQUESTS) else type(step)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The link in the pod that steps are applied to."""
 
     device: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import struct
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.failpoints import Failpoint, reached

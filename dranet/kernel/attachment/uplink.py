@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import DeviceError, Reason
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.discovery.rdma import RDMA_CLASS
@@ -40,16 +41,14 @@ MASTER_KINDS = frozenset({"bond", "bridge", "team", "vrf", OPENVSWITCH})
 _DEFAULT_ROUTE = "default route"
 
 
-@dataclass(frozen=True, slots=True)
-class UplinkRules:
+class UplinkRules(Struct, frozen=True):
     """What the check has to know of the node beyond netlink."""
 
     lifelines: tuple[LifelineTarget, ...] = ()
     sysfs_root: Path = Path("/sys")
 
 
-@dataclass(frozen=True, slots=True)
-class _Foundation:
+class _Foundation(Struct, frozen=True):
     """What the node stands on, each with its purpose."""
 
     links: Mapping[int, str]

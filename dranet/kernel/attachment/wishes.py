@@ -7,9 +7,10 @@ difference it mends (``differences``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.kernel.attachment.differences import address_what, neighbour_what, route_what, traffic_what
 from dranet.kernel.attachment.linkdetails import (
     ETHERNET_BROADCAST,
@@ -54,8 +55,7 @@ from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import LinkState
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """One request, what of the link it mends, and the route that it adds where it is one."""
 
     what: str

@@ -10,7 +10,8 @@ import errno
 import math
 import secrets
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.dhcp import message

@@ -10,8 +10,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import chain, islice, repeat
+
+from msgspec.structs import replace
 
 from dranet.errors import KernelError, ProtocolError, Reason
 from dranet.kernel.dhcp import message

@@ -9,11 +9,11 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import field
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.errors import ProtocolError
 from dranet.kernel.dhcp.lifetime import leased_ip
 from dranet.model.plan import DhcpLease
@@ -87,8 +87,7 @@ _WISHES = bytes(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One message. Addresses are dotted text, ``0.0.0.0`` where there is none."""
 
     type: MessageType

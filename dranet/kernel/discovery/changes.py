@@ -6,14 +6,13 @@ doubled or out of order does no harm.
 
 from __future__ import annotations
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 MANY_LINKS = 200
 """From here on one dump of all links costs less than asking for each; their names need not be kept then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """Merge with ``|``; falsy when there is nothing to read again."""
 
     links: frozenset[int] = frozenset()

@@ -14,7 +14,8 @@ import struct
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError
 from dranet.kernel.ethtool_messages import (
     ETHTOOL_FAMILY,
@@ -52,8 +53,7 @@ _LARGEST_SPEED = 0x7FFFFFFF
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSettings:
+class LinkSettings(Struct, frozen=True):
     """What a link runs at. ``speed_mbps`` in Mbit/s, ``duplex`` is ``full``, ``half`` or empty.
 
     ``queues`` counts the receive queues in use: ethtool's channels of kind rx and combined.
@@ -67,8 +67,7 @@ class LinkSettings:
 _NOTHING = LinkSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class DriverInfo:
+class DriverInfo(Struct, frozen=True):
     """How a driver names itself; empty where it does not say."""
 
     driver: str = ""
@@ -98,8 +97,7 @@ def read_link_settings(ifindexes: Collection[int], warnings: list[str]) -> dict[
     return {ifindex: found for ifindex, found in settings.items() if found != _NOTHING}
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
+class _Reader(Struct, frozen=True):
     """One open socket, and the links that are asked for."""
 
     genl: NetlinkSocket

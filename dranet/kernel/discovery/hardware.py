@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.kernel.discovery.gpu import GpuReader
 from dranet.kernel.discovery.host import read_host, read_numa_nodes
 from dranet.kernel.discovery.pci import PCI_DEVICES, PciReader, list_pci_functions, name_pci_functions
@@ -24,8 +24,7 @@ from dranet.kernel.sysfs import MOST_WARNINGS, PseudoFiles, is_pci_address, near
 from dranet.model.facts import CharDevice, Gpu, Host, NumaNode, PciFunction, RdmaDevice
 
 
-@dataclass(frozen=True, slots=True)
-class Hardware:
+class Hardware(Struct, frozen=True):
     """The hardware part of ``NodeFacts``; tuples are sorted by address, name or number."""
 
     pci_functions: tuple[PciFunction, ...] = ()

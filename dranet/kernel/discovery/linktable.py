@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.discovery.ethtool import DriverInfo, LinkSettings, read_driver_infos, read_link_settings

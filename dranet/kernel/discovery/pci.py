@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from dranet.kernel.discovery.gpu import ODD_CLASSES, is_odd_accelerator
 from dranet.kernel.discovery.pciids import PciIds

@@ -19,7 +19,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.kernel.sysfs import printable
 
 _PATH_VARIABLE = "PCIDB_PATH"
@@ -46,16 +47,14 @@ _MOST_BYTES = 8 << 20
 """Six times the real file; a bound on the time that a file which never ends, or unpacks to no end, takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class PciName:
+class PciName(Struct, frozen=True):
     """Empty where the database does not know the id."""
 
     vendor: str = ""
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Edition:
+class _Edition(Struct, frozen=True):
     """Which file was read, and as of when."""
 
     path: str

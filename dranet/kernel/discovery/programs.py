@@ -11,7 +11,8 @@ from collections.abc import Collection, Container, Mapping
 from functools import partial
 from itertools import islice
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError
 from dranet.kernel import bpf
 from dranet.kernel.netlink import NetlinkSocket, parse_attributes
@@ -37,8 +38,7 @@ _PROGRAMS_WORTH_OPENING = 32
 """About 17 us each, as much as four questions for what is on a hook."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkPrograms:
+class LinkPrograms(Struct, frozen=True):
     """Names of the programs on one link, sorted, each once; ``None`` where they could not be read.
 
     A program without a name is the empty string: it is there all the same.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
 from dranet.model.device import NamedRdma, RdmaIdentity

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.discovery.changes import EVERYTHING, Changes

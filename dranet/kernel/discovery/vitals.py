@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import KernelError
 from dranet.kernel.discovery.pci import PCI_DEVICES
 from dranet.kernel.discovery.rdma import RDMA_CLASS
@@ -38,8 +39,7 @@ _WIDEST_LINK = 32
 _ASLEEP = frozenset({"D3hot", "D3cold"})
 
 
-@dataclass(frozen=True, slots=True)
-class VitalsTarget:
+class VitalsTarget(Struct, frozen=True):
     """One device to look at. What is empty or 0 is not read."""
 
     device: str

@@ -15,12 +15,13 @@ import math
 import os
 import socket
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.errors import KernelError
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.inet import (
@@ -65,8 +66,7 @@ from dranet.kernel.rtnl import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """How long a burst is gathered before it is told."""
 
     settle_seconds: float

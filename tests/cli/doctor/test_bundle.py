@@ -8,10 +8,10 @@ import json
 import stat
 import sys
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.cli.doctor import bundle
 from dranet.cli.doctor import command as doctor

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.cli.doctor import cluster, places, running
 from dranet.cli.doctor.cluster import judge_denied, parse_node

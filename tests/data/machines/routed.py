@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dranet.model.capture import Capture
 from dranet.model.facts import Address, Host, Link, NumaNode, Route, Rule

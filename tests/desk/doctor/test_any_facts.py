@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import get_type_hints
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin
@@ -87,8 +87,8 @@ def test_findings_are_whole_whatever_the_facts_are(
 ) -> None:
     seen = replace(
         HEALTHY,
-        host=replace(HOST, **host),  # type: ignore[arg-type]
-        node=replace(NODE, **node),  # type: ignore[arg-type]
+        host=replace(HOST, **host),
+        node=replace(NODE, **node),
         cluster=cluster,
         plugins=plugins,
     )

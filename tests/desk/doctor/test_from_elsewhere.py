@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dranet.cli.doctor import examine as examining
 from dranet.cli.doctor.examine import examine, look_around, look_below

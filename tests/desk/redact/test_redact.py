@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.desk.redact.capture import redact
 from dranet.model.capture import Capture, decode_capture, encode_capture

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.desk.redact.text import REMOVED, redact_texts
 from dranet.model.facts import Address, Host, Link, NodeFacts, RdmaDevice

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dranet.driver.status_page.document import render
 from testbed.debian.browser import fetch_browser

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dranet.claims.verdict import Candidate, Verdict, judge_pod
 from dranet.driver.probes.server import PartState

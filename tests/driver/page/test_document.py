@@ -6,13 +6,13 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dranet.driver.probes.server import PartState
 from dranet.driver.publish import View

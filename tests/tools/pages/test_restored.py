@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from msgspec import Struct
 
 from dranet.kernel import ethtool
 from dranet.kernel.attachment.differences import _PROPERTIES
@@ -14,8 +14,8 @@ AID = {"fixed", "maxima", "refused"}
 """Fields of ``EthtoolState`` that a plan is made with; nobody can set them."""
 
 
-def names(kind: type) -> set[str]:
-    return {field.name for field in fields(kind)}
+def names(kind: type[Struct]) -> set[str]:
+    return set(kind.__struct_fields__)
 
 
 def test_each_field_of_the_record_of_a_link_has_a_row_on_the_page() -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
 
 Schema = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """One key of ``values.yaml``: a leaf with ``schema`` and ``default``, or an object of ``parts``."""
 
     name: str
