@@ -7,8 +7,13 @@ boot); if it did go back, nothing would happen until it has caught up.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 from msgspec.structs import replace
+
+Seconds = Annotated[float, Meta(ge=0, le=1e11)]
+"""A time of any clock, within the years that Python's calendar has."""
 
 MOST_DOUBLINGS = 4
 """The wait before a fault is cleared grows up to sixteen times."""
@@ -37,13 +42,13 @@ class FaultState(Struct, frozen=True):
 
     present: bool = False
     """It shows, as far as we know."""
-    changed_at: float = 0.0
+    changed_at: Seconds = 0.0
     """When ``present`` became what it is."""
     raised: bool = False
     """It counts."""
-    relapses: int = 0
+    relapses: Annotated[int, Meta(ge=0)] = 0
     """How often it came back before it was forgotten."""
-    cleared_at: float | None = None
+    cleared_at: Seconds | None = None
 
 
 NO_FAULT = FaultState()

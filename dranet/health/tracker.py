@@ -13,7 +13,7 @@ from itertools import pairwise
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.health.damping import NO_FAULT, Damping, FaultState, is_of_interest, next_due, step
+from dranet.health.damping import NO_FAULT, Damping, FaultState, Seconds, is_of_interest, next_due, step
 from dranet.health.faults import PcieJudge, find_present, find_unknown, is_on_infiniband
 from dranet.model.health import (
     CARRIER_LOSSES,
@@ -109,7 +109,7 @@ class KnownFault(Struct, frozen=True):
 
     state: FaultState = NO_FAULT
     text: str = ""
-    since: float = 0.0
+    since: Seconds = 0.0
     """Unix seconds; for people."""
 
     def is_past(self, now: float) -> bool:

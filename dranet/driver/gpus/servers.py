@@ -26,12 +26,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from dranet import files
 from dranet.cluster.node_slices import NodeDevices
@@ -46,6 +47,10 @@ log = logging.getLogger(__name__)
 _MOST_BYTES = 64 << 10
 
 
+class _OwnGpus(msgspec.Struct):
+    offered: frozenset[str]
+
+
 class OwnGpus:
     """``<state_dir>/gpus.json``. Best effort: where it cannot be read, there is only a wait. Blocking."""
 
@@ -54,19 +59,15 @@ class OwnGpus:
         self._written: frozenset[str] | None = None
 
     def read(self) -> frozenset[str] | None:
-        """Vendors as in ``model.facts.Gpu``; none of them where the file says nothing fit, and ``None`` where
-        there is no file: this driver has never looked at the GPUs of this node."""
+        """Return vendors as in ``model.facts.Gpu``: none if the file cannot be decoded; ``None`` if it does not
+        exist because this driver has never looked at the GPUs of this node."""
         try:
-            found = json.loads(files.read_file(self._path, _MOST_BYTES))
+            return msgspec.json.decode(files.read_file(self._path, _MOST_BYTES), type=_OwnGpus).offered
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError) as error:
             log.warning("%s cannot be read, GPUs wait for their vendors' drivers: %s", self._path, error)
             return frozenset()
-        vendors = found.get("offered") if isinstance(found, dict) else None
-        return (
-            frozenset(v for v in vendors if isinstance(v, str)) if isinstance(vendors, list) else frozenset()
-        )
 
     def write(self, vendors: Iterable[str]) -> None:
         """Replace the file, where it would say something else."""
@@ -74,7 +75,7 @@ class OwnGpus:
         if offered == self._written:
             return
         self._written = offered
-        content = json.dumps({"offered": sorted(offered)}).encode()
+        content = msgspec.json.encode(_OwnGpus(offered), order="deterministic")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=files.FOLDER_MODE)
             files.replace_file(self._path, self._path.with_suffix(".new"), content)
