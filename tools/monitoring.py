@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 JsonObject = dict[str, Any]
 
@@ -28,8 +27,7 @@ RUNBOOK = "docs/user/alerts.md"
 _COMMENT = re.compile(r"((?:^ *# .*\n)+) *- (?:record|alert): (\S+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """A recording rule and the comment above it."""
 
     name: str
@@ -37,8 +35,7 @@ class Recording:
     about: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(Struct, frozen=True):
     """An alert, with its remedy and the pages of ``docs/user`` from the comment above it."""
 
     name: str

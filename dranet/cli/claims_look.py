@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
+
 from dranet import files
-from dranet.dataclass import dataclass
 from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, Reason, StoreError
 from dranet.kernel.attachment.linkstate import read_link
@@ -53,8 +54,7 @@ class Place(StrEnum):
     """The device has no link that the pod gets."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenDevice:
+class SeenDevice(Struct, frozen=True):
     """A device of a claim."""
 
     prepared: PreparedDevice
@@ -70,8 +70,7 @@ class SeenDevice:
         return self.prepared.plan.pod_ifname if self.prepared.plan is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenClaim:
+class SeenClaim(Struct, frozen=True):
     """A claim, as store and kernel have it."""
 
     record: PreparedClaim
@@ -83,8 +82,7 @@ class SeenClaim:
     """Why the kernel could not be asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """All of it."""
 
     claims: tuple[SeenClaim, ...]

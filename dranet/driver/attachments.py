@@ -22,12 +22,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.driver.held_namespaces import HeldNamespaces, PodLinks
 from dranet.driver.instances.locks import NodeLock
 from dranet.driver.rdma_nodes import OpenNamespace, iter_nodes, refresh_nodes
@@ -68,8 +69,7 @@ class StillReturning(KernelError):
     """The kernel has not brought a NIC of a dead namespace back yet; the same release may succeed later."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttachReport:
+class AttachReport(Struct, frozen=True):
     """The links of a pod as read back."""
 
     links: tuple[AttachedLink, ...]
@@ -77,8 +77,7 @@ class AttachReport:
     """False where all was in place already: the other instance has done it, and has told users."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseReport:
+class ReleaseReport(Struct, frozen=True):
     """What a release found: ``problems`` are parts of the host state that could not be given back."""
 
     claim: ClaimRef
@@ -86,7 +85,7 @@ class ReleaseReport:
     problems: tuple[str, ...] = ()
     error: DranetError | None = None
     """Why devices of the claim are still in the pod; the same release may succeed later."""
-    devices: tuple[PreparedDevice, ...] = field(default=(), compare=False)
+    devices: tuple[PreparedDevice, ...] = ()
     """All of the claim, for those who tell users."""
 
     @property
@@ -116,8 +115,7 @@ class ForeignClaim(NamedTuple):
         )
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(Struct):
     """Of one attach."""
 
     total: int

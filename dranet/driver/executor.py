@@ -20,15 +20,15 @@ from sys import _current_frames as read_frames
 from types import FrameType, TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from msgspec import Struct
+
 from dranet import malloc
-from dranet.dataclass import dataclass
 from dranet.errors import DranetError, HookDeadlineError
 
 _PACKAGE = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Activity:
+class _Activity(Struct, frozen=True):
     work: object
     """Text, or what is called."""
     since: float

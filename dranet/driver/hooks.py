@@ -15,9 +15,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.executor import run_with_deadline

@@ -12,10 +12,11 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from dranet.driver.attachments import Attachments
 from dranet.driver.executor import NotedThreadPool
 from dranet.driver.instances.locks import Work, WorkLocks
@@ -84,8 +85,7 @@ def check_namespace(path: str, netns_id: str) -> None:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLease:
+class HeldLease(Struct, frozen=True):
     """A lease of a prepared claim, as its record has it."""
 
     record: PreparedClaim
@@ -115,8 +115,7 @@ def iter_leases(records: Iterable[PreparedClaim]) -> Iterator[HeldLease]:
                 yield HeldLease(record, position, device.plan, device.plan.lease)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseEnd:
+class LeaseEnd(Struct, frozen=True):
     """What became of a lease that nobody renewed."""
 
     record: PreparedClaim
@@ -281,8 +280,7 @@ class Clock:
             return
 
 
-@dataclass(slots=True)
-class _Watch:
+class _Watch(Struct):
     """When a lease is to be renewed next. Times are those of ``Clock.steady``."""
 
     lease: DhcpLease

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dranet.claims.config import decode_configs
 from dranet.claims.consumers import choose_pod
@@ -17,7 +19,6 @@ from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.claims.plan.workload import plan_workload
 from dranet.claims.select import select_results
 from dranet.claims.workload import merge_wishes
-from dranet.dataclass import dataclass
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, KernelError, Reason
 from dranet.kernel.attachment.ipoib import read_ipoib_states
 from dranet.kernel.attachment.linkstate import read_link
@@ -232,8 +233,7 @@ class LeaseRequest(NamedTuple):
     """Whom the server is to see; that of the link in the pod."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedDevice:
+class DecodedDevice(Struct, frozen=True):
     """One of our results with what the claim asks for it."""
 
     result: AllocationResult
@@ -264,8 +264,7 @@ class DecodedDevice:
         return self.is_link and not self.config.interface.is_passthrough
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedClaim:
+class DecodedClaim(Struct, frozen=True):
     """A claim that this node can serve, as far as can be told without a look at its links."""
 
     claim: ClaimRef

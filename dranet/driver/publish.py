@@ -13,10 +13,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Protocol
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.inventory.decision import Decision
 from dranet.inventory.filter import uplink_names
@@ -136,8 +136,7 @@ RETRY_SECONDS = 5.0
 """After a scan that failed: the change that asked for it may have been the last for long."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """One scan, decided: what is offered by name, and of the rest why not."""
 
     offered: Mapping[str, Device] = field(default_factory=dict)

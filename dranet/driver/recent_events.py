@@ -6,16 +6,16 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from dranet.cluster.events import NORMAL, EventNote, ObjectRef
-from dranet.dataclass import dataclass
 
 MOST_KEPT = 200
 LONGEST_TEXT = 400
 """Characters; what is longer ends with an ellipsis."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecentEvent:
+class RecentEvent(Struct, frozen=True):
     """One thing that happened, once or several times in a row."""
 
     at: float

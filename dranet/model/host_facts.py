@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
 
 SOFT_OPTIONS: Mapping[str, str] = {
     "BPF_SYSCALL": "programs on a link are not seen",
@@ -24,8 +24,7 @@ SOFT_OPTIONS: Mapping[str, str] = {
 """What a claim may ask for -> by which option it comes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unseen:
+class Unseen(Struct, frozen=True):
     """Something that could not be looked at from here."""
 
     what: str
@@ -34,8 +33,7 @@ class Unseen:
     """``no such file``, ``Permission denied``, ``another process namespace``."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelFacts:
+class KernelFacts(Struct, frozen=True):
     """The running kernel."""
 
     release: str = ""
@@ -47,8 +45,7 @@ class KernelFacts:
     """Those of the ones we ask for that are loaded or built in."""
 
 
-@dataclass(frozen=True, slots=True)
-class PciFacts:
+class PciFacts(Struct, frozen=True):
     """One function, or one bridge on the way to it, as its config space and sysfs tell."""
 
     address: str
@@ -70,8 +67,7 @@ class PciFacts:
     max_width: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class IdleState:
+class IdleState(Struct, frozen=True):
     """One state that a CPU may sleep in (``cpuidle``)."""
 
     name: str
@@ -79,8 +75,7 @@ class IdleState:
     enabled: bool
 
 
-@dataclass(frozen=True, slots=True)
-class HugePages:
+class HugePages(Struct, frozen=True):
     """Pages of one size that one NUMA node keeps."""
 
     node: int
@@ -88,8 +83,7 @@ class HugePages:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class TuningFacts:
+class TuningFacts(Struct, frozen=True):
     """What decides how fast the node answers."""
 
     governors: tuple[str, ...] = ()
@@ -110,8 +104,7 @@ class TuningFacts:
     """As ``adjtimex(2)`` says; ``None``: it does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """A program of the node that we ask for by its name."""
 
     pid: int
@@ -120,8 +113,7 @@ class Process:
     """The soft limit of "Max locked memory" in ``/proc/<pid>/limits``: bytes or ``unlimited``."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuStack:
+class GpuStack(Struct, frozen=True):
     """What the vendors' drivers of GPUs show."""
 
     nvidia_driver: str = ""
@@ -131,8 +123,7 @@ class GpuStack:
     nvswitches: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FlowFacts:
+class FlowFacts(Struct, frozen=True):
     """How one Ethernet link with RDMA keeps from losing packets."""
 
     ifname: str
@@ -148,8 +139,7 @@ WITHOUT_CONNECTION = "without a connection"
 """Of a link that NetworkManager manages and has nothing to set up on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manager:
+class Manager(Struct, frozen=True):
     """Somebody else who has a word about a link of the node."""
 
     name: str
@@ -159,8 +149,7 @@ class Manager:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeConfig:
+class RuntimeConfig(Struct, frozen=True):
     """The configuration of containerd or CRI-O, as far as it concerns us. ``None`` where it does not say."""
 
     path: str
@@ -175,8 +164,7 @@ class RuntimeConfig:
     """Of the form of containerd's file."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletConfig:
+class KubeletConfig(Struct, frozen=True):
     """How the kubelet was set up, from its file or from what it keeps on disk."""
 
     path: str
@@ -187,8 +175,7 @@ class KubeletConfig:
     feature_gates: tuple[tuple[str, bool], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostFacts(Struct, frozen=True):
     """All of it."""
 
     kernel: KernelFacts = KernelFacts()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dranet.settings import DECLARATIONS, Declaration, Settings, load_settings
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 
-from dranet.dataclass import dataclass
 from dranet.inventory.policy import Policy
 from dranet.model.device import Device
 from dranet.pictures import node_view
@@ -26,8 +25,7 @@ SHAPING_SETTINGS = (
 """The settings that decide which devices there are and what they say."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView(node_view.Look):
+class NodeView(node_view.Look, frozen=True):
     """What was seen, what the driver would make of it, and by which rules."""
 
     policy: Policy

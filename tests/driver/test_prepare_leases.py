@@ -348,7 +348,7 @@ def test_from_prepare_to_unprepare_with_a_real_server(
         assert await bench.unprepare(claim) == ""
 
     in_node(node, walk)
-    assert bench.told.reports == [ReleaseReport(claim.ref)]
+    assert [replace(report, devices=()) for report in bench.told.reports] == [ReleaseReport(claim.ref)]
     wait_until(lambda: not udhcpd.leased(), "the server has its address back")
     wait_unchanged(before, node)
 

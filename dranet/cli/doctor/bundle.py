@@ -15,11 +15,13 @@ import secrets
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from dranet import __version__
 from dranet.cli.claims import build_document
@@ -138,7 +140,7 @@ def to_json(document: object) -> str:
 MOST_TEXT = 8 << 20
 """Characters of one file in the bundle."""
 
-_PACKAGES = ("grpcio", "protobuf", "pyudev", "pydantic", "PyYAML", "cel-expr-python")
+_PACKAGES = ("grpcio", "msgspec", "protobuf", "pyudev", "pydantic", "PyYAML", "cel-expr-python")
 _MOST_FILES = 1000
 
 
@@ -285,8 +287,8 @@ def _to_plain(value: Any) -> Any:
         return {str(name): _to_plain(element) for name, element in value.items()}
     if isinstance(value, tuple | list | frozenset):
         return [_to_plain(element) for element in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {f.name: _to_plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Struct):
+        return {name: _to_plain(getattr(value, name)) for name in value.__struct_fields__}
     return str(value)
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dranet.cli.doctor.cluster import ask_cluster_in_time, not_asked
 from dranet.cli.doctor.places import judge_places
 from dranet.cli.doctor.rights import judge_rights, rights_elsewhere
 from dranet.cli.doctor.running import ask_running_driver, nobody_answers
-from dranet.dataclass import dataclass
 from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
 from dranet.driver.captured import CapturedFacts
@@ -46,8 +47,7 @@ Progress = Callable[[str], None]
 """Told what is looked at next."""
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
+class Examination(Struct, frozen=True):
     """Everything that was found out, and what it was judged by."""
 
     findings: tuple[Finding, ...]

@@ -8,11 +8,11 @@ automation names them (``--ignore``, ``--fail-on``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
 from functools import cached_property
 
+from msgspec import Struct, field
+
 from dranet.cluster.node_slices import NodeDevice
-from dranet.dataclass import dataclass
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
 from dranet.model.findings import Finding, Severity
@@ -23,16 +23,14 @@ FAST_MBPS = 100_000
 """From here on a CPU that dozes, or a clock that is low, shows in what a link carries."""
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePlugin:
+class DevicePlugin(Struct, frozen=True):
     """An extended resource of the node and the ids of what its device plugin gives out."""
 
     resource: str
     ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
+class ClusterFacts(Struct, frozen=True):
     """What the API server tells of this node; empty where it cannot be asked."""
 
     server_version: str = ""
@@ -44,8 +42,7 @@ class ClusterFacts:
     """Devices of other DRA drivers on this node."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, dict=True):
     """Everything that a judge may know."""
 
     settings: Settings = field(default_factory=Settings)
@@ -114,8 +111,7 @@ class Surroundings:
         return any(process.name == name for process in self.host.processes)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What a judge says of this node; empty words are those of the check."""
 
     severity: Severity
@@ -143,8 +139,7 @@ def problem(seen: str, *, matters: str = "", mend: str = "") -> Told:
 Judge = Callable[[Surroundings], Iterator[Told]]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """What ``docs/user/doctor.md`` says of an id."""
 
     id: str
@@ -155,8 +150,7 @@ class Entry:
     mend: str
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """An entry with its judge."""
 
     entry: Entry

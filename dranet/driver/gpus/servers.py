@@ -59,8 +59,8 @@ class OwnGpus:
         self._written: frozenset[str] | None = None
 
     def read(self) -> frozenset[str] | None:
-        """Return vendors as in ``model.facts.Gpu``: none if the file cannot be decoded; ``None`` if it does not
-        exist because this driver has never looked at the GPUs of this node."""
+        """Return vendors as in ``model.facts.Gpu``; none if the file is damaged, ``None`` if there is no file
+        because this driver has never looked at the GPUs of this node."""
         try:
             return msgspec.json.decode(files.read_file(self._path, _MOST_BYTES), type=_OwnGpus).offered
         except (FileNotFoundError, NotADirectoryError):

@@ -21,7 +21,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.driver.probes.access import PAGE_PATHS, Access
 from dranet.driver.probes.http import Request, Response, identify, parse_request
 from dranet.driver.probes.tls import TlsFiles, TlsReaderProtocol, secure
@@ -30,8 +31,7 @@ from dranet.model.findings import Finding
 from dranet.telemetry import Metrics
 
 
-@dataclass(frozen=True, slots=True)
-class PartState:
+class PartState(Struct, frozen=True):
     """One line of ``/readyz``: ready or not, and why."""
 
     ready: bool

@@ -19,7 +19,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import SettingsError
 from dranet.model.findings import Finding, Severity, ok
 from dranet.settings import Authentication, Settings
@@ -35,8 +36,7 @@ _BEFORE_VALIDITY = 3
 """Serial number, algorithm, issuer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Validity:
+class Validity(Struct, frozen=True):
     """Both in Unix seconds."""
 
     not_before: float

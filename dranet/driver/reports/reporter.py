@@ -21,16 +21,17 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dranet.cluster.backoff import Backoff
 from dranet.cluster.claim_status import key_of
 from dranet.cluster.claims import apply_device_statuses, build_field_manager
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
-from dranet.dataclass import dataclass
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import Claim, ClaimRef, PodRef
@@ -65,8 +66,7 @@ class Writer(Protocol):
     async def write_event(self, event: EventNote) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
+class _Waiting(Struct, eq=False):
     """The newest word on a claim."""
 
     claim: ClaimRef
@@ -88,8 +88,7 @@ class _Waiting:
         return max(self.due, self.rests_until)
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(Struct, frozen=True):
     """What waits to be written."""
 
     waiting: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from dranet.claims.verdict import Verdict
-from dranet.dataclass import dataclass
 from dranet.driver.probes.server import PartState
 from dranet.driver.recent_events import RecentEvent
 from dranet.inventory.decision import Decision
@@ -18,8 +18,7 @@ DeviceKey = tuple[str, int]
 """Claim UID and position of the device in its record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True):
     """The process that answers."""
 
     node: str
@@ -31,16 +30,14 @@ class Driver:
     """Unix seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """Of one device; ``healthy`` is ``None`` where it is not known."""
 
     healthy: bool | None
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenClaim:
+class SeenClaim(Struct, frozen=True):
     """A prepared claim and where it stands."""
 
     record: PreparedClaim
@@ -50,8 +47,7 @@ class SeenClaim:
     """Unix seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """All of it, as of one moment."""
 
     driver: Driver

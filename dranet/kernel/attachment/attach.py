@@ -15,7 +15,8 @@ from itertools import groupby
 from time import perf_counter
 from typing import TypeVar
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.detach import (
@@ -158,8 +159,7 @@ def attach(
         return links
 
 
-@dataclass(frozen=True, slots=True)
-class _Attachment:
+class _Attachment(Struct, frozen=True):
     """One call of :func:`attach`: both sides, the guard and the undo stack."""
 
     home: Side

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from dranet.dataclass import dataclass
+from msgspec import Struct
+
 from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.ipoib import restore_ipoib
@@ -46,8 +47,7 @@ INTERRUPTS = InterruptFiles()
 """Of this node."""
 
 
-@dataclass(frozen=True, slots=True)
-class DetachReport:
+class DetachReport(Struct, frozen=True):
     """What became of each device. One that is neither restored nor missing is still in the pod."""
 
     restored: tuple[str, ...] = ()

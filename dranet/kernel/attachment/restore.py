@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 
-from dranet.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from dranet.errors import KernelError
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.aging import age_state
@@ -65,8 +66,7 @@ def restore_link(side: Side, link: Link, state: LinkState) -> list[str]:
     return _Restoring(side, link, state).run()
 
 
-@dataclass(slots=True)
-class _Restoring:
+class _Restoring(Struct):
     """One call of :func:`restore_link`."""
 
     side: Side
