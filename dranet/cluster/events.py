@@ -19,6 +19,7 @@ from msgspec import Struct
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.errors import ClusterError, Reason
+from dranet.model.claim import ClaimRef, PodRef
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,14 @@ class ObjectRef(Struct, frozen=True):
     def of_node(cls, name: str) -> ObjectRef:
         """A Node, by the UID under which kubelets write their Events: its name."""
         return cls(api_version="v1", kind="Node", name=name, namespace="", uid=name)
+
+    @classmethod
+    def of_claim(cls, claim: ClaimRef) -> ObjectRef:
+        return cls("resource.k8s.io/v1", "ResourceClaim", claim.name, claim.namespace, claim.uid)
+
+    @classmethod
+    def of_pod(cls, pod: PodRef) -> ObjectRef:
+        return cls("v1", "Pod", pod.name, pod.namespace, pod.uid)
 
     @property
     def event_namespace(self) -> str:

@@ -11,7 +11,6 @@ from functools import partial
 
 from dranet.cluster.claims import fetch_claim
 from dranet.cluster.client import ApiClient
-from dranet.cluster.events import ObjectRef
 from dranet.cluster.node_slices import NodeDevices
 from dranet.cluster.nodes import fetch_node
 from dranet.cluster.pods import fetch_claim_for_node, fetch_other_results
@@ -48,7 +47,7 @@ from dranet.driver.reconcile.loop import FileReconciler, OwnerReconciler, Reconc
 from dranet.driver.reconcile.pods import PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.reports.reporter import ApiWriter, Reporter
+from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.driver.status_page.source import PageSource, PartsKnowledge
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
@@ -99,18 +98,15 @@ class Parts:
         self.lifelines = self._build_lifelines()
         self.happenings = RecentEvents()
         self.reporter = self._build_reporter()
-        self.reporter.on_event = self.happenings.add_event
         self.announcer = Announcer(
             settings.driver_name,
             settings.node_name,
             self.reporter,
             self.metrics,
             self.store.get_by_pod,
+            on_attached=self.pod_gpus.notify,
         )
-        self.announcer.on_normal = self.happenings.add_normal
         self.alignment = self._build_alignment()
-        self.announcer.on_attached = self.alignment.look
-        self.node_devices.listeners.append(self.alignment.slices_changed)
         self.pod_links = PodLinks(self._note_pod_change)
         self.attachments = Attachments(
             self.store,
@@ -165,11 +161,15 @@ class Parts:
         self.probes = build_port(self, is_live=reader.is_live)
 
     def _build_reporter(self) -> Reporter:
-        driver, node = self.settings.driver_name, self.settings.node_name
-        writer = ApiWriter(self.client, driver, node, self.verdicts.complete, self._find_pod)
-        reporter = Reporter(writer, self.metrics, ObjectRef.of_node(node))
-        writer.add_event = reporter.add_event
-        return reporter
+        return Reporter(
+            self.client,
+            self.settings.driver_name,
+            self.settings.node_name,
+            self.metrics,
+            self.verdicts.complete,
+            self._find_pod,
+            self.happenings,
+        )
 
     def _find_pod(self, claim_uid: str) -> PodRef | None:
         record = self.store.get(claim_uid)
@@ -186,13 +186,12 @@ class Parts:
 
     def _build_alignment(self) -> AlignmentWatch:
         return AlignmentWatch(
-            self.pod_gpus,
             self.verdicts,
             self.store,
-            self.announcer,
+            self.node_devices,
+            self.announcer.write_again,
             partial(fetch_other_results, self.client),
             PodResources(self.settings.pod_resources_socket).read,
-            self.node_devices.want,
         )
 
     def _note_scan(self) -> None:
@@ -247,14 +246,12 @@ class Parts:
     def _build_metadata(self) -> DeviceMetadata:
         settings = self.settings
         return DeviceMetadata(
-            driver_name=settings.driver_name,
-            sysfs_root=settings.sysfs_root,
-            store=self.store,
-            files=MetadataFiles(settings.state_dir, settings.driver_name),
-            cdi=self.cdi,
-            policy=lambda: self.inventory.view.policy,
-            events=self.reporter,
-            metrics=self.metrics,
+            self.store,
+            MetadataFiles(settings.state_dir, settings.driver_name),
+            self.cdi,
+            self.announcer,
+            lambda: self.inventory.view.policy,
+            settings.sysfs_root,
             enabled=settings.device_metadata,
         )
 

@@ -26,6 +26,7 @@ from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
 from dranet.cluster.messages import USER_AGENT
 from dranet.cluster.slice_content import build_pages
 from dranet.cluster.slices import SlicePublisher
+from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reports.reporter import Reporter
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef
@@ -65,20 +66,29 @@ class SteppingClock:
         return datetime.now(UTC) + self._offset
 
 
-@dataclass(slots=True)
-class StatusWriter:
-    """Implements ``driver.reports.reporter.Writer`` as the driver does, on a clock that steps."""
+class SteppingReporter(Reporter):
+    """Writes as the driver does, on a clock that steps."""
 
-    client: ApiClient
-    clock: SteppingClock
-    recorder: EventRecorder
+    def __init__(self, client: ApiClient, clock: SteppingClock) -> None:
+        super().__init__(
+            client,
+            DRIVER_NAME,
+            NODE_NAME,
+            Metrics(),
+            lambda _claim, statuses, _existing: statuses,
+            lambda _claim_uid: None,
+            RecentEvents(),
+        )
+        self._stepping_client = client
+        self._clock = clock
+        self._stepping_recorder = EventRecorder(client, component=DRIVER_NAME, host=NODE_NAME, now=clock.now)
 
     async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
         manager = f"{DRIVER_NAME}-{NODE_NAME}"
-        await apply_device_statuses(self.client, claim, manager, statuses, now=self.clock.now)
+        await apply_device_statuses(self._stepping_client, claim, manager, statuses, now=self._clock.now)
 
     async def write_event(self, event: EventNote) -> None:
-        await self.recorder.record(event)
+        await self._stepping_recorder.record(event)
 
 
 @dataclass(slots=True)
@@ -274,7 +284,6 @@ async def performing(plan: ChaosPlan) -> AsyncIterator[Stage]:
         claims = [claim async for claim in _make_claims(hands)]
         server.chaos = plan
         clock = SteppingClock()
-        recorder = EventRecorder(client, component=DRIVER_NAME, host=NODE_NAME, now=clock.now)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         # On a node up to 30 s pass before a watch that broke again and again is resumed: longer than any calm
         # here lasts.
@@ -287,7 +296,7 @@ async def performing(plan: ChaosPlan) -> AsyncIterator[Stage]:
             retry_backoff=Backoff(0.02, 0.3),
             spread_seconds=0.0,
         )
-        reporter = Reporter(StatusWriter(client, clock, recorder), Metrics())
+        reporter = SteppingReporter(client, clock)
         stage = Stage(server, hands, publisher, reporter, clock, tuple(claims))
         tasks = [
             asyncio.create_task(publisher.run(), name="publisher"),

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dranet.claims.plan.device import plan_device
-from dranet.cluster.events import EventNote
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.hooks import PodHooks
@@ -51,11 +50,7 @@ class Told(Announcer):
         self.stuck: list[tuple[str, DranetError]] = []
         self.stuck_devices: list[PreparedDevice] = []
         self.refusals: list[tuple[str, DranetError]] = []
-        self.events: list[EventNote] = []
         self.bare: list[tuple[str, str]] = []
-
-    def add_event(self, event: EventNote) -> None:
-        self.events.append(event)
 
     def attached(self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink]) -> None:
         self.attached_links += links
@@ -131,14 +126,12 @@ class Bench:
 
     def _build_metadata(self, folder: Path) -> DeviceMetadata:
         return DeviceMetadata(
-            driver_name="dra.net",
-            sysfs_root=Path("/sys"),
-            store=self.store,
-            files=MetadataFiles(folder, "dra.net"),
-            cdi=self.cdi,
-            policy=lambda: DEFAULT_POLICY,
-            events=self.told,
-            metrics=Metrics(),
+            self.store,
+            MetadataFiles(folder, "dra.net"),
+            self.cdi,
+            self.told,
+            lambda: DEFAULT_POLICY,
+            Path("/sys"),
         )
 
     def prepare(

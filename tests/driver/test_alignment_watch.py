@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dranet.cluster.claim_status import build_entries
 from dranet.cluster.client import JsonObject
-from dranet.cluster.node_slices import NodeDevice
+from dranet.cluster.node_slices import NodeDevice, NodeDevices
 from dranet.driver.alignment import watch as module
 from dranet.driver.alignment.pod_gpus import PodGpus
 from dranet.driver.alignment.verdicts import LEVELS, Verdicts
@@ -27,6 +27,7 @@ from dranet.model.facts import CharDevice, Gpu, Link, NodeFacts, PciFunction
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Container, PodSandbox
 from dranet.model.status import Condition, ConditionType, DeviceStatus
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.support.waiting import until
 
@@ -98,31 +99,21 @@ class Node:
         self.wanted = 0
         self.scheduled: list[tuple[float, Callable[[], None]]] = []
         self.metrics = Metrics()
-        self.gpus = PodGpus(lambda: self.view, self.get_by_pod, Slices(self))
+        store, slices = Store(self), Slices(self)
+        self.slices = slices
+        self.gpus = PodGpus(lambda: self.view, store.get_by_pod, slices)
         self.verdicts = Verdicts(
-            self.gpus, lambda: self.view, self, lambda: self.unhealthy, self.metrics.alignment
+            self.gpus, lambda: self.view, store, lambda: self.unhealthy, self.metrics.alignment
         )
         self.watch = AlignmentWatch(
-            self.gpus,
             self.verdicts,
-            self,
-            self,
+            store,
+            slices,
+            self.report_again,
             self.read_claims,
             self.ask_kubelet,
-            self.want,
             self.call_later,
         )
-
-    # --- records
-
-    def get(self, claim_uid: str) -> PreparedClaim | None:
-        return next((record for record in self.records if record.claim.uid == claim_uid), None)
-
-    def get_all(self) -> tuple[PreparedClaim, ...]:
-        return self.records
-
-    def get_by_pod(self, pod_uid: str) -> tuple[PreparedClaim, ...]:
-        return tuple(record for record in self.records if record.pod.uid == pod_uid)
 
     # --- slices of others
 
@@ -131,9 +122,6 @@ class Node:
 
     def find_all(self) -> tuple[NodeDevice, ...]:
         return tuple(self.devices.values())
-
-    def want(self) -> None:
-        self.wanted += 1
 
     def call_later(self, seconds: float, call: Callable[[str], None], pod_uid: str) -> None:
         self.scheduled.append((seconds, lambda: call(pod_uid)))
@@ -165,7 +153,7 @@ class Node:
             raise self.given
         return self.given
 
-    def tell_again(self, pod_uid: str) -> None:
+    def report_again(self, pod_uid: str) -> None:
         self.told.append(pod_uid)
         self.write()
 
@@ -195,13 +183,36 @@ class Node:
         return self.verdicts.count_level(level)
 
 
-class Slices:
-    """:class:`Node` has ``get_all`` for its records already."""
+class Store(ClaimStore):
+    """The records of a :class:`Node`."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    is_known = True
+    def get(self, claim_uid: str) -> PreparedClaim | None:
+        return next((record for record in self._node.records if record.claim.uid == claim_uid), None)
+
+    def get_all(self) -> tuple[PreparedClaim, ...]:
+        return self._node.records
+
+    def get_by_pod(self, pod_uid: str) -> tuple[PreparedClaim, ...]:
+        return tuple(record for record in self._node.records if record.pod.uid == pod_uid)
+
+
+class Slices(NodeDevices):
+    """The slices of other drivers on a :class:`Node`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.is_known = True
+        self.listeners = []
+
+    def want(self) -> None:
+        self._node.wanted += 1
+
+    def notify(self) -> None:
+        for listener in self.listeners:
+            listener()
 
     @property
     def is_awaited(self) -> bool:
@@ -279,7 +290,7 @@ async def test_devices_of_others_in_our_own_claim_have_the_slices_followed() -> 
         node.watch.look(POD.uid)
         await until(lambda: node.wanted)
         node.offer("gpu", "gpu-0")
-        node.watch.slices_changed()
+        node.slices.notify()
         await until(lambda: node.told)
         assert node.write() == {"nic-0": ("True", "SamePCIeSwitch")}
 
@@ -365,7 +376,7 @@ async def test_slices_that_go_while_their_driver_is_updated_take_nothing_back() 
         told, said = list(node.told), node.entries
         for gone in (True, False):
             node.devices.clear() if gone else node.offer("gpu", "gpu-1")
-            node.watch.slices_changed()
+            node.slices.notify()
             await settled()
             assert (node.told, node.write()) == (told, {"nic-0": ("False", "WorseThanPossible")})
         assert node.entries == said
@@ -388,7 +399,7 @@ async def test_after_a_restart_the_claim_says_what_it_said_until_everybody_is_he
         restarted.is_awaited = False
         assert restarted.write() == {"nic-0": ("False", "WorseThanPossible")}, "the claims are not read"
         restarted.claims = (OTHERS,)
-        restarted.watch.slices_changed()
+        restarted.slices.notify()
         await until(lambda: restarted.told)
         assert restarted.write() == {"nic-0": ("False", "WorseThanPossible")}
         assert restarted.entries == said
@@ -581,7 +592,7 @@ async def test_what_is_not_certain_is_counted_as_unknown_and_wakes_nobody() -> N
         assert (node.count("unknown"), node.verdicts.count_worse()) == (1, 0)
         assert "dranet_alignment_worse_than_possible_total 0.0" in node.metrics.render().decode()
         node.offer("gpu", "gpu-1")
-        node.watch.slices_changed()
+        node.slices.notify()
         await until(lambda: node.write() == {"nic-0": ("False", "WorseThanPossible")})
         assert (node.count("SYS"), node.verdicts.count_worse()) == (1, 1)
         assert "dranet_alignment_worse_than_possible_total 1.0" in node.metrics.render().decode()

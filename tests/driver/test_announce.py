@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
+from dranet.cluster.events import EventNote, ObjectRef
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.reports.reporter import EventNote, Reporter
+from dranet.driver.reports.reporter import Reporter
 from dranet.errors import ClaimError, KernelError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
@@ -42,6 +43,9 @@ class Kept(Reporter):
 
     def add_event(self, event: EventNote) -> None:
         self.events.append(event)
+
+    def add_normal(self, word: str, about: ObjectRef, sentence: str) -> None:
+        pass
 
 
 def told_of(report: ReleaseReport) -> list[EventNote]:
@@ -209,13 +213,12 @@ def test_who_has_its_devices_is_told_on_and_may_be_told_of_again() -> None:
     placed = replace(RECORD, netns_path="/run/netns/p")
     of_pod = {RECORD.pod.uid: (placed,)}
     kept, seen = Kept(), list[str]()
-    announcer = Announcer("dra.net", "node-1", kept, Metrics(), of_pod.__getitem__)
-    announcer.on_attached = seen.append
-    announcer.tell_again(RECORD.pod.uid)
+    announcer = Announcer("dra.net", "node-1", kept, Metrics(), of_pod.__getitem__, seen.append)
+    announcer.write_again(RECORD.pod.uid)
     assert kept.statuses == [], "nothing was told yet"
 
     announcer.attached([placed], LINKS)
-    announcer.tell_again(RECORD.pod.uid)
+    announcer.write_again(RECORD.pod.uid)
     assert seen == [RECORD.pod.uid]
     assert len(kept.statuses) == 2
     assert kept.statuses[0] == kept.statuses[1]
@@ -237,7 +240,7 @@ def test_what_has_ended_or_failed_is_not_told_of_again() -> None:
         announcer.attached([placed], LINKS)
         ending(announcer)
         told = len(kept.statuses)
-        announcer.tell_again(RECORD.pod.uid)
+        announcer.write_again(RECORD.pod.uid)
         assert len(kept.statuses) == told
 
 

@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dranet.cluster.events import EventNote
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.monitor import HealthMonitor, HealthRules, build_rules
 from dranet.driver.health.observations import HealthObserver
 from dranet.driver.publish import Inventory, PublishLoop
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.reports.reporter import EventNote, Reporter
+from dranet.driver.reports.reporter import Reporter
 from dranet.errors import SettingsError
 from dranet.health.damping import Damping, FaultState
 from dranet.health.tracker import DeviceMemory, KnownFault, Patience

@@ -13,9 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
+from dranet.cluster.events import EventNote, ObjectRef
 from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.reports.reporter import EventNote, Reporter
+from dranet.driver.reports.reporter import Reporter
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.errors import KernelError, Reason
 from dranet.inventory.policy import DEFAULT_POLICY
@@ -58,6 +59,9 @@ class Statuses(Reporter):
     def add_event(self, event: EventNote) -> None:
         self.events.append(event)
 
+    def add_normal(self, word: str, about: ObjectRef, sentence: str) -> None:
+        pass
+
     def reasons(self) -> dict[str, str]:
         assert self.newest is not None
         return {c.type: c.reason for c in self.newest.conditions if c.status is False}
@@ -96,14 +100,12 @@ class LeaseBench:
         self.client = PatientClient()
         self.announcer = Announcer("dra.net", "node", self.reporter, self.metrics, bench.store.get_by_pod)
         self.metadata = DeviceMetadata(
-            driver_name="dra.net",
-            sysfs_root=Path("/sys"),
-            store=bench.store,
-            files=MetadataFiles(folder, "dra.net"),
-            cdi=bench.cdi,
-            policy=lambda: DEFAULT_POLICY,
-            events=self.reporter,
-            metrics=self.metrics,
+            bench.store,
+            MetadataFiles(folder, "dra.net"),
+            bench.cdi,
+            self.announcer,
+            lambda: DEFAULT_POLICY,
+            Path("/sys"),
         )
         self.leases = Leases(
             bench.store,

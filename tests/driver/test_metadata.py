@@ -23,11 +23,13 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.metadata import CONTAINER_FOLDER, LINK_IN_POD, RDMA_GIDS
+from dranet.cluster.events import EventNote
 from dranet.driver.attachments import Attachments
 from dranet.driver.hooks import PodHooks
 from dranet.driver.leases import Leases
 from dranet.driver.prepare import Preparer
-from dranet.driver.reports.reporter import EventNote
+from dranet.driver.reports.announcer import Announcer
+from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate
 from dranet.driver.workload.metadata import COUNTERS_FOLDER, DeviceMetadata, MetadataFiles
 from dranet.errors import DeviceError, ProtocolError
@@ -93,13 +95,13 @@ class Offered:
         raise DeviceError(f"device {name} does not exist on this node")
 
 
-class Events:
+class Events(Reporter):
     """Remembers Events."""
 
     def __init__(self) -> None:
         self.notes: list[EventNote] = []
 
-    def add_event(self, event: EventNote, /) -> None:
+    def add_event(self, event: EventNote) -> None:
         self.notes.append(event)
 
 
@@ -160,14 +162,12 @@ def names_for(outcome: PrepareOutcome, request: str = "") -> list[str]:
 
 def make_metadata(folder: Path, store: ClaimStore, events: Events, *, enabled: bool = True) -> DeviceMetadata:
     return DeviceMetadata(
-        driver_name=DRIVER,
-        sysfs_root=folder / "sys",
-        store=store,
-        files=MetadataFiles(folder, DRIVER),
-        cdi=CdiSpecs(folder / "cdi", DRIVER),
-        policy=lambda: DEFAULT_POLICY,
-        events=events,
-        metrics=Metrics(),
+        store,
+        MetadataFiles(folder, DRIVER),
+        CdiSpecs(folder / "cdi", DRIVER),
+        Announcer(DRIVER, "node-1", events, Metrics()),
+        lambda: DEFAULT_POLICY,
+        folder / "sys",
         enabled=enabled,
     )
 
@@ -459,7 +459,7 @@ def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:
 _READ_ON = """
 import sys
 from pathlib import Path
-from tests import metadata_reader
+from tests.support import metadata_reader
 folder, until = Path(sys.argv[1]), int(sys.argv[2])
 seen, reads = [0], 0
 while seen[-1] < until:

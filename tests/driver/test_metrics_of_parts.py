@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dranet.driver.reports.reporter import Backlog, Reporter
+from dranet.driver.reports.reporter import Backlog
 from dranet.errors import KernelError
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.driver.bench import Bench, sandbox
-from tests.driver.test_report import AWAY, CLAIM, NOTE, OTHER, RecordingWriter, a_status
+from tests.driver.test_report import AWAY, CLAIM, NOTE, OTHER, RecordingReporter, RecordingWriter, a_status
 from tests.support.namespaces import Namespace
 from tests.support.waiting import until
 
@@ -77,7 +77,7 @@ def test_a_store_that_has_no_file_has_no_size(tmp_path: Path) -> None:
 async def test_the_queue_of_reports_tells_how_much_waits_and_since_when() -> None:
     writer = RecordingWriter(of_events=[AWAY] * 100)
     writer.always = {CLAIM.uid: AWAY, OTHER.uid: AWAY}
-    reporter = Reporter(writer, Metrics())
+    reporter = RecordingReporter(writer)
     nothing = Backlog(0, 0.0)
     assert reporter.get_backlog("status") == reporter.get_backlog("event") == nothing
     run = asyncio.create_task(reporter.run())

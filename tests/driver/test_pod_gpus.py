@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dranet.cluster.node_slices import NodeDevice
+from dranet.cluster.node_slices import NodeDevice, NodeDevices
 from dranet.driver.alignment.observations import GpuName, observe_container
 from dranet.driver.alignment.pod_gpus import MAX_CONTAINERS, UNREAD, PodGpus
 from dranet.driver.publish import View
@@ -50,13 +50,14 @@ def record(uid: str, *devices: PreparedDevice, others: tuple[AllocationResult, .
     return PreparedClaim(ClaimRef("team", uid, uid), POD, devices, "boot", others=others)
 
 
-class Slices:
+class Slices(NodeDevices):
     """What other drivers offer here."""
 
     def __init__(self, *devices: NodeDevice) -> None:
         self.devices = {(d.driver, d.pool, d.name): d for d in devices}
         self.is_known = True
-        self.is_awaited = False
+
+    is_awaited = False
 
     def find(self, driver: str, pool: str, device: str) -> NodeDevice | None:
         return self.devices.get((driver, pool, device))

@@ -11,9 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
-from dranet.cluster.events import ObjectRef
+from dranet.cluster.client import ApiClient
+from dranet.cluster.credentials import access_from_url
+from dranet.cluster.events import EventNote, ObjectRef
+from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reports import reporter as report
-from dranet.driver.reports.reporter import EventNote, Reporter
+from dranet.driver.reports.reporter import Reporter
 from dranet.errors import ClusterError, DranetError, ProtocolError, Reason
 from dranet.model.claim import ClaimRef
 from dranet.model.event_reason import EventReason
@@ -74,16 +77,37 @@ class RecordingWriter:
         return [(event.note, event.count) for event in self.events]
 
 
+class RecordingReporter(Reporter):
+    """Hands everything to a :class:`RecordingWriter`."""
+
+    def __init__(self, writer: RecordingWriter, metrics: Metrics | None = None) -> None:
+        client = ApiClient(access_from_url("http://127.0.0.1:9"))
+        super().__init__(
+            client,
+            "dra.net",
+            "node-1",
+            metrics or Metrics(),
+            lambda _claim, statuses, _existing: statuses,
+            lambda _claim_uid: None,
+            RecentEvents(),
+        )
+        self._writer = writer
+
+    async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
+        await self._writer.write_statuses(claim, statuses)
+
+    async def write_event(self, event: EventNote) -> None:
+        await self._writer.write_event(event)
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "RETRY_SECONDS", (0.001, 0.002))
 
 
 @asynccontextmanager
-async def running(
-    writer: RecordingWriter, metrics: Metrics | None = None, node: ObjectRef | None = None
-) -> AsyncIterator[Reporter]:
-    reporter = Reporter(writer, metrics or Metrics(), node)
+async def running(writer: RecordingWriter, metrics: Metrics | None = None) -> AsyncIterator[Reporter]:
+    reporter = RecordingReporter(writer, metrics)
     task = asyncio.create_task(reporter.run())
     try:
         yield reporter
@@ -270,7 +294,7 @@ async def test_no_more_claims_wait_than_there_is_room_for_and_the_oldest_word_go
 ) -> None:
     monkeypatch.setattr(report, "MAX_WAITING_CLAIMS", 3)
     writer = RecordingWriter()
-    reporter = Reporter(writer, Metrics())
+    reporter = RecordingReporter(writer)
     for number in range(5):
         reporter.set_statuses(replace(CLAIM, uid=f"uid-{number}"), [a_status(f"device-{number}")])
     reporter.set_statuses(replace(CLAIM, uid="uid-2"), [a_status("device-2, newer")])
@@ -289,7 +313,7 @@ async def test_a_missing_permission_is_told_once_and_not_asked_for_again_at_once
 ) -> None:
     writer = RecordingWriter()
     writer.always = {CLAIM.uid: FORBIDDEN, OTHER.uid: FORBIDDEN}
-    async with running(writer, node=ObjectRef.of_node("node-1")) as reporter:
+    async with running(writer) as reporter:
         reporter.set_statuses(CLAIM, [a_status("a")])
         reporter.set_statuses(OTHER, [a_status("b")])
         assert await reporter.flush(DEADLINE_SECONDS), "nobody waits for what only an operator can mend"
@@ -353,7 +377,7 @@ async def test_events_wait_for_a_server_that_is_away_and_say_when_they_happened(
 
 async def test_the_same_event_again_counts_up_while_it_waits() -> None:
     writer = RecordingWriter()
-    reporter = Reporter(writer, Metrics())
+    reporter = RecordingReporter(writer)
     for _ in range(3):
         reporter.add_event(NOTE)
     reporter.add_event(replace(NOTE, note="another"))
@@ -406,7 +430,7 @@ async def test_trouble_with_events_is_logged_once_until_it_works_again(
 async def test_no_more_events_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "MAX_WAITING_EVENTS", 2)
     writer = RecordingWriter()
-    reporter = Reporter(writer, Metrics())
+    reporter = RecordingReporter(writer)
     for number in range(4):
         reporter.add_event(replace(NOTE, note=f"note {number}"))
     await asyncio.sleep(0)

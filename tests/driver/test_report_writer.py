@@ -15,11 +15,11 @@ from dranet.claims.verdict import Better, Candidate, Verdict
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
-from dranet.cluster.events import ObjectRef
 from dranet.driver.attachments import ReleaseReport
+from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reports import reporter as report
 from dranet.driver.reports.announcer import Announcer
-from dranet.driver.reports.reporter import MAX_AGE, ApiWriter, Misalignments, Reporter
+from dranet.driver.reports.reporter import MAX_AGE, Misalignments, Reporter
 from dranet.errors import KernelError, Reason
 from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
@@ -54,9 +54,7 @@ class Node:
         self.client = client
         self.verdict: Verdict | None = None
         self.pods: dict[str, PodRef] = {}
-        writer = self.writer = ApiWriter(client, DRIVER, NODE, self.judge, self.pods.get)
-        self.reporter = Reporter(writer, Metrics(), ObjectRef.of_node(NODE))
-        writer.add_event = self.reporter.add_event
+        self.reporter = Reporter(client, DRIVER, NODE, Metrics(), self.judge, self.pods.get, RecentEvents())
         self.announcer = Announcer(DRIVER, NODE, self.reporter, Metrics())
 
     def judge(
@@ -197,11 +195,13 @@ async def test_a_device_that_could_be_nearer_is_told_of_once_whoever_says_so_aga
     assert len(node.server.objects("events")) == 1, "the message alone has changed"
 
 
-async def test_an_event_that_died_with_its_driver_is_written_by_the_next_one(node: Node) -> None:
+async def test_an_event_that_died_with_its_driver_is_written_by_the_next_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The status said so already, and nobody had told."""
     record = await node.make("c")
     node.verdict = WORSE
-    node.writer.add_event = lambda _: None  # SIGKILL comes first
+    monkeypatch.setattr(node.reporter, "add_event", lambda _: None)  # SIGKILL comes first
     node.attach(record)
     await node.settled()
     assert ready(await node.entry("c"))["TopologyAligned"] == "False"

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from dranet.claims.metadata import RDMA_GIDS
 from dranet.driver.hooks import PodHooks
-from dranet.driver.reports.reporter import EventNote
+from dranet.driver.reports.announcer import Announcer
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
+from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.counter_folders import find_counter_folders
 from dranet.kernel.netns import NetworkNamespace
-from dranet.model.plan import RequestMetadata
+from dranet.model.plan import PreparedClaim, RequestMetadata
 from dranet.runtime.cdi import CdiSpecs
-from dranet.telemetry import Metrics
 from testbed.machine.hardware import MACHINE
 from tests.driver.bench import Bench, sandbox
 from tests.machine import kernel_view
@@ -34,11 +34,14 @@ IGB = MACHINE.function("igb0")
 SYSFS = Path("/sys")
 
 
-class NoEvents:
+class NoFailures(Announcer):
     """Nothing may fail."""
 
-    def add_event(self, event: EventNote, /) -> None:
-        pytest.fail(event.note)
+    def __init__(self) -> None:
+        pass
+
+    def metadata_failed(self, record: PreparedClaim, error: DranetError) -> None:
+        pytest.fail(f"{record.claim}: {error}")
 
 
 @pytest.fixture
@@ -60,14 +63,12 @@ def pod(make_namespace: Callable[..., Namespace]) -> Namespace:
 def bench(tmp_path: Path, node: Namespace) -> Iterator[Bench]:
     made = Bench(tmp_path, node)
     metadata = DeviceMetadata(
-        driver_name="dra.net",
-        sysfs_root=SYSFS,
-        store=made.store,
-        files=MetadataFiles(tmp_path, "dra.net"),
-        cdi=CdiSpecs(tmp_path / "cdi", "dra.net"),
-        policy=lambda: DEFAULT_POLICY,
-        events=NoEvents(),
-        metrics=Metrics(),
+        made.store,
+        MetadataFiles(tmp_path, "dra.net"),
+        CdiSpecs(tmp_path / "cdi", "dra.net"),
+        NoFailures(),
+        lambda: DEFAULT_POLICY,
+        SYSFS,
     )
     made.hooks = PodHooks(made.store, made.attachments, made.told, made.snapshots.append, 30, metadata)
     made.connect()

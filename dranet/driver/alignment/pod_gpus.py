@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.cluster.node_slices import Key, NodeDevice
+from dranet.cluster.node_slices import Key, NodeDevice, NodeDevices
 from dranet.driver.alignment.observations import (
     ContainerObservation,
     GpuMatch,
@@ -37,19 +36,6 @@ UNREAD = "the pod's other claims have not been read yet"
 
 Listener = Callable[[str], None]
 """Told the UID of a pod whose GPUs read differently; on whichever thread learned it, so it must not block."""
-
-
-class OtherDevices(Protocol):
-    """What other drivers offer on this node (:class:`~dranet.cluster.node_slices.NodeDevices`)."""
-
-    is_known: bool
-
-    @property
-    def is_awaited(self) -> bool: ...
-
-    def find(self, driver: str, pool: str, device: str) -> NodeDevice | None: ...
-
-    def get_all(self) -> tuple[NodeDevice, ...]: ...
 
 
 class _Learned(Struct, eq=False):
@@ -78,7 +64,7 @@ class PodGpus:
         self,
         read_view: Callable[[], View],
         records_of_pod: Callable[[str], Sequence[PreparedClaim]],
-        others: OtherDevices,
+        others: NodeDevices,
         own_driver: str = "",
     ) -> None:
         """Devices of ``own_driver`` are known by the records, whoever else tells of them."""
@@ -234,8 +220,12 @@ class PodGpus:
             learned = self._learned.setdefault(pod_uid, _Learned())
             is_news, learned.told = now != learned.told, now
         if is_news:
-            for listener in self.listeners:
-                listener(pod_uid)
+            self.notify(pod_uid)
+
+    def notify(self, pod_uid: str) -> None:
+        """Call the listeners: the pod has its devices now."""
+        for listener in self.listeners:
+            listener(pod_uid)
 
     def keep_only(self, pod_uids: Collection[str]) -> None:
         """The others have ended."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from dranet.claims.report import add_verdict, has_verdict, keep_verdict
 from dranet.claims.verdict import Candidate, Verdict, judge_pod
@@ -21,6 +20,7 @@ from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.status import ConditionType, DeviceStatus
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import AlignmentMetrics
 
 NicKey = tuple[str, int]
@@ -32,16 +32,6 @@ LEVELS = (*(level.name for level in Distance), UNKNOWN, NONE)
 """Of the metrics: ``none`` is a device in a pod that has no GPU."""
 
 
-class Records(Protocol):
-    """What is asked of :class:`~dranet.store.claim_store.ClaimStore`."""
-
-    def get(self, claim_uid: str) -> PreparedClaim | None: ...
-
-    def get_all(self) -> tuple[PreparedClaim, ...]: ...
-
-    def get_by_pod(self, pod_uid: str) -> Sequence[PreparedClaim]: ...
-
-
 class Verdicts:
     """Of all pods of the node. For the event loop; gauges may be read on any thread."""
 
@@ -49,13 +39,13 @@ class Verdicts:
         self,
         gpus: PodGpus,
         read_view: Callable[[], View],
-        records: Records,
+        store: ClaimStore,
         get_unhealthy: Callable[[], Collection[str]],
         metrics: AlignmentMetrics,
     ) -> None:
-        self._gpus = gpus
+        self.gpus = gpus
         self._read_view = read_view
-        self._records = records
+        self._store = store
         self._get_unhealthy = get_unhealthy
         self._metrics = metrics
         self._latest: dict[str, PodVerdicts] = {}
@@ -68,8 +58,8 @@ class Verdicts:
 
     def judge(self, pod_uid: str) -> PodVerdicts:
         """By what is known now; devices without a verdict are left out."""
-        nics = dict(_find_nics(self._records.get_by_pod(pod_uid)))
-        gpus = self._gpus.get(pod_uid)
+        nics = dict(_find_nics(self._store.get_by_pod(pod_uid)))
+        gpus = self.gpus.get(pod_uid)
         candidates = tuple(self._find_candidates(pod_uid)) if gpus.gpus else ()
         judged = judge_pod([prepared.device for prepared in nics.values()], gpus, candidates)
         found = {key: verdict for key, verdict in zip(nics, judged, strict=True) if verdict is not None}
@@ -84,8 +74,8 @@ class Verdicts:
     def is_outdated(self, pod_uid: str, now: PodVerdicts) -> bool:
         """Whether the statuses say, or may say, something else. What is still to be written does not."""
         told = self._told.get(pod_uid)
-        left = [record for record in self._records.get_by_pod(pod_uid) if record.claim.uid in self._left]
-        is_over = not self._gpus.is_awaited(pod_uid) and not all(map(self._is_patient, left))
+        left = [record for record in self._store.get_by_pod(pod_uid) if record.claim.uid in self._left]
+        is_over = not self.gpus.is_awaited(pod_uid) and not all(map(self._is_patient, left))
         return told is not None and (told != now or is_over)
 
     def complete(
@@ -98,7 +88,7 @@ class Verdicts:
         a restart, what the claim says of it (``existing``) stands; and what was certain to the driver before
         this one stands also as long as somebody fails to answer.
         """
-        record = self._records.get(claim.ref.uid)
+        record = self._store.get(claim.ref.uid)
         self._left.discard(claim.ref.uid)
         if record is None or not any(map(_is_attached, statuses)):
             return statuses
@@ -128,20 +118,20 @@ class Verdicts:
     def _find_standing(
         self, record: PreparedClaim, existing: Sequence[JsonObject]
     ) -> Mapping[tuple[str, ...], JsonObject]:
-        is_awaited = self._gpus.is_awaited(record.pod.uid)
+        is_awaited = self.gpus.is_awaited(record.pod.uid)
         if not is_awaited and not self._is_patient(record):
             return {}
         return {key_of(entry): entry for entry in existing if has_verdict(entry, certain=not is_awaited)}
 
     def _is_patient(self, record: PreparedClaim) -> bool:
-        return record.claim.uid not in self._own and self._gpus.may_learn(record.pod.uid)
+        return record.claim.uid not in self._own and self.gpus.may_learn(record.pod.uid)
 
     def keep_only(self, pod_uids: Collection[str]) -> None:
         """The others have ended."""
         self._latest = {uid: known for uid, known in self._latest.items() if uid in pod_uids}
         self._told = {uid: known for uid, known in self._told.items() if uid in pod_uids}
-        self._left = {uid for uid in self._left if self._records.get(uid) is not None}
-        self._own = {uid for uid in self._own if self._records.get(uid) is not None}
+        self._left = {uid for uid in self._left if self._store.get(uid) is not None}
+        self._own = {uid for uid in self._own if self._store.get(uid) is not None}
 
     def get_known(self, pod_uid: str) -> PodVerdicts:
         """As they were when they were last judged."""
@@ -155,13 +145,13 @@ class Verdicts:
         """How many devices are in pods now although the node had a nearer one."""
         return sum(
             key in self._latest.get(record.pod.uid, {}) and self._latest[record.pod.uid][key].is_told_worse
-            for record in self._records.get_all()
+            for record in self._store.get_all()
             if record.netns_path
             for key, _ in _find_nics([record])
         )
 
     def _count_levels(self) -> Counter[str]:
-        latest, placed = self._latest, (r for r in self._records.get_all() if r.netns_path)
+        latest, placed = self._latest, (r for r in self._store.get_all() if r.netns_path)
         return Counter(
             _level_of(latest.get(record.pod.uid, {}).get(key))
             for record in placed
@@ -180,7 +170,7 @@ class Verdicts:
         view, unhealthy = self._read_view(), self._get_unhealthy()
         holders = {
             prepared.device.name: str(record.claim)
-            for record in self._records.get_all()
+            for record in self._store.get_all()
             if record.pod.uid != pod_uid
             for _, prepared in _find_nics([record])
             if not prepared.device.shared

@@ -13,11 +13,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
 
+from dranet.cluster.node_slices import NodeDevices
 from dranet.driver.alignment.observations import GpuName, observe_container
-from dranet.driver.alignment.pod_gpus import PodGpus
-from dranet.driver.alignment.verdicts import Records, Verdicts
+from dranet.driver.alignment.verdicts import Verdicts
 from dranet.errors import DranetError, Reason
 from dranet.kubelet.pod_resources import PodDevices
 from dranet.model.claim import AllocationResult, PodRef
@@ -25,6 +24,7 @@ from dranet.model.facts import Gpu
 from dranet.model.gpu_names import find_resource_vendor
 from dranet.model.pod_gpu import GpuSource
 from dranet.model.sandbox import Container, PodSandbox
+from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
 
@@ -45,35 +45,31 @@ CallLater = Callable[[float, Callable[[str], None], str], object]
 """After so many seconds, with this pod."""
 
 
-class Teller(Protocol):
-    """Who has statuses written (:class:`~dranet.driver.reports.announcer.Announcer`)."""
-
-    def tell_again(self, pod_uid: str) -> None: ...
-
-
 class AlignmentWatch:
     """Everything but :meth:`run` may be called on any thread."""
 
     def __init__(
         self,
-        gpus: PodGpus,
         verdicts: Verdicts,
-        records: Records,
-        teller: Teller,
+        store: ClaimStore,
+        others: NodeDevices,
+        report_again: Callable[[str], None],
         read_claims: ReadClaims,
         ask_kubelet: AskKubelet,
-        want_others: Callable[[], None],
         call_later: CallLater | None = None,
     ) -> None:
-        """``want_others`` has the slices of other drivers followed; called on the event loop. ``call_later``
-        is the loop's own where it is not given."""
-        self._gpus = gpus
+        """
+        Args:
+            report_again: has the statuses of a pod's claims written again, by the pod's UID.
+            call_later: by default that of the event loop.
+        """
+        self._gpus = verdicts.gpus
         self._verdicts = verdicts
-        self._records = records
-        self._teller = teller
+        self._store = store
+        self._others = others
+        self._report_again = report_again
         self._read_claims = read_claims
         self._ask_kubelet = ask_kubelet
-        self._want_others = want_others
         self._loop = asyncio.get_running_loop()
         self._call_later = call_later or self._loop.call_later
         self._to_judge = _Waiting()
@@ -82,7 +78,8 @@ class AlignmentWatch:
         """Without an answer; these pods are asked about again when their time has come."""
         self._complaint = ""
         self._seen_gpus: tuple[Gpu, ...] = ()
-        gpus.listeners.append(self.look)
+        self._gpus.listeners.append(self.look)
+        others.listeners.append(self._slices_changed)
 
     def look(self, pod_uid: str) -> None:
         """Something of the pod is new."""
@@ -96,7 +93,7 @@ class AlignmentWatch:
         except Exception:
             log.exception("bug in reading the GPUs of a container", extra={"context": {"pod": pod.uid}})
 
-    def slices_changed(self) -> None:
+    def _slices_changed(self) -> None:
         """Other drivers offer something else."""
         for pod_uid in self._pods():
             self._gpus.changed(pod_uid)
@@ -110,7 +107,7 @@ class AlignmentWatch:
                 self._gpus.changed(pod_uid)
 
     def _pods(self) -> Iterable[str]:
-        return dict.fromkeys(record.pod.uid for record in self._records.get_all())
+        return dict.fromkeys(record.pod.uid for record in self._store.get_all())
 
     async def run(self) -> None:
         """For ever."""
@@ -128,13 +125,13 @@ class AlignmentWatch:
 
     async def _judge(self, pod_uid: str) -> None:
         self._forget_ended()
-        records = self._records.get_by_pod(pod_uid)
+        records = self._store.get_by_pod(pod_uid)
         if not any(record.plans and record.netns_path for record in records):
             return
         if self._gpus.has_others(pod_uid):
-            self._want_others()
+            self._others.want()
         if self._verdicts.is_outdated(pod_uid, self._verdicts.judge(pod_uid)):
-            self._teller.tell_again(pod_uid)
+            self._report_again(pod_uid)
         lacks = self._gpus.lacks_claims(pod_uid) or self._gpus.may_kubelet_know(pod_uid)
         if lacks and pod_uid not in self._tries:
             self._to_ask.add(pod_uid)
@@ -146,7 +143,7 @@ class AlignmentWatch:
         self._tries = {uid: tries for uid, tries in self._tries.items() if uid in living}
 
     async def _ask(self, pod_uid: str) -> None:
-        records = self._records.get_by_pod(pod_uid)
+        records = self._store.get_by_pod(pod_uid)
         if not records:
             return
         pod, names = records[0].pod, frozenset(record.claim.name for record in records)

@@ -1,18 +1,15 @@
-"""Claim status and Events: queued, coalesced, retried, and written behind the walks' backs.
+"""Claim status and Events: queued, coalesced, retried and written to the API server in the background.
 
-Anybody in the driver, on any thread, says what happened; the tasks of :meth:`Reporter.run` tell the API
-server. The newest word on a claim replaces an older one that was not written yet. Writing is best effort for
-the pod (the kubelet does not wait for it), so an unreachable API server delays a status and breaks nothing.
-Each claim waits for itself alone: what the server does not take for one holds up no other, nor any Event.
+Any thread of the driver may report what happened. The tasks of :meth:`Reporter.run` write it. The newest
+status of a claim replaces an older one that was not written yet. The kubelet does not wait for any of it, so
+an unreachable API server delays a status and breaks nothing. A claim whose status is refused delays neither
+other claims nor Events.
 
-Writes what the reporter has to say to the API server. Implements ``driver.reports.reporter.Writer``.
-
-The Event about a device that is farther from its GPU than need be: once for each time that the claim's
-status comes to say so.
-
-The status is written first, and a driver may die before the Event is. So whoever finds the status saying it
-since a short while says it, too, under a name made of that time: where the Event exists, the API server knows
-it. Neither a restart nor a second instance repeats it, and none is lost.
+An Event reports a device that is farther from its GPU than necessary, once for each time that the claim's
+status begins to say so. The status is written first, and the driver may die before it writes the Event.
+Therefore an instance that finds such a status, and it is recent, writes the Event under a name derived from
+the time in the status. If that Event exists, the API server rejects the duplicate. Neither a restart nor a
+second instance repeats it, and none is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -32,6 +29,7 @@ from dranet.cluster.claim_status import key_of
 from dranet.cluster.claims import apply_device_statuses, build_field_manager
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.events import WARNING, EventNote, EventRecorder, ObjectRef
+from dranet.driver.recent_events import RecentEvents
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import Claim, ClaimRef, PodRef
@@ -39,35 +37,37 @@ from dranet.model.event_reason import EventReason
 from dranet.model.status import ConditionReason, ConditionType, DeviceStatus
 from dranet.telemetry import Metrics
 
-__all__ = ["EventNote", "Reporter", "Writer"]
-
 log = logging.getLogger(__name__)
+
 MAX_WAITING_CLAIMS = 1000
-"""A node has a few hundred at most, so the oldest words are of pods that have ended; they go first."""
+"""A node has a few hundred at most, so the oldest statuses are of pods that have ended. They are dropped."""
 MAX_WAITING_EVENTS = 1000
-"""More than that while the API server is away says nothing new; the oldest go first."""
+"""The oldest are dropped."""
 MAX_EVENT_TRIES = 8
-"""Of an Event that the server answers and does not take. Without an answer it waits."""
+"""For an Event that the server refuses. Without an answer it waits."""
 WRITERS = 3
-"""Statuses that are written at once: a request that hangs holds up no other claim."""
+"""Statuses that are written at once: a request that hangs delays no other claim."""
 
 RETRY_SECONDS = (0.2, 60.0)
-"""First and longest wait before a claim's status, or an Event, is tried again."""
+"""First and longest wait before a claim's status, or an Event, is retried."""
 REFUSED_SECONDS = (60.0, 3600.0)
-"""The same while a permission is missing: somebody has to grant it first."""
+"""The same while a permission is missing."""
 
+HINT = "`dranet claim new` writes a claim that gets the nearest"
 
-class Writer(Protocol):
-    """Who speaks to the API server. Both raise ClusterError for what it does not take or does not answer, and
-    ProtocolError for what cannot be read."""
+MAX_AGE = timedelta(minutes=30)
+"""How old a misalignment in the status may be to be reported again. Clusters keep Events for an hour."""
+MAX_REPORTED = 4096
+"""Devices. A node has a few hundred at most."""
 
-    async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None: ...
-
-    async def write_event(self, event: EventNote) -> None: ...
+FindPod = Callable[[str], PodRef | None]
+"""Returns the pod that has the devices of a claim, by the claim's UID."""
+Complete = Callable[[Claim, Sequence[DeviceStatus], Sequence[JsonObject]], Sequence[DeviceStatus]]
+"""Returns the statuses to write, from those reported and the entries that the claim has now."""
 
 
 class _Waiting(Struct, eq=False):
-    """The newest word on a claim."""
+    """The newest statuses of a claim."""
 
     claim: ClaimRef
     statuses: Sequence[DeviceStatus]
@@ -77,14 +77,14 @@ class _Waiting(Struct, eq=False):
     refused: bool = False
     """A permission is missing."""
     since: float = 0.0
-    """When there was something to write, by the loop's clock."""
+    """Since when it waits, by the loop's clock."""
     backoff: Backoff = field(default_factory=lambda: Backoff(*RETRY_SECONDS))
     rests_until: float = 0.0
-    """A newer word may come and make this one needless."""
+    """Newer statuses may follow and replace these."""
 
     @property
     def at(self) -> float:
-        """When it is to be written."""
+        """When to write it."""
         return max(self.due, self.rests_until)
 
 
@@ -93,62 +93,82 @@ class Backlog(Struct, frozen=True):
 
     waiting: int
     age_seconds: float
-    """Of the oldest; 0 while nothing waits."""
-
-
-def do_nothing(_: EventNote) -> None:
-    """Nobody listens."""
+    """Age of the oldest; 0 while nothing waits."""
 
 
 class Reporter:
-    """Thread-safe front (:meth:`set_statuses`, :meth:`add_event`), a few tasks behind (:meth:`run`)."""
+    """Thread-safe front (:meth:`set_statuses`, :meth:`add_event`) and a few tasks behind it (:meth:`run`)."""
 
-    def __init__(self, writer: Writer, metrics: Metrics, node: ObjectRef | None = None) -> None:
-        """``node`` is where a missing permission is told, beside the log."""
-        self._writer = writer
+    def __init__(
+        self,
+        client: ApiClient,
+        driver_name: str,
+        node_name: str,
+        metrics: Metrics,
+        complete: Complete,
+        find_pod: FindPod,
+        recent: RecentEvents,
+    ) -> None:
+        """
+        Args:
+            complete: adds to the statuses of a claim what is known when they are written.
+            find_pod: the pod that has the devices of a claim, by the claim's UID.
+            recent: also receives every Event, for the status page.
+        """
+        self._client = client
+        self._field_manager = build_field_manager(driver_name, node_name)
+        self._recorder = EventRecorder(client, component=driver_name, host=node_name)
+        self._node = ObjectRef.of_node(node_name)
         self._metrics = metrics
-        self._node = node
+        self._complete = complete
+        self._misalignments = Misalignments(find_pod)
+        self._recent = recent
         self._loop = asyncio.get_running_loop()
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        """By claim UID, the oldest word first."""
+        """By claim UID, the oldest status first."""
         self._events: OrderedDict[EventNote, EventNote] = OrderedDict()
-        """By what they say (:func:`_sense`); the same again counts up."""
+        """By their content (:func:`_key_of_event`). A repeated Event is counted."""
         self._events_due = 0.0
         self._event_tries = 0
         self._events_fail = False
+        self._has_logged_dropped = False
         self._refused_namespaces: set[str] = set()
         self._news = asyncio.Event()
-        """Set, and replaced, whenever there is something to look at."""
-        self.on_event: Callable[[EventNote], None] = do_nothing
-        """Told of each Event, on whichever thread; must be quick."""
+        """Set, and replaced, when there is something to look at."""
 
     def set_statuses(
         self, claim: ClaimRef, statuses: Sequence[DeviceStatus], *, rest_seconds: float = 0.0
     ) -> None:
-        """Make these the claim's device statuses (all of ours at once), unless others come within
+        """Make these the statuses of all our devices of the claim, unless newer ones follow within
         ``rest_seconds``."""
         self._loop.call_soon_threadsafe(self._enqueue_statuses, claim, statuses, rest_seconds)
 
     def supersede_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
-        """Make these the claim's device statuses, if others wait to be written: another instance of the
-        driver has written these, and an older word of ours must not come after its."""
+        """Replace the claim's device statuses if any wait to be written: another instance of the driver has
+        written these, and an older status of ours must not overwrite them."""
         self._loop.call_soon_threadsafe(self._supersede_statuses, claim, statuses)
 
     def add_event(self, event: EventNote) -> None:
-        """Record an Event."""
-        self.on_event(event)
+        """Queue an Event."""
+        self._recent.add_event(event)
         self._loop.call_soon_threadsafe(self._enqueue_event, event, datetime.now(UTC))
 
+    def add_normal(self, word: str, about: ObjectRef, sentence: str) -> None:
+        """Show something normal on the status page; it makes no Event."""
+        self._recent.add_normal(word, about, sentence)
+
     async def run(self) -> None:
-        """Write what comes, for ever."""
+        """Write what is queued, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._write_events(), name="report: Events")
             for number in range(WRITERS):
                 tasks.create_task(self._write_statuses(), name=f"report: statuses {number}")
 
     async def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything is written; whether it was in time. What waits to be tried again is tried at
-        once; what a missing permission holds up is not waited for."""
+        """Wait until everything is written, and return whether it was in time.
+
+        Retries happen at once. Statuses that lack a permission are not waited for.
+        """
         await asyncio.sleep(0)  # let submissions that are already on the loop's queue arrive
         self._events_due = 0.0
         for waiting in self._waiting.values():
@@ -163,7 +183,7 @@ class Reporter:
         return True
 
     def get_backlog(self, kind: str) -> Backlog:
-        """Of ``status`` or ``event``. For the event loop."""
+        """Return the backlog of ``status`` or ``event``. For the event loop."""
         if kind == "status":
             now = self._loop.time()
             return _measure([now - waiting.since for waiting in self._waiting.values()])
@@ -176,7 +196,7 @@ class Reporter:
         news.set()
 
     async def _wait_news(self, deadline: float | None) -> None:
-        """Until something is new, or the deadline."""
+        """Wait until something is new, or for the deadline."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._news.wait()
@@ -219,10 +239,10 @@ class Reporter:
         statuses = waiting.statuses
         waiting.in_hand = True
         try:
-            await self._writer.write_statuses(waiting.claim, statuses)
+            await self.write_statuses(waiting.claim, statuses)
         except DranetError as error:
             is_settled = self._note_failure(waiting, error)
-        except Exception:  # a status is not worth the NICs of a node
+        except Exception:  # a status must not end the driver
             log.exception("bug in a claim's status", extra={"context": {"claim": waiting.claim}})
             self._metrics.reports.dropped.labels("status").inc()
             is_settled = True
@@ -237,7 +257,7 @@ class Reporter:
         self._wake()
 
     def _note_failure(self, waiting: _Waiting, error: DranetError) -> bool:
-        """Whether that was the last try."""
+        """Return whether that was the last try."""
         self._metrics.api.errors.labels(error.reason).inc()
         if error.reason is Reason.API_FORBIDDEN:
             self._note_refusal(waiting, error)
@@ -250,16 +270,15 @@ class Reporter:
         return False
 
     def _note_refusal(self, waiting: _Waiting, error: DranetError) -> None:
-        """Tell once for each namespace, and try again now and then: the permission may come."""
+        """Report it once for each namespace, and keep trying rarely: the permission may be granted."""
         if not waiting.refused:
             waiting.refused, waiting.backoff = True, Backoff(*REFUSED_SECONDS)
         if waiting.claim.namespace in self._refused_namespaces:
             return
         self._refused_namespaces.add(waiting.claim.namespace)
-        told = f"the status of claims in {waiting.claim.namespace} cannot be written: {error}"
-        log.error("%s", told)
-        if self._node is not None:
-            self.add_event(EventNote(self._node, WARNING, EventReason.CLAIM_STATUS_REFUSED, told))
+        note = f"the status of claims in {waiting.claim.namespace} cannot be written: {error}"
+        log.error("%s", note)
+        self.add_event(EventNote(self._node, WARNING, EventReason.CLAIM_STATUS_REFUSED, note))
 
     def _note_success(self, waiting: _Waiting) -> None:
         waiting.due, waiting.backoff = 0.0, Backoff(*RETRY_SECONDS)
@@ -269,13 +288,45 @@ class Reporter:
                 if other.refused and other.claim.namespace == waiting.claim.namespace:
                     other.refused, other.due, other.backoff = False, 0.0, Backoff(*RETRY_SECONDS)
 
+    async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
+        """Write the statuses of one claim now.
+
+        Raises:
+            ClusterError: the API server does not accept them, or does not answer.
+            ProtocolError: its answer cannot be read.
+        """
+        await apply_device_statuses(
+            self._client,
+            claim,
+            self._field_manager,
+            statuses,
+            complete=self._complete,
+            on_dropped=self._log_dropped,
+            on_written=self._report_misalignments,
+        )
+        reached(Failpoint.ATTACH_STATUS_WRITTEN)
+
+    def _report_misalignments(
+        self, claim: Claim, before: Sequence[JsonObject], written: Sequence[JsonObject]
+    ) -> None:
+        for event in self._misalignments.find(claim.ref, before, written):
+            self.add_event(event)
+
+    def _log_dropped(self) -> None:
+        if not self._has_logged_dropped:
+            self._has_logged_dropped = True
+            log.warning(
+                "claims get no status of their devices: the API server drops it; its feature gate "
+                "DRAResourceClaimDeviceStatus is off"
+            )
+
     # --- Events -----------------------------------------------------------------------------------------
 
     def _enqueue_event(self, event: EventNote, now: datetime) -> None:
-        sense = _sense(event)
-        earlier = self._events.get(sense, replace(sense, count=0, first=event.first or now))
+        key = _key_of_event(event)
+        earlier = self._events.get(key, replace(key, count=0, first=event.first or now))
         count = earlier.count + event.count
-        self._events[sense] = replace(earlier, count=count, last=now)
+        self._events[key] = replace(earlier, count=count, last=now)
         if len(self._events) > MAX_WAITING_EVENTS:
             self._events.popitem(last=False)
             self._metrics.reports.dropped.labels("event").inc()
@@ -295,15 +346,15 @@ class Reporter:
                 self._events_due = self._loop.time() + backoff.next_seconds()
 
     async def _write_event(self) -> bool:
-        """The oldest one; whether the next one may follow at once."""
-        sense, event = next(iter(self._events.items()))
+        """Write the oldest Event, and return whether the next one may follow at once."""
+        key, event = next(iter(self._events.items()))
         try:
-            await self._writer.write_event(event)
+            await self.write_event(event)
         except DranetError as error:
             self._metrics.api.errors.labels(error.reason).inc()
             if not self._events_fail:
                 self._events_fail = True
-                log.warning("Events cannot be written (said once until it works again): %s", error)
+                log.warning("Events cannot be written (logged once until it works again): %s", error)
             self._event_tries += isinstance(error, ClusterError) and error.status != 0
             if error.retryable and self._event_tries < MAX_EVENT_TRIES:
                 return False
@@ -314,101 +365,31 @@ class Reporter:
         else:
             self._events_fail = False
         self._event_tries = 0
-        self._take_off(sense, event)
+        self._take_off(key, event)
         return True
 
-    def _take_off(self, sense: EventNote, event: EventNote) -> None:
-        """What has happened since stays."""
-        newest = self._events.pop(sense, event)
+    async def write_event(self, event: EventNote) -> None:
+        """Write one Event now; raises like :meth:`write_statuses`."""
+        await self._recorder.record(event)
+
+    def _take_off(self, key: EventNote, event: EventNote) -> None:
+        """Keep what was counted since ``event`` was taken."""
+        newest = self._events.pop(key, event)
         if newest.count > event.count:
-            self._events[sense] = replace(newest, count=newest.count - event.count, first=event.last)
+            self._events[key] = replace(newest, count=newest.count - event.count, first=event.last)
 
 
 def _measure(ages: Sequence[float]) -> Backlog:
     return Backlog(len(ages), max(0.0, max(ages, default=0.0)))
 
 
-def _sense(event: EventNote) -> EventNote:
-    """The same for Events that say the same."""
+def _key_of_event(event: EventNote) -> EventNote:
+    """Return the same value for Events with the same content."""
     return replace(event, count=1, first=None, last=None)
 
 
-Complete = Callable[[Claim, Sequence[DeviceStatus], Sequence[JsonObject]], Sequence[DeviceStatus]]
-
-
-def as_they_are(
-    _: Claim, statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject]
-) -> Sequence[DeviceStatus]:
-    """Nothing more is known."""
-    del existing
-    return statuses
-
-
-class ApiWriter:
-    """In the name of this driver on this node, whichever instance of it."""
-
-    def __init__(
-        self,
-        client: ApiClient,
-        driver_name: str,
-        node_name: str,
-        complete: Complete = as_they_are,
-        find_pod: FindPod = lambda _: None,
-    ) -> None:
-        """``complete`` adds to the statuses of a claim what is known when they are written; ``find_pod``
-        tells by its UID which pod has its devices."""
-        self._client = client
-        self._field_manager = build_field_manager(driver_name, node_name)
-        self._events = EventRecorder(client, component=driver_name, host=node_name)
-        self._complete = complete
-        self._misalignments = Misalignments(find_pod)
-        self._has_told = False
-        self.add_event: Callable[[EventNote], None] = do_nothing
-        """Told what a write gives cause to say; it must not write it at once."""
-
-    async def write_statuses(self, claim: ClaimRef, statuses: Sequence[DeviceStatus]) -> None:
-        await apply_device_statuses(
-            self._client,
-            claim,
-            self._field_manager,
-            statuses,
-            complete=self._complete,
-            on_dropped=self._tell_dropped,
-            on_written=self._note_written,
-        )
-        reached(Failpoint.ATTACH_STATUS_WRITTEN)
-
-    def _note_written(
-        self, claim: Claim, before: Sequence[JsonObject], written: Sequence[JsonObject]
-    ) -> None:
-        for event in self._misalignments.find(claim.ref, before, written):
-            self.add_event(event)
-
-    def _tell_dropped(self) -> None:
-        if not self._has_told:
-            self._has_told = True
-            log.warning(
-                "claims get no status of their devices: the API server drops it; its feature gate "
-                "DRAResourceClaimDeviceStatus is off"
-            )
-
-    async def write_event(self, event: EventNote) -> None:
-        await self._events.record(event)
-
-
-HINT = "`dranet claim new` writes a claim that gets the nearest"
-
-MAX_AGE = timedelta(minutes=30)
-"""Of what the status says, to be said again. Clusters keep Events for an hour."""
-MAX_TOLD = 4096
-"""Devices. A node has a few hundred at most."""
-
-FindPod = Callable[[str], PodRef | None]
-"""By claim UID: the pod that has its devices."""
-
-
-class _Said(NamedTuple):
-    """What the status of one device says, and since when."""
+class _Misalignment(NamedTuple):
+    """A device that its claim's status calls worse than possible, and since when."""
 
     key: tuple[str, ...]
     since: datetime
@@ -416,62 +397,60 @@ class _Said(NamedTuple):
 
 
 class Misalignments:
-    """For one driver; remembers what it has told."""
+    """Finds those that have not been reported yet, for one driver."""
 
     def __init__(self, find_pod: FindPod, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._find_pod = find_pod
         self._now = now
-        self._told: OrderedDict[tuple[str, ...], None] = OrderedDict()
+        self._reported: OrderedDict[tuple[str, ...], None] = OrderedDict()
 
     def find(
         self, claim: ClaimRef, before: Sequence[JsonObject], written: Sequence[JsonObject]
     ) -> Iterator[EventNote]:
-        """One for each device that is news, about the pod that has it: other pods may have reserved the
-        claim, and have nothing of it. Where the pod has just ended, about the claim."""
-        known = {said.key for said in map(_read, before) if said is not None}
-        for said in filter(None, map(_read, written)):
-            is_old = said.key in known and self._now() - said.since > MAX_AGE
-            if not is_old and self._note((claim.uid, *said.key)):
+        """Return an Event for each device that became misaligned.
+
+        It is about the pod that has the device, because other pods may have reserved the claim without using
+        it; or about the claim, if the pod has just ended.
+        """
+        known = {found.key for found in map(_read, before) if found is not None}
+        for found in filter(None, map(_read, written)):
+            is_old = found.key in known and self._now() - found.since > MAX_AGE
+            if not is_old and self._note((claim.uid, *found.key)):
+                pod = self._find_pod(claim.uid)
                 yield EventNote(
-                    self._find_object(claim),
+                    ObjectRef.of_claim(claim) if pod is None else ObjectRef.of_pod(pod),
                     WARNING,
                     EventReason.MISALIGNED_TOPOLOGY,
-                    f"{said.key[2]}: {said.message}; {HINT}",
-                    first=said.since,
-                    identity="/".join((claim.uid, *said.key)),
+                    f"{found.key[2]}: {found.message}; {HINT}",
+                    first=found.since,
+                    identity="/".join((claim.uid, *found.key)),
                 )
         for entry in written:
-            if _read(entry) is None:  # should it be so again, that is news
-                self._told.pop((claim.uid, *key_of(entry)), None)
+            if _read(entry) is None:  # if it becomes misaligned again, that is new
+                self._reported.pop((claim.uid, *key_of(entry)), None)
 
     def _note(self, key: tuple[str, ...]) -> bool:
-        """Whether it was not told yet."""
-        is_news = key not in self._told
-        self._told[key] = None
-        self._told.move_to_end(key)
-        if len(self._told) > MAX_TOLD:
-            self._told.popitem(last=False)
+        """Remember it, and return whether it is new."""
+        is_news = key not in self._reported
+        self._reported[key] = None
+        self._reported.move_to_end(key)
+        if len(self._reported) > MAX_REPORTED:
+            self._reported.popitem(last=False)
         return is_news
 
-    def _find_object(self, claim: ClaimRef) -> ObjectRef:
-        pod = self._find_pod(claim.uid)
-        if pod is None:
-            return ObjectRef("resource.k8s.io/v1", "ResourceClaim", claim.name, claim.namespace, claim.uid)
-        return ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
 
-
-def _read(entry: JsonObject) -> _Said | None:
-    """Of an entry that says that its device could be nearer; of any other ``None``."""
+def _read(entry: JsonObject) -> _Misalignment | None:
+    """Return the misalignment in a status entry, or ``None``."""
     wanted = (ConditionType.ALIGNED, ConditionReason.WORSE_THAN_POSSIBLE)
     for condition in entry.get("conditions") or ():
         if (condition.get("type"), condition.get("reason")) == wanted:
             since = _read_time(condition.get("lastTransitionTime"))
-            return _Said(key_of(entry), since, str(condition.get("message") or ""))
+            return _Misalignment(key_of(entry), since, str(condition.get("message") or ""))
     return None
 
 
 def _read_time(text: object) -> datetime:
-    """Very long ago where it cannot be read."""
+    """Return the Unix epoch if the text cannot be read."""
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC)
     except ValueError:

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,23 +40,21 @@ from dranet.claims.metadata import (
     select_gids,
 )
 from dranet.claims.report import find_attached
-from dranet.cluster.events import WARNING, ObjectRef
 from dranet.driver.claim_folders import ClaimFolders
-from dranet.driver.reports.reporter import EventNote
+from dranet.driver.reports.announcer import Announcer
 from dranet.driver.workload.gids import Gids, read_pod_gids
 from dranet.errors import DranetError
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import fit_attributes
 from dranet.kernel.counter_folders import find_counter_folders
 from dranet.model.attributes import ESSENTIAL_NAMES, MAX_ATTRIBUTES_PER_DEVICE
-from dranet.model.claim import Claim, PodRef
+from dranet.model.claim import Claim
 from dranet.model.device import DeviceKind
 from dranet.model.plan import PreparedClaim, PreparedDevice, RequestMetadata
 from dranet.model.sandbox import Mount
 from dranet.model.status import AttachedLink
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.store.claim_store import ClaimStore
-from dranet.telemetry import Metrics
 
 _MOST_BYTES = 8 << 20
 """Of a file; one device's part is a few kilobytes."""
@@ -67,6 +64,7 @@ class MetadataFiles:
     """The files of one driver; see :class:`ClaimFolders` for what is raised."""
 
     def __init__(self, state_dir: Path, driver_name: str) -> None:
+        self.driver_name = driver_name
         self._name = file_name(driver_name)
         self._folders = ClaimFolders(
             state_dir / "metadata", (self._name,), "device metadata", ", or set device_metadata to false"
@@ -111,12 +109,6 @@ COUNTERS_FOLDER = "/var/run/dranet/counters"
 """Where a container with admin access finds ``<device>/net`` and ``<device>/infiniband``."""
 
 
-class EventSink(Protocol):
-    """Where Events go: ``driver.reports.reporter.Reporter``."""
-
-    def add_event(self, event: EventNote, /) -> None: ...
-
-
 class _InPod(Struct, frozen=True):
     """What was read of a claim's devices in their pod."""
 
@@ -132,27 +124,27 @@ class DeviceMetadata:
 
     def __init__(
         self,
-        *,
-        driver_name: str,
-        sysfs_root: Path,
         store: ClaimStore,
         files: MetadataFiles,
         cdi: CdiSpecs,
+        announcer: Announcer,
         policy: Callable[[], Policy],
-        events: EventSink,
-        metrics: Metrics,
+        sysfs_root: Path,
+        *,
         enabled: bool = True,
     ) -> None:
-        """``sysfs_root`` is where the host has its sysfs, too: containers get folders of it. ``enabled`` says
-        whether claims that are prepared from now on get files."""
-        self._driver = driver_name
+        """
+        Args:
+            sysfs_root: the sysfs of the host; containers get folders of it.
+            enabled: whether claims that are prepared from now on get files.
+        """
+        self._driver = files.driver_name
         self._sysfs_root = sysfs_root
         self._store = store
         self._files = files
         self._cdi = cdi
         self._policy = policy
-        self._events = events
-        self._metrics = metrics
+        self._announcer = announcer
         self._enabled = enabled
         self._in_pods: dict[str, _InPod] = {}
         """By claim uid. Lost with the process; the reconcile after its start reads it again."""
@@ -284,16 +276,8 @@ class DeviceMetadata:
             try:
                 is_news |= self._write(record, wanted)
             except DranetError as error:
-                self._tell(record, error)
+                self._announcer.metadata_failed(record, error)
         return is_news
-
-    def _tell(self, record: PreparedClaim, error: DranetError) -> None:
-        log.warning(
-            "device metadata is not up to date: %s", error, extra={"context": {"claim": record.claim}}
-        )
-        self._metrics.claim_errors.labels("metadata", error.reason).inc()
-        note = f"the file about the devices of claim {record.claim} is not up to date: {error}"
-        self._events.add_event(EventNote(_pod_object(record.pod), WARNING, str(error.reason), note))
 
     # --- what a file says ---------------------------------------------------------------------------------
 
@@ -348,7 +332,3 @@ def _with_rdma(link: AttachedLink, records: Iterable[PreparedClaim], gids: Gids)
 def _gids_of(prepared: PreparedDevice, gids: Gids) -> tuple[str, ...]:
     """Of a device without a link."""
     return select_gids(prepared, (), gids.get(pod_rdma_device(prepared), ()))
-
-
-def _pod_object(ref: PodRef) -> ObjectRef:
-    return ObjectRef(api_version="v1", kind="Pod", name=ref.name, namespace=ref.namespace, uid=ref.uid)
