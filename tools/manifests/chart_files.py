@@ -11,11 +11,9 @@ from dranet.security.context import Mount
 from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import DECLARATIONS
 from tools.manifests.chart_policies import DRIVER, build_policy_files
+from tools.manifests.chart_settings import BIND_ADDRESS
 from tools.manifests.device_classes import CLASSES, PREFIX
-from tools.manifests.values.chart import needed_values, refused_values
-from tools.manifests.values.file import plain
-from tools.manifests.values.pod import mount_key
-from tools.manifests.values.settings import BIND_ADDRESS
+from tools.manifests.values import mount_key, needed_values, plain, refused_values
 
 JsonObject = dict[str, Any]
 

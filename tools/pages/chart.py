@@ -17,8 +17,7 @@ import yaml
 from dranet import __version__
 from dranet.cluster.permissions import NAMESPACE
 from tools.manifests.chart_files import build_chart_files
-from tools.manifests.values.file import render_values
-from tools.manifests.values.schema import render_schema
+from tools.manifests.values import build_schema, refresh_comments
 
 RELEASE = "dranet"
 
@@ -64,8 +63,8 @@ def build_chart(folder: Path) -> Mapping[str, str]:
     about = (folder / "Chart.yaml").read_text()
     return {
         "Chart.yaml": re.sub(r"^(version|appVersion): .*$", rf"\1: {__version__}", about, flags=re.MULTILINE),
-        "values.yaml": render_values(),
-        "values.schema.json": render_schema(),
+        "values.yaml": refresh_comments((folder / "values.yaml").read_text()),
+        "values.schema.json": json.dumps(build_schema(), indent=2) + "\n",
         **files,
     }
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from dranet.settings import DECLARATIONS, Declaration
 from dranet.view.flags import default_text
-from tools.manifests.values.page import values_page
 from tools.pages.alerts import alerts_page
 from tools.pages.attributes import attributes_page
 from tools.pages.chart import build_chart, can_render, render_plain_manifests
@@ -21,6 +20,7 @@ from tools.pages.parameters import SCHEMA_NAME, parameters_page, parameters_sche
 from tools.pages.permissions import permissions_page
 from tools.pages.restored import restored_page
 from tools.pages.rights import rights_page
+from tools.pages.values import values_page
 
 SETTINGS_HEAD = """# Settings of the driver
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.tools.manifests.chart.value_sets import CLIENT_CERTIFICATES, PODS
-from tools.manifests.values.chart import VALUES
-from tools.manifests.values.value import walk
+from tools.manifests.values import list_values, walk
 
 JsonObject = dict[str, Any]
 
@@ -134,7 +133,7 @@ IN_NEED = {"metrics.authentication", "updateStrategy.rollingUpdate.maxUnavailabl
     path for path in BESIDE if path.endswith("localhostProfile")
 }
 """Without them, what stands beside them is refused: there is nothing to compare with but the defaults."""
-LEAVES = [path for path, value in walk(VALUES) if not value.is_object]
+LEAVES = [path for path, value in walk(list_values()) if not value.is_object]
 
 
 def take(values: JsonObject, path: str) -> Any:

@@ -16,7 +16,7 @@ from tests.tools.manifests.chart.rendering import (
     settings_of,
 )
 from tests.tools.manifests.chart.value_sets import AIR_GAPPED, POOLS, TLS
-from tools.manifests.values.chart import VALUES
+from tools.manifests.values import list_values
 
 
 @pytest.mark.parametrize("path", LEAVES)
@@ -27,7 +27,7 @@ def test_a_value_changes_what_is_made(path: str) -> None:
 
 def test_the_table_has_no_value_that_there_is_not() -> None:
     assert BESIDE.keys() <= set(LEAVES)
-    assert set(OTHER) == {value.name for value in VALUES}
+    assert set(OTHER) == {value.name for value in list_values()}
 
 
 def test_pods_are_selected_by_release_and_pool() -> None:

@@ -27,11 +27,8 @@ from tests.tools.manifests.chart.rendering import (
     render,
     render_texts,
 )
-from tools.manifests.values.chart import VALUES as VALUES_DECLARED
-from tools.manifests.values.chart import needed_values
-from tools.manifests.values.schema import build_schema
-from tools.manifests.values.settings import BIND_ADDRESS
-from tools.manifests.values.value import walk
+from tools.manifests.chart_settings import BIND_ADDRESS
+from tools.manifests.values import build_schema, list_values, needed_values, walk
 
 SCHEMA = build_schema()
 _ADDRESS = {"type": "string", "pattern": BIND_ADDRESS}
@@ -273,7 +270,7 @@ def test_what_a_schema_cannot_say_is_said_by_a_template(values: JsonObject, says
 
 def test_no_null_is_let_through_to_a_template_that_cannot_do_without() -> None:
     """Helm takes a value that is null away together with its default, and its schema does not see that."""
-    paths = [path for path, value in walk(VALUES_DECLARED) if not value.is_object]
+    paths = [path for path, value in walk(list_values()) if not value.is_object]
     needed = [path for path in paths if path in needed_values()]
     everything: JsonObject = {}
     for path in needed:

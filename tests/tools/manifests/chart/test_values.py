@@ -11,15 +11,16 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from dranet import __version__
-from dranet.security.context import CAPABILITIES, MOUNTS
+from dranet.security.context import APPARMOR_TYPE, CAPABILITIES, MOUNTS, SELINUX_TYPE
 from tests.tools.manifests.chart.rendering import CHART, REPOSITORY, helm
 from tools.manifests.chart_files import build_chart_files
-from tools.manifests.values.chart import VALUES, refused_values
-from tools.manifests.values.page import values_page
-from tools.manifests.values.schema import build_schema
-from tools.manifests.values.settings import free_settings
-from tools.manifests.values.value import walk
+from tools.manifests.chart_policies import POLICIES
+from tools.manifests.chart_settings import free_settings
+from tools.manifests.device_classes import CLASSES, PREFIX
+from tools.manifests.tenant_policy import POWERFUL_PATHS
+from tools.manifests.values import build_schema, list_values, mount_key, refused_values, walk
 from tools.pages.chart import build_chart, render_plain_manifests
+from tools.pages.values import values_page
 
 TEXT = (CHART / "values.yaml").read_text()
 DEFAULTS = yaml.safe_load(TEXT)
@@ -84,7 +85,7 @@ def test_every_value_has_a_place_in_the_schema_a_default_and_help() -> None:
         for path, part in walk_schema(build_schema())
         if not part.get("deprecated") and not path.startswith("global")
     }
-    declared = {path for path, _ in walk(VALUES)}
+    declared = {path for path, _ in walk(list_values())}
     assert declared <= described
     parts_of_kubernetes = {path for path in described if path.startswith(("affinity.", "resources."))}
     assert described - declared == parts_of_kubernetes
@@ -134,6 +135,22 @@ def test_the_values_file_names_every_right_with_its_reason() -> None:
         assert re.sub(r"\s+", " ", mount.why) in text
 
 
+def test_defaults_that_the_code_declares_are_those_of_the_code() -> None:
+    assert DEFAULTS["securityContext"]["capabilities"] == [one.name for one in CAPABILITIES]
+    assert DEFAULTS["securityContext"]["appArmor"]["type"] == APPARMOR_TYPE
+    assert DEFAULTS["securityContext"]["seLinuxType"] == SELINUX_TYPE
+    assert DEFAULTS["mounts"] == {mount_key(mount): True for mount in MOUNTS if mount.feature}
+    assert DEFAULTS["admissionPolicies"].keys() == {policy.key for policy in POLICIES}
+    assert DEFAULTS["admissionPolicies"]["tenants"]["fields"] == list(POWERFUL_PATHS)
+    assert DEFAULTS["deviceClasses"].keys() - {"create", "prefix", "extra"} == {one.key for one in CLASSES}
+
+
+def test_the_help_of_a_class_has_its_name() -> None:
+    about = {path: value.help for path, value in walk(list_values())}
+    for one in CLASSES:
+        assert f"Default name: {PREFIX}{one.suffix}." in about[f"deviceClasses.{one.key}"]
+
+
 def test_every_setting_is_in_the_values_file_with_its_default() -> None:
     for setting in free_settings():
         assert re.search(rf"^#  {setting.name}: ", TEXT, re.MULTILINE), setting.name
@@ -147,7 +164,7 @@ def test_settings_copied_from_the_comments_are_the_defaults() -> None:
 
 
 def test_examples_in_comments_are_valid() -> None:
-    for path, value in walk(VALUES):
+    for path, value in walk(list_values()):
         if value.example:
             example: Any = yaml.safe_load(value.example)
             for step in reversed(path.split(".")):
@@ -157,11 +174,11 @@ def test_examples_in_comments_are_valid() -> None:
 
 def test_the_page_has_every_value() -> None:
     page = values_page()
-    assert all(f"| `{path}` |" in page for path, _ in walk(VALUES))
+    assert all(f"| `{path}` |" in page for path, _ in walk(list_values()))
 
 
 def test_refused_values_are_no_values() -> None:
-    declared = {path for path, _ in walk(VALUES)} | {
+    declared = {path for path, _ in walk(list_values())} | {
         f"settings.{setting.name}" for setting in free_settings()
     }
     assert not declared & refused_values().keys()

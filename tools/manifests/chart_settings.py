@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dranet.settings import DECLARATIONS, Declaration, OneOf, Seconds
-from tools.manifests.values.value import TEXT, Schema, closed, list_of
 
-SETTINGS_REF: Schema = {"$ref": "#/$defs/settings"}
+Schema = Mapping[str, Any]
 
 _SEEN_TO: Mapping[str, str] = {
     "node_name": "the chart takes it from the downward API",
@@ -38,22 +37,6 @@ _PATTERNS: Mapping[str, str] = {
 }
 """Text that has a form, or each text of a list; the driver asks for as much."""
 
-_ATTRIBUTE: Schema = {"type": ["string", "integer", "boolean"]}
-ATTRIBUTES_SCHEMA: Schema = list_of(
-    closed(
-        {
-            "match": {**TEXT, "description": "CEL expression over `device`; without it, every device."},
-            "set": {
-                "type": "object",
-                "additionalProperties": _ATTRIBUTE,
-                "minProperties": 1,
-                "description": "Qualified attribute name -> text, whole number or boolean.",
-            },
-        },
-        required=("set",),
-    )
-)
-
 
 def free_settings() -> Iterator[Declaration]:
     """Those that values may set."""
@@ -76,7 +59,7 @@ def settings_schema() -> Schema:
         name: {"deprecated": True, "description": f"Refused: {reason}."}
         for name, reason in refused_settings().items()
     }
-    return closed({**free, **refused})
+    return {"type": "object", "additionalProperties": False, "properties": {**free, **refused}}
 
 
 def _schema_of(setting: Declaration) -> dict[str, Any]:
