@@ -24,7 +24,7 @@ from dranet.desk.allocation.allocator import (
     read_devices_in_use,
     summarize,
 )
-from dranet.desk.allocation.nodes import matches_node
+from dranet.desk.allocation.devices import matches_node
 from dranet.desk.allocation.taints import AppliedTaint, find_untolerated
 from testbed.scheduler.controllers import FINALIZER, is_finished, is_owned
 from testbed.scheduler.mirror import Reconciler

@@ -1,25 +1,100 @@
-"""One device of a ResourceSlice, read once for all nodes and requests.
-
-A field that is not known here makes the device one that cannot be judged: :attr:`Candidate.obstacle` names
-it, and a search that would give the device to somebody breaks off instead of guessing.
-"""
+"""A node, and whether a ``NodeSelector`` selects it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dranet.cel import CelError, Version
 from dranet.cel.scalars import parse_quantity
-from dranet.desk.allocation.capacity import Capacity, qualify
-from dranet.desk.allocation.constraints import Elements
-from dranet.desk.allocation.nodes import JsonObject, Reach
+from dranet.desk.allocation.capacity import Amounts, Capacity, qualify
 from dranet.desk.allocation.taints import AppliedTaint, DeviceId, TaintRule
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The node to allocate for."""
+
+    name: str
+    labels: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, body: JsonObject) -> Node:
+        """From a ``v1.Node``."""
+        return cls(body["metadata"]["name"], body["metadata"].get("labels") or {})
+
+
+def matches_node(selector: JsonObject, node: Node) -> bool:
+    """A ``v1.NodeSelector``: terms are alternatives, the requirements of one term all hold."""
+    return any(_term_matches(term, node) for term in selector.get("nodeSelectorTerms") or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """To which nodes a slice, or one device of it, reaches. If nothing is set it reaches none: that must be a
+    field of the future."""
+
+    node_name: str = ""
+    node_selector: JsonObject | None = None
+    all_nodes: bool = False
+
+    @classmethod
+    def parse(cls, body: JsonObject) -> Reach:
+        """From the ``spec`` of a slice or from a device."""
+        return cls(body.get("nodeName") or "", body.get("nodeSelector"), bool(body.get("allNodes")))
+
+    def reaches(self, node: Node) -> bool:
+        if self.node_name:
+            return self.node_name == node.name
+        return self.all_nodes or (self.node_selector is not None and matches_node(self.node_selector, node))
+
+
+def _term_matches(term: JsonObject, node: Node) -> bool:
+    expressions = [(r, node.labels) for r in term.get("matchExpressions") or ()]
+    fields = [(r, {"metadata.name": node.name}) for r in term.get("matchFields") or ()]
+    return bool(expressions or fields) and all(
+        _requirement_holds(r, values) for r, values in expressions + fields
+    )
+
+
+def _requirement_holds(requirement: JsonObject, values: Mapping[str, str]) -> bool:
+    value = values.get(requirement["key"])
+    listed: Sequence[str] = requirement.get("values") or ()
+    match requirement["operator"]:
+        case "In":
+            return value in listed
+        case "NotIn":
+            return value not in listed
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt":
+            return _compare(value, listed) > 0
+        case "Lt":
+            return _compare(value, listed) < 0
+    return False
+
+
+def _compare(value: str | None, listed: Sequence[str]) -> int:
+    """The sign of the difference; zero, which is neither greater nor less, for what are no two numbers."""
+    try:
+        difference = int(value or "") - int(listed[0])
+    except (ValueError, IndexError):
+        return 0
+    return (difference > 0) - (difference < 0)
+
 
 CounterId = tuple[str, str]
 """Counter set and counter."""
+
+Element = tuple[str, bool | int | str]
+"""Type and value."""
+Elements = frozenset[Element]
 
 _SCALARS = ("bool", "int", "string", "version")
 _LISTS = {f"{kind}s": kind for kind in _SCALARS}
@@ -190,3 +265,55 @@ def _unknown_attribute(attributes: Mapping[str, JsonObject]) -> str:
 def _is_known(body: JsonObject) -> bool:
     kind = next(iter(body), "")
     return kind in _SCALARS or (kind in _LISTS and bool(body[kind]))
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """The devices of all allocated claims. Admin access takes nothing away."""
+
+    devices: frozenset[DeviceId] = frozenset()
+    """Those that one claim has for itself."""
+    shares: Mapping[DeviceId, Amounts] = field(default_factory=dict)
+    """Shared ones, and how much of each capacity is gone, in billionths by qualified name."""
+    holders: Mapping[DeviceId, tuple[str, ...]] = field(default_factory=dict)
+    """The claims, as ``namespace/name``."""
+
+    def holds(self, device: DeviceId) -> bool:
+        """Whether somebody has the device or a share of it."""
+        return device in self.devices or device in self.shares
+
+
+def read_devices_in_use(claims: Iterable[JsonObject]) -> InUse:
+    """From the status of all claims of the cluster. A result without a share has the device alone, whatever
+    its driver says of it by now."""
+    devices: set[DeviceId] = set()
+    shares: dict[DeviceId, dict[str, int]] = defaultdict(dict)
+    holders: dict[DeviceId, list[str]] = defaultdict(list)
+    for claim, result in _iter_results(claims):
+        device = (result["driver"], result["pool"], result["device"])
+        metadata = claim.get("metadata") or {}
+        holders[device].append(f"{metadata.get('namespace', '')}/{metadata.get('name', '')}")
+        if not result.get("shareID"):
+            devices.add(device)
+            continue
+        used = shares[device]
+        for name, text in (result.get("consumedCapacity") or {}).items():
+            key = qualify(name, result["driver"])
+            used[key] = used.get(key, 0) + _read_amount(text)
+    return InUse(frozenset(devices), dict(shares), {key: tuple(names) for key, names in holders.items()})
+
+
+def _iter_results(claims: Iterable[JsonObject]) -> Iterator[tuple[JsonObject, JsonObject]]:
+    for claim in claims:
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        for result in (allocation.get("devices") or {}).get("results") or ():
+            if not result.get("adminAccess"):
+                yield claim, result
+
+
+def _read_amount(text: object) -> int:
+    """A server stores nothing else than quantities; what a file has instead takes nothing."""
+    try:
+        return parse_quantity(str(text))
+    except CelError:
+        return 0

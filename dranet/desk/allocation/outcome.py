@@ -1,25 +1,22 @@
 """What an attempt on one node came to, and what kept each device from each request.
 
 :class:`Outcome` is what :meth:`dranet.desk.allocation.allocator.Attempt.on` returns; it is cheap. The
-reasons for every device are worked out by :func:`dranet.desk.allocation.review.review`, on demand.
+reasons for every device are worked out by :func:`dranet.desk.allocation.outcome.review`, on demand.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum
-from typing import TYPE_CHECKING
+from enum import Enum
 
-from dranet.desk.allocation.constraints import Constraint
-from dranet.desk.allocation.devices import Candidate
-from dranet.desk.allocation.failures import AllocationError
-from dranet.desk.allocation.nodes import Node
+from dranet.desk.allocation.devices import Candidate, Node
+from dranet.desk.allocation.failures import AllocationError, Cause
 from dranet.desk.allocation.pools import Pool
-from dranet.desk.allocation.requests import Alternative, ClaimView, Request, Selector
-from dranet.desk.allocation.taints import AppliedTaint
-
-if TYPE_CHECKING:
-    from dranet.desk.allocation.state import Ground
+from dranet.desk.allocation.requests import Alternative, Constraint, Selector
+from dranet.desk.allocation.state import Ground, Pick, Removal, Slot, State
+from dranet.desk.allocation.taints import AppliedTaint, find_untolerated
 
 
 class Ending(Enum):
@@ -29,25 +26,6 @@ class Ending(Enum):
     UNSATISFIED = "some request cannot be satisfied on this node"
     POOL_INVALID = "unsatisfied, and an invalid pool may be the reason; another node may do"
     BROKE_OFF = "an error ended it; no other node is tried"
-
-
-class Removal(StrEnum):
-    """Why a device is not given to a request, in the order in which the scheduler looks."""
-
-    NOT_ON_NODE = "does not reach this node"
-    POOL_INCOMPLETE = "in an incomplete pool"
-    POOL_INVALID = "in an invalid pool"
-    IN_USE = "in use by another claim"
-    TAKEN = "taken by an earlier request of this pod"
-    CLASS_SELECTOR = "not matched by a selector of the DeviceClass"
-    REQUEST_SELECTOR = "not matched by a selector of the request"
-    FAILED = "a selector fails on it"
-    CAPACITY = "too little capacity"
-    COUNTERS = "too little left of a shared counter"
-    TAINT = "a taint that the request does not tolerate"
-    CONSTRAINT = "against a constraint of the claim"
-    LIMIT = "over the number of devices that a claim may have"
-    NOT_MODELLED = "something of it is not modelled here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +42,6 @@ class Removed:
     against: tuple[Candidate, ...] = ()
     """The devices chosen before that a constraint holds against it; empty if it lacks the attribute."""
     error: AllocationError | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Slot:
-    """One request of one claim: what the search decides one after the other."""
-
-    index: int
-    claim: ClaimView
-    request: Request
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pick:
-    """One device chosen for one alternative of a slot."""
-
-    slot: Slot
-    alternative: Alternative
-    candidate: Candidate
-    consumed: tuple[tuple[str, int], ...] = ()
-    """Of a shared device: each of its capacities and the billionths that this allocation takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +89,7 @@ class Outcome:
     deepest: int
     """Index of the slot that the search could not get past; ``len(slots)`` if it ended well."""
     ground: Ground
-    """What was there to choose from; for :mod:`dranet.desk.allocation.review`."""
+    """What was there to choose from; for :mod:`dranet.desk.allocation.outcome`."""
     error: AllocationError | None = None
 
     @property
@@ -143,3 +101,173 @@ class Outcome:
     def blocked(self) -> Slot | None:
         """The slot that the search could not get past."""
         return self.slots[self.deepest] if self.deepest < len(self.slots) else None
+
+
+def review(outcome: Outcome) -> tuple[SlotReview, ...]:
+    """For every slot in order. Never raises: what made an attempt break off is among the reasons."""
+    return tuple(_Review(outcome, slot).run() for slot in outcome.slots)
+
+
+def review_slot(outcome: Outcome, slot: Slot) -> SlotReview:
+    """The same for one slot."""
+    return _Review(outcome, slot).run()
+
+
+def summarize(outcome: Outcome) -> str:
+    """Why a node does not do, in one line: what the slot that could not be got past lacked."""
+    slot = outcome.blocked
+    if outcome.error or slot is None:
+        return str(outcome.error or "")
+    options = review_slot(outcome, slot).alternatives
+    reasons = [(option.alternative.name, _count_reasons(option)) for option in options]
+    told = [f"{name}: {why}" if len(options) > 1 else why for name, why in reasons if why]
+    told += [f"pool {pool} is {pool.defect}" for pool in outcome.pools if pool.defect]
+    published = sum(len(pool.devices) for pool in outcome.pools)
+    why = "; ".join(told) or f"only {published} devices are published for this node"
+    return f"claim {slot.claim.label}: request {slot.request.name} cannot be satisfied: {why}"
+
+
+class _Review:
+    """Of one slot."""
+
+    def __init__(self, outcome: Outcome, slot: Slot) -> None:
+        self._outcome = outcome
+        self._slot = slot
+        self._ground = outcome.ground
+        self._state = State(self._ground)
+        for pick in outcome.picks:
+            if pick.slot.index < slot.index:
+                self._state.push(pick.slot, pick.alternative, pick.candidate)
+
+    def run(self) -> SlotReview:
+        return SlotReview(self._slot, tuple(self._look(option) for option in self._slot.request.alternatives))
+
+    def _look(self, option: Alternative) -> AlternativeReview:
+        before: dict[Candidate, Removed | None] = {
+            candidate: self._find(option, candidate) for candidate in self._ground.usable
+        }
+        had = self._have(option, [candidate for candidate, reason in before.items() if reason is None])
+        enough = option.count is not None and len(had) >= option.count
+        others = [c for c, reason in before.items() if reason is None and c not in had]
+        beside = {} if enough else {candidate: self._find(option, candidate) for candidate in others}
+        for _ in had:
+            self._state.pop()
+        reasons = before | beside
+        spare = tuple(candidate for candidate in others if reasons[candidate] is None)
+        every = (reason for pool in self._outcome.pools for reason in self._of_pool(pool, reasons))
+        removed = tuple(r for r in every if r is not None and r.candidate not in had)
+        return AlternativeReview(option, had, spare, removed)
+
+    def _have(self, option: Alternative, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        """What the search chose, or the first that fit beside each other; they stay pushed."""
+        chosen = [
+            pick.candidate
+            for pick in self._outcome.picks
+            if pick.slot is self._slot and pick.alternative is option
+        ]
+        had: list[Candidate] = []
+        for candidate in chosen or candidates:
+            if option.count is not None and len(had) == option.count:
+                break
+            if self._find(option, candidate) is None:
+                self._state.push(self._slot, option, candidate)
+                had.append(candidate)
+        return tuple(had)
+
+    def _of_pool(self, pool: Pool, reasons: dict[Candidate, Removed | None]) -> Iterator[Removed | None]:
+        why = Removal.POOL_INCOMPLETE if pool.incomplete else Removal.POOL_INVALID
+        for candidate in pool.every:
+            reason = None if pool.defect else reasons[candidate]
+            if candidate in pool.elsewhere and not (reason and reason.error):
+                yield Removed(candidate, Removal.NOT_ON_NODE)
+            else:
+                yield Removed(candidate, why, pool.defect) if pool.defect else reason
+
+    def _find(self, option: Alternative, candidate: Candidate) -> Removed | None:
+        if not self._state.has_room(self._slot, 1):
+            return Removed(candidate, Removal.LIMIT)
+        try:
+            removal = self._state.find_removal(self._slot, option, candidate)
+        except AllocationError as error:
+            selector = self._ground.verdicts.of(option, candidate).selector
+            kind = Removal.NOT_MODELLED if error.cause is Cause.NOT_MODELLED else Removal.FAILED
+            return Removed(candidate, kind, error.message, selector=selector, error=error)
+        return None if removal is None else self._describe(option, candidate, removal)
+
+    def _describe(self, option: Alternative, candidate: Candidate, removal: Removal) -> Removed:
+        match removal:
+            case Removal.CLASS_SELECTOR | Removal.REQUEST_SELECTOR:
+                selector = self._ground.verdicts.of(option, candidate).selector
+                return Removed(candidate, removal, str(selector), selector=selector)
+            case Removal.NOT_ON_NODE:
+                return Removed(candidate, removal)
+            case Removal.IN_USE:
+                return self._describe_in_use(candidate)
+            case Removal.TAKEN:
+                return self._describe_taken(candidate)
+            case Removal.CAPACITY if self._is_of_all(option, candidate):
+                before = self._ground.shortage(option, candidate, {})
+                return self._describe_in_use(candidate) if before else self._describe_taken(candidate)
+            case Removal.CAPACITY:
+                return Removed(candidate, removal, str(self._state.find_shortage(option, candidate)))
+            case Removal.COUNTERS:
+                return Removed(candidate, removal, str(self._state.find_counter_shortage(candidate)))
+            case Removal.TAINT:
+                taint = find_untolerated(candidate.taints, option.tolerations)
+                return Removed(candidate, removal, str(taint), taint=taint)
+            case _:
+                return self._describe_constraint(option, candidate)
+
+    def _describe_constraint(self, option: Alternative, candidate: Candidate) -> Removed:
+        constraint = self._state.find_constraint(option, candidate)
+        assert constraint is not None
+        others = self._state.covered_by(constraint, self._slot.claim)
+        against = constraint.conflicts(candidate, others)
+        return Removed(candidate, Removal.CONSTRAINT, str(constraint), constraint=constraint, against=against)
+
+    def _describe_taken(self, candidate: Candidate) -> Removed:
+        takers = (_name(pick) for pick in self._state.picks if pick.candidate is candidate)
+        return Removed(candidate, Removal.TAKEN, ", ".join(takers))
+
+    def _describe_in_use(self, candidate: Candidate) -> Removed:
+        holders = self._ground.in_use.holders.get(candidate.id, ())
+        return Removed(candidate, Removal.IN_USE, ", ".join(holders))
+
+    def _is_of_all(self, option: Alternative, candidate: Candidate) -> bool:
+        """Among "all devices", which are those that would do if nobody had them: it is missed."""
+        return option.count is None and self._ground.could_suffice(option, candidate)
+
+
+def _name(pick: Pick) -> str:
+    return f"request {pick.alternative.name} of {pick.slot.claim.label}"
+
+
+def _count_reasons(option: AlternativeReview) -> str:
+    """``2 in use; 3 not matched by the selector ...``; empty if nothing speaks against any device."""
+    counts = Counter(_phrase(removed) for removed in option.removed if removed.removal not in _OF_POOL)
+    reasons = [f"{count} {phrase}" for phrase, count in sorted(counts.items())]
+    if reasons and option.had and option.alternative.count is not None:
+        reasons.insert(0, f"{len(option.had)} of {option.alternative.count} would fit")
+    return "; ".join(reasons)
+
+
+_OF_POOL = frozenset({Removal.NOT_ON_NODE, Removal.POOL_INCOMPLETE, Removal.POOL_INVALID})
+
+
+def _phrase(removed: Removed) -> str:
+    match removed.removal:
+        case Removal.IN_USE | Removal.TAKEN:
+            return "in use"
+        case Removal.CLASS_SELECTOR | Removal.REQUEST_SELECTOR:
+            return f"not matched by the {removed.detail}"
+        case Removal.TAINT:
+            return f"with the taint {removed.detail} that the request does not tolerate"
+        case Removal.CONSTRAINT:
+            return f"against the constraint {removed.detail}"
+        case Removal.CAPACITY:
+            return f"without enough capacity ({removed.detail})"
+        case Removal.COUNTERS:
+            return f"without enough of a shared counter ({removed.detail})"
+        case Removal.LIMIT:
+            return "over the limit of 32 devices in a claim"
+    return removed.detail or removed.removal.value

@@ -3,7 +3,7 @@
 Slots are decided in the order of claims and requests, alternatives in the order of preference, devices in the
 order of the pools. The devices of one request are combinations: each comes after the one before. The first
 descent is the plain one; later ones leave out what is lost
-(:mod:`dranet.desk.allocation.prospects`) and what has failed before from the same state. A slot that was
+(:mod:`dranet.desk.allocation.pruning`) and what has failed before from the same state. A slot that was
 never reached takes no part in that, so that the deepest one is where a plain search would also have
 stopped.
 """
@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 
 from dranet.desk.allocation.devices import Candidate
 from dranet.desk.allocation.failures import AllocationError, Cause
-from dranet.desk.allocation.outcome import Pick, Removal, Slot
-from dranet.desk.allocation.prospects import Prospects, Rest
+from dranet.desk.allocation.pruning import Prospects, Rest
 from dranet.desk.allocation.requests import MAX_RESULTS_PER_CLAIM, Alternative, ClaimView
-from dranet.desk.allocation.state import Ground, State
+from dranet.desk.allocation.state import Ground, Pick, Removal, Slot, State
 
 MAX_CHOICES = 20_000
 """Some seconds. To pack amounts into devices may take for ever; a real scheduler gives up after ten."""

@@ -9,19 +9,61 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from dranet.desk.allocation.capacity import Amounts, Shortage, consume, find_shortage
-from dranet.desk.allocation.constraints import Constraint, Elements
-from dranet.desk.allocation.counters import CounterShortage, find_counter_shortage
-from dranet.desk.allocation.devices import Candidate, CounterId
-from dranet.desk.allocation.outcome import Pick, Removal, Slot
-from dranet.desk.allocation.pools import Pool, PoolId
-from dranet.desk.allocation.requests import MAX_RESULTS_PER_CLAIM, Alternative, ClaimView
+from dranet.desk.allocation.devices import Candidate, CounterId, InUse, Elements
+from dranet.desk.allocation.pools import CounterShortage, Pool, PoolId, find_counter_shortage
+from dranet.desk.allocation.requests import (
+    MAX_RESULTS_PER_CLAIM,
+    Alternative,
+    ClaimView,
+    Constraint,
+    Request,
+)
 from dranet.desk.allocation.taints import find_untolerated
-from dranet.desk.allocation.usage import InUse
 from dranet.desk.allocation.verdicts import Verdicts
 
 _NOTHING: Amounts = {}
+
+
+class Removal(StrEnum):
+    """Why a device is not given to a request, in the order in which the scheduler looks."""
+
+    NOT_ON_NODE = "does not reach this node"
+    POOL_INCOMPLETE = "in an incomplete pool"
+    POOL_INVALID = "in an invalid pool"
+    IN_USE = "in use by another claim"
+    TAKEN = "taken by an earlier request of this pod"
+    CLASS_SELECTOR = "not matched by a selector of the DeviceClass"
+    REQUEST_SELECTOR = "not matched by a selector of the request"
+    FAILED = "a selector fails on it"
+    CAPACITY = "too little capacity"
+    COUNTERS = "too little left of a shared counter"
+    TAINT = "a taint that the request does not tolerate"
+    CONSTRAINT = "against a constraint of the claim"
+    LIMIT = "over the number of devices that a claim may have"
+    NOT_MODELLED = "something of it is not modelled here"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """One request of one claim: what the search decides one after the other."""
+
+    index: int
+    claim: ClaimView
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pick:
+    """One device chosen for one alternative of a slot."""
+
+    slot: Slot
+    alternative: Alternative
+    candidate: Candidate
+    consumed: tuple[tuple[str, int], ...] = ()
+    """Of a shared device: each of its capacities and the billionths that this allocation takes."""
 
 
 @dataclass(frozen=True, slots=True)

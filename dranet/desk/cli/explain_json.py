@@ -6,8 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from dranet.desk.allocation.explain.explanation import Explanation, NodeGroup
-from dranet.desk.allocation.explain.story import ConstraintStory, Given, RequestStory
+from dranet.desk.allocation.explain.explanation import (
+    ConstraintStory,
+    Explanation,
+    Given,
+    NodeGroup,
+    RequestStory,
+)
 from dranet.desk.allocation.taints import DeviceId
 
 

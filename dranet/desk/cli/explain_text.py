@@ -5,17 +5,19 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from dranet.desk.allocation.explain.explanation import Explanation, NodeGroup
-from dranet.desk.allocation.explain.story import (
+from dranet.desk.allocation.explain.explanation import (
     ConstraintStory,
+    Explanation,
     Given,
+    NodeGroup,
     NodeStory,
     Note,
     RequestStory,
     Step,
     ValueRow,
 )
-from dranet.desk.allocation.outcome import Ending, Removal
+from dranet.desk.allocation.outcome import Ending
+from dranet.desk.allocation.state import Removal
 from dranet.desk.allocation.taints import DeviceId
 from dranet.terminal import CONTINUED, PROSE, Screen, format_table, printable
 

@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dranet.desk.allocation.devices import Candidate
-from dranet.desk.allocation.nodes import JsonObject, Node
+from dranet.desk.allocation.devices import Candidate, JsonObject, Node
 from dranet.desk.allocation.pools import Inventory, Pool
 from dranet.desk.templates.places import PLACES, Place, address_of, locate, near_of, text_of, value_of
 from dranet.model import attributes as a

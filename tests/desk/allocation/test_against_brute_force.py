@@ -17,8 +17,9 @@ from dranet.desk.allocation.allocator import (
     read_devices_in_use,
     review,
 )
-from dranet.desk.allocation.outcome import Outcome, Removal
+from dranet.desk.allocation.outcome import Outcome
 from dranet.desk.allocation.search import Search
+from dranet.desk.allocation.state import Removal
 from tests.desk.allocation import random_clusters
 from tests.desk.allocation.brute_force import BruteForce, Entry, World, take
 

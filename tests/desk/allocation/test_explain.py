@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given, settings
 
 from dranet.desk.allocation.allocator import ClusterDevices
+from dranet.desk.allocation.devices import Node
 from dranet.desk.allocation.explain.explain import World, explain
-from dranet.desk.allocation.explain.explanation import Explanation, Verdict
-from dranet.desk.allocation.explain.misses import Miss
-from dranet.desk.allocation.explain.obstacles import Case, InUseBy, Together
-from dranet.desk.allocation.explain.story import NodeStory, Note, RequestStory, Step
+from dranet.desk.allocation.explain.explanation import (
+    Explanation,
+    NodeStory,
+    Note,
+    RequestStory,
+    Step,
+    Verdict,
+)
+from dranet.desk.allocation.explain.obstacles import Case, InUseBy, Miss, Together
 from dranet.desk.allocation.explain.subject import Subject, WantedClaim, with_label
-from dranet.desk.allocation.nodes import Node
-from dranet.desk.allocation.outcome import Removal
+from dranet.desk.allocation.state import Removal
 from tests.desk.allocation import random_clusters
 from tests.desk.allocation.brute_force import (
     BruteForce,

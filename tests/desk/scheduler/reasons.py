@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dranet.desk.allocation.allocator import Outcome
+from dranet.desk.allocation.devices import Node
 from dranet.desk.allocation.failures import Cause
-from dranet.desk.allocation.nodes import Node
 from dranet.desk.allocation.pools import Generation
 from tests.desk.scheduler.predictions import Foretold
 from tests.desk.scheduler.submission import Given

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dranet.desk.allocation.allocator import Attempt, Outcome
-from dranet.desk.allocation.outcome import Slot
 from dranet.desk.allocation.requests import Alternative
-from dranet.desk.allocation.state import State
+from dranet.desk.allocation.state import Slot, State
 from tests.desk.scheduler.cases import Json
 
 

@@ -7,16 +7,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dranet.desk.allocation.allocator import Attempt, ClusterDevices
+from dranet.desk.allocation.devices import JsonObject, Node, matches_node, read_devices_in_use
 from dranet.desk.allocation.explain.explanation import (
     Excluded,
     Explanation,
+    Given,
     NodeGroup,
+    NodeStory,
     Verdict,
     group_stories,
 )
 from dranet.desk.allocation.explain.misses import Scene, find_misses
 from dranet.desk.allocation.explain.obstacles import Case
-from dranet.desk.allocation.explain.story import Given, NodeStory
 from dranet.desk.allocation.explain.subject import (
     Subject,
     class_names,
@@ -25,13 +27,10 @@ from dranet.desk.allocation.explain.subject import (
     with_label,
 )
 from dranet.desk.allocation.explain.tell import tell
-from dranet.desk.allocation.explain.where import excluded_by
 from dranet.desk.allocation.explain.words import say_headline, say_no_node
 from dranet.desk.allocation.failures import AllocationError, Cause
-from dranet.desk.allocation.nodes import JsonObject, Node
-from dranet.desk.allocation.outcome import Ending, Outcome
-from dranet.desk.allocation.review import review, review_slot
-from dranet.desk.allocation.usage import read_devices_in_use
+from dranet.desk.allocation.outcome import Ending, Outcome, review, review_slot
+from dranet.desk.allocation.taints import AppliedTaint, find_untolerated, is_tolerated
 
 GROUPS_WITH_MISSES = 3
 """The nearest; to look for misses takes an attempt for each obstacle."""
@@ -225,3 +224,48 @@ def _scene(story: NodeStory, claims: tuple[JsonObject, ...], world: World) -> Sc
     node = _parse_node(story.node, world.nodes_by_name[story.node])
     case = Case(claims, node, replace(world.cluster, slices=slices))
     return Scene(case, story, world.held_back.get(story.node, ()))
+
+
+_CORDONED = AppliedTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""What a pod tolerates that runs on a cordoned node."""
+
+
+def excluded_by(subject: Subject, node: Node, body: JsonObject | None) -> str:
+    """Why the scheduler does not look at the devices of this node at all; empty if it does."""
+    for claim in subject.claims:
+        selector = (claim.allocation or {}).get("nodeSelector")
+        if selector and not matches_node(selector, node):
+            return f"claim {claim.label} is allocated {_say_where(selector)}"
+    if subject.pod is None:
+        return ""
+    spec = subject.pod["spec"]
+    if spec.get("nodeName"):
+        return "" if spec["nodeName"] == node.name else f"the pod is bound to node {spec['nodeName']}"
+    wanted = spec.get("nodeSelector") or {}
+    if any(node.labels.get(key) != value for key, value in wanted.items() if body or key in node.labels):
+        return "not selected by the pod's nodeSelector"
+    return _excluded_by_node(spec, node, body) if body else ""
+
+
+def _excluded_by_node(pod_spec: JsonObject, node: Node, body: JsonObject) -> str:
+    affinity = ((pod_spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if affinity and not matches_node(affinity, node):
+        return "not selected by the pod's node affinity"
+    node_spec = body.get("spec") or {}
+    taints = [AppliedTaint.parse(taint) for taint in node_spec.get("taints") or ()]
+    tolerations = pod_spec.get("tolerations") or ()
+    taint = find_untolerated(taints, tolerations)
+    if taint is not None:
+        return f"the pod does not tolerate the node's taint {taint}"
+    is_cordoned = node_spec.get("unschedulable") and not is_tolerated(_CORDONED, tolerations)
+    return "the node is cordoned" if is_cordoned else ""
+
+
+def _say_where(selector: JsonObject) -> str:
+    """The node of a claim, where its selector names one as the scheduler writes it."""
+    terms = selector.get("nodeSelectorTerms") or ()
+    fields = [field for term in terms for field in term.get("matchFields") or ()]
+    names = [name for field in fields if field["operator"] == "In" for name in field.get("values") or ()]
+    return f"on node {names[0]}" if len(terms) == len(names) == 1 else "elsewhere"

@@ -7,10 +7,19 @@ then is told, with the devices that it would have given.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dranet.desk.allocation.allocator import Attempt
+from dranet.desk.allocation.capacity import qualify
+from dranet.desk.allocation.devices import Candidate, JsonObject
+from dranet.desk.allocation.explain.explanation import (
+    ConstraintStory,
+    NodeStory,
+    RequestStory,
+    Step,
+)
 from dranet.desk.allocation.explain.obstacles import (
     AllConstraints,
     AskedCapacity,
@@ -18,6 +27,7 @@ from dranet.desk.allocation.explain.obstacles import (
     ClaimConstraint,
     HeldBack,
     InUseBy,
+    Miss,
     Obstacle,
     PoolIncomplete,
     SelectorOfClass,
@@ -25,16 +35,10 @@ from dranet.desk.allocation.explain.obstacles import (
     Tainted,
     Together,
 )
-from dranet.desk.allocation.explain.phrases import NAMES_SHOWN, are, say_named_values, say_names, say_value
-from dranet.desk.allocation.explain.story import (
-    ConstraintStory,
-    NodeStory,
-    RequestStory,
-    Step,
-)
+from dranet.desk.allocation.explain.tell import values_of
 from dranet.desk.allocation.failures import AllocationError
-from dranet.desk.allocation.nodes import JsonObject
-from dranet.desk.allocation.outcome import Ending, Outcome, Removal
+from dranet.desk.allocation.outcome import Ending, Outcome
+from dranet.desk.allocation.state import Removal
 from dranet.desk.allocation.taints import DeviceId
 
 MOST_ATTEMPTS = 48
@@ -56,17 +60,6 @@ _ATTRIBUTES = (
 """What devices are aligned by, the nearest first."""
 
 _CLAIMS_TRIED = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """What would have been enough."""
-
-    obstacle: Obstacle
-    devices: tuple[DeviceId, ...]
-    """What the obstacle keeps away."""
-    text: str
-    mend: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,3 +290,36 @@ def _try_selector(
 def _picked(outcome: Outcome, ids: Sequence[DeviceId]) -> tuple[DeviceId, ...]:
     picked = tuple(pick.candidate.id for pick in outcome.picks if pick.candidate.id in ids)
     return picked or tuple(ids)
+
+
+NAMES_SHOWN = 3
+
+_NAMED = re.compile(
+    r"""(?<=\])\s*\.\s*\??\s*([A-Za-z_]\w*)|\[\s*\??["']([^"']+)["']\s*\]|["']([^"']+)["']\s+in\b"""
+)
+"""How an expression names attributes."""
+
+
+def say_value(candidate: Candidate, attribute: str) -> str:
+    values = ", ".join(values_of(candidate, attribute))
+    return f"{attribute.rpartition('/')[2]} {values}" if values else f"no {attribute.rpartition('/')[2]}"
+
+
+def say_named_values(expression: str, candidate: Candidate) -> Iterator[str]:
+    """What the device says of the attributes that the expression names."""
+    words = {name for found in _NAMED.findall(expression) for name in found}
+    for name in candidate.attributes:
+        short = name.rpartition("/")[2]
+        if short in words:
+            yield f"{short} is {', '.join(values_of(candidate, qualify(name, candidate.driver)))}"
+
+
+def say_names(ids: Sequence[DeviceId]) -> str:
+    names = [device[2] for device in ids]
+    if len(names) > NAMES_SHOWN:
+        return f"{', '.join(names[:NAMES_SHOWN])} and {len(names) - NAMES_SHOWN} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def are(ids: Sequence[DeviceId]) -> str:
+    return "are" if len(ids) > 1 else "is"

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dranet.desk.allocation.allocator import ClusterDevices
+from dranet.desk.allocation.devices import InUse, JsonObject, Node
 from dranet.desk.allocation.explain.subject import label_of
-from dranet.desk.allocation.nodes import JsonObject, Node
 from dranet.desk.allocation.taints import DeviceId
-from dranet.desk.allocation.usage import InUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,17 @@ class Obstacle(Protocol):
     def without(self, case: Case) -> Case:
         """The same attempt, had this not been in the way."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """What would have been enough."""
+
+    obstacle: Obstacle
+    devices: tuple[DeviceId, ...]
+    """What the obstacle keeps away."""
+    text: str
+    mend: str = ""
 
 
 @dataclass(frozen=True, slots=True)

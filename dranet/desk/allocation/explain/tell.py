@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dranet.cel import CelError
-from dranet.desk.allocation.constraints import Constraint
 from dranet.desk.allocation.devices import Candidate
-from dranet.desk.allocation.explain.story import (
+from dranet.desk.allocation.explain.explanation import (
     ConstraintStory,
     Failure,
     Given,
@@ -25,8 +24,9 @@ from dranet.desk.allocation.explain.story import (
     ValueRow,
 )
 from dranet.desk.allocation.failures import AllocationError
-from dranet.desk.allocation.outcome import AlternativeReview, Outcome, Removal, Removed, SlotReview
-from dranet.desk.allocation.requests import Alternative
+from dranet.desk.allocation.outcome import AlternativeReview, Outcome, Removed, SlotReview
+from dranet.desk.allocation.requests import Alternative, Constraint
+from dranet.desk.allocation.state import Removal
 from dranet.desk.allocation.taints import DeviceId, find_untolerated
 from dranet.desk.allocation.verdicts import Verdicts
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dranet.desk.allocation.explain.explanation import NodeGroup, Verdict
-from dranet.desk.allocation.explain.story import ConstraintStory, NodeStory, RequestStory, Step
-from dranet.desk.allocation.outcome import Ending, Removal
+from dranet.desk.allocation.explain.explanation import (
+    ConstraintStory,
+    NodeGroup,
+    NodeStory,
+    RequestStory,
+    Step,
+    Verdict,
+)
+from dranet.desk.allocation.outcome import Ending
+from dranet.desk.allocation.state import Removal
 
 _BREAKS_OFF = "that ends the attempt for the whole pod, on every node"
 

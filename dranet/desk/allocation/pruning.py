@@ -1,26 +1,80 @@
-"""Whether a search that has come so far can still succeed: bounds that never change what it finds.
+"""What devices give in parts, over all of a node: capacity of shared devices, counters of pools.
 
-Each bound leaves rules out, so what it calls lost is lost under all of them. Nothing is called lost where
-going on could meet an error: an error ends the attempt, and must not be kept from it. That the outcome stays
-the same is shown against an allocator that tries everything (``tests/desk/allocation``).
-
-Sets of devices are bits of an integer by place (:class:`dranet.desk.allocation.state.Ground`).
+A bound for :mod:`dranet.desk.allocation.pruning`: requests that need more together than there is altogether
+cannot be met, however it is divided.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from dranet.desk.allocation.constraints import Constraint, Element
-from dranet.desk.allocation.devices import Candidate
+from dranet.desk.allocation.capacity import consume
+from dranet.desk.allocation.devices import Candidate, Element
 from dranet.desk.allocation.failures import AllocationError
-from dranet.desk.allocation.outcome import Removal, Slot
-from dranet.desk.allocation.requests import Alternative
-from dranet.desk.allocation.state import Ground, State
-from dranet.desk.allocation.supply import Supply, Volumes, find_least
+from dranet.desk.allocation.requests import Alternative, Constraint
+from dranet.desk.allocation.state import Ground, Removal, Slot, State
+
+Resource = tuple[str, ...]
+"""A capacity by name, or a counter by pool and name, whatever its set."""
+Volumes = dict[Resource, int]
+
+
+class Supply:
+    """One for each search."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._whole: Counter[Resource] = Counter()
+        for device in ground.usable:
+            used = ground.in_use.shares.get(device.id, {})
+            for name, capacity in device.capacity.items() if device.shared else ():
+                self._whole[(name,)] += max(capacity.value - used.get(name, 0), 0)
+        for pool, counters in ground.available.items():
+            for (_, name), amount in counters.items():
+                self._whole[*pool, name] += max(amount, 0)
+
+    def left(self, state: State) -> Volumes:
+        """What is there beside the devices chosen so far."""
+        left = Counter(self._whole)
+        for stack in state.used.values():
+            for name, amount in stack[-1].items() if stack else ():
+                left[(name,)] -= amount
+        for pool, counters in state.counters.items():
+            for (_, name), amount in counters.items():
+                left[*pool, name] -= amount
+        return dict(left)
+
+
+def find_least(alternative: Alternative, devices: Iterable[Candidate]) -> Volumes:
+    """What one of these devices takes at the least; nothing is said of what some take and others do not."""
+    least: Volumes | None = None
+    for device in devices:
+        taken = _taken(alternative, device)
+        if least is None:
+            least = taken
+        else:
+            least = {
+                resource: min(amount, taken[resource])
+                for resource, amount in least.items()
+                if resource in taken
+            }
+        if not least:
+            return {}
+    return least or {}
+
+
+def _taken(alternative: Alternative, device: Candidate) -> Volumes:
+    """A shared device may have taken its counters already."""
+    if device.shared:
+        return {(name,): amount for name, amount in consume(device.capacity, alternative.asked)}
+    taken: Counter[Resource] = Counter()
+    for (_, name), amount in device.counters:
+        taken[*device.pool, name] += amount
+    return dict(taken)
+
 
 AllDevices = Mapping[Alternative, tuple[Candidate, ...]]
 
