@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Result, Series
-from dranet.desk.allocation.explain.explain import World, explain
+from dranet.desk.allocation.explain.explain import ClusterView, explain
 from dranet.desk.allocation.explain.subject import claim_subject
 from dranet.desk.cli.objects import capture_slices
 from dranet.settings import Settings
@@ -38,16 +38,16 @@ def run() -> Iterator[Result]:
     """Each kind of answer in this process, then the slowest one as a command."""
     nodes, slices = make_nodes(NODES)
     for name, (claim, others) in make_cases(slices).items():
-        world = World(slices, make_classes(), [claim, *others], nodes)
+        world = ClusterView(slices, make_classes(), [claim, *others], nodes)
         title = f"explain 8 requests on {NODES} nodes: {name}"
         yield Result(title, Series(title, tuple(_time(claim, world) for _ in range(RUNS))), bound=BOUND_MS)
     yield _time_command(nodes, slices)
 
 
-def _time(claim: Json, world: World) -> float:
+def _time(claim: Json, world: ClusterView) -> float:
     """Processor time, of a calculation in one thread: what runs beside does not count."""
     started = time.process_time()
-    explain(claim_subject(claim), World(world.slices, world.classes, world.claims, world.nodes))
+    explain(claim_subject(claim), ClusterView(world.slices, world.classes, world.claims, world.nodes))
     return (time.process_time() - started) * 1000
 
 

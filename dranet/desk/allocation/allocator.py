@@ -14,24 +14,24 @@ from dranet.desk.allocation.outcome import Ending, Outcome, review, summarize
 from dranet.desk.allocation.pools import Generation, Inventory, Pool, subtract
 from dranet.desk.allocation.requests import Alternative, ClaimView, covers, parse_claim
 from dranet.desk.allocation.search import Search
-from dranet.desk.allocation.state import Ground, Pick, Slot
+from dranet.desk.allocation.selection import NodeContext, SelectedDevice, Slot
+from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.allocation.taints import parse_rules
-from dranet.desk.allocation.verdicts import Verdicts
 
 
-def build_allocation(view: ClaimView, picks: Sequence[Pick], node: Node) -> JsonObject:
+def build_allocation(view: ClaimView, selected: Sequence[SelectedDevice], node: Node) -> JsonObject:
     """The allocation of one claim, from its picks."""
     allocation: JsonObject = {
         "devices": {
-            "results": [_build_result(pick) for pick in picks],
-            "config": [*_class_configs(picks), *_claim_configs(view, picks)],
+            "results": [_build_result(pick) for pick in selected],
+            "config": [*_class_configs(selected), *_claim_configs(view, selected)],
         }
     }
-    selector = _build_node_selector([pick.candidate for pick in picks], node)
+    selector = _build_node_selector([pick.candidate for pick in selected], node)
     return {**allocation, "nodeSelector": selector} if selector else allocation
 
 
-def _build_result(pick: Pick) -> JsonObject:
+def _build_result(pick: SelectedDevice) -> JsonObject:
     driver, pool, device = pick.candidate.id
     result: JsonObject = {"request": pick.alternative.name, "driver": driver, "pool": pool, "device": device}
     if pick.alternative.admin_access:
@@ -47,36 +47,36 @@ def _build_result(pick: Pick) -> JsonObject:
     return {**result, **pick.candidate.binding}
 
 
-def _consumed(pick: Pick) -> Iterator[tuple[str, str]]:
+def _consumed(pick: SelectedDevice) -> Iterator[tuple[str, str]]:
     """By the names that the driver publishes."""
     for name, amount in pick.consumed:
         capacity = pick.candidate.capacity[name]
         yield capacity.spelling, format_amount(amount, like=capacity.text)
 
 
-def _class_configs(picks: Sequence[Pick]) -> Iterator[JsonObject]:
+def _class_configs(selected: Sequence[SelectedDevice]) -> Iterator[JsonObject]:
     """One entry for each config of each class in use, for the requests that used it."""
     users: dict[str, dict[str, Alternative]] = defaultdict(dict)
-    for pick in picks:
+    for pick in selected:
         users[pick.alternative.class_name][pick.alternative.name] = pick.alternative
     for alternatives in users.values():
         for config in next(iter(alternatives.values())).class_configs:
-            yield _build_config("FromClass", list(alternatives), config, picks)
+            yield _build_config("FromClass", list(alternatives), config, selected)
 
 
-def _claim_configs(view: ClaimView, picks: Sequence[Pick]) -> Iterator[JsonObject]:
+def _claim_configs(view: ClaimView, selected: Sequence[SelectedDevice]) -> Iterator[JsonObject]:
     for config in view.configs:
         requests = frozenset(config.get("requests") or ())
-        if any(covers(requests, pick.alternative.name) for pick in picks):
-            yield _build_config("FromClaim", config.get("requests") or (), config, picks)
+        if any(covers(requests, pick.alternative.name) for pick in selected):
+            yield _build_config("FromClaim", config.get("requests") or (), config, selected)
 
 
 def _build_config(
-    source: str, requests: Sequence[str], config: JsonObject, picks: Sequence[Pick]
+    source: str, requests: Sequence[str], config: JsonObject, selected: Sequence[SelectedDevice]
 ) -> JsonObject:
     """``requests`` is left out where the entry covers every result."""
     rest = {key: value for key, value in config.items() if key != "requests"}
-    if all(covers(frozenset(requests), pick.alternative.name) for pick in picks):
+    if all(covers(frozenset(requests), pick.alternative.name) for pick in selected):
         return {"source": source, **rest}
     return {"source": source, "requests": list(requests), **rest}
 
@@ -147,34 +147,36 @@ class Attempt:
         requests = [(view, request) for view in self.views for request in view.requests]
         self.slots = tuple(Slot(index, view, request) for index, (view, request) in enumerate(requests))
         self.inventory = Inventory.read(cluster.slices, parse_rules(cluster.taint_rules))
-        self.verdicts = Verdicts()
+        self.selector_results = SelectorResults()
         self._in_use = cluster.in_use
         self._available: dict[Generation, Mapping[CounterId, int]] = {}
 
     def on(self, node: Node) -> Outcome:
         """Try one node. Never raises: :attr:`Outcome.error` says if the attempt broke off."""
-        ground = self._ground(node)
-        search = Search(self.slots, ground)
+        context = self._context(node)
+        search = Search(self.slots, context)
         try:
             found = search.run()
         except AllocationError as error:
-            return self._outcome(node, ground, search, Ending.BROKE_OFF, error)
+            return self._outcome(node, context, search, Ending.BROKE_OFF, error)
         if found:
-            return self._outcome(node, ground, search, Ending.ALLOCATED)
-        invalid = any(pool.invalid for pool in ground.pools)
-        return self._outcome(node, ground, search, Ending.POOL_INVALID if invalid else Ending.UNSATISFIED)
+            return self._outcome(node, context, search, Ending.ALLOCATED)
+        invalid = any(pool.invalid for pool in context.pools)
+        return self._outcome(node, context, search, Ending.POOL_INVALID if invalid else Ending.UNSATISFIED)
 
     def allocations(self, outcome: Outcome) -> tuple[JsonObject, ...]:
         """``status.allocation`` of each claim, in order, for an outcome that ended well."""
         return tuple(
-            build_allocation(view, [pick for pick in outcome.picks if pick.slot.claim is view], outcome.node)
+            build_allocation(
+                view, [pick for pick in outcome.selected if pick.slot.claim is view], outcome.node
+            )
             for view in self.views
         )
 
-    def _ground(self, node: Node) -> Ground:
+    def _context(self, node: Node) -> NodeContext:
         pools = self.inventory.pools_for(node)
         available = {pool.id: self._left_of(pool) for pool in pools if not pool.defect}
-        return Ground(pools, available, self._in_use, self.verdicts)
+        return NodeContext(pools, available, self._in_use, self.selector_results)
 
     def _left_of(self, pool: Pool) -> Mapping[CounterId, int]:
         """Devices of a pool on any node take of its counters."""
@@ -185,9 +187,14 @@ class Attempt:
         return self._available[everywhere]
 
     def _outcome(
-        self, node: Node, ground: Ground, search: Search, ending: Ending, error: AllocationError | None = None
+        self,
+        node: Node,
+        context: NodeContext,
+        search: Search,
+        ending: Ending,
+        error: AllocationError | None = None,
     ) -> Outcome:
-        return Outcome(node, ending, self.slots, search.best, max(search.deepest, 0), ground, error)
+        return Outcome(node, ending, self.slots, search.best, max(search.deepest, 0), context, error)
 
 
 def allocate(claims: Sequence[JsonObject], node: Node, cluster: ClusterDevices) -> tuple[JsonObject, ...]:

@@ -148,7 +148,7 @@ class Candidate:
     """``bindingConditions`` and ``bindingFailureConditions``, where it has them."""
     skipped: tuple[str, ...]
     """``skipNodeOperations`` of its slice."""
-    obstacle: str
+    blocker: str
     """Why nobody can say here who may have it, or empty."""
     unreadable: str
     """Why no selector can be asked about it, or empty; an obstacle as well."""
@@ -190,7 +190,7 @@ class Candidate:
         return {name: capacity.text for name, capacity in self.capacity.items()}
 
 
-def parse_device(spec: JsonObject, body: JsonObject, obstacle: str, rules: Iterable[TaintRule]) -> Candidate:
+def parse_device(spec: JsonObject, body: JsonObject, blocker: str, rules: Iterable[TaintRule]) -> Candidate:
     """One entry of ``spec.devices``; ``obstacle`` is what its slice has that is not known here."""
     driver = spec["driver"]
     device = (driver, spec["pool"]["name"], body["name"])
@@ -210,7 +210,7 @@ def parse_device(spec: JsonObject, body: JsonObject, obstacle: str, rules: Itera
         binds_to_node=bool(body.get("bindsToNode")),
         binding=binding,
         skipped=tuple(spec.get("skipNodeOperations") or ()),
-        obstacle=obstacle or next(_unknown_fields(body), "") or unreadable,
+        blocker=blocker or next(_unknown_fields(body), "") or unreadable,
         unreadable=unreadable,
     )
 

@@ -15,7 +15,7 @@ from dranet.desk.allocation.devices import Candidate, Node
 from dranet.desk.allocation.failures import AllocationError, Cause
 from dranet.desk.allocation.pools import Pool
 from dranet.desk.allocation.requests import Alternative, Constraint, Selector
-from dranet.desk.allocation.state import Ground, Pick, Removal, Slot, State
+from dranet.desk.allocation.selection import NodeContext, Removal, SelectedDevice, Selection, Slot
 from dranet.desk.allocation.taints import AppliedTaint, find_untolerated
 
 
@@ -84,18 +84,18 @@ class Outcome:
     ending: Ending
     slots: tuple[Slot, ...]
     """All requests of all claims, in the order in which they are decided."""
-    picks: tuple[Pick, ...]
+    selected: tuple[SelectedDevice, ...]
     """All devices if it ended well; else those chosen when the search first came as far as it ever did."""
     deepest: int
     """Index of the slot that the search could not get past; ``len(slots)`` if it ended well."""
-    ground: Ground
+    context: NodeContext
     """What was there to choose from; for :mod:`dranet.desk.allocation.outcome`."""
     error: AllocationError | None = None
 
     @property
     def pools(self) -> tuple[Pool, ...]:
         """The pools that reach the node, in the order of preference."""
-        return self.ground.pools
+        return self.context.pools
 
     @property
     def blocked(self) -> Slot | None:
@@ -133,25 +133,25 @@ class _Review:
     def __init__(self, outcome: Outcome, slot: Slot) -> None:
         self._outcome = outcome
         self._slot = slot
-        self._ground = outcome.ground
-        self._state = State(self._ground)
-        for pick in outcome.picks:
+        self._context = outcome.context
+        self._selection = Selection(self._context)
+        for pick in outcome.selected:
             if pick.slot.index < slot.index:
-                self._state.push(pick.slot, pick.alternative, pick.candidate)
+                self._selection.push(pick.slot, pick.alternative, pick.candidate)
 
     def run(self) -> SlotReview:
         return SlotReview(self._slot, tuple(self._look(option) for option in self._slot.request.alternatives))
 
     def _look(self, option: Alternative) -> AlternativeReview:
         before: dict[Candidate, Removed | None] = {
-            candidate: self._find(option, candidate) for candidate in self._ground.usable
+            candidate: self._find(option, candidate) for candidate in self._context.usable
         }
         had = self._have(option, [candidate for candidate, reason in before.items() if reason is None])
         enough = option.count is not None and len(had) >= option.count
         others = [c for c, reason in before.items() if reason is None and c not in had]
         beside = {} if enough else {candidate: self._find(option, candidate) for candidate in others}
         for _ in had:
-            self._state.pop()
+            self._selection.pop()
         reasons = before | beside
         spare = tuple(candidate for candidate in others if reasons[candidate] is None)
         every = (reason for pool in self._outcome.pools for reason in self._of_pool(pool, reasons))
@@ -162,7 +162,7 @@ class _Review:
         """What the search chose, or the first that fit beside each other; they stay pushed."""
         chosen = [
             pick.candidate
-            for pick in self._outcome.picks
+            for pick in self._outcome.selected
             if pick.slot is self._slot and pick.alternative is option
         ]
         had: list[Candidate] = []
@@ -170,7 +170,7 @@ class _Review:
             if option.count is not None and len(had) == option.count:
                 break
             if self._find(option, candidate) is None:
-                self._state.push(self._slot, option, candidate)
+                self._selection.push(self._slot, option, candidate)
                 had.append(candidate)
         return tuple(had)
 
@@ -184,12 +184,12 @@ class _Review:
                 yield Removed(candidate, why, pool.defect) if pool.defect else reason
 
     def _find(self, option: Alternative, candidate: Candidate) -> Removed | None:
-        if not self._state.has_room(self._slot, 1):
+        if not self._selection.has_room(self._slot, 1):
             return Removed(candidate, Removal.LIMIT)
         try:
-            removal = self._state.find_removal(self._slot, option, candidate)
+            removal = self._selection.find_removal(self._slot, option, candidate)
         except AllocationError as error:
-            selector = self._ground.verdicts.of(option, candidate).selector
+            selector = self._context.selector_results.of(option, candidate).selector
             kind = Removal.NOT_MODELLED if error.cause is Cause.NOT_MODELLED else Removal.FAILED
             return Removed(candidate, kind, error.message, selector=selector, error=error)
         return None if removal is None else self._describe(option, candidate, removal)
@@ -197,7 +197,7 @@ class _Review:
     def _describe(self, option: Alternative, candidate: Candidate, removal: Removal) -> Removed:
         match removal:
             case Removal.CLASS_SELECTOR | Removal.REQUEST_SELECTOR:
-                selector = self._ground.verdicts.of(option, candidate).selector
+                selector = self._context.selector_results.of(option, candidate).selector
                 return Removed(candidate, removal, str(selector), selector=selector)
             case Removal.NOT_ON_NODE:
                 return Removed(candidate, removal)
@@ -206,12 +206,12 @@ class _Review:
             case Removal.TAKEN:
                 return self._describe_taken(candidate)
             case Removal.CAPACITY if self._is_of_all(option, candidate):
-                before = self._ground.shortage(option, candidate, {})
+                before = self._context.shortage(option, candidate, {})
                 return self._describe_in_use(candidate) if before else self._describe_taken(candidate)
             case Removal.CAPACITY:
-                return Removed(candidate, removal, str(self._state.find_shortage(option, candidate)))
+                return Removed(candidate, removal, str(self._selection.find_shortage(option, candidate)))
             case Removal.COUNTERS:
-                return Removed(candidate, removal, str(self._state.find_counter_shortage(candidate)))
+                return Removed(candidate, removal, str(self._selection.find_counter_shortage(candidate)))
             case Removal.TAINT:
                 taint = find_untolerated(candidate.taints, option.tolerations)
                 return Removed(candidate, removal, str(taint), taint=taint)
@@ -219,26 +219,26 @@ class _Review:
                 return self._describe_constraint(option, candidate)
 
     def _describe_constraint(self, option: Alternative, candidate: Candidate) -> Removed:
-        constraint = self._state.find_constraint(option, candidate)
+        constraint = self._selection.find_constraint(option, candidate)
         assert constraint is not None
-        others = self._state.covered_by(constraint, self._slot.claim)
+        others = self._selection.covered_by(constraint, self._slot.claim)
         against = constraint.conflicts(candidate, others)
         return Removed(candidate, Removal.CONSTRAINT, str(constraint), constraint=constraint, against=against)
 
     def _describe_taken(self, candidate: Candidate) -> Removed:
-        takers = (_name(pick) for pick in self._state.picks if pick.candidate is candidate)
+        takers = (_name(pick) for pick in self._selection.selected if pick.candidate is candidate)
         return Removed(candidate, Removal.TAKEN, ", ".join(takers))
 
     def _describe_in_use(self, candidate: Candidate) -> Removed:
-        holders = self._ground.in_use.holders.get(candidate.id, ())
+        holders = self._context.in_use.holders.get(candidate.id, ())
         return Removed(candidate, Removal.IN_USE, ", ".join(holders))
 
     def _is_of_all(self, option: Alternative, candidate: Candidate) -> bool:
         """Among "all devices", which are those that would do if nobody had them: it is missed."""
-        return option.count is None and self._ground.could_suffice(option, candidate)
+        return option.count is None and self._context.could_suffice(option, candidate)
 
 
-def _name(pick: Pick) -> str:
+def _name(pick: SelectedDevice) -> str:
     return f"request {pick.alternative.name} of {pick.slot.claim.label}"
 
 

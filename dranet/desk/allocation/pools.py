@@ -227,7 +227,7 @@ def _read_generation(key: PoolId, current: Sequence[JsonObject], rules: Sequence
     return Generation(*key, slices, counters, "")
 
 
-def _read_slice(body: JsonObject, obstacle: str, rules: Sequence[TaintRule]) -> _Slice:
+def _read_slice(body: JsonObject, blocker: str, rules: Sequence[TaintRule]) -> _Slice:
     spec = body["spec"]
     unknown = next((f"{key} is not modelled here" for key in spec if spec[key] and key not in _KNOWN), "")
     return _Slice(
@@ -236,7 +236,7 @@ def _read_slice(body: JsonObject, obstacle: str, rules: Sequence[TaintRule]) -> 
         reach=Reach.parse(spec),
         per_device=bool(spec.get("perDeviceNodeSelection")),
         devices=tuple(
-            parse_device(spec, device, unknown or obstacle, rules) for device in spec.get("devices") or ()
+            parse_device(spec, device, unknown or blocker, rules) for device in spec.get("devices") or ()
         ),
     )
 

@@ -16,7 +16,7 @@ from dranet.desk.allocation.capacity import consume
 from dranet.desk.allocation.devices import Candidate, Element
 from dranet.desk.allocation.failures import AllocationError
 from dranet.desk.allocation.requests import Alternative, Constraint
-from dranet.desk.allocation.state import Ground, Removal, Slot, State
+from dranet.desk.allocation.selection import NodeContext, Removal, Selection, Slot
 
 Resource = tuple[str, ...]
 """A capacity by name, or a counter by pool and name, whatever its set."""
@@ -26,23 +26,23 @@ Volumes = dict[Resource, int]
 class Supply:
     """One for each search."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, context: NodeContext) -> None:
         self._whole: Counter[Resource] = Counter()
-        for device in ground.usable:
-            used = ground.in_use.shares.get(device.id, {})
+        for device in context.usable:
+            used = context.in_use.shares.get(device.id, {})
             for name, capacity in device.capacity.items() if device.shared else ():
                 self._whole[(name,)] += max(capacity.value - used.get(name, 0), 0)
-        for pool, counters in ground.available.items():
+        for pool, counters in context.available.items():
             for (_, name), amount in counters.items():
                 self._whole[*pool, name] += max(amount, 0)
 
-    def left(self, state: State) -> Volumes:
+    def left(self, selection: Selection) -> Volumes:
         """What is there beside the devices chosen so far."""
         left = Counter(self._whole)
-        for stack in state.used.values():
+        for stack in selection.used.values():
             for name, amount in stack[-1].items() if stack else ():
                 left[(name,)] -= amount
-        for pool, counters in state.counters.items():
+        for pool, counters in selection.counters.items():
             for (_, name), amount in counters.items():
                 left[*pool, name] -= amount
         return dict(left)
@@ -124,80 +124,84 @@ class _Left:
         return self.option.fits(mask) if self.option.every else mask.bit_count() >= self.need
 
 
-class Prospects:
+class Pruning:
     """One for each search."""
 
-    def __init__(self, ground: Ground, slots: Sequence[Slot], all_devices: AllDevices) -> None:
-        self._ground = ground
+    def __init__(self, context: NodeContext, slots: Sequence[Slot], all_devices: AllDevices) -> None:
+        self._context = context
         self._all_devices = all_devices
         self._slots = slots
         self._options: dict[int, list[_Option]] = {}
         self._judged: dict[tuple[object, ...], tuple[int, bool, Volumes]] = {}
-        self._supply = Supply(ground)
+        self._supply = Supply(context)
         self._by_element = {
             constraint: self._group(constraint)
             for constraint in {c for slot in slots for c in slot.claim.constraints}
         }
-        self._everything = (1 << len(ground.usable)) - 1
-        self._shared = self._mask(device for device in ground.usable if device.shared)
+        self._everything = (1 << len(context.usable)) - 1
+        self._shared = self._mask(device for device in context.usable if device.shared)
 
-    def is_lost(self, state: State, first: int, last: int, rest: Rest | None = None) -> bool:
+    def is_lost(self, selection: Selection, first: int, last: int, rest: Rest | None = None) -> bool:
         """Whether the slots from ``first`` to ``last`` cannot all be satisfied beside what the state holds;
         ``rest`` if the first of them has some of its devices already."""
         slots = range(first, min(last + 1, len(self._slots)))
         if any(option.risky for index in slots for option in self._options_of(index)):
             return False
-        left = [self._look(state, index, rest if index == first else None) for index in slots]
+        left = [self._look(selection, index, rest if index == first else None) for index in slots]
         if not all(left):
             return True
-        if not all(self._meet(state, constraint, left) for constraint in self._by_element):
+        if not all(self._meet(selection, constraint, left) for constraint in self._by_element):
             return True
-        return not (self._suffices(left, self._everything) and self._is_supplied(state, left))
+        return not (self._suffices(left, self._everything) and self._is_supplied(selection, left))
 
-    def _look(self, state: State, index: int, rest: Rest | None) -> list[_Left]:
+    def _look(self, selection: Selection, index: int, rest: Rest | None) -> list[_Left]:
         """The options of a slot that can still be met, each by itself."""
         left = []
         for option in self._options_of(index):
             if rest is not None and option.alternative is not rest.alternative:
                 continue
-            mask = self._filter(state, option)
+            mask = self._filter(selection, option)
             need = option.need
             if rest is not None:
                 mask, need = mask >> rest.start << rest.start, rest.missing
             entry = _Left(option, mask, need)
-            if entry.fits(mask) and state.has_room(option.slot, need):
+            if entry.fits(mask) and selection.has_room(option.slot, need):
                 left.append(entry)
         return left
 
-    def _filter(self, state: State, option: _Option) -> int:
+    def _filter(self, selection: Selection, option: _Option) -> int:
         """The devices that it could have now."""
         claim = option.slot.claim
-        mask = option.mask & ~(state.taken_by[claim] if option.alternative.admin_access else state.taken)
+        mask = option.mask & ~(
+            selection.taken_by[claim] if option.alternative.admin_access else selection.taken
+        )
         for constraint in option.covering:
-            known = state.known_to(constraint)
+            known = selection.known_to(constraint)
             if known:
                 allowed = self._union(constraint, known)
                 mask &= ~allowed if constraint.distinct else allowed
-        for device in (*state.used, *self._of_touched_pools(state)):
-            place = self._ground.places[device]
+        for device in (*selection.used, *self._of_touched_pools(selection)):
+            place = self._context.places[device]
             if mask >> place & 1 and (
-                state.find_shortage(option.alternative, device) or state.find_counter_shortage(device)
+                selection.find_shortage(option.alternative, device) or selection.find_counter_shortage(device)
             ):
                 mask &= ~(1 << place)
         return mask
 
-    def _of_touched_pools(self, state: State) -> list[Candidate]:
+    def _of_touched_pools(self, selection: Selection) -> list[Candidate]:
         """The devices that compete for counters of which this run has taken some."""
-        if not state.counters:
+        if not selection.counters:
             return []
-        return [device for device in self._ground.usable if device.counters and device.pool in state.counters]
+        return [
+            device for device in self._context.usable if device.counters and device.pool in selection.counters
+        ]
 
-    def _meet(self, state: State, constraint: Constraint, left: list[list[_Left]]) -> bool:
+    def _meet(self, selection: Selection, constraint: Constraint, left: list[list[_Left]]) -> bool:
         """Whether some value lets all covered slots have their devices; the others are struck out."""
         bound = [options for options in left if all(constraint in o.option.covering for o in options)]
         if not any(constraint in o.option.covering for options in left for o in options):
             return True
-        known = state.known_to(constraint)
+        known = selection.known_to(constraint)
         if constraint.distinct:
             union = reduce(or_, (o.mask for options in bound for o in options), 0)
             elements = self._by_element[constraint].items()
@@ -226,11 +230,11 @@ class Prospects:
             for options in alone
         )
 
-    def _is_supplied(self, state: State, left: list[list[_Left]]) -> bool:
+    def _is_supplied(self, selection: Selection, left: list[list[_Left]]) -> bool:
         """Whether there is enough altogether of what is given in parts."""
         if not any(entry.option.least for options in left for entry in options):
             return True
-        supply = self._supply.left(state)
+        supply = self._supply.left(selection)
         for resource in {r for options in left for entry in options for r in entry.option.least}:
             wanted = (min(o.option.least.get(resource, 0) * o.need for o in options) for options in left)
             if sum(wanted) > supply.get(resource, 0):
@@ -251,7 +255,7 @@ class Prospects:
         asked = repr((alternative.tolerations, alternative.asked))
         key = alternative.expressions, alternative.admin_access, asked
         if key not in self._judged:
-            removals = self._removals(slot, alternative, self._ground.usable)
+            removals = self._removals(slot, alternative, self._context.usable)
             free = [device for device, removal in removals if removal in (None, Removal.CONSTRAINT)]
             failing = any(removal is Removal.FAILED for _, removal in removals)
             self._judged[key] = self._mask(free), failing, find_least(alternative, free)
@@ -268,20 +272,20 @@ class Prospects:
         covering = frozenset(alternative.constraints)
         risky = bool(covering and removals) and removals[0][1] in (None, Removal.CONSTRAINT)
         complete = bool(devices) and all(removal is None for _, removal in removals)
-        need = len(devices) if complete else len(self._ground.usable) + 1
+        need = len(devices) if complete else len(self._context.usable) + 1
         return _Option(slot, alternative, self._mask(devices), need, complete, covering, risky, {})
 
     def _removals(
         self, slot: Slot, alternative: Alternative, devices: Sequence[Candidate]
     ) -> list[tuple[Candidate, Removal | None]]:
         """The first reason against each device if there were no other request."""
-        fresh, of_all = State(self._ground), alternative.count is None
+        fresh, of_all = Selection(self._context), alternative.count is None
         return [(d, _find_removal(fresh, slot, alternative, d, of_all=of_all)) for d in devices]
 
     def _group(self, constraint: Constraint) -> dict[Element, int]:
         """By element of the attribute: the devices that have it."""
         groups: dict[Element, int] = {}
-        for place, device in enumerate(self._ground.usable):
+        for place, device in enumerate(self._context.usable):
             for element in device.elements(constraint.attribute) or ():
                 groups[element] = groups.get(element, 0) | 1 << place
         return groups
@@ -290,11 +294,11 @@ class Prospects:
         return reduce(or_, (self._by_element[constraint].get(element, 0) for element in elements), 0)
 
     def _mask(self, devices: Iterable[Candidate]) -> int:
-        return reduce(or_, (1 << self._ground.places[device] for device in devices), 0)
+        return reduce(or_, (1 << self._context.places[device] for device in devices), 0)
 
 
 def _find_removal(
-    fresh: State, slot: Slot, alternative: Alternative, device: Candidate, *, of_all: bool
+    fresh: Selection, slot: Slot, alternative: Alternative, device: Candidate, *, of_all: bool
 ) -> Removal | None:
     try:
         return fresh.find_removal(slot, alternative, device, of_all=of_all)

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 
 from dranet.desk.allocation.devices import Candidate
 from dranet.desk.allocation.failures import AllocationError, Cause
-from dranet.desk.allocation.pruning import Prospects, Rest
+from dranet.desk.allocation.pruning import Pruning, Rest
 from dranet.desk.allocation.requests import MAX_RESULTS_PER_CLAIM, Alternative, ClaimView
-from dranet.desk.allocation.state import Ground, Pick, Removal, Slot, State
+from dranet.desk.allocation.selection import NodeContext, Removal, SelectedDevice, Selection, Slot
 
 MAX_CHOICES = 20_000
 """Some seconds. To pack amounts into devices may take for ever; a real scheduler gives up after ten."""
@@ -27,19 +27,19 @@ _Key = tuple[object, ...]
 class Search:
     """One attempt on one node; :meth:`run` it once."""
 
-    def __init__(self, slots: Sequence[Slot], ground: Ground, *, prune: bool = True) -> None:
+    def __init__(self, slots: Sequence[Slot], context: NodeContext, *, prune: bool = True) -> None:
         self.deepest = -1
         """The slot that was come to at most."""
-        self.best: tuple[Pick, ...] = ()
+        self.best: tuple[SelectedDevice, ...] = ()
         """What was chosen when that was come to first."""
         self.choices = 0
         """How often a device was chosen for a count, taken back or not."""
         self._slots = slots
-        self._ground = ground
+        self._context = context
         self._prune = prune
-        self._state = State(ground)
+        self._selection = Selection(context)
         self._all_devices: dict[Alternative, tuple[Candidate, ...]] = {}
-        self._prospects: Prospects | None = None
+        self._pruning: Pruning | None = None
         self._failed: set[_Key] = set()
 
     def run(self) -> bool:
@@ -57,14 +57,14 @@ class Search:
 
     def _find_all(self, option: Alternative) -> Iterator[Candidate]:
         """What "all devices" are: the matching ones whose whole capacity is enough, had by others or not."""
-        for pool in self._ground.pools:
+        for pool in self._context.pools:
             if pool.defect:
                 cause = Cause.ALL_OF_INCOMPLETE if pool.incomplete else Cause.ALL_OF_INVALID
                 what = f"request {option.name} asks for all devices: pool {pool} is {pool.defect}"
                 raise AllocationError(what, cause, request=option.name)
-        for candidate in self._ground.usable:
-            unwanted = self._ground.find_unwanted(option, candidate)
-            if unwanted is None and self._ground.could_suffice(option, candidate):
+        for candidate in self._context.usable:
+            unwanted = self._context.find_unwanted(option, candidate)
+            if unwanted is None and self._context.could_suffice(option, candidate):
                 yield candidate
 
     def _check_size(self, claim: ClaimView) -> None:
@@ -79,7 +79,7 @@ class Search:
     def _solve(self, index: int) -> bool:
         """Satisfy the slots from ``index`` on."""
         if index > self.deepest:
-            self.deepest, self.best = index, tuple(self._state.picks)
+            self.deepest, self.best = index, tuple(self._selection.selected)
         elif self._is_hopeless(index):
             return False
         if index == len(self._slots):
@@ -91,7 +91,7 @@ class Search:
         return False
 
     def _solve_option(self, slot: Slot, option: Alternative) -> bool:
-        if not self._state.has_room(slot, self._size(option)):
+        if not self._selection.has_room(slot, self._size(option)):
             return False
         if option.count is None:
             return self._take_all(slot, option)
@@ -103,38 +103,38 @@ class Search:
         rest = Rest(option, missing, start)
         if start and self._is_hopeless(slot.index, rest):
             return False
-        usable = self._ground.usable
+        usable = self._context.usable
         for place in range(start, len(usable)):
-            if self._state.find_removal(slot, option, usable[place]):
+            if self._selection.find_removal(slot, option, usable[place]):
                 continue
             self._count()
-            self._state.push(slot, option, usable[place])
+            self._selection.push(slot, option, usable[place])
             if self._take_some(slot, option, missing - 1, place + 1):
                 return True
-            self._state.pop()
+            self._selection.pop()
         if start:
             self._failed.add(self._key(slot.index, rest))
         return False
 
     def _take_all(self, slot: Slot, option: Alternative) -> bool:
         """A constraint that forbids one of them cannot be met by looking further."""
-        height = len(self._state.picks)
+        height = len(self._selection.selected)
         wanted = self._all_devices[option]
         for candidate in wanted:
-            removal = self._state.find_removal(slot, option, candidate, of_all=True)
+            removal = self._selection.find_removal(slot, option, candidate, of_all=True)
             if removal is Removal.CONSTRAINT:
-                broken = self._state.find_constraint(option, candidate)
+                broken = self._selection.find_constraint(option, candidate)
                 what = f"request {option.name} asks for all devices: {candidate} breaks {broken}"
                 raise AllocationError(
                     what, Cause.ALL_AGAINST_CONSTRAINT, request=option.name, device=str(candidate)
                 )
             if removal:
                 break
-            self._state.push(slot, option, candidate)
-        if wanted and len(self._state.picks) == height + len(wanted) and self._solve(slot.index + 1):
+            self._selection.push(slot, option, candidate)
+        if wanted and len(self._selection.selected) == height + len(wanted) and self._solve(slot.index + 1):
             return True
-        while len(self._state.picks) > height:
-            self._state.pop()
+        while len(self._selection.selected) > height:
+            self._selection.pop()
         return False
 
     def _count(self) -> None:
@@ -151,21 +151,21 @@ class Search:
             return False
         if self._key(index, rest) in self._failed:
             return True
-        if self._prospects is None:
-            self._prospects = Prospects(self._ground, self._slots, self._all_devices)
-        return self._prospects.is_lost(self._state, index, self.deepest, rest)
+        if self._pruning is None:
+            self._pruning = Pruning(self._context, self._slots, self._all_devices)
+        return self._pruning.is_lost(self._selection, index, self.deepest, rest)
 
     def _key(self, index: int, rest: Rest | None = None) -> _Key:
         """All of the state that the slots from ``index`` on depend on."""
-        state = self._state
+        selection = self._selection
         claims = {slot.claim: None for slot in self._slots[index:]}
         return (
             index,
             rest and (rest.alternative, rest.missing, rest.start),
-            state.taken,
-            tuple(state.taken_by[claim] for claim in claims),
-            tuple(state.results[claim] for claim in claims),
-            tuple(state.known_to(c) for claim in claims for c in claim.constraints),
-            tuple(tuple(sorted(taken.items())) for taken in state.counters.values()),
-            frozenset((device, tuple(sorted(s[-1].items()))) for device, s in state.used.items() if s),
+            selection.taken,
+            tuple(selection.taken_by[claim] for claim in claims),
+            tuple(selection.results[claim] for claim in claims),
+            tuple(selection.known_to(c) for claim in claims for c in claim.constraints),
+            tuple(tuple(sorted(taken.items())) for taken in selection.counters.values()),
+            frozenset((device, tuple(sorted(s[-1].items()))) for device, s in selection.used.items() if s),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from dranet.desk.allocation.explain.explain import World, explain
+from dranet.desk.allocation.explain.explain import ClusterView, explain
 from dranet.desk.allocation.explain.subject import (
     Subject,
     claim_subject,
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.namespace and options.name.count("/") == 1:
         options.namespace, options.name = options.name.split("/")  # as we print it ourselves
     objects = _read(options)
-    world = World(
+    view = ClusterView(
         objects.slices,
         objects.classes,
         objects.claims,
@@ -97,16 +97,16 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.node and not (objects.nodes or objects.slices):
         raise SettingsError(f"--node {options.node}: there are neither nodes nor slices")
-    if options.node not in ("", *world.known_nodes):
-        hint = near_names(options.node, world.known_nodes)
+    if options.node not in ("", *view.known_nodes):
+        hint = near_names(options.node, view.known_nodes)
         raise SettingsError(f"--node {options.node}: there is no such node", hint=hint)
-    explanation = explain(_find_subject(options, objects, world), world)
+    explanation = explain(_find_subject(options, objects, view), view)
     if options.output == "json":
         print_document(to_document(explanation))
     else:
         never_fail_to_print()
         print("\n".join(render(explanation, find_screen(), shows_all=options.all)))
-    return 0 if explanation.verdict.is_good else 1
+    return 0 if explanation.conclusion.is_good else 1
 
 
 def _read(options: argparse.Namespace) -> ClusterObjects:
@@ -114,16 +114,16 @@ def _read(options: argparse.Namespace) -> ClusterObjects:
     what would be if that were created there? Of two nodes of one name the last counts, so a capture's least.
     """
     captured = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
-    given = load_files(options.file) if options.file else ClusterObjects()
+    allocated = load_files(options.file) if options.file else ClusterObjects()
     if names_cluster(options) or not (options.file or options.facts):
-        given = fetch_live(options) | given
-    return captured | given
+        allocated = fetch_live(options) | allocated
+    return captured | allocated
 
 
-def _find_subject(options: argparse.Namespace, objects: ClusterObjects, world: World) -> Subject:
+def _find_subject(options: argparse.Namespace, objects: ClusterObjects, view: ClusterView) -> Subject:
     if options.kind == "pod":
         pod = _find(options, "Pod", objects.pods, objects)
-        return pod_subject(pod, objects.claims, objects.templates, world.classes_by_name)
+        return pod_subject(pod, objects.claims, objects.templates, view.classes_by_name)
     made = {label_of(template) for template in objects.templates}
     label = _label(options, [*objects.claims, *objects.templates])
     if find(objects.claims, label) is None and label in made:

@@ -10,10 +10,10 @@ from dranet.inventory.slices import build_slices
 from dranet.model.device import Device
 from dranet.view.node_view import NodeView
 
-HeldBack = tuple[tuple[dict[str, Any], str], ...]
+NotOffered = tuple[tuple[dict[str, Any], str], ...]
 
 
-def find_held_back(looks: Mapping[str, NodeView], driver: str) -> dict[str, HeldBack]:
+def find_held_back(looks: Mapping[str, NodeView], driver: str) -> dict[str, NotOffered]:
     """By node: for each reason a slice of the devices that are not published for it, as if they were."""
     return {node: tuple(_iter_slices(node, look, driver)) for node, look in looks.items()}
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dranet.desk.allocation.explain.explanation import (
-    ConstraintStory,
+    AllocatedDevice,
+    ConstraintReport,
     Explanation,
-    Given,
     NodeGroup,
-    RequestStory,
+    RequestReport,
 )
 from dranet.desk.allocation.taints import DeviceId
 
@@ -22,16 +22,16 @@ def to_document(explanation: Explanation) -> str:
     document = {
         "kind": subject.kind,
         "name": subject.label,
-        "verdict": explanation.verdict.value,
-        "possible": explanation.verdict.is_good,
+        "verdict": explanation.conclusion.value,
+        "possible": explanation.conclusion.is_good,
         "headline": explanation.headline,
-        "mend": explanation.mend or None,
+        "mend": explanation.fix or None,
         "remarks": list(explanation.remarks),
         "claims": [
             {"name": claim.label, "podClaim": claim.pod_claim or None, "madeFrom": claim.origin or None}
             for claim in subject.claims
         ],
-        "allocated": _given(explanation.given),
+        "allocated": _given(explanation.allocated),
         "nodes": [_group(group) for group in explanation.groups],
         "notLookedAt": [{"reason": reason, "nodes": list(names)} for reason, names in explanation.excluded],
     }
@@ -39,34 +39,34 @@ def to_document(explanation: Explanation) -> str:
 
 
 def _group(group: NodeGroup) -> dict[str, Any]:
-    story = group.story
+    report = group.report
     return {
         "nodes": list(group.nodes),
-        "ending": story.ending.name,
+        "ending": report.ending.name,
         "pools": [
-            {"pool": pool, "devices": count, "defect": defect or None} for pool, count, defect in story.pools
+            {"pool": pool, "devices": count, "defect": defect or None} for pool, count, defect in report.pools
         ],
         "failure": {
-            "cause": story.failure.cause,
-            "message": story.failure.message,
-            "reason": story.failure.reason,
-            "hint": story.failure.hint or None,
-            "request": story.failure.request or None,
-            "device": story.failure.device or None,
+            "cause": report.failure.cause,
+            "message": report.failure.message,
+            "reason": report.failure.reason,
+            "hint": report.failure.hint or None,
+            "request": report.failure.request or None,
+            "device": report.failure.device or None,
         }
-        if story.failure
+        if report.failure
         else None,
-        "gives": _given(story.given) if not story.failure and not story.blocked else [],
-        "requests": [_request(request) for request in story.requests],
-        "constraints": [_constraint(constraint) for constraint in story.constraints],
+        "gives": _given(report.allocated) if not report.failure and not report.blocked else [],
+        "requests": [_request(request) for request in report.requests],
+        "constraints": [_constraint(constraint) for constraint in report.constraints],
         "nearestMisses": [
-            {"text": miss.text, "devices": _ids(miss.devices), "mend": miss.mend or None}
+            {"text": miss.text, "devices": _ids(miss.devices), "mend": miss.fix or None}
             for miss in group.misses
         ],
     }
 
 
-def _request(request: RequestStory) -> dict[str, Any]:
+def _request(request: RequestReport) -> dict[str, Any]:
     return {
         "claim": request.claim,
         "request": request.name,
@@ -90,25 +90,25 @@ def _request(request: RequestStory) -> dict[str, Any]:
     }
 
 
-def _constraint(story: ConstraintStory) -> dict[str, Any]:
+def _constraint(report: ConstraintReport) -> dict[str, Any]:
     return {
-        "claim": story.claim,
-        "index": story.index,
-        "attribute": story.attribute,
-        "distinct": story.distinct,
+        "claim": report.claim,
+        "index": report.index,
+        "attribute": report.attribute,
+        "distinct": report.distinct,
         "values": [
             {
                 "value": row.value or None,
                 "devices": {name: _ids(ids) for name, ids in row.devices.items()},
             }
-            for row in story.rows
+            for row in report.rows
         ],
-        "common": list(story.common),
+        "common": list(report.common),
     }
 
 
-def _given(given: Sequence[Given]) -> list[dict[str, str]]:
-    return [{"claim": e.claim, "request": e.request, "device": "/".join(e.id)} for e in given]
+def _given(allocated: Sequence[AllocatedDevice]) -> list[dict[str, str]]:
+    return [{"claim": e.claim, "request": e.request, "device": "/".join(e.id)} for e in allocated]
 
 
 def _ids(ids: Sequence[DeviceId]) -> list[str]:

@@ -6,18 +6,18 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from dranet.desk.allocation.explain.explanation import (
-    ConstraintStory,
+    AllocatedDevice,
+    ConstraintReport,
     Explanation,
-    Given,
     NodeGroup,
-    NodeStory,
+    NodeReport,
     Note,
-    RequestStory,
+    RequestReport,
     Step,
     ValueRow,
 )
 from dranet.desk.allocation.outcome import Ending
-from dranet.desk.allocation.state import Removal
+from dranet.desk.allocation.selection import Removal
 from dranet.desk.allocation.taints import DeviceId
 from dranet.terminal import CONTINUED, PROSE, Screen, format_table, printable
 
@@ -44,15 +44,15 @@ def render(explanation: Explanation, screen: Screen, *, shows_all: bool = False)
     """All lines of the answer."""
     width = min(screen.columns or PROSE, PROSE)
     yield from map(screen.bold, _wrap(f"{_title(explanation)}: {explanation.headline}", width))
-    if explanation.mend:
-        yield from _wrap(explanation.mend, width, "do: ")
+    if explanation.fix:
+        yield from _wrap(explanation.fix, width, "do: ")
     for remark in explanation.remarks:
         yield from _wrap(remark, width, "note: ")
-    if explanation.given:
+    if explanation.allocated:
         yield ""
         if explanation.groups:
             yield screen.bold("allocated already")
-        yield from _given_table(explanation.given, screen, by_claim=len(explanation.subject.claims) > 1)
+        yield from _given_table(explanation.allocated, screen, by_claim=len(explanation.subject.claims) > 1)
     shown = explanation.groups if shows_all else explanation.groups[:GROUPS_SHOWN]
     for group in shown:
         yield ""
@@ -66,8 +66,8 @@ def _render_rest(explanation: Explanation, rest: Sequence[NodeGroup], width: int
         yield ""
     if rest:
         nodes = _count(sum(len(group.nodes) for group in rest), "more node")
-        stories = _count(len(rest), "other story", "other stories")
-        yield f"{nodes} with {stories} (--all tells them)"
+        reports = _count(len(rest), "other story", "other stories")
+        yield f"{nodes} with {reports} (--all tells them)"
     for reason, names in explanation.excluded:
         yield from _wrap(f"{_count(len(names), 'node')} not looked at ({_names(names)}): {reason}", width)
 
@@ -80,21 +80,21 @@ def _title(explanation: Explanation) -> str:
 
 
 def _render_group(group: NodeGroup, screen: Screen, width: int) -> Iterator[str]:
-    story = group.story
-    where = f"node {story.node}"
+    report = group.report
+    where = f"node {report.node}"
     if len(group.nodes) > 1:
-        where = f"{len(group.nodes)} nodes like {story.node} ({_names(group.nodes[1:])})"
-    yield from map(screen.bold, _wrap(f"{where}: {_ending(story)}", width))
-    if story.ending is Ending.ALLOCATED:
-        yield from _indent(_given_table(story.given, screen))
+        where = f"{len(group.nodes)} nodes like {report.node} ({_names(group.nodes[1:])})"
+    yield from map(screen.bold, _wrap(f"{where}: {_ending(report)}", width))
+    if report.ending is Ending.ALLOCATED:
+        yield from _indent(_given_table(report.allocated, screen))
         return
-    yield from _render_troubles(story, width)
-    table = list(_request_table(story, screen))
+    yield from _render_troubles(report, width)
+    table = list(_request_table(report, screen))
     yield from _indent(table)
-    for number, request in enumerate(story.blocked if story.pools else ()):
+    for number, request in enumerate(report.blocked if report.pools else ()):
         funnel = _render_funnel(request, width)
         yield from _section(funnel) if table or number else funnel
-    for constraint in story.constraints:
+    for constraint in report.constraints:
         yield from _section(_render_constraint(constraint, width))
     if group.misses:
         yield from _section([f"{CONTINUED}nearest miss{'es' if len(group.misses) > 1 else ''}"])
@@ -102,10 +102,10 @@ def _render_group(group: NodeGroup, screen: Screen, width: int) -> Iterator[str]
         yield from _wrap(miss.text, width, f"{CONTINUED}  - ")
 
 
-def _render_troubles(story: NodeStory, width: int) -> Iterator[str]:
-    if story.failure and story.failure.cause != "SELECTOR_FAILED":  # which the request tells
-        yield from _wrap(story.failure.message, width, CONTINUED)
-    for pool, count, defect in story.pools:
+def _render_troubles(report: NodeReport, width: int) -> Iterator[str]:
+    if report.failure and report.failure.cause != "SELECTOR_FAILED":  # which the request tells
+        yield from _wrap(report.failure.message, width, CONTINUED)
+    for pool, count, defect in report.pools:
         if defect:
             yield from _wrap(f"pool {pool} ({_count(count, 'device')} here) is {defect}", width, CONTINUED)
 
@@ -115,21 +115,21 @@ def _section(lines: Iterable[str]) -> Iterator[str]:
     yield from lines
 
 
-def _ending(story: NodeStory) -> str:
-    if story.ending is Ending.ALLOCATED:
+def _ending(report: NodeReport) -> str:
+    if report.ending is Ending.ALLOCATED:
         return "would give"
-    if story.failure:
+    if report.failure:
         return "the attempt breaks off"
-    if not story.pools:
+    if not report.pools:
         return "no driver publishes devices for it"
-    return f"cannot satisfy request {story.blocked[0].request}" if story.blocked else "cannot satisfy it"
+    return f"cannot satisfy request {report.blocked[0].request}" if report.blocked else "cannot satisfy it"
 
 
-def _request_table(story: NodeStory, screen: Screen) -> Iterator[str]:
+def _request_table(report: NodeReport, screen: Screen) -> Iterator[str]:
     """One line for each request, or alternative."""
-    if len(story.requests) < 2 or not story.pools:
+    if len(report.requests) < 2 or not report.pools:
         return
-    several = len({request.claim for request in story.requests}) > 1
+    several = len({request.claim for request in report.requests}) > 1
     header = (*(("CLAIM",) if several else ()), "REQUEST", "CLASS", "WANTS", "FITTING", "")
     rows = [
         (
@@ -138,25 +138,25 @@ def _request_table(story: NodeStory, screen: Screen) -> Iterator[str]:
             request.class_name,
             "all" if request.wanted is None else str(request.wanted),
             f"{len(request.left)} of {request.seen}",
-            _state(request, story),
+            _selection(request, report),
         )
-        for request in story.requests
+        for request in report.requests
     ]
     columns = screen.columns - len(CONTINUED) if screen.columns else None
     for lines in format_table(header, rows, columns):
         yield from lines
 
 
-def _state(request: RequestStory, story: NodeStory) -> str:
+def _selection(request: RequestReport, report: NodeReport) -> str:
     if request.blocked:
-        return "<- no further than this" if len(story.requests) > 1 else ""
-    names = [f"{r.claim}/{r.request}" for r in story.requests]
-    blocked = next((f"{r.claim}/{r.request}" for r in story.blocked), "")
+        return "<- no further than this" if len(report.requests) > 1 else ""
+    names = [f"{r.claim}/{r.request}" for r in report.requests]
+    blocked = next((f"{r.claim}/{r.request}" for r in report.blocked), "")
     before = not blocked or names.index(f"{request.claim}/{request.request}") < names.index(blocked)
     return "" if before else "not reached"
 
 
-def _render_funnel(request: RequestStory, width: int) -> Iterator[str]:
+def _render_funnel(request: RequestReport, width: int) -> Iterator[str]:
     """How many devices were seen, what each step took, and what was left."""
     yield f"{CONTINUED}request {request.name}"
     digits = len(str(request.seen)) + 1
@@ -197,39 +197,39 @@ def _by_text(notes: Sequence[Note]) -> str:
     return ", ".join(shown[:_NAMES_SHOWN]) + (f" and {_count(more, 'other claim')}" if more > 0 else "")
 
 
-def _render_constraint(story: ConstraintStory, width: int) -> Iterator[str]:
+def _render_constraint(report: ConstraintReport, width: int) -> Iterator[str]:
     """The values of every request that it covers, side by side."""
-    kind = "distinctAttribute" if story.distinct else "matchAttribute"
-    among = " and ".join(story.requests)
-    if story.distinct:
-        told = f"{_count(sum(1 for row in story.rows if row.value), 'value')} among {among}"
+    kind = "distinctAttribute" if report.distinct else "matchAttribute"
+    among = " and ".join(report.requests)
+    if report.distinct:
+        told = f"{_count(sum(1 for row in report.rows if row.value), 'value')} among {among}"
     else:
-        number = len(story.common)
+        number = len(report.common)
         told = f"{among} have {_count(number, 'value') if number else 'no value'} in common"
-    title = f"constraint {story.index + 1} ({kind} {story.attribute}): {told}"
+    title = f"constraint {report.index + 1} ({kind} {report.attribute}): {told}"
     yield from _wrap(title, width, CONTINUED)
-    header = (story.attribute.rpartition("/")[2], *story.requests)
+    header = (report.attribute.rpartition("/")[2], *report.requests)
     rows = [
         (
             row.value or "(lacks it)",
-            *(_cell(row.devices[name], len(story.requests)) for name in story.requests),
+            *(_cell(row.devices[name], len(report.requests)) for name in report.requests),
         )
-        for row in _choose_rows(story)
+        for row in _choose_rows(report)
     ]
     for lines in format_table(header, rows, width - len(CONTINUED) - 2):
         yield from (f"{CONTINUED}  {line}" for line in lines)
-    if len(rows) < len(story.rows):
-        yield f"{CONTINUED}  and {_count(len(story.rows) - len(rows), 'more value')}"
+    if len(rows) < len(report.rows):
+        yield f"{CONTINUED}  and {_count(len(report.rows) - len(rows), 'more value')}"
 
 
-def _choose_rows(story: ConstraintStory) -> Sequence[ValueRow]:
+def _choose_rows(report: ConstraintReport) -> Sequence[ValueRow]:
     """What they have in common, and some of the rest of each request, in the order of the story."""
-    chosen = [row for row in story.rows if row.value in story.common][:_ROWS_SHOWN]
-    each = max(_ROWS_SHOWN - len(chosen), 0) // max(len(story.requests), 1)
-    for name in story.requests:
-        others = [row for row in story.rows if row.devices[name] and row not in chosen]
+    chosen = [row for row in report.rows if row.value in report.common][:_ROWS_SHOWN]
+    each = max(_ROWS_SHOWN - len(chosen), 0) // max(len(report.requests), 1)
+    for name in report.requests:
+        others = [row for row in report.rows if row.devices[name] and row not in chosen]
         chosen += others[:each]
-    return [row for row in story.rows if row in chosen]
+    return [row for row in report.rows if row in chosen]
 
 
 def _cell(devices: Sequence[DeviceId], columns: int) -> str:
@@ -242,12 +242,14 @@ def _cell(devices: Sequence[DeviceId], columns: int) -> str:
     return f"{len(names)}: {_names(names, 2)}"
 
 
-def _given_table(given: Sequence[Given], screen: Screen, *, by_claim: bool = False) -> Iterator[str]:
-    by_claim = by_claim or len({entry.claim for entry in given}) > 1
+def _given_table(
+    allocated: Sequence[AllocatedDevice], screen: Screen, *, by_claim: bool = False
+) -> Iterator[str]:
+    by_claim = by_claim or len({entry.claim for entry in allocated}) > 1
     header = (*(("CLAIM",) if by_claim else ()), "REQUEST", "DEVICE", "POOL", "DRIVER")
     rows = [
         (*((e.claim.partition("/")[2],) if by_claim else ()), e.request, e.id[2], e.id[1], e.id[0])
-        for e in given
+        for e in allocated
     ]
     columns = screen.columns - len(CONTINUED) if screen.columns else None
     for lines in format_table(header, rows, columns):

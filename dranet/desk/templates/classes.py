@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from dranet.desk.allocation.failures import AllocationError
 from dranet.desk.allocation.requests import parse_claim
-from dranet.desk.allocation.verdicts import Verdicts
+from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.templates import selectors
 from dranet.desk.templates.ask import Ask
 from dranet.desk.templates.hardware import Hardware, Spot
@@ -57,8 +57,8 @@ def select(spots: Sequence[Spot], class_name: str, known: Classes) -> tuple[Spot
         (alternative,) = parse_claim(claim, known).requests[0].alternatives
     except AllocationError:
         return tuple(spots)
-    verdicts = [Verdicts().of(alternative, spot.device) for spot in spots]
-    return tuple(s for s, verdict in zip(spots, verdicts, strict=True) if verdict.matches or verdict.error)
+    selector_results = [SelectorResults().of(alternative, spot.device) for spot in spots]
+    return tuple(s for s, one in zip(spots, selector_results, strict=True) if one.matches or one.error)
 
 
 def _nic_class(name: str, driver: str, rdma: bool) -> JsonObject:

@@ -19,7 +19,7 @@ from dranet.desk.allocation.allocator import (
 )
 from dranet.desk.allocation.outcome import Outcome
 from dranet.desk.allocation.search import Search
-from dranet.desk.allocation.state import Removal
+from dranet.desk.allocation.selection import Removal
 from tests.desk.allocation import random_clusters
 from tests.desk.allocation.brute_force import BruteForce, Entry, World, take
 
@@ -69,7 +69,7 @@ def told(outcome: Outcome) -> tuple[Any, ...]:
     """In the words of the brute force."""
     match outcome.ending:
         case Ending.ALLOCATED:
-            return "allocated", [(p.alternative.name, p.candidate.id) for p in outcome.picks]
+            return "allocated", [(p.alternative.name, p.candidate.id) for p in outcome.selected]
         case Ending.UNSATISFIED:
             return ("unsatisfied",)
         case Ending.POOL_INVALID:
@@ -157,7 +157,7 @@ def test_leaving_out_what_is_lost_changes_nothing(data: st.DataObject) -> None:
     more = data.draw(random_clusters.claims(failing=True, theme=situation["theme"]))
     situation["claims"] = [*situation["claims"], *({**c, "metadata": {"name": "m"}} for c in more[:1])]
     attempt, outcome = play(situation)
-    plain = Search(attempt.slots, outcome.ground, prune=False)
+    plain = Search(attempt.slots, outcome.context, prune=False)
     try:
         found = plain.run()
     except AllocationError as error:
@@ -171,5 +171,5 @@ def test_leaving_out_what_is_lost_changes_nothing(data: st.DataObject) -> None:
     assert found is (outcome.ending is Ending.ALLOCATED)
     assert (plain.deepest, [(p.slot.index, p.candidate.id) for p in plain.best]) == (
         outcome.deepest,
-        [(p.slot.index, p.candidate.id) for p in outcome.picks],
+        [(p.slot.index, p.candidate.id) for p in outcome.selected],
     )

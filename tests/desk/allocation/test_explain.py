@@ -11,18 +11,18 @@ from hypothesis import given, settings
 
 from dranet.desk.allocation.allocator import ClusterDevices
 from dranet.desk.allocation.devices import Node
-from dranet.desk.allocation.explain.explain import World, explain
+from dranet.desk.allocation.explain.blockers import AttemptInputs, InUseBy, Miss, Together
+from dranet.desk.allocation.explain.explain import ClusterView, explain
 from dranet.desk.allocation.explain.explanation import (
+    Conclusion,
     Explanation,
-    NodeStory,
+    NodeReport,
     Note,
-    RequestStory,
+    RequestReport,
     Step,
-    Verdict,
 )
-from dranet.desk.allocation.explain.obstacles import Case, InUseBy, Miss, Together
 from dranet.desk.allocation.explain.subject import Subject, WantedClaim, with_label
-from dranet.desk.allocation.state import Removal
+from dranet.desk.allocation.selection import Removal
 from tests.desk.allocation import random_clusters
 from tests.desk.allocation.brute_force import (
     BruteForce,
@@ -40,17 +40,17 @@ pytestmark = pytest.mark.timeout(900)
 Json = dict[str, Any]
 NODE_BODY = {"metadata": {"name": random_clusters.NODE}}
 VERDICTS = {
-    "allocated": Verdict.POSSIBLE,
-    "unsatisfied": Verdict.IMPOSSIBLE,
-    "pool invalid": Verdict.IMPOSSIBLE,
-    "broke off": Verdict.BROKEN,
+    "allocated": Conclusion.POSSIBLE,
+    "unsatisfied": Conclusion.IMPOSSIBLE,
+    "pool invalid": Conclusion.IMPOSSIBLE,
+    "broke off": Conclusion.BROKEN,
 }
 
 
 def explain_situation(situation: Json) -> Explanation:
     classes = [{"metadata": {"name": name}, **body} for name, body in random_clusters.CLASSES.items()]
     claims = tuple(WantedClaim(claim) for claim in situation["claims"])
-    world = World(
+    world = ClusterView(
         situation["slices"],
         classes,
         situation["allocated"],
@@ -67,7 +67,7 @@ def test_the_verdict_is_that_of_an_allocator_that_tries_everything(situation: Js
     explanation = explain_situation(situation)
     ending = by_brute_force(situation).run()[0]
 
-    assert explanation.verdict is VERDICTS[ending]
+    assert explanation.conclusion is VERDICTS[ending]
     assert explanation.headline
 
 
@@ -75,8 +75,8 @@ def test_the_verdict_is_that_of_an_allocator_that_tries_everything(situation: Js
 @given(situations(failing=True))
 def test_every_removal_is_true_by_itself(situation: Json) -> None:
     (group,) = explain_situation(situation).groups
-    facts = Facts(situation, group.story)
-    for request in group.story.requests:
+    facts = Facts(situation, group.report)
+    for request in group.report.requests:
         every = [*request.left, *(note.id for step in request.steps for note in step.devices)]
         assert len(every) == request.seen
         for step in request.steps:
@@ -94,12 +94,12 @@ def test_a_near_miss_can_really_be_had_without_its_obstacle(situation: Json) -> 
 
 def play_without(miss: Miss, situation: Json) -> tuple[Any, ...]:
     """By brute force, from raw objects in which the obstacle is not there."""
-    obstacles = miss.obstacle.obstacles if isinstance(miss.obstacle, Together) else (miss.obstacle,)
-    taken = {device for o in obstacles if isinstance(o, InUseBy) for device in o.devices}
+    blockers = miss.blocker.blockers if isinstance(miss.blocker, Together) else (miss.blocker,)
+    taken = {device for o in blockers if isinstance(o, InUseBy) for device in o.devices}
     allocated = [_without_results(claim, taken) for claim in situation["allocated"]]
     cluster = ClusterDevices(situation["slices"], random_clusters.CLASSES, taint_rules=situation["rules"])
     claims = tuple(with_label(claim) for claim in situation["claims"])
-    case = miss.obstacle.without(Case(claims, Node(random_clusters.NODE, {}), cluster))
+    case = miss.blocker.without(AttemptInputs(claims, Node(random_clusters.NODE, {}), cluster))
     world = BruteWorld(
         case.cluster.slices,
         case.cluster.classes,
@@ -122,9 +122,9 @@ class Facts:
     """Asks the raw objects whether a device is what the story says of it."""
 
     situation: Json
-    story: NodeStory
+    report: NodeReport
 
-    def holds(self, request: RequestStory, step: Step, note: Note) -> bool:
+    def holds(self, request: RequestReport, step: Step, note: Note) -> bool:
         match step.removal:
             case Removal.CLASS_SELECTOR | Removal.REQUEST_SELECTOR:
                 return not random_clusters.PREDICATES[step.expression](note.id[0], self.body(note))
@@ -135,9 +135,9 @@ class Facts:
             case Removal.CONSTRAINT:
                 return self.breaks(request, step, note)
             case Removal.POOL_INCOMPLETE | Removal.POOL_INVALID:
-                return any(pool == "/".join(note.id[:2]) and defect for pool, _, defect in self.story.pools)
+                return any(pool == "/".join(note.id[:2]) and defect for pool, _, defect in self.report.pools)
             case Removal.TAKEN:
-                return any(given.id == note.id for given in self.story.given)
+                return any(given.id == note.id for given in self.report.allocated)
             case Removal.FAILED:
                 return self.fails(request, note)
             case Removal.CAPACITY:
@@ -150,11 +150,11 @@ class Facts:
     def brute(self) -> BruteForce:
         return by_brute_force(self.situation)
 
-    def beside(self, request: RequestStory, note: Note) -> list[Entry]:
+    def beside(self, request: RequestReport, note: Note) -> list[Entry]:
         """The device, and all that may have been chosen before it."""
-        requests = {(r.claim, r.name): r for r in self.story.requests}
+        requests = {(r.claim, r.name): r for r in self.report.requests}
         devices = {d.id: d for _, found in self.brute.world.pools for d in found}
-        chosen = [(requests[given.claim, given.request], given.id) for given in self.story.given]
+        chosen = [(requests[given.claim, given.request], given.id) for given in self.report.allocated]
         chosen += [(request, device) for device in (*request.left, note.id)]
         return [Entry(0, r.name, self.option(r), devices[device]) for r, device in chosen]
 
@@ -170,7 +170,7 @@ class Facts:
         newest: Json = max(found, key=lambda pair: pair[0])[1]
         return newest
 
-    def option(self, request: RequestStory) -> Json:
+    def option(self, request: RequestReport) -> Json:
         claim = next(c for c in self.situation["claims"] if f"n/{c['metadata']['name']}" == request.claim)
         base, _, sub = request.name.partition("/")
         body: Json = next(r for r in claim["spec"]["devices"]["requests"] if r["name"] == base)
@@ -184,13 +184,13 @@ class Facts:
             if not r.get("adminAccess") and not r.get("shareID")
         }
 
-    def is_missed_of_all(self, request: RequestStory, note: Note) -> bool:
+    def is_missed_of_all(self, request: RequestReport, note: Note) -> bool:
         """Others have too much of a shared device that is one of "all devices"."""
         entry, world = self.beside(request, note)[-1], self.brute.world
         wants_all = entry.option.get("allocationMode") == "All"
         return wants_all and bool(world.shares(entry.device)) and not capacity_suffices(world, [entry])
 
-    def is_tainted(self, request: RequestStory, step: Step, note: Note) -> bool:
+    def is_tainted(self, request: RequestReport, step: Step, note: Note) -> bool:
         assert step.taint is not None
         told = {"key": step.taint.key, "value": step.taint.value, "effect": step.taint.effect}
         added = [rule["spec"]["taint"] for rule in self.situation["rules"]]
@@ -198,7 +198,7 @@ class Facts:
         tolerated = any(tolerates(t, told) for t in self.option(request).get("tolerations", ()))
         return known and told["effect"] != "None" and not tolerated
 
-    def breaks(self, request: RequestStory, step: Step, note: Note) -> bool:
+    def breaks(self, request: RequestReport, step: Step, note: Note) -> bool:
         """The device lacks the attribute, or some device chosen before has another (or the same) value."""
         claim = next(c for c in self.situation["claims"] if f"n/{c['metadata']['name']}" == request.claim)
         constraint = claim["spec"]["devices"]["constraints"][step.index]
@@ -206,14 +206,14 @@ class Facts:
         mine = _values(note.id, self.body(note), attribute)
         if mine is None:
             return True
-        before = [given.id for given in self.story.given if given.claim == request.claim]
+        before = [given.id for given in self.report.allocated if given.claim == request.claim]
         before += [device for device in request.left if device != note.id]
         others = [_values(device, self.body(Note(device)), attribute) or set() for device in before]
         if "distinctAttribute" in constraint:
             return any(mine & other for other in others)
         return not set.intersection(mine, *others) if others else False
 
-    def fails(self, request: RequestStory, note: Note) -> bool:
+    def fails(self, request: RequestReport, note: Note) -> bool:
         try:
             for entry in self.option(request).get("selectors", ()):
                 random_clusters.PREDICATES[entry["cel"]["expression"]](note.id[0], self.body(note))

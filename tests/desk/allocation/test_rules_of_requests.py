@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dranet.desk.allocation.allocator import AllocationError, Cause, Ending, read_devices_in_use, review
-from dranet.desk.allocation.state import Removal
+from dranet.desk.allocation.selection import Removal
 from tests.desk.allocation.documented_rules import shows
 from tests.desk.allocation.objects import (
     DRIVER,

@@ -68,7 +68,7 @@ def test_what_cannot_be_had_is_known_after_few_choices(name: str) -> None:
     slices, in_use = machine(*without)
     made = Attempt([claim(*requests, constraints=constraints)], ClusterDevices(slices, classes(), in_use))
     outcome = made.on(NODE)
-    search = Search(made.slots, outcome.ground)
+    search = Search(made.slots, outcome.context)
 
     assert outcome.ending is Ending.UNSATISFIED
     assert not search.run()

@@ -20,8 +20,8 @@ from dranet.cli.main import main
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
-from dranet.desk.allocation.explain.explain import World, explain
-from dranet.desk.allocation.explain.explanation import Verdict
+from dranet.desk.allocation.explain.explain import ClusterView, explain
+from dranet.desk.allocation.explain.explanation import Conclusion
 from dranet.desk.allocation.explain.subject import claim_subject
 from dranet.desk.cli.objects import capture_slices
 from dranet.settings import Settings
@@ -731,10 +731,10 @@ def test_eight_requests_on_a_hundred_nodes_are_explained_in_a_second() -> None:
     nodes, slices = make_nodes(100)
     for name, (claim, others) in make_cases(slices).items():
         started = time.process_time()
-        world = World(slices, make_classes(), [claim, *others], nodes)
+        world = ClusterView(slices, make_classes(), [claim, *others], nodes)
         explanation = explain(claim_subject(claim), world)
 
         assert time.process_time() - started < 10, name
-        expected = Verdict.POSSIBLE if name == "can be allocated" else Verdict.IMPOSSIBLE
-        assert explanation.verdict is expected, name
+        expected = Conclusion.POSSIBLE if name == "can be allocated" else Conclusion.IMPOSSIBLE
+        assert explanation.conclusion is expected, name
         assert sum(len(group.nodes) for group in explanation.groups) == 100

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dranet.desk.allocation.allocator import AllocationError, Attempt, Ending, Node, Outcome
-from dranet.desk.allocation.explain.explain import World, explain
-from dranet.desk.allocation.explain.explanation import Explanation, Verdict
+from dranet.desk.allocation.explain.explain import ClusterView, explain
+from dranet.desk.allocation.explain.explanation import Conclusion, Explanation
 from dranet.desk.allocation.explain.subject import pod_subject
 from dranet.desk.allocation.failures import Cause
 from tests.desk.scheduler.cases import Json
@@ -38,8 +38,8 @@ class Foretold:
     """Why the attempt breaks off, if it does."""
 
     @property
-    def verdict(self) -> Verdict:
-        return self.explanation.verdict
+    def conclusion(self) -> Conclusion:
+        return self.explanation.conclusion
 
     def allocations(self, node: str) -> tuple[Json, ...] | None:
         """What the claims get on a node; ``None`` if nothing."""
@@ -52,7 +52,7 @@ class Foretold:
 def foretell(one: Given) -> Foretold:
     """From the objects as the server keeps them."""
     claims = [*one.claims, *one.holders]
-    world = World(one.slices, one.classes, claims, one.nodes, one.rules)
+    world = ClusterView(one.slices, one.classes, claims, one.nodes, one.rules)
     explanation = explain(pod_subject(one.case.pod, claims, (), world.classes_by_name), world)
     excluded = {name for _, names in explanation.excluded for name in names}
     nodes = [Node.parse(node) for node in one.nodes if node["metadata"]["name"] not in excluded]
@@ -78,7 +78,7 @@ class Difference:
 
 def is_told(foretold: Foretold) -> bool:
     """Whether ``explain`` says yes or no: what it calls unknown can be no difference."""
-    return foretold.verdict is not Verdict.UNKNOWN
+    return foretold.conclusion is not Conclusion.UNKNOWN
 
 
 def find_difference(setting: Setting, one: Given, foretold: Foretold) -> Difference | None:
@@ -95,12 +95,12 @@ def find_difference(setting: Setting, one: Given, foretold: Foretold) -> Differe
 
 def _compare_failures(foretold: Foretold, answer: Answer) -> str:
     """The pod did not get its devices."""
-    verdict = foretold.verdict
-    if verdict.is_good:
-        return f"{answer.reason}, but {verdict.value}"
-    said = "SchedulerError" if verdict is Verdict.BROKEN else "Unschedulable"
+    conclusion = foretold.conclusion
+    if conclusion.is_good:
+        return f"{answer.reason}, but {conclusion.value}"
+    said = "SchedulerError" if conclusion is Conclusion.BROKEN else "Unschedulable"
     if answer.reason != said:
-        return f"{answer.reason}, but {verdict.value}: {foretold.explanation.headline}"
+        return f"{answer.reason}, but {conclusion.value}: {foretold.explanation.headline}"
     if foretold.cause and MESSAGES[foretold.cause] not in answer.message:
         return f"another message than {foretold.cause.name}: {foretold.explanation.headline}"
     return ""
@@ -108,8 +108,8 @@ def _compare_failures(foretold: Foretold, answer: Answer) -> str:
 
 def _compare_allocations(setting: Setting, foretold: Foretold, answer: Answer) -> str:
     """On the node that the scheduler chose, or on any if the claims can be used anywhere."""
-    if not foretold.verdict.is_good:
-        return f"allocated, but {foretold.verdict.value}: {foretold.explanation.headline}"
+    if not foretold.conclusion.is_good:
+        return f"allocated, but {foretold.conclusion.value}: {foretold.explanation.headline}"
     nodes = [answer.node] if answer.node else list(foretold.outcomes)
     simplify = _without_noise if setting.is_newest else _devices_alone
     got = simplify(answer.allocations)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from dranet.desk.allocation.allocator import Attempt, Outcome
 from dranet.desk.allocation.requests import Alternative
-from dranet.desk.allocation.state import Slot, State
+from dranet.desk.allocation.selection import Selection, Slot
 from tests.desk.scheduler.cases import Json
 
 
 def rebuild(attempt: Attempt, outcome: Outcome, allocations: Sequence[Json]) -> tuple[Json, ...]:
     """The allocations as ours would be with these devices; empty if some rule forbids them."""
-    state = State(outcome.ground)
-    by_id = {candidate.id: candidate for candidate in outcome.ground.usable}
+    selection = Selection(outcome.context)
+    by_id = {candidate.id: candidate for candidate in outcome.context.usable}
     for slot, allocation in zip(attempt.slots, _by_slot(attempt, allocations), strict=True):
         results = [r for r in allocation["devices"]["results"] if _find(slot, r["request"])]
         option = _find(slot, results[0]["request"]) if results else None
@@ -24,10 +24,12 @@ def rebuild(attempt: Attempt, outcome: Outcome, allocations: Sequence[Json]) -> 
             return ()
         for result in results:
             candidate = by_id.get((result["driver"], result["pool"], result["device"]))
-            if candidate is None or state.find_removal(slot, option, candidate, of_all=option.count is None):
+            if candidate is None or selection.find_removal(
+                slot, option, candidate, of_all=option.count is None
+            ):
                 return ()
-            state.push(slot, option, candidate)
-    return attempt.allocations(replace(outcome, picks=tuple(state.picks)))
+            selection.push(slot, option, candidate)
+    return attempt.allocations(replace(outcome, selected=tuple(selection.selected)))
 
 
 def _by_slot(attempt: Attempt, allocations: Sequence[Json]) -> Iterator[Json]:

@@ -8,17 +8,19 @@ from functools import cached_property
 
 from dranet.desk.allocation.allocator import Attempt, ClusterDevices
 from dranet.desk.allocation.devices import JsonObject, Node, matches_node, read_devices_in_use
+from dranet.desk.allocation.explain.blockers import AttemptInputs
 from dranet.desk.allocation.explain.explanation import (
+    AllocatedDevice,
+    Conclusion,
     Excluded,
     Explanation,
-    Given,
     NodeGroup,
-    NodeStory,
-    Verdict,
-    group_stories,
+    NodeReport,
+    group_reports,
 )
-from dranet.desk.allocation.explain.misses import Scene, find_misses
-from dranet.desk.allocation.explain.obstacles import Case
+from dranet.desk.allocation.explain.headline import describe_no_node, write_headline
+from dranet.desk.allocation.explain.near_misses import FailedAttempt, find_misses
+from dranet.desk.allocation.explain.node_report import report_node
 from dranet.desk.allocation.explain.subject import (
     Subject,
     class_names,
@@ -26,8 +28,6 @@ from dranet.desk.allocation.explain.subject import (
     near_names,
     with_label,
 )
-from dranet.desk.allocation.explain.tell import tell
-from dranet.desk.allocation.explain.words import say_headline, say_no_node
 from dranet.desk.allocation.failures import AllocationError, Cause
 from dranet.desk.allocation.outcome import Ending, Outcome, review, review_slot
 from dranet.desk.allocation.taints import AppliedTaint, find_untolerated, is_tolerated
@@ -40,7 +40,7 @@ _PROMISE = (Ending.ALLOCATED, Ending.UNSATISFIED, Ending.POOL_INVALID, Ending.BR
 
 
 @dataclass(frozen=True)
-class World:
+class ClusterView:
     """All that is known of the cluster, as raw objects."""
 
     slices: Sequence[JsonObject]
@@ -50,7 +50,7 @@ class World:
     taint_rules: Sequence[JsonObject] = ()
     only_node: str = ""
     """Look at this one alone."""
-    held_back: Mapping[str, tuple[tuple[JsonObject, str], ...]] = field(default_factory=dict)
+    not_offered: Mapping[str, tuple[tuple[JsonObject, str], ...]] = field(default_factory=dict)
     """By node: slices of devices that its driver keeps to itself, each with the reason."""
 
     @cached_property
@@ -77,33 +77,35 @@ class World:
         return {name: body for name, body in known.items() if self.only_node in ("", name)}
 
 
-def explain(subject: Subject, world: World) -> Explanation:
+def explain(subject: Subject, view: ClusterView) -> Explanation:
     """The verdict, and the story of every node."""
-    given = tuple(_read_given(subject))
+    allocated = tuple(_read_allocated(subject))
     claims = tuple(with_label(claim.body) for claim in subject.waiting)
     if subject.problems:
-        return _explain_problems(subject, given, world)
-    nodes, excluded = _choose_nodes(subject, world)
+        return _explain_problems(subject, allocated, view)
+    nodes, excluded = _choose_nodes(subject, view)
     if not claims:
-        return _explain_allocated(subject, given, excluded if not nodes else (), world)
+        return _explain_allocated(subject, allocated, excluded if not nodes else (), view)
     try:
-        attempt = Attempt(claims, world.cluster)
+        attempt = Attempt(claims, view.cluster)
     except AllocationError as error:
-        return _explain_refusal(subject, given, error, world)
+        return _explain_refusal(subject, allocated, error, view)
     outcomes = {node.name: attempt.on(node) for node in nodes}
-    groups = tuple(_group(outcomes, claims, world))
-    verdict = judge(group.story for group in groups)
+    groups = tuple(_group(outcomes, claims, view))
+    conclusion = judge(group.report for group in groups)
     reasons = [reason for reason, _ in excluded]
-    headline, mend = say_headline(verdict, groups, len(outcomes)) if groups else say_no_node(reasons)
-    return Explanation(subject, verdict, headline, mend, given, groups, excluded, _remarks(subject, world))
+    headline, fix = write_headline(conclusion, groups, len(outcomes)) if groups else describe_no_node(reasons)
+    return Explanation(
+        subject, conclusion, headline, fix, allocated, groups, excluded, _remarks(subject, view)
+    )
 
 
-def _choose_nodes(subject: Subject, world: World) -> tuple[list[Node], Excluded]:
+def _choose_nodes(subject: Subject, view: ClusterView) -> tuple[list[Node], Excluded]:
     """The nodes whose devices the scheduler looks at, and the others by the reason."""
     nodes, excluded = list[Node](), dict[str, list[str]]()
-    for name, body in world.nodes_by_name.items():
+    for name, body in view.nodes_by_name.items():
         node = _parse_node(name, body)
-        reason = excluded_by(subject, node, body)
+        reason = find_exclusion(subject, node, body)
         if reason:
             excluded.setdefault(reason, []).append(name)
         else:
@@ -115,127 +117,129 @@ def _parse_node(name: str, body: JsonObject | None) -> Node:
     return Node.parse(body) if body else Node(name, {"kubernetes.io/hostname": name})
 
 
-def judge(stories: Iterable[NodeStory]) -> Verdict:
+def judge(reports: Iterable[NodeReport]) -> Conclusion:
     """Of all nodes together. An error on one of them ends the attempt for the pod, whatever others have."""
-    endings = list(stories)
-    broken = [story for story in endings if story.ending is Ending.BROKE_OFF]
+    endings = list(reports)
+    broken = [report for report in endings if report.ending is Ending.BROKE_OFF]
     guessed = [s for s in broken if s.failure and s.failure.cause == Cause.NOT_MODELLED.name]
     if len(broken) > len(guessed):
-        return Verdict.BROKEN
-    if any(story.ending is Ending.ALLOCATED for story in endings):
-        return Verdict.POSSIBLE
-    return Verdict.UNKNOWN if guessed else Verdict.IMPOSSIBLE
+        return Conclusion.BROKEN
+    if any(report.ending is Ending.ALLOCATED for report in endings):
+        return Conclusion.POSSIBLE
+    return Conclusion.UNKNOWN if guessed else Conclusion.IMPOSSIBLE
 
 
-def _read_given(subject: Subject) -> Iterator[Given]:
+def _read_allocated(subject: Subject) -> Iterator[AllocatedDevice]:
     for claim in subject.claims:
         for result in ((claim.allocation or {}).get("devices") or {}).get("results") or ():
             device = result["driver"], result["pool"], result["device"]
-            yield Given(claim.label, result["request"], device)
+            yield AllocatedDevice(claim.label, result["request"], device)
 
 
-def _explain_problems(subject: Subject, given: tuple[Given, ...], world: World) -> Explanation:
+def _explain_problems(
+    subject: Subject, allocated: tuple[AllocatedDevice, ...], view: ClusterView
+) -> Explanation:
     """Something has to be created first."""
     headline = "; ".join(problem for problem, _ in subject.problems)
-    mend = "; ".join(mend for _, mend in subject.problems)
-    remarks = _remarks(subject, world)
-    return Explanation(subject, Verdict.IMPOSSIBLE, headline, mend, given, (), (), remarks)
+    fix = "; ".join(fix for _, fix in subject.problems)
+    remarks = _remarks(subject, view)
+    return Explanation(subject, Conclusion.IMPOSSIBLE, headline, fix, allocated, (), (), remarks)
 
 
 def _explain_allocated(
-    subject: Subject, given: tuple[Given, ...], excluded: Excluded, world: World
+    subject: Subject, allocated: tuple[AllocatedDevice, ...], excluded: Excluded, view: ClusterView
 ) -> Explanation:
     """Nothing is left to be allocated; a pod that may run on none of the nodes waits all the same.
 
     Args:
         excluded: all nodes; none where some node is left for it.
     """
-    remarks = _remarks(subject, world)
+    remarks = _remarks(subject, view)
     if not subject.claims:
-        return Explanation(subject, Verdict.ALLOCATED, "it has no claims", "", (), (), ())
+        return Explanation(subject, Conclusion.ALLOCATED, "it has no claims", "", (), (), ())
     if excluded and subject.pod and not subject.pod["spec"].get("nodeName"):
-        headline, mend = say_no_node([reason for reason, _ in excluded])
-        return Explanation(subject, Verdict.IMPOSSIBLE, headline, mend, given, (), excluded, remarks)
+        headline, fix = describe_no_node([reason for reason, _ in excluded])
+        return Explanation(subject, Conclusion.IMPOSSIBLE, headline, fix, allocated, (), excluded, remarks)
     users = dict.fromkeys(user for claim in subject.claims for user in claim.reserved_for)
     headline = "it is allocated" + (f", and reserved for {', '.join(users)}" if users else "")
-    mend = "" if users else "no pod uses it: it is given back when the scheduler needs to"
-    return Explanation(subject, Verdict.ALLOCATED, headline, mend, given, (), (), remarks)
+    fix = "" if users else "no pod uses it: it is given back when the scheduler needs to"
+    return Explanation(subject, Conclusion.ALLOCATED, headline, fix, allocated, (), (), remarks)
 
 
 def _explain_refusal(
-    subject: Subject, given: tuple[Given, ...], error: AllocationError, world: World
+    subject: Subject, allocated: tuple[AllocatedDevice, ...], error: AllocationError, view: ClusterView
 ) -> Explanation:
     """What is asked for makes no sense on any node."""
-    mend = error.hint
+    fix = error.hint
     if error.cause is Cause.CLASS_MISSING:
         wanted = (name for claim in subject.waiting for name in class_names(claim.body))
-        missing = next((name for name in wanted if name not in world.classes_by_name), "")
-        mend = near_names(missing, world.classes_by_name)
-    verdict = Verdict.UNKNOWN if error.cause is Cause.NOT_MODELLED else Verdict.BROKEN
+        missing = next((name for name in wanted if name not in view.classes_by_name), "")
+        fix = near_names(missing, view.classes_by_name)
+    conclusion = Conclusion.UNKNOWN if error.cause is Cause.NOT_MODELLED else Conclusion.BROKEN
     headline = error.message.removeprefix(f"claim {subject.label}: ")
-    return Explanation(subject, verdict, headline, mend, given, (), (), _remarks(subject, world))
+    return Explanation(subject, conclusion, headline, fix, allocated, (), (), _remarks(subject, view))
 
 
-def _remarks(subject: Subject, world: World) -> tuple[str, ...]:
+def _remarks(subject: Subject, view: ClusterView) -> tuple[str, ...]:
     """What to know of the answer."""
     made = tuple(
         f"claim {claim.label} does not exist yet; it is taken {claim.origin}"
         for claim in subject.claims
         if claim.origin
     )
-    unknown = [name for name, body in world.nodes_by_name.items() if body is None]
-    blind = bool(unknown) and subject.pod is not None and not world.nodes
+    unknown = [name for name, body in view.nodes_by_name.items() if body is None]
+    blind = bool(unknown) and subject.pod is not None and not view.nodes
     nodes = "no Node objects were given: labels and taints of nodes are not looked at"
     return (*subject.remarks, *made, *((nodes,) if blind else ()))
 
 
 def _group(
-    outcomes: Mapping[str, Outcome], claims: tuple[JsonObject, ...], world: World
+    outcomes: Mapping[str, Outcome], claims: tuple[JsonObject, ...], view: ClusterView
 ) -> Iterator[NodeGroup]:
     """The most promising first, each with the whole story of its first node; of those that need it the first
     few with their misses."""
-    grouped = group_stories(_tell_blocked(outcome) for outcome in outcomes.values())
+    grouped = group_reports(_report_blocked(outcome) for outcome in outcomes.values())
     grouped.sort(key=lambda group: (_rank(group[0]), -len(group), group[0].node))
     unhappy = 0
     for group in grouped:
-        outcome, names = outcomes[group[0].node], tuple(story.node for story in group)
-        story = group[0] if outcome.blocked is None else tell(outcome, review(outcome))
-        unhappy += story.ending in _UNHAPPY
-        asked = story.ending in _UNHAPPY and unhappy <= GROUPS_WITH_MISSES
-        yield NodeGroup(story, names, find_misses(_scene(story, claims, world)) if asked else ())
+        outcome, names = outcomes[group[0].node], tuple(report.node for report in group)
+        report = group[0] if outcome.blocked is None else report_node(outcome, review(outcome))
+        unhappy += report.ending in _UNHAPPY
+        asked = report.ending in _UNHAPPY and unhappy <= GROUPS_WITH_MISSES
+        yield NodeGroup(report, names, find_misses(_describe_attempt(report, claims, view)) if asked else ())
 
 
-def _tell_blocked(outcome: Outcome) -> NodeStory:
+def _report_blocked(outcome: Outcome) -> NodeReport:
     """The story as far as it decides: to review every request of every node would take long."""
     blocked = outcome.blocked
-    return tell(outcome, () if blocked is None else (review_slot(outcome, blocked),))
+    return report_node(outcome, () if blocked is None else (review_slot(outcome, blocked),))
 
 
-def _rank(story: NodeStory) -> tuple[int, int, int, int]:
+def _rank(report: NodeReport) -> tuple[int, int, int, int]:
     """How far the search came there."""
-    missing = min((max((r.wanted or 1) - len(r.left), 0) for r in story.blocked), default=0)
-    return _PROMISE.index(story.ending), -story.reached, 0 if story.pools else 1, missing
+    missing = min((max((r.wanted or 1) - len(r.left), 0) for r in report.blocked), default=0)
+    return _PROMISE.index(report.ending), -report.reached, 0 if report.pools else 1, missing
 
 
-def _scene(story: NodeStory, claims: tuple[JsonObject, ...], world: World) -> Scene:
+def _describe_attempt(report: NodeReport, claims: tuple[JsonObject, ...], view: ClusterView) -> FailedAttempt:
     """The node by itself: of the cluster only the pools that reach it."""
-    pools = {pool for pool, _, _ in story.pools}
-    slices = [s for s in world.slices if f"{s['spec']['driver']}/{s['spec']['pool']['name']}" in pools]
-    node = _parse_node(story.node, world.nodes_by_name[story.node])
-    case = Case(claims, node, replace(world.cluster, slices=slices))
-    return Scene(case, story, world.held_back.get(story.node, ()))
+    pools = {pool for pool, _, _ in report.pools}
+    slices = [s for s in view.slices if f"{s['spec']['driver']}/{s['spec']['pool']['name']}" in pools]
+    node = _parse_node(report.node, view.nodes_by_name[report.node])
+    inputs = AttemptInputs(claims, node, replace(view.cluster, slices=slices))
+    return FailedAttempt(inputs, report, view.not_offered.get(report.node, ()))
 
 
 _CORDONED = AppliedTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 """What a pod tolerates that runs on a cordoned node."""
 
 
-def excluded_by(subject: Subject, node: Node, body: JsonObject | None) -> str:
+def find_exclusion(subject: Subject, node: Node, body: JsonObject | None) -> str:
     """Why the scheduler does not look at the devices of this node at all; empty if it does."""
     for claim in subject.claims:
         selector = (claim.allocation or {}).get("nodeSelector")
         if selector and not matches_node(selector, node):
-            return f"claim {claim.label} is allocated {_say_where(selector)}"
+            return f"claim {claim.label} is allocated {_describe_place(selector)}"
     if subject.pod is None:
         return ""
     spec = subject.pod["spec"]
@@ -263,7 +267,7 @@ def _excluded_by_node(pod_spec: JsonObject, node: Node, body: JsonObject) -> str
     return "the node is cordoned" if is_cordoned else ""
 
 
-def _say_where(selector: JsonObject) -> str:
+def _describe_place(selector: JsonObject) -> str:
     """The node of a claim, where its selector names one as the scheduler writes it."""
     terms = selector.get("nodeSelectorTerms") or ()
     fields = [field for term in terms for field in term.get("matchFields") or ()]

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from dranet.desk.allocation.explain.obstacles import Miss
+from dranet.desk.allocation.explain.blockers import Miss
 from dranet.desk.allocation.explain.subject import Subject
 from dranet.desk.allocation.outcome import Ending
-from dranet.desk.allocation.state import Removal
+from dranet.desk.allocation.selection import Removal
 from dranet.desk.allocation.taints import AppliedTaint, DeviceId
 
 
@@ -41,7 +41,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestStory:
+class RequestReport:
     """One request, or one of its prioritised alternatives."""
 
     claim: str
@@ -82,7 +82,7 @@ class ValueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ConstraintStory:
+class ConstraintReport:
     """A constraint that stood in the way, with the values on both sides."""
 
     claim: str
@@ -114,7 +114,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AllocatedDevice:
     """A device that a request has, or would get."""
 
     claim: str
@@ -123,7 +123,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStory:
+class NodeReport:
     """One node."""
 
     node: str
@@ -132,18 +132,18 @@ class NodeStory:
     """How many requests had what they want when the search came as far as it ever did."""
     pools: tuple[tuple[str, int, str], ...]
     """Pool, number of its devices here, and its defect."""
-    requests: tuple[RequestStory, ...] = ()
-    constraints: tuple[ConstraintStory, ...] = ()
-    given: tuple[Given, ...] = ()
+    requests: tuple[RequestReport, ...] = ()
+    constraints: tuple[ConstraintReport, ...] = ()
+    allocated: tuple[AllocatedDevice, ...] = ()
     failure: Failure | None = None
 
     @property
-    def blocked(self) -> tuple[RequestStory, ...]:
+    def blocked(self) -> tuple[RequestReport, ...]:
         """The alternatives of the request that the search could not get past."""
         return tuple(request for request in self.requests if request.blocked)
 
 
-class Verdict(Enum):
+class Conclusion(Enum):
     """The one-word answer."""
 
     ALLOCATED = "allocated"
@@ -159,7 +159,7 @@ class Verdict(Enum):
 
     @property
     def is_good(self) -> bool:
-        return self in (Verdict.ALLOCATED, Verdict.POSSIBLE)
+        return self in (Conclusion.ALLOCATED, Conclusion.POSSIBLE)
 
 
 Excluded = tuple[tuple[str, tuple[str, ...]], ...]
@@ -170,7 +170,7 @@ Excluded = tuple[tuple[str, tuple[str, ...]], ...]
 class NodeGroup:
     """Nodes with the same story; ``story`` and ``misses`` are those of the first."""
 
-    story: NodeStory
+    report: NodeReport
     nodes: tuple[str, ...]
     misses: tuple[Miss, ...] = ()
 
@@ -178,12 +178,12 @@ class NodeGroup:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     subject: Subject
-    verdict: Verdict
+    conclusion: Conclusion
     headline: str
     """One clause."""
-    mend: str
+    fix: str
     """What would most likely help; may be empty."""
-    given: tuple[Given, ...]
+    allocated: tuple[AllocatedDevice, ...]
     """What the claims have that are allocated already."""
     groups: tuple[NodeGroup, ...]
     """The most promising first."""
@@ -192,23 +192,23 @@ class Explanation:
     """What to know of the answer."""
 
     def ending_in(self, *endings: Ending) -> Iterator[NodeGroup]:
-        return (group for group in self.groups if group.story.ending in endings)
+        return (group for group in self.groups if group.report.ending in endings)
 
 
-def group_stories(stories: Iterable[NodeStory]) -> list[list[NodeStory]]:
+def group_reports(reports: Iterable[NodeReport]) -> list[list[NodeReport]]:
     """Stories that differ in names and values only, together."""
-    groups: dict[object, list[NodeStory]] = {}
-    for story in stories:
-        groups.setdefault(_outline(story), []).append(story)
+    groups: dict[object, list[NodeReport]] = {}
+    for report in reports:
+        groups.setdefault(_outline(report), []).append(report)
     return list(groups.values())
 
 
-def _outline(story: NodeStory) -> object:
+def _outline(report: NodeReport) -> object:
     """Which steps, and how many devices at each."""
     return (
-        story.ending,
-        story.reached,
-        tuple((count, defect) for _, count, defect in story.pools),
+        report.ending,
+        report.reached,
+        tuple((count, defect) for _, count, defect in report.pools),
         tuple(
             (
                 r.claim,
@@ -218,9 +218,9 @@ def _outline(story: NodeStory) -> object:
                 len(r.left),
                 tuple((s.removal, s.what, len(s.devices)) for s in r.steps),
             )
-            for r in story.requests
+            for r in report.requests
         ),
-        tuple(constraint.index for constraint in story.constraints),
-        tuple((given.claim, given.request, given.id[0]) for given in story.given),
-        (story.failure.cause, story.failure.request) if story.failure else None,
+        tuple(constraint.index for constraint in report.constraints),
+        tuple((allocated.claim, allocated.request, allocated.id[0]) for allocated in report.allocated),
+        (report.failure.cause, report.failure.request) if report.failure else None,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dranet.desk.allocation.capacity import Amounts, Shortage, consume, find_shortage
-from dranet.desk.allocation.devices import Candidate, CounterId, InUse, Elements
+from dranet.desk.allocation.devices import Candidate, CounterId, Elements, InUse
 from dranet.desk.allocation.pools import CounterShortage, Pool, PoolId, find_counter_shortage
 from dranet.desk.allocation.requests import (
     MAX_RESULTS_PER_CLAIM,
@@ -21,8 +21,8 @@ from dranet.desk.allocation.requests import (
     Constraint,
     Request,
 )
+from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.allocation.taints import find_untolerated
-from dranet.desk.allocation.verdicts import Verdicts
 
 _NOTHING: Amounts = {}
 
@@ -56,7 +56,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pick:
+class SelectedDevice:
     """One device chosen for one alternative of a slot."""
 
     slot: Slot
@@ -67,14 +67,14 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class NodeContext:
     """What stays the same during a search on one node."""
 
     pools: tuple[Pool, ...]
     available: Mapping[PoolId, Mapping[CounterId, int]]
     """What allocated claims leave of each pool's counters."""
     in_use: InUse
-    verdicts: Verdicts
+    selector_results: SelectorResults
     usable: tuple[Candidate, ...] = field(init=False)
     """Devices of pools without a defect, by place; those of other nodes among them, because selectors are
     asked about them, too."""
@@ -94,14 +94,14 @@ class Ground:
         Raises:
             AllocationError: a selector fails on it, or nobody can tell.
         """
-        verdict = self.verdicts.of(alternative, candidate)
-        if candidate in self._elsewhere and verdict.selector is None:
+        result = self.selector_results.of(alternative, candidate)
+        if candidate in self._elsewhere and result.selector is None:
             return Removal.NOT_ON_NODE
-        if verdict.error:
-            raise verdict.error
-        if verdict.selector is None:
+        if result.error:
+            raise result.error
+        if result.selector is None:
             return None
-        return Removal.CLASS_SELECTOR if verdict.selector.of_class else Removal.REQUEST_SELECTOR
+        return Removal.CLASS_SELECTOR if result.selector.of_class else Removal.REQUEST_SELECTOR
 
     def is_free(self, alternative: Alternative, candidate: Candidate) -> bool:
         """Whether no other claim has it; who asks for admin access does not mind."""
@@ -125,11 +125,11 @@ class Ground:
 
 
 @dataclass(slots=True)
-class State:
+class Selection:
     """The stack of devices chosen so far, and what follows from it."""
 
-    ground: Ground
-    picks: list[Pick] = field(default_factory=list)
+    context: NodeContext
+    selected: list[SelectedDevice] = field(default_factory=list)
     taken: int = 0
     """Places of the devices that are no longer to be had."""
     taken_by: Counter[ClaimView] = field(default_factory=Counter)
@@ -153,16 +153,16 @@ class State:
             stack = self.used.setdefault(candidate, [])
             stack.append(dict(Counter(stack[-1] if stack else _NOTHING) + Counter(dict(consumed))))
         else:
-            self.taken |= 1 << self.ground.places[candidate]
-            self.taken_by[slot.claim] |= 1 << self.ground.places[candidate]
+            self.taken |= 1 << self.context.places[candidate]
+            self.taken_by[slot.claim] |= 1 << self.context.places[candidate]
         for constraint, elements in self._constrain(alternative, candidate):
             self.common.setdefault(constraint, []).append(elements or frozenset())
         self.results[slot.claim] += 1
-        self.picks.append(Pick(slot, alternative, candidate, consumed))
+        self.selected.append(SelectedDevice(slot, alternative, candidate, consumed))
 
     def pop(self) -> None:
         """Take the last choice back."""
-        pick = self.picks.pop()
+        pick = self.selected.pop()
         candidate, claim = pick.candidate, pick.slot.claim
         self.results[claim] -= 1
         for constraint in pick.alternative.constraints:
@@ -170,9 +170,9 @@ class State:
         if candidate.shared:
             self.used[candidate].pop()
         else:
-            self.taken_by[claim] &= ~(1 << self.ground.places[candidate])
-            if not any(other.candidate is candidate for other in self.picks):
-                self.taken &= ~(1 << self.ground.places[candidate])
+            self.taken_by[claim] &= ~(1 << self.context.places[candidate])
+            if not any(other.candidate is candidate for other in self.selected):
+                self.taken &= ~(1 << self.context.places[candidate])
         if self._takes_counters(candidate):
             self.counters[candidate.pool].subtract(dict(candidate.counters))
 
@@ -190,10 +190,10 @@ class State:
         """
         if self.is_taken(slot, alternative, candidate):
             return Removal.TAKEN
-        if not self.ground.is_free(alternative, candidate):
+        if not self.context.is_free(alternative, candidate):
             return Removal.IN_USE
         if not of_all:
-            if unwanted := self.ground.find_unwanted(alternative, candidate):
+            if unwanted := self.context.find_unwanted(alternative, candidate):
                 return unwanted
             if self.find_shortage(alternative, candidate):
                 return Removal.CAPACITY
@@ -215,16 +215,16 @@ class State:
         if candidate.shared:
             return False
         taken = self.taken_by[slot.claim] if alternative.admin_access else self.taken
-        return bool(taken >> self.ground.places[candidate] & 1)
+        return bool(taken >> self.context.places[candidate] & 1)
 
     def find_shortage(self, alternative: Alternative, candidate: Candidate) -> Shortage | None:
         stack = self.used.get(candidate)
-        return self.ground.shortage(alternative, candidate, stack[-1] if stack else _NOTHING)
+        return self.context.shortage(alternative, candidate, stack[-1] if stack else _NOTHING)
 
     def find_counter_shortage(self, candidate: Candidate) -> CounterShortage | None:
         if not self._takes_counters(candidate):
             return None
-        available = self.ground.available.get(candidate.pool, {})
+        available = self.context.available.get(candidate.pool, {})
         return find_counter_shortage(available, self.counters.get(candidate.pool, {}), candidate)
 
     def find_constraint(self, alternative: Alternative, candidate: Candidate) -> Constraint | None:
@@ -241,7 +241,7 @@ class State:
         """The devices chosen so far that a constraint of the claim covers."""
         return [
             p.candidate
-            for p in self.picks
+            for p in self.selected
             if p.slot.claim is claim and constraint in p.alternative.constraints
         ]
 
@@ -256,4 +256,4 @@ class State:
         """A shared device takes them with its first share only."""
         if not candidate.counters or not candidate.shared:
             return bool(candidate.counters)
-        return not self.used.get(candidate) and not self.ground.in_use.holds(candidate.id)
+        return not self.used.get(candidate) and not self.context.in_use.holds(candidate.id)

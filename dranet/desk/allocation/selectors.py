@@ -10,7 +10,7 @@ from dranet.desk.allocation.failures import AllocationError, Cause
 from dranet.desk.allocation.requests import Alternative, Selector
 
 
-class Verdict(NamedTuple):
+class SelectorResult(NamedTuple):
     """Of the selectors of one alternative for one device."""
 
     selector: Selector | None = None
@@ -23,29 +23,29 @@ class Verdict(NamedTuple):
         return self.selector is None and self.error is None
 
 
-_MATCH = Verdict()
+_MATCH = SelectorResult()
 _Answer = tuple[int, CelError | None]
 """Which selector does not match, or failed and how; -1 if all match."""
 
 
-class Verdicts:
+class SelectorResults:
     """One for each attempt."""
 
     def __init__(self) -> None:
         self._values: dict[Candidate, DeviceValues | CelError] = {}
         self._by_expression: dict[tuple[str, Candidate], bool | CelError] = {}
         self._by_expressions: dict[tuple[tuple[str, ...], Candidate], _Answer] = {}
-        self._by_alternative: dict[tuple[Alternative, Candidate], Verdict] = {}
+        self._by_alternative: dict[tuple[Alternative, Candidate], SelectorResult] = {}
 
-    def of(self, alternative: Alternative, candidate: Candidate) -> Verdict:
+    def of(self, alternative: Alternative, candidate: Candidate) -> SelectorResult:
         """Never raises: an error counts only when the search comes to the device."""
         key = alternative, candidate
-        verdict = self._by_alternative.get(key)
-        if verdict is None:
-            verdict = self._by_alternative[key] = self._judge(alternative, candidate)
-        return verdict
+        result = self._by_alternative.get(key)
+        if result is None:
+            result = self._by_alternative[key] = self._judge(alternative, candidate)
+        return result
 
-    def _judge(self, alternative: Alternative, candidate: Candidate) -> Verdict:
+    def _judge(self, alternative: Alternative, candidate: Candidate) -> SelectorResult:
         """Requests of one pod are often alike: what their selectors say together is known after the first."""
         key = alternative.expressions, candidate
         answer = self._by_expressions.get(key)
@@ -54,10 +54,10 @@ class Verdicts:
         index, error = answer
         if error:
             selector = alternative.selectors[index]
-            return Verdict(selector, _failure(alternative, selector, candidate, error))
+            return SelectorResult(selector, _failure(alternative, selector, candidate, error))
         if index >= 0:
-            return Verdict(alternative.selectors[index])
-        return _refuse(alternative, candidate) if candidate.obstacle else _MATCH
+            return SelectorResult(alternative.selectors[index])
+        return _refuse(alternative, candidate) if candidate.blocker else _MATCH
 
     def _ask_all(self, alternative: Alternative, candidate: Candidate) -> _Answer:
         for index, selector in enumerate(alternative.selectors):
@@ -89,11 +89,11 @@ class Verdicts:
             return error
 
 
-def _refuse(alternative: Alternative, candidate: Candidate) -> Verdict:
+def _refuse(alternative: Alternative, candidate: Candidate) -> SelectorResult:
     """Of a device that matches and that nobody can judge."""
-    what = f"request {alternative.name}: {candidate}: {candidate.obstacle}"
+    what = f"request {alternative.name}: {candidate}: {candidate.blocker}"
     cause, device = Cause.NOT_MODELLED, str(candidate)
-    return Verdict(None, AllocationError(what, cause, request=alternative.name, device=device))
+    return SelectorResult(None, AllocationError(what, cause, request=alternative.name, device=device))
 
 
 def _convert(candidate: Candidate) -> DeviceValues | CelError:

@@ -14,21 +14,21 @@ from dataclasses import replace
 from dranet.cel import CelError
 from dranet.desk.allocation.devices import Candidate
 from dranet.desk.allocation.explain.explanation import (
-    ConstraintStory,
+    AllocatedDevice,
+    ConstraintReport,
     Failure,
-    Given,
-    NodeStory,
+    NodeReport,
     Note,
-    RequestStory,
+    RequestReport,
     Step,
     ValueRow,
 )
 from dranet.desk.allocation.failures import AllocationError
 from dranet.desk.allocation.outcome import AlternativeReview, Outcome, Removed, SlotReview
 from dranet.desk.allocation.requests import Alternative, Constraint
-from dranet.desk.allocation.state import Removal
+from dranet.desk.allocation.selection import Removal
+from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.allocation.taints import DeviceId, find_untolerated
-from dranet.desk.allocation.verdicts import Verdicts
 
 ORDER = (
     Removal.NOT_ON_NODE,
@@ -56,7 +56,7 @@ _COULD_BE = (Removal.TAKEN, Removal.CONSTRAINT, Removal.LIMIT)
 """What these remove fits the request by itself."""
 
 
-def tell(outcome: Outcome, reviews: Sequence[SlotReview]) -> NodeStory:
+def report_node(outcome: Outcome, reviews: Sequence[SlotReview]) -> NodeReport:
     """The story of one node.
 
     Args:
@@ -64,30 +64,31 @@ def tell(outcome: Outcome, reviews: Sequence[SlotReview]) -> NodeStory:
         reviews: of all slots; none are needed where the attempt ended well.
     """
     error = outcome.error
-    return NodeStory(
+    return NodeReport(
         node=outcome.node.name,
         ending=outcome.ending,
         reached=outcome.deepest,
         pools=tuple((str(pool), len(pool.devices), pool.defect) for pool in outcome.pools),
         requests=tuple(
-            _tell_request(slot, review, outcome) for slot in reviews for review in slot.alternatives
+            _report_request(slot, review, outcome) for slot in reviews for review in slot.alternatives
         ),
-        constraints=tuple(_tell_constraints(outcome, reviews)),
-        given=tuple(
-            Given(pick.slot.claim.label, pick.alternative.name, pick.candidate.id) for pick in outcome.picks
+        constraints=tuple(_report_constraints(outcome, reviews)),
+        allocated=tuple(
+            AllocatedDevice(pick.slot.claim.label, pick.alternative.name, pick.candidate.id)
+            for pick in outcome.selected
         ),
-        failure=_tell_failure(error, outcome) if error else None,
+        failure=_report_failure(error, outcome) if error else None,
     )
 
 
-def _tell_request(slot: SlotReview, review: AlternativeReview, outcome: Outcome) -> RequestStory:
+def _report_request(slot: SlotReview, review: AlternativeReview, outcome: Outcome) -> RequestReport:
     removed = [
-        _sharpen(entry, review.alternative, outcome.ground.verdicts)
+        _sharpen(entry, review.alternative, outcome.context.selector_results)
         for entry in review.removed
         if entry.removal is not Removal.NOT_ON_NODE
     ]
     left = (*review.had, *review.spare)
-    return RequestStory(
+    return RequestReport(
         claim=slot.slot.claim.label,
         name=review.alternative.name,
         class_name=review.alternative.class_name,
@@ -100,7 +101,7 @@ def _tell_request(slot: SlotReview, review: AlternativeReview, outcome: Outcome)
     )
 
 
-def _tell_failure(error: AllocationError, outcome: Outcome) -> Failure:
+def _report_failure(error: AllocationError, outcome: Outcome) -> Failure:
     """With what it is about by itself, and names that are near one that no device has."""
     cause, hint = _cause_of(error), error.hint
     missing = _MISSING.search(cause)
@@ -123,16 +124,16 @@ def _cause_of(error: AllocationError) -> str:
     return cause.cause if isinstance(cause, CelError) else error.message
 
 
-def _sharpen(entry: Removed, alternative: Alternative, verdicts: Verdicts) -> Removed:
+def _sharpen(entry: Removed, alternative: Alternative, selector_results: SelectorResults) -> Removed:
     """Of a device that somebody has: would it match at all?"""
     if entry.removal not in (Removal.IN_USE, Removal.TAKEN):
         return entry
-    verdict = verdicts.of(alternative, entry.candidate)
-    if verdict.error:
+    result = selector_results.of(alternative, entry.candidate)
+    if result.error:
         return entry
-    if verdict.selector:
-        removal = Removal.CLASS_SELECTOR if verdict.selector.of_class else Removal.REQUEST_SELECTOR
-        return replace(entry, removal=removal, selector=verdict.selector, detail="")
+    if result.selector:
+        removal = Removal.CLASS_SELECTOR if result.selector.of_class else Removal.REQUEST_SELECTOR
+        return replace(entry, removal=removal, selector=result.selector, detail="")
     taint = find_untolerated(entry.candidate.taints, alternative.tolerations)
     return replace(entry, removal=Removal.TAINT, taint=taint, detail="") if taint else entry
 
@@ -166,7 +167,7 @@ def _describe(entry: Removed, slot: SlotReview) -> Step:
 # --- constraints: the values on both sides -------------------------------------------------------------
 
 
-def _tell_constraints(outcome: Outcome, reviews: Sequence[SlotReview]) -> Iterator[ConstraintStory]:
+def _report_constraints(outcome: Outcome, reviews: Sequence[SlotReview]) -> Iterator[ConstraintReport]:
     """Those that turned a device down for the request that the search could not get past."""
     for slot in reviews:
         if slot.slot is not outcome.blocked:
@@ -180,16 +181,20 @@ def _tell_constraints(outcome: Outcome, reviews: Sequence[SlotReview]) -> Iterat
         }
         for index, constraint in enumerate(slot.slot.claim.constraints):
             if id(constraint) in broken:
-                yield _tell_constraint(
-                    slot.slot.claim.label, index, constraint, of_claim, outcome.ground.verdicts
+                yield _report_constraint(
+                    slot.slot.claim.label, index, constraint, of_claim, outcome.context.selector_results
                 )
 
 
-def _tell_constraint(
-    claim: str, index: int, constraint: Constraint, slots: Iterable[SlotReview], verdicts: Verdicts
-) -> ConstraintStory:
+def _report_constraint(
+    claim: str,
+    index: int,
+    constraint: Constraint,
+    slots: Iterable[SlotReview],
+    selector_results: SelectorResults,
+) -> ConstraintReport:
     fitting = {
-        review.alternative.name: fitting_devices(review, verdicts)
+        review.alternative.name: fitting_devices(review, selector_results)
         for slot in slots
         for review in slot.alternatives
         if constraint.covers(review.alternative.name)
@@ -207,25 +212,28 @@ def _tell_constraint(
         ValueRow(value, {name: tuple(ids) for name, ids in by_value[value].items()})
         for value in sorted(by_value, key=lambda value: (not value, value))
     )
-    return ConstraintStory(
+    return ConstraintReport(
         claim, index, constraint.attribute, constraint.distinct, tuple(fitting), tuple(rows)
     )
 
 
-def fitting_devices(review: AlternativeReview, verdicts: Verdicts) -> tuple[Candidate, ...]:
+def fitting_devices(review: AlternativeReview, selector_results: SelectorResults) -> tuple[Candidate, ...]:
     """Every free device that fits the alternative by itself, whatever else the claim asks for."""
     others = (
         entry.candidate
         for entry in review.removed
-        if entry.removal in _COULD_BE and _fits_by_itself(review.alternative, entry.candidate, verdicts)
+        if entry.removal in _COULD_BE
+        and _fits_by_itself(review.alternative, entry.candidate, selector_results)
     )
     return (*review.had, *review.spare, *others)
 
 
-def _fits_by_itself(alternative: Alternative, candidate: Candidate, verdicts: Verdicts) -> bool:
+def _fits_by_itself(
+    alternative: Alternative, candidate: Candidate, selector_results: SelectorResults
+) -> bool:
     """A device that another request took was not looked at any further."""
     tolerated = find_untolerated(candidate.taints, alternative.tolerations) is None
-    return tolerated and verdicts.of(alternative, candidate).matches
+    return tolerated and selector_results.of(alternative, candidate).matches
 
 
 def values_of(candidate: Candidate, attribute: str) -> tuple[str, ...]:

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dranet.desk.allocation.explain.explanation import (
-    ConstraintStory,
+    Conclusion,
+    ConstraintReport,
     NodeGroup,
-    NodeStory,
-    RequestStory,
+    NodeReport,
+    RequestReport,
     Step,
-    Verdict,
 )
 from dranet.desk.allocation.outcome import Ending
-from dranet.desk.allocation.state import Removal
+from dranet.desk.allocation.selection import Removal
 
 _BREAKS_OFF = "that ends the attempt for the whole pod, on every node"
 
 
-def say_headline(verdict: Verdict, groups: Sequence[NodeGroup], looked_at: int) -> tuple[str, str]:
+def write_headline(conclusion: Conclusion, groups: Sequence[NodeGroup], looked_at: int) -> tuple[str, str]:
     """The clause that follows the name of the claim or pod, and the mend or nothing."""
-    if verdict is Verdict.POSSIBLE:
-        number = sum(len(group.nodes) for group in groups if group.story.ending is Ending.ALLOCATED)
+    if conclusion is Conclusion.POSSIBLE:
+        number = sum(len(group.nodes) for group in groups if group.report.ending is Ending.ALLOCATED)
         return f"it can be allocated on {_of_nodes(number, looked_at)}", ""
-    if verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
-        return _say_failure(verdict, groups)
+    if conclusion in (Conclusion.BROKEN, Conclusion.UNKNOWN):
+        return _describe_failure(conclusion, groups)
     best = groups[0]
-    mend = next((miss.mend for miss in best.misses if miss.mend), "")
-    where = "no node" if looked_at > 1 else f"node {best.story.node}"
+    fix = next((miss.fix for miss in best.misses if miss.fix), "")
+    where = "no node" if looked_at > 1 else f"node {best.report.node}"
     verb = "can" if looked_at > 1 else "cannot"
-    return f"{where} {verb} give its devices: {say_why(best.story)}", mend
+    return f"{where} {verb} give its devices: {describe_blocked(best.report)}", fix
 
 
-def say_no_node(reasons: Sequence[str]) -> tuple[str, str]:
+def describe_no_node(reasons: Sequence[str]) -> tuple[str, str]:
     """Where no node is left whose devices could be looked at."""
     if reasons:
         return f"no node may run it: {'; '.join(reasons)}", ""
@@ -43,11 +43,11 @@ def _of_nodes(number: int, every: int) -> str:
     return "the only node" if every == 1 else f"{number} of {every} nodes"
 
 
-def _say_failure(verdict: Verdict, groups: Sequence[NodeGroup]) -> tuple[str, str]:
+def _describe_failure(conclusion: Conclusion, groups: Sequence[NodeGroup]) -> tuple[str, str]:
     """Of a failure that decides: one that is not modelled is told only where nothing else failed."""
-    failed = [group.story.failure for group in groups if group.story.failure]
+    failed = [group.report.failure for group in groups if group.report.failure]
     failure = min(failed, key=lambda failure: failure.cause == "NOT_MODELLED")
-    if verdict is Verdict.UNKNOWN:
+    if conclusion is Conclusion.UNKNOWN:
         return f"nobody can tell here: {failure.message}", failure.hint
     if failure.cause != "SELECTOR_FAILED":
         return f"the attempt breaks off: {failure.message}", failure.hint
@@ -55,22 +55,24 @@ def _say_failure(verdict: Verdict, groups: Sequence[NodeGroup]) -> tuple[str, st
     return f"{what}: {failure.reason}; {_BREAKS_OFF}", failure.hint
 
 
-def say_why(story: NodeStory) -> str:
+def describe_blocked(report: NodeReport) -> str:
     """Why the request that the search could not get past was not satisfied, in a clause."""
-    if not story.pools:
+    if not report.pools:
         return "no driver publishes devices for it"
-    clauses = [f"{say_request(r, story)} {_say_request(r, story.constraints)}" for r in story.blocked]
+    clauses = [
+        f"{name_request(r, report)} {_describe_request(r, report.constraints)}" for r in report.blocked
+    ]
     return "; ".join(clauses) or "it cannot be satisfied"
 
 
-def say_request(request: RequestStory, story: NodeStory) -> str:
+def name_request(request: RequestReport, report: NodeReport) -> str:
     """By its name, and by that of its claim where another claim has a request of this name."""
-    claims = {other.claim for other in story.requests if other.request == request.request}
+    claims = {other.claim for other in report.requests if other.request == request.request}
     of_claim = f" of claim {request.claim.partition('/')[2]}" if len(claims) > 1 else ""
     return f"request {request.name}{of_claim}"
 
 
-def _say_request(request: RequestStory, constraints: Sequence[ConstraintStory]) -> str:
+def _describe_request(request: RequestReport, constraints: Sequence[ConstraintReport]) -> str:
     wanted = request.wanted or 1
     if request.seen < wanted:
         return f"wants {wanted} devices, {request.seen} are published"
@@ -81,11 +83,11 @@ def _say_request(request: RequestStory, constraints: Sequence[ConstraintStory]) 
     what = "all devices that match" if request.wanted is None else _devices(wanted)
     apart = [c for c in constraints if step.removal is Removal.CONSTRAINT and c.index == step.index]
     if apart and not apart[0].common and not apart[0].distinct and request.name in apart[0].requests:
-        return f"wants {what}, but {_say_apart(request, apart[0], before)}"
-    return f"wants {what}, {_say_step(step, before, after)}"
+        return f"wants {what}, but {_describe_apart(request, apart[0], before)}"
+    return f"wants {what}, {_describe_step(step, before, after)}"
 
 
-def _say_apart(request: RequestStory, constraint: ConstraintStory, before: int) -> str:
+def _describe_apart(request: RequestReport, constraint: ConstraintReport, before: int) -> str:
     """No value is there on all sides."""
     attribute = constraint.attribute.rpartition("/")[2]
     others = " and ".join(name for name in constraint.requests if name != request.name)
@@ -96,7 +98,7 @@ def _say_apart(request: RequestStory, constraint: ConstraintStory, before: int) 
     return f"{devices} the {attribute} {beside} (constraint {constraint.index + 1})"
 
 
-def find_decisive(request: RequestStory) -> tuple[int, Step | None]:
+def find_decisive(request: RequestReport) -> tuple[int, Step | None]:
     """The step after which there were too few, and how many there were before it."""
     left, wanted = request.seen, request.wanted or 1
     forbidden: tuple[int, Step] | None = None
@@ -113,7 +115,7 @@ _OF_ALL = (Removal.IN_USE, Removal.TAINT, Removal.COUNTERS, Removal.TAKEN)
 """Where all matching devices are wanted, one of them is enough."""
 
 
-def _say_step(step: Step, before: int, after: int) -> str:
+def _describe_step(step: Step, before: int, after: int) -> str:
     number = len(step.devices)
     some = f"{number} of the {before} that match" if after else f"all {before} that match"
     some = some if before > 1 else "the only one that matches"

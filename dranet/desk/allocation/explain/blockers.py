@@ -16,7 +16,7 @@ from dranet.desk.allocation.taints import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AttemptInputs:
     """What one attempt depends on."""
 
     claims: tuple[JsonObject, ...]
@@ -25,8 +25,8 @@ class Case:
     cluster: ClusterDevices
 
 
-class Obstacle(Protocol):
-    def without(self, case: Case) -> Case:
+class Blocker(Protocol):
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
         """The same attempt, had this not been in the way."""
         ...
 
@@ -35,11 +35,11 @@ class Obstacle(Protocol):
 class Miss:
     """What would have been enough."""
 
-    obstacle: Obstacle
+    blocker: Blocker
     devices: tuple[DeviceId, ...]
     """What the obstacle keeps away."""
     text: str
-    mend: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class InUseBy:
 
     devices: tuple[DeviceId, ...]
 
-    def without(self, case: Case) -> Case:
-        used, gone = case.cluster.in_use, frozenset(self.devices)
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
+        used, gone = inputs.cluster.in_use, frozenset(self.devices)
         freed = InUse(
             used.devices - gone,
             {device: amounts for device, amounts in used.shares.items() if device not in gone},
             {device: names for device, names in used.holders.items() if device not in gone},
         )
-        return replace(case, cluster=replace(case.cluster, in_use=freed))
+        return replace(inputs, cluster=replace(inputs.cluster, in_use=freed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class SelectorOfClass:
     class_name: str
     index: int
 
-    def without(self, case: Case) -> Case:
-        body = case.cluster.classes[self.class_name]
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
+        body = inputs.cluster.classes[self.class_name]
         changed = {**body, "spec": _without_selector(body.get("spec") or {}, self.index)}
-        classes = {**case.cluster.classes, self.class_name: changed}
-        return replace(case, cluster=replace(case.cluster, classes=classes))
+        classes = {**inputs.cluster.classes, self.class_name: changed}
+        return replace(inputs, cluster=replace(inputs.cluster, classes=classes))
 
 
 def _without_selector(owner: JsonObject, index: int) -> JsonObject:
@@ -85,8 +85,8 @@ class SelectorOfRequest:
     request: str
     index: int
 
-    def without(self, case: Case) -> Case:
-        return _change_request(case, self.claim, self.request, lambda r: _without_selector(r, self.index))
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
+        return _change_request(inputs, self.claim, self.request, lambda r: _without_selector(r, self.index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class Tainted:
     key: str
     effect: str
 
-    def without(self, case: Case) -> Case:
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
         if self.request:
-            return _change_request(case, self.claim, self.request, self._tolerate)
-        for claim in case.claims:
-            case = _change_devices(case, label_of(claim), self._tolerate_everywhere)
-        return case
+            return _change_request(inputs, self.claim, self.request, self._tolerate)
+        for claim in inputs.claims:
+            inputs = _change_devices(inputs, label_of(claim), self._tolerate_everywhere)
+        return inputs
 
     def _tolerate(self, request: JsonObject) -> JsonObject:
         toleration = {"key": self.key, "operator": "Exists", "effect": self.effect}
@@ -122,12 +122,12 @@ class Tainted:
 class Together:
     """Several that are enough only if none of them is there."""
 
-    obstacles: tuple[Obstacle, ...]
+    blockers: tuple[Blocker, ...]
 
-    def without(self, case: Case) -> Case:
-        for obstacle in self.obstacles:
-            case = obstacle.without(case)
-        return case
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
+        for blocker in self.blockers:
+            inputs = blocker.without(inputs)
+        return inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ class AskedCapacity:
     claim: str
     request: str
 
-    def without(self, case: Case) -> Case:
-        return _change_request(case, self.claim, self.request, lambda r: {**r, "capacity": {}})
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
+        return _change_request(inputs, self.claim, self.request, lambda r: {**r, "capacity": {}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ class ClaimConstraint:
     index: int
     instead: str = ""
 
-    def without(self, case: Case) -> Case:
-        return _change_devices(case, self.claim, self._change)
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
+        return _change_devices(inputs, self.claim, self._change)
 
     def _change(self, devices: JsonObject) -> JsonObject:
         constraints = list(devices["constraints"])
@@ -164,10 +164,10 @@ class ClaimConstraint:
 class AllConstraints:
     """All constraints of all claims."""
 
-    def without(self, case: Case) -> Case:
-        for claim in case.claims:
-            case = _change_devices(case, label_of(claim), lambda devices: {**devices, "constraints": []})
-        return case
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
+        for claim in inputs.claims:
+            inputs = _change_devices(inputs, label_of(claim), lambda devices: {**devices, "constraints": []})
+        return inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +177,12 @@ class PoolIncomplete:
     driver: str
     pool: str
 
-    def without(self, case: Case) -> Case:
-        mine = [entry for entry in case.cluster.slices if _pool_of(entry) == (self.driver, self.pool)]
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
+        mine = [entry for entry in inputs.cluster.slices if _pool_of(entry) == (self.driver, self.pool)]
         newest = max(_generation(entry) for entry in mine)
         number = sum(_generation(entry) == newest for entry in mine)
-        slices = [_with_count(s, number) if s in mine else s for s in case.cluster.slices]
-        return replace(case, cluster=replace(case.cluster, slices=slices))
+        slices = [_with_count(s, number) if s in mine else s for s in inputs.cluster.slices]
+        return replace(inputs, cluster=replace(inputs.cluster, slices=slices))
 
 
 def _pool_of(entry: JsonObject) -> tuple[str, str]:
@@ -199,29 +199,29 @@ def _with_count(entry: JsonObject, number: int) -> JsonObject:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBack:
+class NotOffered:
     """Devices that the node has and its driver does not publish: a whole slice of them."""
 
     body: JsonObject
 
-    def without(self, case: Case) -> Case:
-        return replace(case, cluster=replace(case.cluster, slices=[*case.cluster.slices, self.body]))
+    def without(self, inputs: AttemptInputs) -> AttemptInputs:
+        return replace(inputs, cluster=replace(inputs.cluster, slices=[*inputs.cluster.slices, self.body]))
 
 
 Change = Callable[[JsonObject], JsonObject]
 
 
-def _change_devices(case: Case, label: str, change: Change) -> Case:
+def _change_devices(inputs: AttemptInputs, label: str, change: Change) -> AttemptInputs:
     """With ``spec.devices`` of one claim changed."""
-    claims = tuple(_changed(claim, change) if label_of(claim) == label else claim for claim in case.claims)
-    return replace(case, claims=claims)
+    claims = tuple(_changed(claim, change) if label_of(claim) == label else claim for claim in inputs.claims)
+    return replace(inputs, claims=claims)
 
 
 def _changed(claim: JsonObject, change: Change) -> JsonObject:
     return {**claim, "spec": {**claim["spec"], "devices": change(claim["spec"].get("devices") or {})}}
 
 
-def _change_request(case: Case, label: str, name: str, change: Change) -> Case:
+def _change_request(inputs: AttemptInputs, label: str, name: str, change: Change) -> AttemptInputs:
     """With one request, or ``req/sub``, changed."""
 
     def change_all(devices: JsonObject) -> JsonObject:
@@ -230,7 +230,7 @@ def _change_request(case: Case, label: str, name: str, change: Change) -> Case:
             "requests": [_change_one(request, name, change) for request in devices["requests"]],
         }
 
-    return _change_devices(case, label, change_all)
+    return _change_devices(inputs, label, change_all)
 
 
 def _change_one(request: JsonObject, name: str, change: Change) -> JsonObject:
