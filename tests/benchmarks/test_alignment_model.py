@@ -31,10 +31,10 @@ from benchmarks.alignment_model.page import write_page
 from benchmarks.alignment_model.plot import WIDTH, draw
 from benchmarks.alignment_model.simulate import SEED, SIZES, Node, Policy, estimate, run, sizes_on
 from dranet.desk.allocation.allocator import Unschedulable
-from dranet.desk.templates.ask import MAX_RESULTS, Ask
+from dranet.desk.templates.candidates import CannotBeHad
 from dranet.desk.templates.choose import choose_claim
-from dranet.desk.templates.fitting import CannotBeHad
 from dranet.desk.templates.hardware import read_hardware
+from dranet.desk.templates.request import MAX_RESULTS, Ask
 from dranet.model.distance import Distance
 from dranet.model.pairing import level
 from dranet.pictures.shapes import text_width

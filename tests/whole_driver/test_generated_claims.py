@@ -17,10 +17,10 @@ import pytest
 
 from dranet.cli.main import main
 from dranet.cluster import paths
-from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.candidates import CannotBeHad
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.fitting import CannotBeHad
 from dranet.desk.templates.hardware import read_hardware
+from dranet.desk.templates.request import Ask
 from dranet.model.device import DeviceKind
 from testbed.cluster import NAMESPACE, Testbed
 from testbed.isolation import WORK_DIR

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dranet.desk.allocation.capacity import format_amount
-from dranet.desk.allocation.devices import Candidate, CounterId, InUse, JsonObject, Node, read_devices_in_use
+from dranet.desk.allocation.devices import Candidate, CounterId, InUse, Node, read_devices_in_use
 from dranet.desk.allocation.failures import AllocationError, Cause, Unschedulable
 from dranet.desk.allocation.outcome import Ending, Outcome, review, summarize
 from dranet.desk.allocation.pools import Generation, Inventory, Pool, subtract
@@ -17,6 +17,7 @@ from dranet.desk.allocation.search import Search
 from dranet.desk.allocation.selection import NodeContext, SelectedDevice, Slot
 from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.allocation.taints import parse_rules
+from dranet.desk.kubeapi.objects import JsonObject
 
 
 def build_allocation(view: ClaimView, selected: Sequence[SelectedDevice], node: Node) -> JsonObject:

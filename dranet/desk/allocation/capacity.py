@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dranet.cel.scalars import CelError, parse_quantity
-from dranet.desk.allocation.devices import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.quantity import NANO
 
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

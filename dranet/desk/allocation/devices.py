@@ -11,8 +11,7 @@ from dranet.cel import CelError, Version
 from dranet.cel.scalars import parse_quantity
 from dranet.desk.allocation.capacity import Amounts, Capacity, qualify
 from dranet.desk.allocation.taints import AppliedTaint, DeviceId, TaintRule
-
-JsonObject = dict[str, Any]
+from dranet.desk.kubeapi.objects import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

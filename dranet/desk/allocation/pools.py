@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from dranet.cel import CelError
 from dranet.cel.scalars import parse_quantity
 from dranet.desk.allocation.capacity import format_amount
-from dranet.desk.allocation.devices import Candidate, CounterId, JsonObject, Node, Reach, parse_device
+from dranet.desk.allocation.devices import Candidate, CounterId, Node, Reach, parse_device
 from dranet.desk.allocation.taints import TaintRule
+from dranet.desk.kubeapi.objects import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from functools import lru_cache
 
 from dranet.cel import CelError, DeviceSelector
 from dranet.desk.allocation.capacity import Amounts, read_amounts
-from dranet.desk.allocation.devices import Candidate, Elements, JsonObject
+from dranet.desk.allocation.devices import Candidate, Elements
 from dranet.desk.allocation.failures import AllocationError, Cause
+from dranet.desk.kubeapi.objects import JsonObject
 
 _KNOWN_OF_CONSTRAINT = ("matchAttribute", "distinctAttribute", "requests")
 

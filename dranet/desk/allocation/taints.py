@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dranet.desk.allocation.devices import JsonObject
 from dranet.desk.allocation.failures import AllocationError, Cause
+from dranet.desk.kubeapi.objects import JsonObject
 
 DeviceId = tuple[str, str, str]
 """Driver, pool, device."""

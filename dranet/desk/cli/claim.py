@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from dranet.desk.allocation.explain.subject import near_names
-from dranet.desk.cli.claim_text import as_json, as_yaml, comment
 from dranet.desk.cli.objects import (
     ClusterObjects,
-    JsonObject,
     add_cluster_flags,
     add_facts_settings,
     add_source_flags,
@@ -20,13 +20,15 @@ from dranet.desk.cli.objects import (
     load_files,
     names_cluster,
 )
-from dranet.desk.templates.ask import Ask
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import Hardware, read_hardware
 from dranet.desk.templates.notes import describe
+from dranet.desk.templates.request import Ask
 from dranet.errors import SettingsError
 from dranet.model.device import DeviceKind
-from dranet.terminal import print_document
+from dranet.terminal import PROSE, print_document
+from dranet.view.documents import to_json, to_yaml
 from dranet.view.flags import read_settings
 from dranet.view.node_view import NodeView
 
@@ -233,3 +235,24 @@ def _held_back(looks: Mapping[str, NodeView]) -> dict[str, Sequence[str]]:
         )
         for node, look in looks.items()
     }
+
+
+def as_yaml(manifests: Sequence[dict[str, Any]], notes: Iterable[str]) -> str:
+    """A stream of documents that ``kubectl apply -f -`` takes; the notes are comments."""
+    return "\n".join([*comment(notes), to_yaml(manifests).rstrip("\n")])
+
+
+def as_json(manifests: Sequence[dict[str, Any]]) -> str:
+    """One ``List``; JSON has no comments."""
+    return to_json({"apiVersion": "v1", "kind": "List", "items": list(manifests)})
+
+
+def comment(notes: Iterable[str]) -> list[str]:
+    """Each note wrapped, its further lines indented."""
+    return [
+        line
+        for note in notes
+        for line in textwrap.wrap(
+            note, PROSE, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
+        )
+    ]

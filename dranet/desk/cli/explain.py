@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from dranet.cluster.slice_content import device_to_json
 from dranet.desk.allocation.explain.explain import ClusterView, explain
 from dranet.desk.allocation.explain.subject import (
     Subject,
@@ -15,12 +17,9 @@ from dranet.desk.allocation.explain.subject import (
     pod_subject,
     template_subject,
 )
-from dranet.desk.cli.explain_facts import find_held_back
-from dranet.desk.cli.explain_json import to_document
-from dranet.desk.cli.explain_text import render
+from dranet.desk.cli.explain_output import render, to_document
 from dranet.desk.cli.objects import (
     ClusterObjects,
-    JsonObject,
     add_cluster_flags,
     add_facts_settings,
     add_source_flags,
@@ -29,9 +28,13 @@ from dranet.desk.cli.objects import (
     load_files,
     names_cluster,
 )
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.errors import SettingsError
+from dranet.inventory.slices import build_slices
+from dranet.model.device import Device
 from dranet.terminal import find_screen, never_fail_to_print, print_document
 from dranet.view.flags import read_settings
+from dranet.view.node_view import NodeView
 
 _DESCRIPTION = """\
 Say why a ResourceClaim, or all claims of a pod together, can or cannot be
@@ -159,3 +162,25 @@ def _label(options: argparse.Namespace, bodies: Sequence[JsonObject]) -> str:
     labels = {label_of(body) for body in bodies}
     named = [label for label in labels if label.partition("/")[2] == options.name]
     return named[0] if len(named) == 1 else f"default/{options.name}"
+
+
+NotOffered = tuple[tuple[dict[str, Any], str], ...]
+
+
+def find_held_back(looks: Mapping[str, NodeView], driver: str) -> dict[str, NotOffered]:
+    """By node: for each reason a slice of the devices that are not published for it, as if they were."""
+    return {node: tuple(_iter_slices(node, look, driver)) for node, look in looks.items()}
+
+
+def _iter_slices(node: str, look: NodeView, driver: str) -> Iterator[tuple[dict[str, Any], str]]:
+    by_reason: dict[str, list[Device]] = {}
+    for decision in look.inventory:
+        device = decision.device
+        if not decision.published and (device.pci_address or device.rdma_device):
+            by_reason.setdefault(decision.reason, []).append(device)
+    for number, (reason, devices) in enumerate(by_reason.items()):
+        pages = build_slices(devices, look.policy)
+        pool = {"name": f"{node} (held back {number})", "generation": 1, "resourceSliceCount": 1}
+        bodies = [device_to_json(device) for page in pages for device in page]
+        spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": bodies}
+        yield {"kind": "ResourceSlice", "metadata": {"name": pool["name"]}, "spec": spec}, reason

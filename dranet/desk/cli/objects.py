@@ -14,15 +14,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dranet.desk.cli.object_shapes import find_fault, without_nulls
-from dranet.desk.cli.object_text import expand, name_of, read_documents
+from dranet.desk.cli.object_files import expand, name_of, read_documents
+from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.kubeapi.shapes import find_fault, without_nulls
 from dranet.errors import SettingsError
 
 if TYPE_CHECKING:
     from dranet.settings import Settings
     from dranet.view.node_view import NodeView
-
-JsonObject = dict[str, Any]
 
 LISTS: Mapping[str, str] = {
     "ResourceSlice": "slices",

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from dranet.desk.cli.objects import (
     ClusterObjects,
-    JsonObject,
     add_cluster_flags,
     add_facts_settings,
     capture_slices,
@@ -16,8 +15,8 @@ from dranet.desk.cli.objects import (
     load_files,
     names_cluster,
 )
-from dranet.desk.cli.validate_report import Report, inspect, is_unicode
-from dranet.desk.cli.validate_text import draw_reports, to_document
+from dranet.desk.cli.validate_report import Report, draw_reports, inspect, is_unicode, to_document
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import RULES, Key, Scope, Severity, key_of, read_devices
 from dranet.errors import SettingsError
 from dranet.terminal import find_screen, never_fail_to_print, print_document
@@ -96,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool = False) -> Scope:
     """What all of them together know; of two of one name the first counts."""
-    from dranet.desk.cli.object_shapes import find_fault
+    from dranet.desk.kubeapi.shapes import find_fault
 
     whole = ClusterObjects()
     for objects in known:

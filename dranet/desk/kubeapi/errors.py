@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dranet.desk.kubeapi.kinds import JsonObject, Kind
+from dranet.desk.kubeapi.kinds import Kind
+from dranet.desk.kubeapi.objects import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-JsonObject = dict[str, Any]
+from dranet.desk.kubeapi.objects import JsonObject
 
 FieldPath = tuple[str, ...]
 

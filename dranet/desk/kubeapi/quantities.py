@@ -12,7 +12,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from dranet.desk.kubeapi.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Kind
+from dranet.desk.kubeapi.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
+from dranet.desk.kubeapi.objects import JsonObject
 
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?"

@@ -28,9 +28,9 @@ from dranet.desk.kubeapi.kinds import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    JsonObject,
     Kind,
 )
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.profiles import Profile, load_profile
 from dranet.desk.kubeapi.validation_claim import validate_claim, validate_claim_spec, validate_class
 from dranet.desk.kubeapi.validation_slice import validate_slice

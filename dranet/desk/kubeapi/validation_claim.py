@@ -26,7 +26,7 @@ from dranet.desk.kubeapi.formats import (
     too_long,
     unsupported,
 )
-from dranet.desk.kubeapi.kinds import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.profiles import Profile
 
 _MAX_ENTRIES = 32

@@ -25,7 +25,7 @@ from dranet.desk.kubeapi.formats import (
     too_long,
     too_many,
 )
-from dranet.desk.kubeapi.kinds import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.profiles import Profile
 from dranet.desk.kubeapi.quantities import parse_quantity
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranet.desk.lint.devices import Sample, read_devices
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint.fields import find_unknown_fields
-from dranet.desk.lint.findings import Finding, JsonObject, Rule, Severity
 from dranet.desk.lint.parameters import lint_class_config, lint_parameters
 from dranet.desk.lint.pods import find_shared_claims, lint_pod
 from dranet.desk.lint.requests import lint_requests
-from dranet.desk.lint.rules import RULES
-from dranet.desk.lint.scope import Key, Scope, iter_alternatives
+from dranet.desk.lint.rules import RULES, Finding, Rule, Severity
+from dranet.desk.lint.scope import Key, Sample, Scope, iter_alternatives, read_devices
 from dranet.desk.lint.selectors import lint_class_selectors, lint_request_selectors
 
 __all__ = [

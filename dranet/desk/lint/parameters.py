@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from dranet.claims.config import inspect_configs
 from dranet.claims.select import Selection
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
-from dranet.desk.lint.findings import Finding, JsonObject, show, suggest
+from dranet.desk.lint.rules import Finding, show, suggest
 from dranet.desk.lint.scope import Alternative, Scope, claim_devices, covers, iter_alternatives
 from dranet.desk.lint.selectors import class_selectors, find_passing, request_selectors
 from dranet.model.attributes import RDMA

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.fields import find_unknown_pod_fields
-from dranet.desk.lint.findings import Finding, JsonObject, show, suggest
 from dranet.desk.lint.parameters import Asked, fixed_name, read_claim
+from dranet.desk.lint.rules import Finding, show, suggest
 from dranet.desk.lint.scope import Key, Scope, claim_devices
 
 _CLAIM, _TEMPLATE = "resourceClaimName", "resourceClaimTemplateName"

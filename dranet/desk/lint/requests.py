@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
-from dranet.desk.lint.devices import Sample
-from dranet.desk.lint.findings import Finding, JsonObject, show, suggest
+from dranet.desk.lint.rules import Finding, show, suggest
 from dranet.desk.lint.scope import (
     MAX_RESULTS,
     Alternative,
+    Sample,
     Scope,
     claim_devices,
     covers,

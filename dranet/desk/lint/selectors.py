@@ -1,24 +1,69 @@
-"""Selectors: do they compile, do they name what there is, and do they fail on a device without it?
-
-The last is not read off the expression but tried, on every kind of device with every attribute that it may
-leave out. What the expression compares an attribute with is the value of those devices, so that what comes
-after a comparison is reached, too.
-"""
+"""Selectors that do not compile: what was meant, for the mistakes that people make."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from dranet.cel import CelError, DeviceSelector, DeviceValues, NotJudged
+from dranet.cel.domains import significant_tokens
 from dranet.cel.uses import Use
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
-from dranet.desk.lint.devices import Sample, made_up
-from dranet.desk.lint.findings import Finding, JsonObject, Rule, suggest
-from dranet.desk.lint.mistakes import find_mend
-from dranet.desk.lint.scope import Alternative, Scope, expressions
+from dranet.desk.lint.rules import Finding, Rule, suggest
+from dranet.desk.lint.scope import Alternative, Sample, Scope, expressions, made_up
 from dranet.model.attributes import CATALOGUE
+
+_MEMBERS = ("device.driver", "device.attributes", "device.capacity", "device.allowMultipleAllocations")
+_TABLES = ("attributes", "capacity")
+_OPERATOR_WORDS = {"and": "&&", "or": "||", "not": "!", "like": ".startsWith(...) or .matches(...)"}
+_QUALIFIED = re.compile(r"""["']([\w.-]+)/(\w+)["']""", re.ASCII)
+_UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
+_AMOUNTS = "'(kubernetes.Quantity, "
+_DOMAIN_OF = {attribute.name: attribute.domain for attribute in reversed(CATALOGUE)}
+
+
+def find_fix(expression: str, complaint: str) -> str:
+    """How the expression should have been written; empty where nobody can tell."""
+    tokens = significant_tokens(expression)
+    if _AMOUNTS in complaint:
+        return "quantities compare with .isGreaterThan(...), .isLessThan(...) and .compareTo(...)"
+    return _fix_look_up(tokens) or _fix_undeclared(complaint) or _fix_operator(tokens)
+
+
+def _fix_look_up(tokens: Sequence[str]) -> str:
+    """``attributes["dra.net/rdma"]``, as in DraNet's filters, and ``device.attributes.rdma``."""
+    for table, mark, name in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        qualified = _QUALIFIED.fullmatch(name)
+        if table in _TABLES and mark == "[" and qualified:
+            return f'device.{table}["{qualified[1]}"].{qualified[2]}'
+        if table == "attributes" and mark == "." and name in _DOMAIN_OF:
+            return f'device.attributes["{_DOMAIN_OF[name]}"].{name}'
+    return ""
+
+
+def _fix_undeclared(complaint: str) -> str:
+    unknown = _UNDECLARED.search(complaint)
+    if not unknown:
+        return ""
+    name = unknown[1]
+    if f"device.{name}" in _MEMBERS:
+        return f"device.{name}"
+    return suggest(name, _MEMBERS) if name.startswith("device.") else ""
+
+
+def _fix_operator(tokens: Sequence[str]) -> str:
+    for before, word in pairwise(["", *tokens]):
+        if word in _OPERATOR_WORDS and before != ".":
+            return f"{word} is written {_OPERATOR_WORDS[word]}"
+    for before, mark, after in zip(["", *tokens], tokens, [*tokens[1:], ""], strict=False):
+        if mark == "=" and before not in ("=", "!", "<", ">") and after != "=":
+            return "= is written =="
+    return ""
+
 
 _GUARD = "guard it with has(...) or .?name.orValue(...), or let a class that excludes such devices come first"
 _NUMBER = ("a number", "a number, without quotes")
@@ -120,7 +165,7 @@ def _compile(owner: JsonObject, path: str, scope: Scope) -> Generator[Finding, N
             uses = _uses(selector)
         except CelError as error:
             rule = rules.SELECTOR_NOT_JUDGED if isinstance(error, NotJudged) else rules.SELECTOR
-            yield Finding(rule, where, error.message, error.hint or find_mend(expression, error.message))
+            yield Finding(rule, where, error.message, error.hint or find_fix(expression, error.message))
             continue
         placed.append(Placed(where, selector))
         yield from _find_unknown(uses, where, scope)

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from dranet.desk.templates.ask import count, listed
+from dranet.desk.templates.candidates import gpu_class_name, nic_class_name
 from dranet.desk.templates.choose import Attempt, Choice
-from dranet.desk.templates.classes import gpu_class_name, nic_class_name
 from dranet.desk.templates.hardware import NodeHardware
-from dranet.desk.templates.manifests import shares_memory
+from dranet.desk.templates.request import count, listed
+from dranet.desk.templates.shapes import shares_memory
 from dranet.desk.templates.trial import Distances, Trial
 from dranet.model.distance import Distance
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 from itertools import combinations
 
 from dranet.desk.allocation.allocator import ClusterDevices, Unschedulable, allocate, read_devices_in_use
-from dranet.desk.templates.hardware import NodeHardware, Spot
-from dranet.desk.templates.places import DeviceId
-from dranet.desk.templates.shapes import JsonObject, Shape
+from dranet.desk.kubeapi.objects import JsonObject
+from dranet.desk.templates.hardware import DeviceId, NodeHardware, Spot
+from dranet.desk.templates.shapes import Shape
 from dranet.model.distance import Distance
 from dranet.model.pairing import best_possible, choose, level, pair, rank
 

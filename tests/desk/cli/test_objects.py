@@ -150,7 +150,7 @@ def test_files_that_are_not_there_or_too_long_or_no_text_are_refused(
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="not UTF-8"):
         load_files([tmp_path / "x.yaml"])
-    monkeypatch.setattr("dranet.desk.cli.object_text.MAX_BYTES", 10)
+    monkeypatch.setattr("dranet.desk.cli.object_files.MAX_BYTES", 10)
     with pytest.raises(SettingsError, match="longer than"):
         load_files([written(json.dumps(CLASS))])
 

@@ -447,4 +447,4 @@ def test_the_field_of_older_versions_is_told_where_it_went() -> None:
     body = pod({"name": "fast", "source": {"resourceClaimTemplateName": "fast"}})
     mends = [finding.mend for finding in lint_object(body, scope()) if finding.rule.name == "unknown-field"]
 
-    assert mends == ["what is in it stands here: resourceClaimTemplateName, resourceClaimName"]
+    assert mends == ["its content belongs here: resourceClaimTemplateName, resourceClaimName"]

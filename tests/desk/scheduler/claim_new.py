@@ -16,10 +16,10 @@ from pathlib import Path
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.candidates import CannotBeHad
 from dranet.desk.templates.choose import choose_claim
-from dranet.desk.templates.fitting import CannotBeHad
 from dranet.desk.templates.hardware import Hardware, read_hardware
+from dranet.desk.templates.request import Ask
 from dranet.desk.templates.trial import Pod
 from e2e.cluster.controlplane import ControlPlaneKit
 from e2e.installation import read_manifests

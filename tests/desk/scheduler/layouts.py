@@ -8,7 +8,7 @@ from itertools import product
 
 from dranet.cluster.features import Feature
 from dranet.cluster.slice_fields import withhold
-from dranet.desk.templates.ask import MAX_RESULTS, Ask
+from dranet.desk.templates.request import MAX_RESULTS, Ask
 from tests.data.layouts import LAYOUTS
 from tests.desk.scheduler.cases import EVERYTHING, NAMESPACE, Json
 from tests.desk.templates.layout_clusters import VENDOR, Gpus, World, world

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
 from dranet.desk.allocation.allocator import ClusterDevices, InUse, Node, allocate
+from dranet.desk.templates.candidates import assumed_classes
 from dranet.desk.templates.choose import Choice
-from dranet.desk.templates.classes import assumed_classes
 from dranet.desk.templates.trial import Distances
 from dranet.model.device import Device
 from dranet.model.distance import Distance, distance

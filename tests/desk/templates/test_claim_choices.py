@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.candidates import CannotBeHad
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.fitting import CannotBeHad
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
+from dranet.desk.templates.request import Ask
 from dranet.model.distance import Distance, distance
 from tests.data.layouts import CLAIMED_LAYOUTS
 from tests.desk.templates.distances import allocate_choice, distances_of, good_nics

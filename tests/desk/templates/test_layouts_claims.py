@@ -10,10 +10,10 @@ import pytest
 
 from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES
 from dranet.desk.kubeapi.validation import validate
-from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.candidates import CannotBeHad
 from dranet.desk.templates.choose import choose_claim
-from dranet.desk.templates.fitting import CannotBeHad
 from dranet.desk.templates.hardware import read_hardware
+from dranet.desk.templates.request import Ask
 from tests.data.layouts import LAYOUTS
 from tests.desk.templates.distances import allocate_choice, best_rank, good_nics, has_rdma, rank_of
 from tests.desk.templates.layout_clusters import Gpus, World, world

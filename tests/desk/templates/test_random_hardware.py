@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from dranet.desk.templates.ask import Ask
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
+from dranet.desk.templates.request import Ask
 from dranet.model.pairing import pair
 from tests.desk.templates.distances import allocate_choice
 from tests.desk.templates.layout_clusters import Gpus, World, build_world, world

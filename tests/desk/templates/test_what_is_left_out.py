@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.templates.ask import Ask
+from dranet.desk.templates.candidates import CannotBeHad
 from dranet.desk.templates.choose import Choice, choose_claim
-from dranet.desk.templates.fitting import CannotBeHad
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
+from dranet.desk.templates.request import Ask
 from tests.desk.templates.distances import allocate_choice
 from tests.desk.templates.layout_clusters import VENDOR, Gpus, JsonObject, World, world
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dranet.desk.allocation.allocator import Attempt, ClusterDevices
-from dranet.desk.allocation.devices import JsonObject, Node, matches_node, read_devices_in_use
+from dranet.desk.allocation.devices import Node, matches_node, read_devices_in_use
 from dranet.desk.allocation.explain.blockers import AttemptInputs
 from dranet.desk.allocation.explain.explanation import (
     AllocatedDevice,
@@ -31,6 +31,7 @@ from dranet.desk.allocation.explain.subject import (
 from dranet.desk.allocation.failures import AllocationError, Cause
 from dranet.desk.allocation.outcome import Ending, Outcome, review, review_slot
 from dranet.desk.allocation.taints import AppliedTaint, find_untolerated, is_tolerated
+from dranet.desk.kubeapi.objects import JsonObject
 
 GROUPS_WITH_MISSES = 3
 """The nearest; to look for misses takes an attempt for each obstacle."""

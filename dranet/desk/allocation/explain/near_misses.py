@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dranet.desk.allocation.allocator import Attempt
 from dranet.desk.allocation.capacity import qualify
-from dranet.desk.allocation.devices import Candidate, JsonObject
+from dranet.desk.allocation.devices import Candidate
 from dranet.desk.allocation.explain.blockers import (
     AllConstraints,
     AskedCapacity,
@@ -40,6 +40,7 @@ from dranet.desk.allocation.failures import AllocationError
 from dranet.desk.allocation.outcome import Ending, Outcome
 from dranet.desk.allocation.selection import Removal
 from dranet.desk.allocation.taints import DeviceId
+from dranet.desk.kubeapi.objects import JsonObject
 
 MOST_ATTEMPTS = 48
 """For one node: each obstacle costs an attempt."""

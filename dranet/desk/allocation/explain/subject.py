@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dranet.cel.scalars import CelError, parse_quantity
-from dranet.desk.allocation.devices import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.quantity import NANO
 
 _IMPLICIT_RESOURCE = "deviceclass.resource.kubernetes.io/"

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dranet.desk.templates import selectors
-from dranet.desk.templates.ask import MAX_ALTERNATIVES
-from dranet.desk.templates.hardware import NodeHardware, Spot
-from dranet.desk.templates.places import ADDRESSES, NUMA_NODES, text_of
+from dranet.desk.templates.hardware import ADDRESSES, NUMA_NODES, NodeHardware, Spot, text_of
+from dranet.desk.templates.request import MAX_ALTERNATIVES
 from dranet.model import attributes as a
 
 _Key = Callable[[Spot], object]

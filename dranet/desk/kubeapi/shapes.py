@@ -1,5 +1,9 @@
-"""Which types the fields of an object must have that an allocation looks at: an API server would have refused
-the rest, and a file was never there."""
+"""The fields of objects that the desk reads, with their types: the only description of them.
+
+An API server refuses an object whose fields have other types, but a file has not passed one. So every object
+is checked here (:func:`find_fault`) before anything else reads it. :mod:`dranet.desk.lint.fields` takes the
+names of fields from the same description.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from typing import Any
 
 _ANY_KEY = "*"
 Shape = Any
-"""A type, a tuple of types, ``[shape]`` for a list, or keys with their shapes: ``!`` at the end of a key is
-required, ``*`` is any key."""
+"""A type, a tuple of types, ``[shape]`` for a list, ``None`` for anything, or keys with their shapes.
+
+A key that ends with ``!`` is required; ``*`` is any key.
+"""
 
 _REQUIREMENT = {"key!": str, "operator!": str, "values": [str]}
 _SELECTOR = {
@@ -49,21 +55,32 @@ _SLICE = {
     "devices": [_DEVICE],
 }
 _SELECTORS = [{"cel!": {"expression!": str}}]
-_CONFIG = {"requests": [str], "opaque": {"driver": str}}
+_CONFIG = {"opaque": {"driver": str, "parameters": None}}
 _CLASS = {"selectors": _SELECTORS, "config": [_CONFIG], "extendedResourceName": str}
 _TOLERATION = {"key": str, "operator": str, "value": str, "effect": str, "tolerationSeconds": int}
-_EXACTLY = {
+ALTERNATIVE: Mapping[str, Shape] = {
     "deviceClassName!": str,
     "selectors": _SELECTORS,
     "allocationMode": str,
     "count": int,
-    "adminAccess": bool,
     "tolerations": [_TOLERATION],
     "capacity": {"requests": {_ANY_KEY: _AMOUNT}},
+    "derivedAttributes": None,
 }
-_REQUEST = {"name!": str, "exactly": _EXACTLY, "firstAvailable": [{"name!": str, **_EXACTLY}]}
+"""What a request and each of its prioritised alternatives ask for."""
+_REQUEST = {
+    "name!": str,
+    "exactly": {**ALTERNATIVE, "adminAccess": bool},
+    "firstAvailable": [{"name!": str, **ALTERNATIVE}],
+}
 _CONSTRAINT = {"requests": [str], "matchAttribute": str, "distinctAttribute": str}
-_CLAIM_SPEC = {"devices": {"requests": [_REQUEST], "constraints": [_CONSTRAINT], "config": [_CONFIG]}}
+_CLAIM_SPEC = {
+    "devices": {
+        "requests": [_REQUEST],
+        "constraints": [_CONSTRAINT],
+        "config": [{"requests": [str], **_CONFIG}],
+    }
+}
 _RESULT = {
     "request!": str, "driver!": str, "pool!": str, "device!": str, "adminAccess": bool, "shareID": str,
     "consumedCapacity": {_ANY_KEY: _AMOUNT},
@@ -77,20 +94,21 @@ _METADATA = {
     "labels": {_ANY_KEY: str}, "annotations": {_ANY_KEY: str},
     "ownerReferences": [{"kind!": str, "name!": str, "uid": str}],
 }  # fmt: skip
-_POD_CLAIM = {"name!": str, "resourceClaimName": str, "resourceClaimTemplateName": str}
+POD_CLAIM = {"name!": str, "resourceClaimName": str, "resourceClaimTemplateName": str}
+CONTAINER_CLAIM = {"name!": str, "request": str}
 _CONTAINER = {
     "name!": str,
     "resources": {
         "requests": {_ANY_KEY: _AMOUNT},
         "limits": {_ANY_KEY: _AMOUNT},
-        "claims": [{"name!": str, "request": str}],
+        "claims": [CONTAINER_CLAIM],
     },
 }
 _AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _SELECTOR}}
 _POD_SPEC = {
     "affinity": _AFFINITY,
     "tolerations": [_TOLERATION],
-    "resourceClaims": [_POD_CLAIM],
+    "resourceClaims": [POD_CLAIM],
     "containers": [_CONTAINER],
     "initContainers": [_CONTAINER],
     "hostNetwork": bool,
@@ -109,7 +127,7 @@ _TAINT_RULE = {
     "taint!": _TAINT,
 }
 
-_SHAPES: Mapping[str, Shape] = {
+SHAPES: Mapping[str, Shape] = {
     "ResourceSlice": {"spec!": _SLICE},
     "DeviceClass": {"spec": _CLASS},
     "ResourceClaim": {"spec!": _CLAIM_SPEC, "status": _CLAIM_STATUS},
@@ -141,13 +159,22 @@ def without_nulls(value: Any) -> Any:
     }
 
 
+def get_fields(shape: Shape) -> dict[str, Shape]:
+    """The fields of a mapping's shape by name; none for another shape, or where every key is allowed."""
+    if not isinstance(shape, Mapping) or _ANY_KEY in shape:
+        return {}
+    return {key.removesuffix("!"): inner for key, inner in shape.items()}
+
+
 def find_fault(body: Mapping[str, Any]) -> str:
     """The first field of the object that has no shape for it, and why; empty if all fit."""
-    return _fault({"metadata!": _METADATA, **_SHAPES[body["kind"]]}, body, "")
+    return _fault({"metadata!": _METADATA, **SHAPES[body["kind"]]}, body, "")
 
 
 def _fault(shape: Shape, value: Any, place: str) -> str:
-    if isinstance(shape, dict):
+    if shape is None:
+        return ""
+    if isinstance(shape, Mapping):
         return _fault_of_mapping(shape, value, place)
     if isinstance(shape, list):
         if not isinstance(value, list):
