@@ -19,7 +19,7 @@ from typing import Any
 
 from dranet.cel.engine import Program, Value, Variables, bind, compile_program
 from dranet.desk.kubeapi.errors import Refusal
-from dranet.desk.kubeapi.kinds import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 
 _ENGINE = "cel_expr_python"
 _CODES = {"Invalid": 422, "Forbidden": 403}

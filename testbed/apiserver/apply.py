@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dranet.desk.kubeapi.kinds import JsonObject, Kind
+from dranet.desk.kubeapi.kinds import Kind
+from dranet.desk.kubeapi.objects import JsonObject
 
 FieldPath = tuple[str, ...]
 Owners = Mapping["Manager", frozenset[FieldPath]]

@@ -16,9 +16,9 @@ from dranet.desk.kubeapi.kinds import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    JsonObject,
     Kind,
 )
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.profiles import Profile
 
 

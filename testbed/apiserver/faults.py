@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dranet.desk.kubeapi.errors import expired
-from dranet.desk.kubeapi.kinds import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 from testbed.apiserver.traffic import RequestRecord
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from dranet.desk.kubeapi.errors import Refusal, bad_request, invalid, method_not_allowed, no_such_path
 from dranet.desk.kubeapi.formats import Causes, forbidden
-from dranet.desk.kubeapi.kinds import NAMESPACES, RESOURCE_CLAIMS, JsonObject, build_discovery, find_kind
+from dranet.desk.kubeapi.kinds import NAMESPACES, RESOURCE_CLAIMS, build_discovery, find_kind
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.profiles import Profile
 from testbed.apiserver.admission import Admission, Policies
 from testbed.apiserver.http import HttpRequest, HttpResponse

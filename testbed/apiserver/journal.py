@@ -12,7 +12,7 @@ import os
 import uuid
 from pathlib import Path
 
-from dranet.desk.kubeapi.kinds import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 from testbed.apiserver.identity import User
 from testbed.apiserver.rbac import Attributes
 

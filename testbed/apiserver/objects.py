@@ -16,7 +16,8 @@ from typing import Any
 
 from dranet.desk.kubeapi.errors import Cause, bad_request, conflict, invalid
 from dranet.desk.kubeapi.formats import immutable
-from dranet.desk.kubeapi.kinds import JsonObject, Kind
+from dranet.desk.kubeapi.kinds import Kind
+from dranet.desk.kubeapi.objects import JsonObject
 from testbed.apiserver.store import Key
 
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dranet.desk.kubeapi.errors import bad_request
-from dranet.desk.kubeapi.kinds import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dranet.desk.kubeapi.errors import Refusal
-from dranet.desk.kubeapi.kinds import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 from testbed.apiserver.identity import User
 
 

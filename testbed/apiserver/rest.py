@@ -25,15 +25,8 @@ from dranet.desk.kubeapi.errors import (
     untyped_patch,
 )
 from dranet.desk.kubeapi.formats import forbidden
-from dranet.desk.kubeapi.kinds import (
-    KINDS,
-    NAMESPACES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    JsonObject,
-    Kind,
-)
+from dranet.desk.kubeapi.kinds import KINDS, NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.profiles import Profile
 from dranet.desk.kubeapi.validation import validate
 from testbed.apiserver import apply as ssa

@@ -13,8 +13,8 @@ from dranet.desk.kubeapi.kinds import (
     RULES_REVIEW,
     SUBJECT_REVIEW,
     TOKEN_REVIEW,
-    JsonObject,
 )
+from dranet.desk.kubeapi.objects import JsonObject
 from testbed.apiserver.identity import Tokens, User
 from testbed.apiserver.rbac import Attributes, Authorizer, Rule
 

@@ -17,9 +17,9 @@ from dranet.desk.kubeapi.kinds import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    JsonObject,
     Kind,
 )
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.profiles import Profile
 from dranet.desk.kubeapi.quantities import canonicalize
 from testbed.apiserver.drops import drop_disabled

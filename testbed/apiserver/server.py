@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Self
 
 from dranet.desk.kubeapi.errors import Refusal, bad_request, injected
-from dranet.desk.kubeapi.kinds import KINDS, NAMESPACES, JsonObject
+from dranet.desk.kubeapi.kinds import KINDS, NAMESPACES
+from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.profiles import LATEST, load_profile
 from testbed.apiserver.faults import ChaosPlan, ScriptedTrouble, Trouble, disturb_events
 from testbed.apiserver.handler import Handler, parse_target

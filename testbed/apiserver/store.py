@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dranet.desk.kubeapi.errors import expired
-from dranet.desk.kubeapi.kinds import JsonObject, Kind
+from dranet.desk.kubeapi.kinds import Kind
+from dranet.desk.kubeapi.objects import JsonObject
 
 Key = tuple[Kind, str, str]
 """Kind, namespace (empty for cluster-wide kinds), name."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 
 from dranet.desk.kubeapi.errors import Refusal, bad_request
-from dranet.desk.kubeapi.kinds import JsonObject
+from dranet.desk.kubeapi.objects import JsonObject
 from testbed.apiserver.list_options import Selector, require_list_options
 from testbed.apiserver.objects import Target
 from testbed.apiserver.rest import read_selector

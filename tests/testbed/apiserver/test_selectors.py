@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dranet.desk.kubeapi.errors import Refusal
-from dranet.desk.kubeapi.kinds import PODS, JsonObject
+from dranet.desk.kubeapi.kinds import PODS
+from dranet.desk.kubeapi.objects import JsonObject
 from testbed.apiserver.list_options import parse_selector
 from testbed.apiserver.patch import json_patch, merge_patch
 
