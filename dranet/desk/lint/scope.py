@@ -1,7 +1,7 @@
 """What is known besides the object that is linted: other objects, and devices to try selectors on.
 
 The devices are those of slices and captures, and sample devices of every kind that the driver publishes.
-Which attributes a kind of device leaves out is described by the catalogue (``omitted_when``): a condition about
+The catalogue (``omitted_when``) describes which attributes a kind of device leaves out: a condition about
 the kind itself decides, any other means that every device may lack the attribute.
 """
 
