@@ -27,7 +27,7 @@ from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin
 from dranet.store.claim_store import ClaimStore
 from testbed.isolation import WORK_DIR
-from testbed.runtime.nri_link import NriTraits
+from testbed.runtime.nri_link import NriCapabilities
 from testbed.runtime.nri_server import NriServer
 from testbed.runtime.pod_netns import create_netns, remove_netns
 
@@ -56,7 +56,7 @@ def _measure(names: Sequence[str], runs: int) -> tuple[list[float], list[float]]
     store = ClaimStore(WORK_DIR / "bench.db")
     store.open()
     store.put(_prepared(names))
-    server = NriServer(WORK_DIR / "nri.sock", NriTraits())
+    server = NriServer(WORK_DIR / "nri.sock", NriCapabilities())
     server.start()
     hooks = PodHooks(
         store, Attachments(store, StartGate(WORK_DIR)), _SilentAnnouncer(), lambda _: None, budget_seconds=1.5

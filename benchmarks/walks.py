@@ -1,8 +1,8 @@
 """Count the modules that two walks pass: a NIC to its slice, and a claim to its attached NIC.
 
 ``python -m benchmarks.walks [-v]`` boots the stand-in cluster with a driver that counts. A walk passes a
-module when it enters one of its functions; a move is each change from one module to another on a thread. Nothing is
-timed. With ``-v`` the modules are listed in the order in which the walk first enters them.
+module when it enters one of its functions; a move is each change from one module to another on a thread.
+Nothing is timed. With ``-v`` the modules are listed in the order in which the walk first enters them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from e2e.objects import NAMESPACE, on_node
 from testbed.cluster import DRIVER_NAME
 from testbed.node.iproute import in_namespace
 from testbed.scenario.counterpart import JsonObject
-from testbed.scenario.run import Telling
+from testbed.scenario.run import Execution
 from testbed.scenario.walk import Lines
 
 NAME = "basics"
@@ -43,7 +43,7 @@ class Basics:
     device: str = ""
     skipped: list[str] = field(default_factory=list)
 
-    async def walk(self, telling: Telling) -> bool:
+    async def walk(self, execution: Execution) -> bool:
         """Whether every step was as expected; the first failure ends it."""
         steps: list[tuple[str, Callable[[], Awaitable[Lines]]]] = [
             ("Install the manifests, and wait for the driver on the node", self._install),
@@ -56,7 +56,7 @@ class Basics:
             ("Its pod goes", partial(self._delete_pod, _NEXT_POD)),
         ]
         for title, work in steps:
-            if not await telling.tell(title, partial(self._in_time, work)):
+            if not await execution.perform(title, partial(self._in_time, work)):
                 return False
         return True
 

@@ -22,7 +22,7 @@ from testbed.cli.narration import choose_storyteller
 from testbed.debian.packages import Unavailable
 from testbed.node.hardware import Hardware, load_hardware
 from testbed.runtime.contract import RuntimeFailure
-from testbed.scenario.run import ScenarioReport, Telling, walk_scenario
+from testbed.scenario.run import Execution, ScenarioReport, walk_scenario
 from testbed.scenario.scenario import Scenario, known_scenarios, load_scenario
 
 BASICS_HARDWARE = "two-nic"
@@ -106,20 +106,20 @@ async def walk(access: Access, scenario: Scenario | None, book: Book) -> None:
     name = scenario.name if scenario else basics.NAME
     story = choose_storyteller()
     story.introduce(name, scenario.description if scenario else "what every cluster can show")
-    telling = Telling(story)
+    execution = Execution(story)
     begin, log, cluster = time.monotonic(), "", LiveCluster(access, with_classes=scenario is None)
     if scenario is not None:
         cluster.driver.judges_parameters = not scenario.has_wrong_parameters
     try:
         async with cluster:
             if scenario is None:
-                log = "" if await Basics(cluster).walk(telling) else cluster.driver.log_tail()
+                log = "" if await Basics(cluster).walk(execution) else cluster.driver.log_tail()
             else:
-                log = await walk_scenario(scenario, cluster, telling, access.patience)
+                log = await walk_scenario(scenario, cluster, execution, access.patience)
         why = ""
     except DranetError as error:
         why = f"before or after the steps: {error}"
-    report = ScenarioReport(name, access.lane, tuple(telling.reports), log)
+    report = ScenarioReport(name, access.lane, tuple(execution.reports), log)
     story.sum_up(report)
     story.close()
     failed = report.failed_step or why

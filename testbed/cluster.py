@@ -44,7 +44,7 @@ NAMESPACE = "default"
 DRIVER_NAME = permissions.DRIVER_NAME
 
 USER_AGENT = "testbed"
-"""Of all parts of the cluster but the driver."""
+"""The user agent of every part of the cluster except the driver."""
 
 
 def build_api_server(
@@ -55,10 +55,10 @@ def build_api_server(
     judges_parameters: bool = False,
 ) -> ApiServer:
     """An API server that lets ``driver`` do what ``deploy/rbac.yaml`` and ``deploy/admission-policy.yaml``
-    let its service account do, with a token that is bound to a pod on this node. Everybody else is an
+    let its service account do, with a token that is bound to a pod on this node. Every other user is an
     administrator. ``answers_about_others``: also what ``metrics_authentication`` needs.
-    ``judges_parameters``: wrong parameters are refused when a claim is made, and nobody else writes slices in
-    the driver's name."""
+    ``judges_parameters``: wrong parameters are refused when a claim is made, and no other user writes slices
+    in the driver's name."""
     user = service_account(
         permissions.NAMESPACE, permissions.SERVICE_ACCOUNT, node=NODE_NAME, pod="dranet-testbed"
     )
@@ -73,7 +73,7 @@ def build_api_server(
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where everything lies below the private work folder."""
+    """The paths of everything below the private work folder."""
 
     work_dir: Path
 
@@ -117,13 +117,13 @@ class Roll:
 
     old: DriverExit
     ready_seconds: float
-    """From the start of the new one until it is ready, the duties in its hands."""
+    """From the start of the new one until it is ready as the active instance."""
     stop_seconds: float
     """From SIGTERM until the old one has ended."""
 
 
 class PodNotApplied(DranetError):
-    """Somebody asks for a pod that was never applied here; the text has the names that were."""
+    """A pod was never applied here; the text has the names that were."""
 
 
 RuntimeFactory = Callable[[Places, Node], PodRuntime]
@@ -132,7 +132,7 @@ RuntimeFactory = Callable[[Places, Node], PodRuntime]
 
 @runtime_checkable
 class RunsDrivers(Protocol):
-    """A runtime in which the driver itself is to run, as a container beside the pods that it serves."""
+    """A runtime in which the driver itself is to run, as a container next to the pods that it serves."""
 
     def make_driver(self, settings: Mapping[str, str], log_file: Path) -> DriverProcess: ...
 
@@ -223,7 +223,7 @@ class Testbed:
         return self._add_driver({"pod_uid": str(uuid.uuid4())}, log_file)
 
     async def add_vendor(self, driver: str) -> None:
-        """Start the GPU driver of a vendor beside ours; it lives as long as the testbed.
+        """Start the GPU driver of a vendor alongside ours; it ends with the testbed.
 
         Raises:
             DranetError: it cannot be registered, or its slice is refused.
@@ -324,7 +324,7 @@ class Testbed:
 
     @property
     def applied_pods(self) -> Mapping[str, str]:
-        """Every pod applied here, name -> uid; of two with one name the later."""
+        """Every pod applied here, name -> uid; the later one where two have one name."""
         return dict(self._pod_uids)
 
     # What a person looks at

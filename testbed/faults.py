@@ -1,7 +1,7 @@
 """What is wrong with a file, in words for the person who wrote it. Pure.
 
-Takes the list of errors that pydantic finds and says each as ``field.path[0]: why``. It knows no particular
-file: names of fields come from the model.
+Takes the list of errors that pydantic finds and describes each as ``field.path[0]: why``. It knows no
+particular file: names of fields come from the model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 NOT_ONE_OF = "not_one_of"
-"""Type of a model's own error whose mend is the list of its fields, less ``ctx["besides"]``."""
+"""Type of a model's own error whose remedy is the list of its fields, less ``ctx["besides"]``."""
 
 _WORDS: Mapping[str, str] = {
     "missing": "is required",
@@ -40,7 +40,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """Every fault of a file of ``model``, in one line; the known names of a field are listed once."""
     listed: set[type[BaseModel]] = set()
     return "; ".join(
-        f"{_path(item['loc'])}: {_say(item)}{_list_known(item, model, listed)}"
+        f"{_path(item['loc'])}: {_describe(item)}{_list_known(item, model, listed)}"
         for item in error.errors()
         if not _is_echo(item)
     )
@@ -51,16 +51,16 @@ def required_fields(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items() if field.is_required()]
 
 
-def _say(item: ErrorDetails) -> str:
+def _describe(item: ErrorDetails) -> str:
     if item["type"] == "too_short":
         return f"needs at least {item['ctx']['min_length']}, has {item['ctx']['actual_length']}"
     return _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
 
 
 def _is_echo(item: ErrorDetails) -> bool:
-    """A list counts as too short when its items are wrong; that they are wrong is said elsewhere."""
-    given = item["input"]
-    return item["type"] == "too_short" and isinstance(given, list) and len(given) >= item["ctx"]["min_length"]
+    """A list counts as too short when its items are wrong; other errors report that they are wrong."""
+    value = item["input"]
+    return item["type"] == "too_short" and isinstance(value, list) and len(value) >= item["ctx"]["min_length"]
 
 
 def _list_known(item: ErrorDetails, model: type[BaseModel], listed: set[type[BaseModel]]) -> str:

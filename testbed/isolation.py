@@ -55,7 +55,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class IsolationRefused(KernelError):
-    """This machine does not let the caller make the namespaces; ``hint`` is the mend."""
+    """This machine does not let the caller make the namespaces; ``hint`` is the remedy."""
 
     default_reason = Reason.MISSING_FEATURE
     default_retryable = False
@@ -63,7 +63,7 @@ class IsolationRefused(KernelError):
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What the kernel says about making namespaces here; ``None`` where it has no such setting."""
+    """The kernel's settings about making namespaces here; ``None`` where it has no such setting."""
 
     user_id: int
     has_user_namespaces: bool
@@ -101,11 +101,11 @@ def read_confinement(procfs_root: Path = Path("/proc")) -> Confinement:
 
 
 def explain_refusal(step: str, number: int, state: Confinement) -> IsolationRefused:
-    """Turn a refused step into what is missing and how to mend it (pure)."""
-    who = "root" if state.user_id == 0 else f"user {state.user_id}"
+    """Turn a refused step into what is missing and how to fix it (pure)."""
+    user = "root" if state.user_id == 0 else f"user {state.user_id}"
     cause, hint = _find_cause(step, number, state)
     return IsolationRefused(
-        f"cannot isolate the testbed as {who}: {step}: {os.strerror(number)}: {cause}",
+        f"cannot isolate the testbed as {user}: {step}: {os.strerror(number)}: {cause}",
         errno=number,
         operation=step,
         hint=hint,
@@ -119,7 +119,7 @@ def run_isolated(main: Callable[[], int]) -> int:
     once, which is safe: the kernel cleans up. Call it from the main thread, before any other thread runs.
 
     Raises:
-        IsolationRefused: with the reason and the mend.
+        IsolationRefused: with the reason and the remedy.
     """
     if threading.active_count() > 1:
         raise RuntimeError("run_isolated forks; call it before the first thread starts")
@@ -130,11 +130,11 @@ def run_isolated(main: Callable[[], int]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     try:
         refusals, report = os.pipe()
-        with _Lifeline() as lifeline:
+        with _ParentPipe() as parent:
             keeper = os.fork()
             if keeper == 0:
                 os.close(refusals)
-                _exit_with(lambda: _keep(main, state, report, lifeline))
+                _exit_with(lambda: _keep(main, state, report, parent))
             os.close(report)
             code = _supervise(keeper, impatient=True)
         with os.fdopen(refusals) as lines:
@@ -167,13 +167,13 @@ def _check_survives_covering(places: Sequence[Path]) -> None:
     for place in places:
         if place.resolve().is_relative_to(WORK_DIR.parent):
             raise IsolationRefused(
-                f"{place} lies below {WORK_DIR.parent}, which the private tree covers",
+                f"{place} is below {WORK_DIR.parent}, which the private tree covers",
                 hint="install Python and dranet elsewhere",
             )
 
 
-class _Lifeline:
-    """A pipe whose end says that the forking process is gone: PR_SET_PDEATHSIG alone misses a parent
+class _ParentPipe:
+    """A pipe whose end means that the forking process is gone: PR_SET_PDEATHSIG alone misses a parent
     that died before the call."""
 
     def __enter__(self) -> Self:
@@ -194,7 +194,7 @@ class _Lifeline:
             os._exit(128 + signal.SIGKILL)
 
 
-def _keep(main: Callable[[], int], state: Confinement, report: int, lifeline: _Lifeline) -> int:
+def _keep(main: Callable[[], int], state: Confinement, report: int, parent: _ParentPipe) -> int:
     os.setsid()  # Ctrl-C reaches the caller alone, which forwards it: exactly once
     user, group = os.geteuid(), os.getegid()
     flags = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
@@ -204,8 +204,8 @@ def _keep(main: Callable[[], int], state: Confinement, report: int, lifeline: _L
         _check(_libc.unshare(flags), "unshare")
         if flags & CLONE_NEWUSER:
             _map_to_root(user, group)
-        lifeline.hold()  # after unshare: a change of credentials forgets the parent-death signal
-        with _Lifeline() as inner:
+        parent.hold()  # after unshare: a change of credentials forgets the parent-death signal
+        with _ParentPipe() as inner:
             init = os.fork()
             if init == 0:
                 _exit_with(lambda: _init(main, report, inner))
@@ -215,9 +215,9 @@ def _keep(main: Callable[[], int], state: Confinement, report: int, lifeline: _L
         return refused.send(report)
 
 
-def _init(main: Callable[[], int], report: int, lifeline: _Lifeline) -> int:
+def _init(main: Callable[[], int], report: int, parent: _ParentPipe) -> int:
     try:
-        lifeline.hold()
+        parent.hold()
         _mount_private_tree()
     except _Refused as refused:
         return refused.send(report)
@@ -230,7 +230,7 @@ def _init(main: Callable[[], int], report: int, lifeline: _Lifeline) -> int:
 
 
 def _map_to_root(user: int, group: int) -> None:
-    """The caller becomes uid 0 of the new user namespace, and nobody else exists there."""
+    """The caller becomes uid 0 of the new user namespace, which has no other user."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
         try:
             Path("/proc/self", name).write_text(text)

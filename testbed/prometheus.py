@@ -1,4 +1,4 @@
-"""A real Prometheus beside the testbed: scrapes a driver each second, and evaluates rules as often.
+"""A real Prometheus alongside the testbed: scrapes a driver each second, and evaluates rules as often.
 
 Talks HTTP with it, on loopback. Knows nothing of what is scraped.
 """
@@ -99,7 +99,7 @@ def _fetch(url: str) -> Any:
 
 
 _SUITE = "trixie"
-"""Of Debian, whatever release the machine runs: the linter of an older one knows fewer rules."""
+"""The Debian suite, whatever release the machine runs: the linter of an older one knows fewer rules."""
 
 PROMTOOL = Program("promtool", (("promtool", _SUITE), ("prometheus", "")))
 """The tool has a package of its own since Debian 13; until then it came with the server."""

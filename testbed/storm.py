@@ -68,14 +68,14 @@ class Damage:
     lost: list[str] = field(default_factory=list)
     """Pods that did not come up or did not go in time, and why."""
     failures: list[str] = field(default_factory=list)
-    """What the kubelet said of tries that failed; a retry may have succeeded."""
+    """The kubelet's errors of tries that failed; a retry may have succeeded."""
     prepare_seconds: list[float] = field(default_factory=list)
     fewest_devices: int | None = None
     """That the slices have ever had, by the watch."""
 
     @property
     def failed_prepares(self) -> list[str]:
-        return [told for told in self.failures if told.startswith("FailedPrepareDynamicResources")]
+        return [failure for failure in self.failures if failure.startswith("FailedPrepareDynamicResources")]
 
 
 class Storm:

@@ -1,7 +1,7 @@
 """Real TCP between two network namespaces: how much passes, how long a round trip takes, and over what.
 
 Each end is a child process that enters its namespace by path and binds its socket to the NIC's address.
-Both read the interface's own byte counters before and after, so that a result also says whether the bytes
+Both read the interface's own byte counters before and after, so that a result also shows whether the bytes
 crossed the NIC in question. The figures are those of veth pairs on this machine, not of any hardware.
 
     python -m testbed.traffic server '{"netns_path": ...}'      the children's own entry

@@ -1,4 +1,4 @@
-"""The GPU driver of a vendor, as far as others see it: slices that say where GPUs sit, and a plugin that the
+"""The GPU driver of a vendor, as far as others see it: slices with the places of GPUs, and a plugin that the
 kubelet may call. It prepares whatever it is asked and gives containers nothing.
 """
 
@@ -22,7 +22,7 @@ JsonObject = dict[str, Any]
 
 
 class VendorDriver:
-    """One DRA driver beside ours; ``async with`` registers it and publishes the node's GPUs."""
+    """One DRA driver alongside ours; ``async with`` registers it and publishes the node's GPUs."""
 
     def __init__(
         self, name: str, client: ApiClient, hardware: Hardware, node_name: str, kubelet_root: Path

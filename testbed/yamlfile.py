@@ -17,7 +17,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class InvalidFile(SettingsError):
-    """The file is absent, not YAML, or says something that does not fit; names every field."""
+    """The file is absent, not YAML, or has something that does not fit; names every field."""
 
 
 def find_file(name_or_path: str, folder: Path) -> Path:

@@ -1,12 +1,12 @@
 """ValidatingAdmissionPolicies and their bindings, judged by the CEL engine that the project has.
 
 ``object``, ``oldObject``, ``request``, ``namespaceObject`` and ``variables`` are plain JSON to it, as they
-are to Kubernetes' evaluator of policies; functions are those of 1.33 (:mod:`dranet.cel.library`). Played:
+are to Kubernetes' evaluator of policies; functions are those of 1.33 (:mod:`dranet.cel.library`). It has
 several resources and rules, match conditions, variables, messages and their limits, failure policies, the
-actions Deny and Warn, several bindings with selectors of namespaces. Not played: parameters (``paramKind``),
+actions Deny and Warn, several bindings with selectors of namespaces. It lacks parameters (``paramKind``),
 the ``authorizer``, audit annotations, object selectors, excluded rules, and Kubernetes' count of what an
 evaluation costs (docs/user/admission.md has figures of the real one). Without the engine (an optional extra)
-no policy is enforced, and :attr:`Policies.enforced` says so."""
+no policy is enforced, and :attr:`Policies.enforced` is False."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _CODES = {"Invalid": 422, "Forbidden": 403}
 _MESSAGE_MAX_BYTES = 5 * 1024
 """A message that an expression gives and that is longer does not count, nor does one of several lines."""
 _OWNER_VERSIONS = ("v1", "v1beta1", "v1beta2")
-"""Of ``resource.k8s.io``: a policy for one gets the others converted (``matchPolicy: Equivalent``)."""
+"""Versions of ``resource.k8s.io``: a policy for one gets the others converted (``matchPolicy:
+Equivalent``)."""
 _VARIABLE = re.compile(r"\bvariables\.([A-Za-z_][A-Za-z0-9_]*)")
 _INT64 = range(-(2**63), 2**63)
 
@@ -48,7 +49,7 @@ class Admission:
     before: JsonObject | None
     after: JsonObject | None
     namespace_object: JsonObject | None = None
-    """Of the object's namespace, where it has one."""
+    """The object's namespace, if it has one."""
 
     def build_variables(self) -> dict[str, Any]:
         resource, _, subresource = self.resource.partition("/")
@@ -112,7 +113,7 @@ class Evaluation:
 
 def _read(result: Value) -> Any:
     """The engine does not count a ``None`` that it hands over as one that is held; Python ends with a fatal
-    error once more of them were let go of than there are."""
+    error when more references are released than exist."""
     found = result.plain_value()
     for _ in range(_count_nulls(found)):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(None))

@@ -23,7 +23,7 @@ Owners = Mapping["Manager", frozenset[FieldPath]]
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """Who owns fields: one entry of ``managedFields``. ``operation`` is ``Apply`` or ``Update``."""
+    """An owner of fields: one entry of ``managedFields``. ``operation`` is ``Apply`` or ``Update``."""
 
     name: str
     operation: str
@@ -88,7 +88,7 @@ def _entry_element(keys: tuple[str, ...], entry: Any) -> str:
 
 def flatten_fields(kind: Kind, body: JsonObject) -> dict[FieldPath, Any]:
     """Every owned path of an object with its value; an entry of a keyed list itself counts, without
-    value. Type and identity are nobody's."""
+    value. Type and identity have no owner."""
     owned = {key: value for key, value in body.items() if key not in ("apiVersion", "kind")}
     metadata = owned.pop("metadata", {})
     owned["metadata"] = {key: value for key, value in metadata.items() if key not in _IDENTITY}
@@ -114,7 +114,7 @@ def _walk(kind: Kind, value: Any, path: FieldPath, names: tuple[str, ...]) -> It
 
 
 def find_double_entry(kind: Kind, applied: JsonObject) -> str:
-    """A keyed list with two entries of one key, or a set with one value twice; empty if there is none."""
+    """A keyed list with two entries of one key, or a set with one value twice; empty without one."""
     return next(_iter_double_entries(kind, applied, ()), "")
 
 
@@ -162,7 +162,7 @@ def _merge_entry(kind: Kind, known: Any, entry: Any, names: tuple[str, ...]) -> 
 def remove_fields(kind: Kind, body: JsonObject, paths: Sequence[FieldPath]) -> JsonObject:
     """``body`` without the given fields; what becomes empty by that goes too."""
     pruned = copy.deepcopy(body)
-    for path in sorted(paths, key=len):  # a whole entry before its fields: its keys say which one it is
+    for path in sorted(paths, key=len):  # a whole entry before its fields: its keys identify it
         _remove(kind, pruned, path, ())
     return pruned
 
@@ -191,7 +191,7 @@ def _remove(kind: Kind, value: Any, path: FieldPath, names: tuple[str, ...]) -> 
 def find_conflicts(
     kind: Kind, live: JsonObject, applied: JsonObject, owners: Owners, manager: Manager
 ) -> list[tuple[FieldPath, Manager]]:
-    """Fields that ``applied`` would change although somebody else owns them."""
+    """Return the fields that ``applied`` would change although another manager owns them."""
     wanted, present = flatten_fields(kind, applied), flatten_fields(kind, live)
     return [
         (path, owner)
@@ -214,7 +214,7 @@ def apply_fields(
     kind: Kind, live: JsonObject, applied: JsonObject, owners: Owners, manager: Manager
 ) -> Applied:
     """Merge, take over what conflicts, and remove what this manager had applied before and omits now,
-    unless somebody else owns it too. Conflicts are the caller's to refuse before."""
+    unless another manager also owns it. Conflicts are the caller's to refuse before."""
     wanted = frozenset(flatten_fields(kind, applied))
     taken = {path for path, _ in find_conflicts(kind, live, applied, owners, manager)}
     remaining = {
@@ -226,7 +226,7 @@ def apply_fields(
 
 
 def _orphans(dropped: frozenset[FieldPath], owners: Owners) -> list[FieldPath]:
-    """Of the dropped paths those that no other manager owns, neither as such nor below."""
+    """Return the dropped paths that no other manager owns, neither as such nor below."""
     kept = {
         path[:length] for owned in owners.values() for path in owned for length in range(1, len(path) + 1)
     }
@@ -234,7 +234,7 @@ def _orphans(dropped: frozenset[FieldPath], owners: Owners) -> list[FieldPath]:
 
 
 def own_update(kind: Kind, before: JsonObject, after: JsonObject, owners: Owners, manager: Manager) -> Owners:
-    """Ownership after a plain write: changed fields go to the writer, removed ones to nobody."""
+    """Ownership after a plain write: the writer owns changed fields; removed ones have no owner."""
     old, new = flatten_fields(kind, before), flatten_fields(kind, after)
     changed = frozenset(path for path, value in new.items() if path not in old or old[path] != value)
     lost = changed | (old.keys() - new.keys())

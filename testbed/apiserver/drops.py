@@ -1,7 +1,7 @@
 """Fields that a server drops because their feature gate is off.
 
-Nothing is said to the client. A field stays where the stored object uses the feature already, so that an
-update by somebody who does not know of it loses nothing. What the object is without the field is then
+The client gets no warning. A field stays where the stored object uses the feature already, so that an
+update by a client that does not know it loses nothing. What the object is without the field is then
 validated like any other: an attribute that had only a list has no value any more, and is refused. Source:
 ``dropDisabledFields`` in ``pkg/registry/resource/*/strategy.go``."""
 

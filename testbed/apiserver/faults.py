@@ -22,7 +22,7 @@ class Chaos(StrEnum):
     UNAVAILABLE = "503"
     CONFLICT = "409"
     EXPIRED = "410"
-    """Of a watch that begins: its version is too old."""
+    """A watch begins at a version that is too old."""
     RESET_BEFORE = "connection reset, nothing done"
     RESET_AFTER = "connection reset, the work done"
     DELAY = "slow answer"
@@ -75,8 +75,9 @@ class ChaosPlan:
     """Trouble by chance, the same for the same seed and the same order of requests.
 
     ``rates`` are probabilities (0 to 1) for each request, or for each event of a watch; their sum over each
-    of the two must not pass 1. ``spares`` says which requests are let alone: a test's own client, the other
-    parts of a cluster. Nothing happens until :meth:`switch` turns it on. ``counts`` says what was done."""
+    of the two must not pass 1. ``spares`` names the requests that are left alone: a test's own client, the
+    other parts of a cluster. Nothing happens until :meth:`switch` turns it on. ``counts`` has what was
+    done."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class ChaosPlan:
     ) -> None:
         self.counts: Counter[Chaos] = Counter()
         self.stall_seconds = stall_seconds
-        """How long a silent watch says nothing."""
+        """How long a stalled watch sends nothing."""
         self._on = False
         self._seed = seed
         self._drawn = 0
@@ -154,8 +155,8 @@ def _applies(chaos: Chaos, record: RequestRecord) -> bool:
 async def disturb_events(
     events: AsyncGenerator[JsonObject, None], find_plan: Callable[[], ChaosPlan | None], record: RequestRecord
 ) -> AsyncGenerator[JsonObject, None]:
-    """The events of a watch with the trouble of the present plan. After a gap the next thing that the watch
-    says is that its version is too old: no server loses an event and goes on."""
+    """The events of a watch with the trouble of the present plan. After a gap the next event of the
+    watch is the error that its version is too old: no server loses an event and goes on."""
     gap = False
     async for event in events:
         if gap:

@@ -127,7 +127,7 @@ class Handler:
         self, user: User, target: Target, verb: str, before: JsonObject | None, after: JsonObject | None
     ) -> list[str]:
         """What can only be judged with the object at hand: raises :class:`Refusal`, or returns warnings.
-        Admission policies ask administrators, too."""
+        Admission policies also apply to administrators."""
         kind = target.kind
         granular = self._profile.has("DRAResourceClaimGranularStatusAuthorization")
         is_status = kind is RESOURCE_CLAIMS and target.subresource == "status"

@@ -1,4 +1,4 @@
-"""Who asks: bearer tokens and the users behind them."""
+"""Bearer tokens and the users behind them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from dranet.desk.kubeapi.errors import unauthorized
 
 NODE_NAME_KEY = "authentication.kubernetes.io/node-name"
-"""Of a user's extra: the node of the pod that the token is bound to."""
+"""Key in a user's ``extra``: the node of the pod that the token is bound to."""
 _POD_NAME_KEY = "authentication.kubernetes.io/pod-name"
 _MASTERS = "system:masters"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -57,7 +57,7 @@ def service_account(namespace: str, name: str, *, node: str = "", pod: str = "")
 class Tokens:
     """Which tokens are let in, and as whom.
 
-    ``accepted`` tokens are an administrator's; while it is ``None`` a request without a token is one, too.
+    ``accepted`` tokens are an administrator's; while it is ``None``, so is a request without a token.
     ``users`` are those of others.
     """
 

@@ -1,5 +1,5 @@
-"""What clients wrote and which permissions they used, as lines in a file that whoever started the tests
-reads.
+"""What clients wrote and which permissions they used, as lines in a file for the process that
+started the tests.
 
 A testbed is a tree of processes of its own; what its API server saw comes out through a folder named in the
 environment. Without that nothing is written.

@@ -1,7 +1,7 @@
 """What may be asked of a list and of a watch together (``metav1.ListOptions``).
 
 Source: ``ValidateListOptions`` of ``apimachinery/pkg/apis/meta/internalversion/validation``; a streaming list
-is played as served, as it is by default since Kubernetes 1.34."""
+is served, as it is by default since Kubernetes 1.34."""
 
 from __future__ import annotations
 

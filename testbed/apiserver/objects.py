@@ -59,8 +59,8 @@ def is_released(metadata: JsonObject) -> bool:
     )
 
 
-def build_new_metadata(target: Target, given: JsonObject) -> JsonObject:
-    metadata = copy.deepcopy(given)
+def build_new_metadata(target: Target, requested: JsonObject) -> JsonObject:
+    metadata = copy.deepcopy(requested)
     for key in (
         "resourceVersion",
         "deletionTimestamp",
@@ -69,7 +69,7 @@ def build_new_metadata(target: Target, given: JsonObject) -> JsonObject:
         "selfLink",
     ):
         metadata.pop(key, None)
-    if given.get("resourceVersion"):
+    if requested.get("resourceVersion"):
         raise bad_request("resourceVersion should not be set on objects to be created")
     if metadata.get("namespace", target.namespace) != target.namespace:
         raise bad_request(_OTHER_NAMESPACE)
@@ -100,7 +100,7 @@ def _generate_name(base: str) -> str:
 
 
 def check_applied_type(kind: Kind, applied: JsonObject) -> None:
-    """An applied configuration says what it is: nothing is filled in for it."""
+    """Refuse an applied configuration without kind or API version: nothing is filled in for it."""
     if applied.get("apiVersion") != kind.api_version or not applied.get("kind"):
         raise bad_request(
             "Incorrect version specified in apply patch. "

@@ -1,4 +1,4 @@
-"""Who may do what: an authorizer that reads the roles and bindings of ``rbac.authorization.k8s.io/v1``."""
+"""Authorize requests: an authorizer that reads the roles and bindings of ``rbac.authorization.k8s.io/v1``."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class _Binding:
 
 
 class Authorizer:
-    """Answers by roles and bindings. ``on_allowed`` hears of each question that was answered with yes for
-    somebody who is no administrator."""
+    """Answers by roles and bindings. ``on_allowed`` is called for each request that is allowed for a user
+    who is not an administrator."""
 
     def __init__(self, manifests: Iterable[JsonObject] = ()) -> None:
         self.on_allowed: Callable[[User, Attributes], None] = lambda _user, _asked: None

@@ -1,4 +1,4 @@
-"""Questions about oneself: who am I, and what may I do; and, for those who may ask it, about others
+"""Reviews of the caller's identity and rights and, for callers with the right, of another user's
 (``authentication.k8s.io``, ``authorization.k8s.io``)."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _review_token(spec: JsonObject, tokens: Tokens) -> JsonObject:
 def _review_others_access(spec: JsonObject, authorizer: Authorizer) -> JsonObject:
     wanted = spec.get("nonResourceAttributes")
     if not isinstance(wanted, dict):
-        raise bad_request("spec.nonResourceAttributes: Required value: resources are not played")
+        raise bad_request("spec.nonResourceAttributes: Required value: resource attributes are not supported")
     user = User(spec.get("user", ""), tuple(spec.get("groups") or ()))
     verb, path = wanted.get("verb", ""), wanted.get("path", "")
     rules = authorizer.rules_of(user, "")
@@ -67,9 +67,7 @@ def _review_others_access(spec: JsonObject, authorizer: Authorizer) -> JsonObjec
 def _review_access(spec: JsonObject, user: User, authorizer: Authorizer) -> JsonObject:
     wanted = spec.get("resourceAttributes")
     if not isinstance(wanted, dict):
-        raise bad_request(
-            "spec.resourceAttributes: Required value: questions about other paths are not played"
-        )
+        raise bad_request("spec.resourceAttributes: Required value: other paths are not supported")
     resource = wanted.get("resource", "")
     if wanted.get("subresource"):
         resource += f"/{wanted['subresource']}"

@@ -97,8 +97,8 @@ def _keep_identity(before: JsonObject, prepared: JsonObject) -> None:
 
 
 def _clear_deallocated_devices(claim: JsonObject, before: JsonObject) -> None:
-    """What is told of devices that this write takes away goes with them. What is told of a device that was
-    not allocated before either stays, for validation to refuse."""
+    """Remove the status of devices that this write deallocates. The status of a device that was not allocated
+    before either stays, for validation to refuse."""
     status = claim.get("status", {})
     lost = _read_allocated(before) - _read_allocated(claim)
     kept = [entry for entry in status.get("devices") or () if _device_of(entry) not in lost]

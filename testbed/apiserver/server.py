@@ -2,7 +2,7 @@
 
 Clients (the driver, the scheduler and kubelet stand-ins, the official client, kubectl) meet it over a socket
 only. It keeps everything in memory and runs no controllers: nothing is scheduled, and garbage is collected
-when told to. Why it is our own: ``docs/decisions/005-api-server-stand-in.md``; whom it lets do what:
+on request. Why it is our own: ``docs/decisions/005-api-server-stand-in.md``; permissions:
 ``docs/decisions/029-permissions.md``."""
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class _Session:
 class ApiServer:
     """One API server on one socket.
 
-    ``profile`` is the Kubernetes version that it plays, ``gates`` are feature gates that are set otherwise
-    than that version's defaults. ``certificate`` and ``key`` are PEM files for HTTPS. ``tokens``, when given,
-    are the bearer tokens that are let in as administrators (change ``accepted_tokens`` at any time to rotate
-    them); ``users`` are the tokens of others, who may do what ``manifests`` (roles, bindings, admission
-    policies) let them. ``max_connections`` 0 is no limit; a connection over it is reset."""
+    ``profile`` is the Kubernetes version that it stands in for, ``gates`` are feature gates that are set
+    otherwise than that version's defaults. ``certificate`` and ``key`` are PEM files for HTTPS. ``tokens``,
+    when given, are the bearer tokens that are let in as administrators (change ``accepted_tokens`` at any
+    time to rotate them); ``users`` are the tokens of other users, with the rights that ``manifests`` (roles,
+    bindings, admission policies) give them. ``max_connections`` 0 is no limit; a connection over it is
+    reset."""
 
     def __init__(
         self,

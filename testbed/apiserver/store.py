@@ -1,6 +1,6 @@
 """The store behind the API server stand-in: objects, one global version, and a log of every change.
 
-It plays etcd with the watch cache: it knows versions and history, and neither HTTP nor the meaning of
+It stands in for etcd and the watch cache: it knows versions and history, and neither HTTP nor the meaning of
 any object. Bodies are never changed in place once stored.
 """
 
@@ -23,8 +23,8 @@ MAX_LOG_LENGTH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One entry of the log. ``before`` is ``None`` on creation. ``body`` is the new body; of a deleted
-    object the final one, under the version of its deletion."""
+    """One entry of the log. ``before`` is ``None`` on creation. ``body`` is the new body; for a
+    deleted object the final one, under the version of its deletion."""
 
     version: int
     key: Key

@@ -12,8 +12,8 @@ _MAX_RECORDS = 10_000
 
 @dataclass(slots=True, eq=False, repr=False)
 class RequestRecord:
-    """One request. ``method`` is WATCH for a watch. What the answer was is filled in when it is sent;
-    ``status`` 0 says that there was none (yet)."""
+    """One request. ``method`` is WATCH for a watch. The fields of the answer are filled in when it is sent;
+    ``status`` is 0 until then."""
 
     method: str
     path: str
@@ -23,7 +23,7 @@ class RequestRecord:
     status: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    """Of a watch: so far."""
+    """For a watch: so far."""
     events: int = 0
     """Sent on a watch, bookmarks included."""
 

@@ -106,7 +106,7 @@ def build_event(query: WatchQuery, change: Change) -> JsonObject | None:
     if not seen and not shown:
         return None
     if not shown and change.before is not None and not change.deleted:
-        # Of an object that ceases to match, the watcher is shown the last state that did.
+        # When an object ceases to match, the watcher gets the last state that did.
         return {"type": "DELETED", "object": with_version(change.before, change.version)}
     event = ("MODIFIED" if seen else "ADDED") if shown else "DELETED"
     return {"type": event, "object": change.body}

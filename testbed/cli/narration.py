@@ -1,4 +1,4 @@
-"""Tell a scenario as it happens: with colours and a spinner on a terminal, as plain lines elsewhere."""
+"""Show a scenario as it happens: with colours and a spinner on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHORT_SECONDS = 0.05
 
 
 class Storyteller(Protocol):
-    """A narrator that can also say hello and sum up."""
+    """A narrator that can also introduce a scenario and sum it up."""
 
     def introduce(self, title: str, description: str) -> None: ...
 
@@ -38,7 +38,7 @@ class Storyteller(Protocol):
 
 
 def choose_storyteller() -> Storyteller:
-    """Rich text where it is installed and somebody is watching, on a terminal that has its characters."""
+    """Rich text on a terminal that has its characters, if ``rich`` is installed."""
     never_fail_to_print()
     watched = sys.stdout.isatty() and _speaks_utf8() and find_spec("rich") is not None
     return RichStory() if watched else PlainStory()
@@ -52,21 +52,21 @@ class PlainStory:
     """One line for each thing, flushed at once, so that a log file or a pipe follows."""
 
     def introduce(self, title: str, description: str) -> None:
-        _say(f"{title}: {description}", "")
+        _print(f"{title}: {description}", "")
 
     def begin(self, title: str) -> None:
-        _say(f"==> {title}")
+        _print(f"==> {title}")
 
     def end(self, report: StepReport) -> None:
         outcome = "FAILED" if report.error else "ok"
         error = report.error.splitlines()
-        _say(
+        _print(
             *(_INDENT + line for line in (*report.lines, *error)),
             f"{_INDENT}{outcome}, {report.seconds:.2f} s",
         )
 
     def sum_up(self, report: ScenarioReport) -> None:
-        _say("", *_table(report), "", _verdict(report), *_log(report))
+        _print("", *_table(report), "", _describe_outcome(report), *_log(report))
 
     def close(self) -> None:
         sys.stdout.flush()
@@ -120,7 +120,7 @@ class RichStory:
         table.add_row("in all", f"{report.seconds:.2f}", style="bold")
         self._console.print("", table)
         style = "bold green" if report.passed else "bold red"
-        self._console.print(_verdict(report), style=style, markup=False)
+        self._console.print(_describe_outcome(report), style=style, markup=False)
         self._print_indented(_log(report), "dim")
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ def _sum_seconds(steps: Sequence[StepReport]) -> float:
     return sum(step.seconds for step in steps)
 
 
-def _verdict(report: ScenarioReport) -> str:
+def _describe_outcome(report: ScenarioReport) -> str:
     where = f"{report.scenario} on {report.runtime}"
     if report.passed:
         return f"{where}: every step was as expected"
@@ -170,7 +170,7 @@ def _log(report: ScenarioReport) -> list[str]:
     return ["the driver's last words:", *report.driver_log.splitlines()]
 
 
-def _say(*lines: str) -> None:
+def _print(*lines: str) -> None:
     for line in lines:
         print(line)
     sys.stdout.flush()

@@ -1,7 +1,7 @@
 """SIGINT, SIGTERM and SIGHUP end a command in order: through every ``finally``, so that nothing is left.
 
 The first one ends it. A terminal that closes, a shell or a shutdown may repeat SIGTERM and SIGHUP: that
-changes nothing. Ctrl-C once more comes from a person, and ends it at once, by ``KeyboardInterrupt``.
+changes nothing. A second Ctrl-C comes from a person, and ends it at once, by ``KeyboardInterrupt``.
 
 For commands that make things on the machine; the driver itself has :mod:`dranet.driver.shutdown`.
 """
@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 BY_SIGNAL = 128
-"""An exit code above it says which signal it was."""
+"""Added to the number of the signal that ended a command."""
 _REPEATED = (signal.SIGTERM, signal.SIGHUP)
 _NUMBERS = (signal.SIGINT, *_REPEATED)
 
@@ -40,7 +40,7 @@ def run_in_order(work: Coroutine[Any, Any, int | None]) -> int:
     is just given its result, or where something is half tidied up.
 
     Returns:
-        The exit code: what ``work`` says (0 for ``None``), or 128 + n when signal n has come.
+        The exit code: that of ``work`` (0 for ``None``), or 128 + n when signal n has come.
     """
     received: list[int] = []
 
@@ -67,13 +67,13 @@ def run_in_order(work: Coroutine[Any, Any, int | None]) -> int:
     finally:
         for number, handler in before.items():  # an event loop that ends leaves the kernel's own ones
             signal.signal(number, handler)
-        if received:  # the caller tidies up, too
+        if received:  # the caller also cleans up
             _ignore_repeated()
     return BY_SIGNAL + received[0] if received else code or 0
 
 
 def _ignore_repeated() -> None:
-    """Of programs that are run for tidying up, too: they inherit it."""
+    """Programs that are run for cleaning up inherit it."""
     for number in _REPEATED:
         signal.signal(number, signal.SIG_IGN)
 

@@ -90,7 +90,8 @@ def load_sound_scenario(name: str) -> Scenario:
 
 
 def with_runtime(name: str, work: Callable[[RuntimeFactory], int]) -> int:
-    """Call ``work`` with the runtime; say what is missing, and 3, where this machine cannot run it."""
+    """Call ``work`` with the runtime; where this machine cannot run it, print what is missing and return
+    3."""
     from testbed.containerd.fetch import ContainerdUnavailable
     from testbed.isolation import IsolationRefused
     from testbed.node.iproute import ProgramsMissing, check_programs
@@ -105,14 +106,14 @@ def with_runtime(name: str, work: Callable[[RuntimeFactory], int]) -> int:
 
 
 def run_isolated_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
-    """One scenario in one private tree, told as it happens; 0 if every step was as expected.
+    """One scenario in one private tree, shown as it happens; 0 if every step was as expected.
 
     Raises:
         IsolationRefused: this machine does not give the rights.
     """
     from testbed.isolation import run_isolated
 
-    code = run_isolated(partial(_tell_scenario, scenario, make_runtime))
+    code = run_isolated(partial(_show_scenario, scenario, make_runtime))
     if code == EXIT_INTERRUPTED:
         print("interrupted; the testbed is gone", file=sys.stderr)
     return code
@@ -126,24 +127,24 @@ def _run_all(scenarios: list[Scenario], runtime: str, make_runtime: RuntimeFacto
             continue
         worst = max(worst, run_isolated_scenario(scenario, make_runtime))
         if worst > BY_SIGNAL:
-            break  # somebody wants an end, not the next scenario
+            break  # a signal ends the command, not only this scenario
     return worst
 
 
-def _tell_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
+def _show_scenario(scenario: Scenario, make_runtime: RuntimeFactory) -> int:
     from testbed.isolation import WORK_DIR
     from testbed.scenario.run import run_scenario
 
     story = choose_storyteller()
     story.introduce(scenario.name, scenario.description)
 
-    async def tell() -> int:
+    async def show() -> int:
         report = await run_scenario(scenario, make_runtime, WORK_DIR, story)
         story.sum_up(report)
         return 0 if report.passed else EXIT_FAILED
 
     with contextlib.closing(story):
-        return run_in_order(tell())
+        return run_in_order(show())
 
 
 def _get_runtime(name: str) -> RuntimeFactory:

@@ -75,13 +75,13 @@ class Layout:
         return self.work_dir / "containerd.toml"
 
     def read_oci_spec(self, container_id: str) -> str:
-        """What runc was told of a container."""
+        """The OCI spec that runc got for a container."""
         tasks = self.volatile / "state" / "io.containerd.runtime.v2.task" / "k8s.io"
         return (tasks / container_id / "config.json").read_text(encoding="utf-8")
 
     @property
     def log_file(self) -> Path:
-        """Kept after the end, for whoever wants to know why."""
+        """Kept after the end, for debugging."""
         return self.work_dir / "containerd.log"
 
 
@@ -133,7 +133,7 @@ plugin_config_path = {_quote(volatile / "nri-conf.d")}
 """
 
 
-# Without CAP_SYS_RESOURCE (many CI machines) runc cannot lower oom_score_adj and says only that its child
+# Without CAP_SYS_RESOURCE (many CI machines) runc cannot lower oom_score_adj and reports only that its child
 # is gone: hence restrict_oom_score_adj.
 _RUNTIME_SWITCHES = """\
 disable_apparmor = true

@@ -35,17 +35,17 @@ _CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
 _Response = TypeVar("_Response", bound=Message)
 
 CallListener = Callable[[str, float], None]
-"""Told of each call that succeeded: its method, and the seconds from the request to the answer."""
+"""Called for each call that succeeded, with its method and the seconds from the request to the answer."""
 
 
-def nobody(_method: str, _seconds: float) -> None:
-    """Nobody listens."""
+def ignore_call(_method: str, _seconds: float) -> None:
+    """The default listener."""
 
 
 class CriClient:
     """One connection. Every call raises :class:`RuntimeFailure` when it is refused or takes 30 s."""
 
-    def __init__(self, socket: Path, on_call: CallListener = nobody) -> None:
+    def __init__(self, socket: Path, on_call: CallListener = ignore_call) -> None:
         self._on_call = on_call
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
 
@@ -104,7 +104,7 @@ class CriClient:
         return (await self._call("ContainerStatus", request, pb.ContainerStatusResponse)).status
 
     async def fetch_container_pid(self, container_id: str) -> int:
-        """Of its first process, in our own process namespace."""
+        """The pid of its first process, in our own process namespace."""
         request = pb.ContainerStatusRequest(container_id=container_id, verbose=True)
         answer = await self._call("ContainerStatus", request, pb.ContainerStatusResponse)
         return int(json.loads(answer.info["info"])["pid"])

@@ -61,7 +61,7 @@ class Cause(StrEnum):
 
 
 class ContainerdUnavailable(Unavailable):
-    """A real containerd cannot be had on this machine; said in one line with each skipped test."""
+    """A real containerd cannot be had on this machine; each skipped test names the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Toolchain:
 
     @property
     def major(self) -> int:
-        """1 or 2: they differ in their configuration, and in what they tell plugins."""
+        """1 or 2: they differ in their configuration, and in what they send to plugins."""
         return int(self.version.partition(".")[0])
 
     @property
@@ -136,7 +136,7 @@ def fetch_newer_toolchain(cache_dir: Path, report: Report) -> Toolchain:
     """As :func:`fetch_toolchain`, with a containerd of version 2 or later: whatever is offered today.
 
     Raises:
-        ContainerdUnavailable: none is, or it does not run here; says so of each place.
+        ContainerdUnavailable: none is, or it does not run here; names the cause for each place.
     """
     cached = (find_toolchain(cache_dir, suite) for suite in NEWER_SUITES)
     if found := next((toolchain for toolchain in cached if toolchain and toolchain.major >= 2), None):
@@ -210,5 +210,5 @@ def _read_containerd_version(containerd: Path) -> str:
         raise ContainerdUnavailable(Cause.NOT_RUNNABLE, str(error)) from error
     match = re.search(r"\d+\.\d+\.\d+", text)
     if match is None:
-        raise ContainerdUnavailable(Cause.NOT_RUNNABLE, f"containerd --version says {text!r}")
+        raise ContainerdUnavailable(Cause.NOT_RUNNABLE, f"containerd --version printed {text!r}")
     return match.group()

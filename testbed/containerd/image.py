@@ -22,7 +22,7 @@ PAUSE_IMAGE = "localhost/dranet-testbed/pause:1"
 BUSYBOX_IMAGE = "localhost/dranet-testbed/busybox:1"
 
 PAUSE_COMMAND = ("/bin/sleep", "2147483647")
-"""What the pause image runs, and the other where nothing else is said."""
+"""What the pause image runs, and the other image by default."""
 
 _ETC = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\n",

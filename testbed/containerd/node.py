@@ -1,4 +1,4 @@
-"""What a containerd takes from the node and has to give back: mounts, cgroups and stray processes.
+"""What a containerd takes from the node and must release: mounts, cgroups and leftover processes.
 
 Talks to the kernel only (mount(2), cgroupfs, procfs). Containers outlive their containerd by design, so
 whatever is left after a fault is found here by its own marks: the cgroup of this runtime, and the socket
@@ -25,7 +25,7 @@ from testbed.containerd.fetch import Cause, ContainerdUnavailable
 CGROUP_PREFIX = "dranet-testbed-"
 
 SHIM_SOCKETS_PARENT = Path("/run/containerd")
-"""Compiled into containerd and its shims, whatever the configuration says."""
+"""Compiled into containerd and its shims; no configuration changes it."""
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """``PROC_PID_INIT_INO`` of linux/proc_ns.h: the inode of the namespace that the kernel booted with."""
@@ -68,7 +68,7 @@ def check_rights() -> None:
 
 
 def check_root() -> None:
-    """The part of :func:`check_rights` that can be told before there are private namespaces.
+    """The part of :func:`check_rights` that can be checked before there are private namespaces.
 
     Raises:
         ContainerdUnavailable: not root, or only root of a user namespace with one user.
@@ -165,7 +165,7 @@ def make_cgroups(name: str) -> None:
 
 
 def enable_controllers() -> None:
-    """Of version 2: what a kubelet expects in its cgroup, and runc would enable with the first container."""
+    """Enable the cgroup v2 controllers that a kubelet expects, as runc would with the first container."""
     with contextlib.suppress(FileNotFoundError):
         offered = (_UNIFIED_ROOT / "cgroup.controllers").read_text().split()
         for controller in _KUBELET_CONTROLLERS.intersection(offered):
@@ -196,7 +196,7 @@ def find_shims(address: Path) -> set[int]:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """SIGKILL; whoever is gone already is fine, and our own orphans are buried."""
+    """Send SIGKILL, ignoring processes that have ended, and reap our own orphans."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -226,7 +226,7 @@ def _read_cgroup_roots() -> list[Path]:
 
 
 def _check_controllers(root: Path) -> None:
-    """Where there is version 2 alone, runc needs its ``cpu``; beside version 1 it is of no account."""
+    """Where there is version 2 alone, runc needs its ``cpu``; next to version 1 it does not matter."""
     if root == _UNIFIED_ROOT and "cpu" not in (root / "cgroup.controllers").read_text().split():
         raise ContainerdUnavailable(Cause.NO_CGROUPS, f"the cgroup at {root} has no cpu controller")
 

@@ -1,7 +1,7 @@
 """A real containerd and runc as the testbed's container runtime.
 
 Talks the CRI to a containerd of its own, which in turn runs real pods with NRI and CDI switched on: the
-counterpart that nobody here wrote. It must run inside the testbed's private mount, network and pid
+counterpart that is not our own code. It must run inside the testbed's private mount, network and pid
 namespaces (``isolation``): there the death of the tree's init ends every shim and container with it. Knows
 nothing of claims, drivers or Kubernetes objects.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from dranet.pb import cri_pb2 as pb
 from testbed.containerd import node
 from testbed.containerd.config import POD_SUBNET, Layout, render_cni_conflist, render_containerd_config
-from testbed.containerd.cri import CallListener, CriClient, nobody
+from testbed.containerd.cri import CallListener, CriClient, ignore_call
 from testbed.containerd.fetch import Toolchain
 from testbed.containerd.image import BUSYBOX_IMAGE
 from testbed.runtime.contract import (
@@ -53,7 +53,7 @@ class ContainerdRuntime:
 
     ``work_dir`` must be short (sockets lie below it) and may be anywhere; the log stays there after the
     end. ``nri_socket`` is where plugins will find NRI, ``cdi_dir`` the only folder searched for CDI specs.
-    ``on_call`` is told how long each call of the CRI took.
+    ``on_call`` is called with the duration of each CRI call.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ContainerdRuntime:
         has_nri: bool = True,
         has_own_netns: bool = True,
         pod_subnet: str = POD_SUBNET,
-        on_call: CallListener = nobody,
+        on_call: CallListener = ignore_call,
     ) -> None:
         cgroup = node.CGROUP_PREFIX + secrets.token_hex(4)
         self._toolchain = toolchain
@@ -117,7 +117,7 @@ class ContainerdRuntime:
             await self._remove_all_pods()
             await self._end_process()
         finally:
-            await self._give_back_to_node()
+            await self._release_node()
 
     async def restart(self) -> None:
         """End containerd and boot it again on the same state; the pods live on meanwhile."""
@@ -141,7 +141,7 @@ class ContainerdRuntime:
     async def create_container(self, sandbox: RunningSandbox, spec: ContainerSpec) -> RunningContainer:
         """Create, start and look inside. A container that does not start is removed again."""
         pod = self._pods[sandbox.id]
-        # The names of the last sandbox are taken as long as it is there.
+        # The names of the last sandbox are taken while it exists.
         config = _container_config(spec, pod.metadata.attempt)
         container_id = await self._cri.create_container(sandbox.id, config, pod)
         try:
@@ -236,7 +236,7 @@ class ContainerdRuntime:
         raise RuntimeFailure(f"containerd ended at once: {self._log_tail()}")
 
     async def import_archive(self, archive: Path) -> str:
-        """Its images, by the names that it has for them; what is said of them.
+        """Import its images under their names; return ctr's output.
 
         Raises:
             RuntimeFailure: with the words of the program that imports.
@@ -244,7 +244,7 @@ class ContainerdRuntime:
         return await self._run_ctr("images", "import", str(archive))
 
     async def tag_image(self, name: str, *others: str) -> None:
-        """Let an image be found by other names, too.
+        """Add names under which an image is found.
 
         Raises:
             RuntimeFailure: there is no image of that name.
@@ -260,10 +260,10 @@ class ContainerdRuntime:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said = (await process.communicate())[0].decode(errors="replace")
+        output = (await process.communicate())[0].decode(errors="replace")
         if process.returncode != 0:
-            raise RuntimeFailure(f"ctr {' '.join(words[:2])}: {said.strip()}")
-        return said
+            raise RuntimeFailure(f"ctr {' '.join(words[:2])}: {output.strip()}")
+        return output
 
     async def _inspect(self, container_id: str, name: str) -> RunningContainer:
         try:
@@ -283,7 +283,7 @@ class ContainerdRuntime:
         )
 
     async def _explain(self, container_id: str, name: str, refusal: str) -> RuntimeFailure:
-        """Why nobody can look into it: it may have ended before, or while, we did."""
+        """Why it cannot be inspected: it may have ended before, or meanwhile."""
         code = await self._wait_exit_code(container_id)
         if code is None:
             return RuntimeFailure(f"cannot look into container {name}: {refusal}")
@@ -319,8 +319,8 @@ class ContainerdRuntime:
             await _wait_or_kill(self._process)
         self._process = None
 
-    async def _give_back_to_node(self) -> None:
-        """What the CRI did not take away is killed by pid, until nothing of this runtime is left."""
+    async def _release_node(self) -> None:
+        """Kill by pid what the CRI did not remove, until nothing of this runtime is left."""
         left = await self._kill_leftovers()
         node.unmount_below(self._layout.volatile)
         node.unmount_below(node.SHIM_SOCKETS_PARENT)
@@ -391,7 +391,7 @@ def _parse_netns_path(info: str) -> str:
 
 
 def _parse_memory_nodes(spec: str) -> str:
-    """Of a container's OCI spec; empty where it leaves them alone."""
+    """The memory nodes of a container's OCI spec; empty if it does not set them."""
     return str(json.loads(spec)["linux"].get("resources", {}).get("cpu", {}).get("mems", ""))
 
 

@@ -1,8 +1,8 @@
 """Get a real headless browser from the distribution's packages, without installing anything.
 
 Talks to the private apt of ``testbed.debian``: Chromium's headless shell, the libraries that it loads
-and one family of fonts, so that pages look the same on every machine. What is kept lies in one folder per
-version of a cache that may be deleted at any time. Who drives the browser is somebody else's affair.
+and one family of fonts, so that pages look the same on every machine. Each version has one folder
+of a cache that may be deleted at any time. Driving the browser is the caller's affair.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from testbed.debian.packages import (
 SHELL, COMMON, FONTS = "chromium-headless-shell", "chromium-common", "fonts-dejavu-core"
 
 _NEEDED = (SHELL, "headless_*", "icudtl.dat", "*snapshot*.bin")
-"""Files beside the program; the rest is for a browser that has a window."""
+"""Files next to the program; the rest is for a browser that has a window."""
 
 _NOT_LOADED = ("libc6", "libllvm", "libz3", "libgl", "libdrm-", "libx11-data", "libicu")
 """Libraries for graphics cards and of the C library, which the host has: nothing is drawn on a screen."""
@@ -50,7 +50,7 @@ class Cause(StrEnum):
 
 
 class BrowserUnavailable(Unavailable):
-    """The browser cannot be had on this machine; said in one line with each skipped test."""
+    """The browser cannot be had on this machine; each skipped test names the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _download(work: Path, release: Release, report: Report) -> list[Path]:
 
 
 def _choose(packages: Iterable[str]) -> list[str]:
-    """Of all that it depends on, what it loads."""
+    """The packages that it loads, out of all that it depends on."""
     libraries = [name for name in packages if name.startswith("lib") and not name.startswith(_NOT_LOADED)]
     return [SHELL, COMMON, FONTS, *libraries]
 
@@ -142,7 +142,7 @@ def _arrange(tree: Path, stage: Path) -> None:
 
 
 def _read_version(browser: HeadlessBrowser) -> str:
-    """Of one that really shows a page."""
+    """The version of a browser that can show a page."""
     command = ["env", *(f"{name}={value}" for name, value in browser.environment.items())]
     command += [str(browser.program), "--no-sandbox"]
     try:
@@ -152,5 +152,5 @@ def _read_version(browser: HeadlessBrowser) -> str:
         raise BrowserUnavailable(Cause.NOT_RUNNABLE, str(error)) from error
     match = re.search(r"\d+(\.\d+)+", text)
     if match is None:
-        raise BrowserUnavailable(Shortage.FETCH_FAILED, f"{SHELL} --version says {text!r}")
+        raise BrowserUnavailable(Shortage.FETCH_FAILED, f"{SHELL} --version printed {text!r}")
     return match.group()

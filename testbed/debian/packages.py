@@ -121,7 +121,8 @@ def make_cache(folder: Path) -> None:
 
 
 def keep(stage: Path, final: Path) -> None:
-    """Move what was made into its place in the cache; where somebody else was quicker, theirs is as good.
+    """Move what was made into its place in the cache; where another process was quicker, its result is as
+    good.
 
     Raises:
         PackagesUnavailable: it cannot be kept.
@@ -190,7 +191,7 @@ class PrivateApt:
         return versions
 
     def download(self, wanted: Sequence[str], folder: Path) -> dict[str, Path]:
-        """Package -> its ``.deb`` in ``folder``; ``wanted`` may say ``name/suite`` or ``name=version``.
+        """Package -> its ``.deb`` in ``folder``; ``wanted`` may contain ``name/suite`` or ``name=version``.
 
         Raises:
             PackagesUnavailable: one cannot be had.

@@ -30,7 +30,7 @@ from testbed.debian.packages import (
 
 
 class Cause(StrEnum):
-    """Why, besides a :class:`Shortage` of packages, there is none here."""
+    """Why, besides a :class:`Shortage` of packages, the program cannot be had here."""
 
     NOT_RUNNABLE = "NotRunnable"
 

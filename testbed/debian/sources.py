@@ -16,7 +16,7 @@ _CLASSIC_LINE = re.compile(
 )
 
 _TRUST_FIELDS = {"signed-by": "Signed-By", "trusted": "Trusted"}
-"""The options that say whom to believe; the others (``arch``, ``target``) do not fit a private index."""
+"""The options about trust; the others (``arch``, ``target``) do not fit a private index."""
 
 
 @dataclass(frozen=True, slots=True)

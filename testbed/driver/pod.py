@@ -48,7 +48,7 @@ _EXIT_SECONDS = 20.0
 
 
 class DriverRuntime(ContainerdRuntime):
-    """A containerd that runs the driver, too. ``spec`` is what its pods are made from; one may change it
+    """A containerd that also runs the driver. ``spec`` is what its pods are made from; one may change it
     between two starts."""
 
     def __init__(
@@ -68,7 +68,7 @@ class DriverRuntime(ContainerdRuntime):
         self.programs = programs
         self.config_maps: Mapping[str, Mapping[str, str]] = {}
         self.has_real_proc = False
-        """Show it the processes of the testbed instead of the hardware that the testbed has made up."""
+        """Show it the processes of the testbed instead of the described hardware."""
 
     async def start(self) -> None:
         await super().start()
@@ -134,7 +134,7 @@ class DriverPod(DriverProcess):
 
     @property
     def exit_code(self) -> int | None:
-        """Of the last one that was waited for."""
+        """The exit code of the last run that was waited for."""
         return None if self.is_running else self._exit_code
 
     async def run_in_container(self, *command: str) -> ExecResult:
@@ -251,8 +251,8 @@ class DriverPod(DriverProcess):
 
     def _build_view(self) -> NodeView:
         runtime = self._runtime
-        made_up = None if runtime.has_real_proc else runtime.node.procfs_root
-        stand_ins = list_stand_ins(runtime.places, runtime.netns_twin, made_up)
+        described = None if runtime.has_real_proc else runtime.node.procfs_root
+        stand_ins = list_stand_ins(runtime.places, runtime.netns_twin, described)
         folder = runtime.places.work_dir / "volumes" / self._uid
         volumes = make_volumes(runtime.spec, runtime.config_maps, folder)
         return build_view(runtime.places, stand_ins, volumes, self._uid)
@@ -280,5 +280,5 @@ def _is_alive(pid: int) -> bool:
 
 
 def _as_of_a_child(code: int) -> int:
-    """The runtime says 137 where a parent is told -9."""
+    """The runtime reports 137 where a parent gets -9."""
     return 128 - code if code > 128 else code

@@ -61,7 +61,7 @@ class Programs:
 
 def show_to_driver(node: Node, netns_twin: Path) -> None:
     """What a node has by itself, and a private tree has not: the namespaces of pods, as they come and go, at
-    ``netns_twin``; the kernel's own sysctls beside the hardware that is made up."""
+    ``netns_twin``; the kernel's own sysctls alongside the described hardware."""
     containerd_node.share_mount(NETNS_FOLDER)
     # containerd looks for its mount by the text, and may find the machine's own, under the tree's /run
     containerd_node.bind(NETNS_FOLDER, netns_twin)

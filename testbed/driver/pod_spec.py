@@ -1,9 +1,9 @@
 """What a kubelet makes of the driver's pod spec before it asks the runtime: the part that is about rights.
 
 Pure: a pod spec as the DaemonSet has it in, CRI messages out (``kubelet_pods.go``,
-``securitycontext/util.go``, ``kuberuntime_container_linux.go`` of Kubernetes). Folders of the node may lie
-elsewhere in a testbed; ``moved`` says where, and moves the container's view of them along, since kubelet and
-runtime are told those paths.
+``securitycontext/util.go``, ``kuberuntime_container_linux.go`` of Kubernetes). Folders of the node may be
+elsewhere in a testbed; ``moved`` maps them, and moves the container's view of them along, since kubelet and
+runtime get those paths.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def list_folders_to_make(spec: Mapping[str, Any], view: NodeView) -> list[str]:
 
 
 def build_sandbox_security(spec: Mapping[str, Any]) -> pb.LinuxSandboxSecurityContext:
-    """Of the pod: which namespaces it shares with the node."""
+    """Which namespaces the pod shares with the node."""
     return pb.LinuxSandboxSecurityContext(
         namespace_options=pb.NamespaceOption(
             network=pb.NODE if spec.get("hostNetwork") else pb.POD,
@@ -186,13 +186,13 @@ _INHERITED = (
     "seLinuxOptions",
     "appArmorProfile",
 )
-"""What a container has from ``spec.securityContext`` where it says nothing itself."""
+"""What a container inherits from ``spec.securityContext``."""
 
 
 def _build_seccomp(
     profile: Mapping[str, Any] | None, view: NodeView, *, privileged: bool
 ) -> pb.SecurityProfile:
-    """Without a word it is Unconfined, as long as the kubelet is not told otherwise (``seccompDefault``)."""
+    """Without a profile it is Unconfined, unless the kubelet is configured otherwise (``seccompDefault``)."""
     kind = "Unconfined" if profile is None or privileged else profile["type"]
     if kind == "Localhost" and profile is not None:
         place = f"{view.kubelet_root}/seccomp/{profile['localhostProfile']}"
@@ -232,7 +232,7 @@ def build_pod_spec() -> PodSpec:
 
 
 def read_pod_spec(manifests: Path) -> tuple[PodSpec, dict[str, dict[str, str]]]:
-    """The pod spec of the DaemonSet in rendered manifests, and the data of the ConfigMaps beside it."""
+    """The pod spec of the DaemonSet in rendered manifests, and the data of the ConfigMaps next to it."""
     documents = [document for document in yaml.safe_load_all(manifests.read_text()) if document]
     (spec,) = (d["spec"]["template"]["spec"] for d in documents if d["kind"] == "DaemonSet")
     data = {d["metadata"]["name"]: d.get("data", {}) for d in documents if d["kind"] == "ConfigMap"}

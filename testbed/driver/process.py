@@ -22,7 +22,7 @@ _LOG_TAIL_LINES = 30
 
 
 class DriverFailed(DranetError):
-    """The driver ended, or is not ready in time; its log says more."""
+    """The driver ended, or is not ready in time; its log has the details."""
 
     default_reason = Reason.DRAINING
 
@@ -40,14 +40,14 @@ class DriverProcess:
 
     ``settings`` are names and values of ``dranet.settings.Settings``; ``bind_address`` must be among them.
     With a ``pod_uid`` there may be several at once, which answer probes at one address: this one is ready
-    when it says so itself. ``command`` is another build of the driver, which takes the same options.
+    when it reports so itself. ``command`` is another build of the driver, which takes the same options.
     """
 
     def __init__(self, settings: Mapping[str, str], log_file: Path, command: Sequence[str] = COMMAND) -> None:
         self._settings = dict(settings)
         self._command = tuple(command)
         self._probe_address = settings["bind_address"]
-        self._tls = _trust_anybody() if "metrics_tls_cert" in settings else None
+        self._tls = _trust_any_certificate() if "metrics_tls_cert" in settings else None
         self._pod_uid = ""
         self._process: asyncio.subprocess.Process | None = None
         self.log_file = log_file
@@ -67,7 +67,8 @@ class DriverProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the last one, -n when signal n ended it; ``None`` while it runs, and before the first start."""
+        """Exit code of the last run, -n when signal n ended it; ``None`` while it runs, and before the first
+        start."""
         return self._process.returncode if self._process else None
 
     async def start(self, settings: Mapping[str, str] | None = None, *, command: Sequence[str] = ()) -> None:
@@ -95,7 +96,7 @@ class DriverProcess:
             )
 
     async def check_ready(self) -> str:
-        """What ``/readyz`` says is not ready yet; empty when all is.
+        """What is not ready yet according to ``/readyz``; empty when all is.
 
         Raises:
             DriverFailed: the driver ended.
@@ -112,10 +113,10 @@ class DriverProcess:
         return ""
 
     async def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait until ``/readyz`` says so.
+        """Wait until ``/readyz`` reports it.
 
         Raises:
-            DriverFailed: it ended, or the time is over; says what is not ready.
+            DriverFailed: it ended, or the time is over; names what is not ready.
         """
         complaint = ""
         try:
@@ -163,7 +164,7 @@ class DriverProcess:
         return DriverExit(code, self.log_file.read_text(errors="replace"))
 
 
-def _trust_anybody() -> ssl.SSLContext:
+def _trust_any_certificate() -> ssl.SSLContext:
     """As the kubelet's probes do."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -171,7 +172,7 @@ def _trust_anybody() -> ssl.SSLContext:
 
 
 async def _fetch_readiness(address: str, tls: ssl.SSLContext | None) -> tuple[bool, str]:
-    """Whether ``/readyz`` answers 200, and what it says."""
+    """Whether ``/readyz`` answers 200, and the body."""
     host, _, port = address.rpartition(":")
     try:
         reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)

@@ -27,7 +27,7 @@ class KubeletApi:
         self._events: dict[tuple[str, str, str], tuple[str, int]] = {}
 
     async def register_node(self) -> None:
-        """Make the Node object if there is none, and call it ready."""
+        """Make the Node object if it does not exist, and call it ready."""
         labels = {"kubernetes.io/hostname": self.node_name, "kubernetes.io/os": "linux"}
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node_name, "labels": labels}}
         await _ignore(self.client.create(paths.NODES, body), Reason.API_CONFLICT)
@@ -40,7 +40,7 @@ class KubeletApi:
         await self.client.patch(paths.node_status(self.node_name), {"status": {"conditions": [ready]}})
 
     async def fetch_claim(self, namespace: str, name: str) -> JsonObject | None:
-        """The claim, or ``None`` if there is none."""
+        """The claim, or ``None`` if it does not exist."""
         try:
             return await self.client.get(paths.resource_claim(namespace, name))
         except ClusterError as error:

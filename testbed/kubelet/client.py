@@ -16,8 +16,8 @@ from dranet.model.claim import ClaimRef
 from dranet.pb import dra_v1_pb2, health_v1_pb2, registration_pb2
 from testbed.kubelet.nouns import KubeletDevice, KubeletOptions, NotServed, PluginFailure
 
-# Of this kubelet alone, so that two drivers of a test never share a connection; back within a second. What
-# gRPC calls the least backoff is how long one attempt to connect may take.
+# Channels of this kubelet alone, so that two drivers of a test never share a connection; back within a
+# second. What gRPC calls the least backoff is how long one attempt to connect may take.
 _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -34,7 +34,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """What a plugin said of itself, judged: the service to call, and the health service if any."""
+    """What a plugin reported about itself, checked: the service to call, and the health service if any."""
 
     driver: str
     endpoint: Path
@@ -60,7 +60,7 @@ class RegistrationClient:
         """Dial and ask.
 
         Raises:
-            PluginFailure: nobody answers in time.
+            PluginFailure: no answer in time.
         """
         try:
             await asyncio.wait_for(self._channel.channel_ready(), self._options.dial_seconds)
@@ -74,7 +74,7 @@ class RegistrationClient:
         )
 
     async def notify(self, *, registered: bool, error: str = "") -> None:
-        """Tell the outcome.
+        """Report the outcome.
 
         Raises:
             PluginFailure: it did not arrive, or the plugin did not like it.
@@ -157,7 +157,7 @@ class PluginClient:
         }
 
     async def unprepare(self, refs: Sequence[ClaimRef]) -> None:
-        """Give back every claim of ``refs``.
+        """Unprepare every claim of ``refs``.
 
         Raises:
             PluginFailure: as :meth:`prepare`.
@@ -244,8 +244,8 @@ async def _ask(
 
 
 def _check_not_cancelled() -> None:
-    """gRPC says that a channel was closed under a call by cancelling whoever waits for the call; only a
-    task that was really told to end must obey."""
+    """When a channel is closed under a call, gRPC cancels the task that waits for the call; only a task
+    that was really cancelled must end."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

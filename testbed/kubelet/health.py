@@ -1,4 +1,4 @@
-"""The kubelet's health cache: what each plugin's stream said, until it is too old or the stream ends."""
+"""The kubelet's health cache: what each plugin's stream reported, until it is too old or the stream ends."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class HealthBoard:
             state = (_TEXT[entry.health], _cut(entry.message))
             changed = changed or self._known.get(key) != state
             self._known[key] = state
-            given = entry.health_check_timeout_seconds
-            self._expire_later(key, given if given > 0 else self._options.health_lease_seconds)
+            timeout = entry.health_check_timeout_seconds
+            self._expire_later(key, timeout if timeout > 0 else self._options.health_lease_seconds)
         if changed:
             self._on_change()
 

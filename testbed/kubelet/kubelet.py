@@ -2,9 +2,9 @@
 
 It does what the kubelet of Kubernetes 1.34 and later does around dynamic resources, in the same order and
 with the same patience: registration, slice wiping, batched Prepare, CDI names per container, sandbox,
-containers, health, Unprepare before the last word on a pod, and who has what at its pod resources socket. It
-knows no driver but through the drivers' sockets. Not played: probes, init containers, restarts of
-containers, volumes, eviction, checkpoints on disk (a reboot says what is left of them).
+containers, health, Unprepare before a pod's final status, and the pod resources socket. It knows drivers only
+through their sockets. It lacks probes, init containers, restarts of containers, volumes, eviction and
+checkpoints on disk (a reboot decides what is left of them).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from testbed.kubelet.nouns import KubeletOptions, PodStage, PodTimings
 from testbed.kubelet.plugins import PluginManager
 from testbed.kubelet.podresources import CountedDevices, PodResourcesServer
 from testbed.kubelet.podspec import PodView, parse_pod
-from testbed.kubelet.worker import PodWorker, SandboxGate, WorkerRoom
+from testbed.kubelet.worker import PodWorker, SandboxHold, WorkerRoom
 from testbed.runtime.contract import PodRuntime, RunningContainer, RunningSandbox
 
 log = logging.getLogger(__name__)
 
 
 class TestbedKubelet:
-    """The kubelet of ``node_name``; ``root`` is its root folder (``plugins_registry`` lies below it).
+    """The kubelet of ``node_name``; ``root`` is its root folder (``plugins_registry`` is below it).
 
-    The runtime is started and stopped by whoever made it; stop the kubelet first.
+    The caller starts and stops the runtime; stop the kubelet first.
     """
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
@@ -52,7 +52,7 @@ class TestbedKubelet:
         options = options or KubeletOptions()
         self._api = KubeletApi(client, node_name)
         self._pod_selector = options.pod_selector
-        self._gate = SandboxGate()
+        self._hold = SandboxHold()
         self._plugins = PluginManager(
             root, options, wipe_slices=self._api.wipe_slices, on_change=self._note_plugins
         )
@@ -65,7 +65,7 @@ class TestbedKubelet:
             self._counted,
             runtime,
             self._health,
-            self._gate,
+            self._hold,
             options,
             self._note_change,
         )
@@ -107,7 +107,7 @@ class TestbedKubelet:
         await self._plugins.stop()
 
     async def restart(self) -> None:
-        """As a restarted kubelet: slices wiped, plugins found anew, every claim prepared once more."""
+        """As a restarted kubelet: slices wiped, plugins found again, every claim prepared again."""
         await self._resources.stop()
         await self._plugins.stop()
         self._book.forget_prepared()
@@ -118,7 +118,7 @@ class TestbedKubelet:
             worker.resync()
 
     async def start_after_reboot(self, *, keeps_checkpoint: bool) -> None:
-        """After :meth:`stop` and a reboot of the node: every pod is started anew. The checkpoint says which
+        """After :meth:`stop` and a reboot of the node: every pod is started again. The checkpoint holds which
         claims pods had; none of them counts as prepared.
 
         Raises:
@@ -137,8 +137,8 @@ class TestbedKubelet:
         return tuple(plugin.info.driver for plugin in self._plugins.plugins if plugin.connected)
 
     def add_device_plugin(self, resource: str, ids: Sequence[str], variable: str = "") -> None:
-        """From now on pods get devices by number; the kubelet knows which, and whom the plugin tells in a
-        ``variable``."""
+        """From now on pods get devices by number; the kubelet knows which, and the plugin names them to the
+        container in a ``variable``."""
         self._counted.offer(resource, ids, variable)
 
     def _read_resources(self) -> list[pb.PodResources]:
@@ -146,10 +146,10 @@ class TestbedKubelet:
 
     def hold_sandboxes(self, hold: bool) -> None:
         """Hold pods after Prepare and before their sandbox, or let them go on."""
-        self._gate.hold(hold)
+        self._hold.hold(hold)
 
     def timings(self, pod_uid: str) -> PodTimings:
-        """How long each phase took; of a pod that is gone, too. KeyError: never seen here."""
+        """How long each phase took, also for a pod that is gone. KeyError: never seen here."""
         return self._workers[pod_uid].timings
 
     def stage(self, pod_uid: str) -> PodStage:

@@ -1,4 +1,4 @@
-"""What the stand-in kubelet's parts say to each other."""
+"""The nouns of the stand-in kubelet's modules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NotServed(PluginFailure):
 class PodFailure(Exception):
     """One try to start or end a pod failed; it is tried again.
 
-    ``reason`` is the Event's. ``container`` and ``waiting_reason`` say what the pod's status shows.
+    ``reason`` is the Event's. ``container`` and ``waiting_reason`` are what the pod's status shows.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class KubeletOptions:
 
     known_services: tuple[str, ...] = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
     known_health_services: tuple[str, ...] = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
-    """Newest first; of those that the plugin advertises the first is watched."""
+    """Newest first; the first that the plugin advertises is watched."""
     asks_unadvertised_health: bool = False
     """As Kubernetes 1.34 to 1.36: watch although the plugin advertises no health, and ask again even after
     UNIMPLEMENTED."""
     pod_selector: str = ""
-    """Labels of the pods that it runs; the others of its node are somebody else's to play."""
+    """Labels of the pods that it runs; another kubelet runs the other pods of its node."""
     dial_seconds: float = 10.0
     get_info_seconds: float = 1.0
     notify_seconds: float = 5.0
@@ -123,4 +123,4 @@ class KubeletOptions:
     pod_retry_cap_seconds: float = 5.0
     health_retry_seconds: float = 5.0
     health_lease_seconds: float = 30.0
-    """How long a device's health is believed when the plugin does not say."""
+    """How long a device's health is valid when the plugin sets no timeout."""

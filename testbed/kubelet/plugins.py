@@ -25,7 +25,7 @@ _FOLDER_MODE = 0o750
 
 @dataclass(slots=True)
 class _Candidate:
-    """One socket of the registry folder, as created once: the same path anew is another plugin."""
+    """One socket of the registry folder, as created once: the same path created again is another plugin."""
 
     identity: Identity
     task: asyncio.Task[None] = field(init=False)
@@ -105,7 +105,7 @@ class PluginManager:
                 self._candidates[path] = candidate
 
     async def _deregister(self, path: Path) -> None:
-        """Repeatable: whoever stops us cancels a deregistration that may be just here."""
+        """Repeatable: a stop cancels a deregistration that may be just here."""
         candidate = self._candidates[path]
         candidate.task.cancel()
         await asyncio.wait({candidate.task})
@@ -148,7 +148,7 @@ class PluginManager:
             raise PluginFailure(f"endpoint {info.endpoint} already registered for DRA driver {info.driver}")
 
     async def _drop(self, candidate: _Candidate) -> None:
-        """Forget its plugin. Repeatable: whoever deregisters cancels a registration that may be just here."""
+        """Forget its plugin. Repeatable: a deregistration cancels a registration that may be just here."""
         plugin = candidate.plugin
         if plugin is None:
             return
@@ -202,7 +202,8 @@ def _make_folders(*folders: Path) -> None:
 
 
 Identity = tuple[int, int]
-"""Of one socket as it was created once: inode number, and the time that tells it from a later one."""
+"""Identity of one socket as it was created: inode number, and the time that distinguishes it from a later
+one."""
 
 
 class RegistryWatch:
@@ -220,7 +221,7 @@ class RegistryWatch:
     def scan(self) -> dict[Path, Identity]:
         """The sockets that are there now; new folders are followed from here on."""
         self._changed.clear()
-        # Until there is no new one: what is made in a folder before it is followed wakes nobody.
+        # Until there is no new one: what is made in a folder before it is followed causes no event.
         while (folders := {self._folder, *_iter_folders(self._folder)}) != self._followers.keys():
             self._follow(folders)
         return {path: identity for folder in self._followers for path, identity in _iter_sockets(folder)}
@@ -277,7 +278,7 @@ def _iter_sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:
 
 
 def _list(folder: Path) -> list[Path]:
-    """Visible entries; of a folder that went away meanwhile, none."""
+    """Visible entries; empty for a folder that went away meanwhile."""
     try:
         return [path for path in folder.iterdir() if not path.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):

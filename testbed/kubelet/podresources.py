@@ -1,8 +1,8 @@
-"""What the kubelet gives by number (device plugins), and its pod resources socket: who has what.
+"""Devices that the kubelet counts (device plugins), and its pod resources socket: the devices of each pod.
 
 Source of the behaviour: ``pkg/kubelet/cm/devicemanager`` and ``pkg/kubelet/apis/podresources`` of Kubernetes.
-Of a device plugin its ids are played, and a variable that names them to a container, if it has one; what else
-it would put into containers is what a pod here says itself.
+A device plugin here has ids and, optionally, a variable that names them to a container; what else it would
+put into containers, a pod states itself.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from testbed.kubelet.podspec import ContainerView, PodView
 SERVICE = "v1.PodResourcesLister"
 _FOLDER_MODE = 0o750
 
-Given = Mapping[str, Mapping[str, tuple[str, ...]]]
+DeviceIds = Mapping[str, Mapping[str, tuple[str, ...]]]
 """Ids by container and resource."""
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class CountedDevices:
-    """Devices of plugins, which pods ask for by number; a pod keeps its ids as long as it lives."""
+    """Devices of plugins, which pods ask for by number; a pod keeps its ids while it lives."""
 
     def __init__(self) -> None:
         self._offered: dict[str, tuple[str, ...]] = {}
         self._variables: dict[str, str] = {}
-        self._given: dict[str, Given] = {}
+        self._allocated: dict[str, DeviceIds] = {}
 
     def offer(self, resource: str, ids: Sequence[str], variable: str = "") -> None:
         """A device plugin has these, and sets ``variable`` to those that a container gets."""
@@ -41,33 +41,35 @@ class CountedDevices:
         self._variables[resource] = variable
 
     def environment(self, pod_uid: str, container: str) -> tuple[tuple[str, str], ...]:
-        """What the plugins say to one container."""
-        given = self.get(pod_uid).get(container, {})
-        told = ((self._variables[resource], ",".join(ids)) for resource, ids in given.items())
-        return tuple((name, value) for name, value in told if name)
+        """The variables of the plugins for one container."""
+        devices = self.get(pod_uid).get(container, {})
+        variables = ((self._variables[resource], ",".join(ids)) for resource, ids in devices.items())
+        return tuple((name, value) for name, value in variables if name)
 
-    def get(self, pod_uid: str) -> Given:
+    def get(self, pod_uid: str) -> DeviceIds:
         """What the pod has."""
-        return self._given.get(pod_uid, {})
+        return self._allocated.get(pod_uid, {})
 
-    def give(self, pod: PodView) -> Given:
-        """What its containers ask for; repeatable. A resource that no plugin has is somebody else's.
+    def give(self, pod: PodView) -> DeviceIds:
+        """What its containers ask for; repeatable. A resource that no plugin has is ignored.
 
         Raises:
             PodFailure: there are not as many.
         """
-        if pod.uid not in self._given:
+        if pod.uid not in self._allocated:
             free = {resource: list(self._find_free(resource)) for resource in self._offered}
-            self._given[pod.uid] = {one.name: dict(_take(one, free)) for one in pod.containers}
-        return self._given[pod.uid]
+            self._allocated[pod.uid] = {one.name: dict(_take(one, free)) for one in pod.containers}
+        return self._allocated[pod.uid]
 
     def take_back(self, pod_uid: str) -> None:
         """The pod has ended; repeatable."""
-        self._given.pop(pod_uid, None)
+        self._allocated.pop(pod_uid, None)
 
     def _find_free(self, resource: str) -> Iterator[str]:
-        given = (container.get(resource, ()) for pod in self._given.values() for container in pod.values())
-        taken = {device for ids in given for device in ids}
+        allocated = (
+            container.get(resource, ()) for pod in self._allocated.values() for container in pod.values()
+        )
+        taken = {device for ids in allocated for device in ids}
         return (device for device in self._offered[resource] if device not in taken)
 
 
@@ -84,8 +86,8 @@ def _take(container: ContainerView, free: dict[str, list[str]]) -> Iterator[tupl
             yield resource, ids
 
 
-def build_resources(pod: PodView, given: Given, devices: PodDevices) -> pb.PodResources:
-    """What the kubelet tells of one pod."""
+def build_resources(pod: PodView, allocated: DeviceIds, devices: PodDevices) -> pb.PodResources:
+    """The entry of one pod."""
     return pb.PodResources(
         name=pod.name,
         namespace=pod.namespace,
@@ -94,7 +96,7 @@ def build_resources(pod: PodView, given: Given, devices: PodDevices) -> pb.PodRe
                 name=container.name,
                 devices=[
                     pb.ContainerDevices(resource_name=resource, device_ids=ids)
-                    for resource, ids in given.get(container.name, {}).items()
+                    for resource, ids in allocated.get(container.name, {}).items()
                 ],
                 dynamic_resources=_build_claims(pod, container, devices),
             )
@@ -104,7 +106,7 @@ def build_resources(pod: PodView, given: Given, devices: PodDevices) -> pb.PodRe
 
 
 def _build_claims(pod: PodView, container: ContainerView, devices: PodDevices) -> list[pb.DynamicResource]:
-    """Of every driver, in one list."""
+    """The claims of every driver, in one list."""
     return [
         pb.DynamicResource(
             claim_name=pod.claim_names.get(pod_claim, ""),
@@ -120,7 +122,7 @@ def _build_claims(pod: PodView, container: ContainerView, devices: PodDevices) -
 
 
 class PodResourcesServer:
-    """Serves ``<root>/pod-resources/kubelet.sock``; ``read`` tells of all pods of the node."""
+    """Serves ``<root>/pod-resources/kubelet.sock``; ``read`` returns all pods of the node."""
 
     def __init__(self, root: Path, read: Callable[[], Iterable[pb.PodResources]]) -> None:
         self._socket = root / "pod-resources" / "kubelet.sock"

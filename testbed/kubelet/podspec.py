@@ -1,4 +1,4 @@
-"""A Pod object, read as the stand-in kubelet needs it. Init containers and probes are not played."""
+"""A Pod object, read as the stand-in kubelet needs it. Init containers and probes are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``pod.status`` says of a pod on the stand-in's node. Pure; times are given."""
+"""Build ``pod.status`` for a pod on the stand-in's node. Pure; times are arguments."""
 
 from __future__ import annotations
 

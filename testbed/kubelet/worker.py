@@ -43,7 +43,7 @@ class _PodEnds(Exception):
     """The pod is to end: whatever was being started is of no use."""
 
 
-class SandboxGate:
+class SandboxHold:
     """Open unless a test holds pods between Prepare and RunPodSandbox."""
 
     def __init__(self) -> None:
@@ -71,13 +71,13 @@ class WorkerRoom:
     counted: CountedDevices
     runtime: PodRuntime
     health: HealthBoard
-    gate: SandboxGate
+    hold: SandboxHold
     options: KubeletOptions
     on_stage: Callable[[], None]
 
 
 class PodWorker:
-    """Drives one pod; told of changes by :meth:`update`, :meth:`vanish`, :meth:`refresh`, :meth:`resync`."""
+    """Drives one pod; gets changes by :meth:`update`, :meth:`vanish`, :meth:`refresh`, :meth:`resync`."""
 
     def __init__(self, pod: PodView, room: WorkerRoom) -> None:
         self.pod = pod
@@ -169,7 +169,7 @@ class PodWorker:
             self._devices = await self._unless_ending(self._room.book.prepare(self.pod))
         self._reach(PodStage.PREPARED)
         if self.sandbox is None:
-            await self._unless_ending(self._room.gate.wait_open())
+            await self._unless_ending(self._room.hold.wait_open())
             with self._timed(Phase.SANDBOX):
                 self.sandbox = await self._run_sandbox()
         self._reach(PodStage.SANDBOX)
@@ -190,9 +190,9 @@ class PodWorker:
             raise _PodEnds
         if container.name in self._containers:
             return
-        told = self._room.counted.environment(self.pod.uid, container.name)
+        variables = self._room.counted.environment(self.pod.uid, container.name)
         cdi_devices = pick_cdi_ids(container.claims, self._devices)
-        spec = ContainerSpec(container.name, cdi_devices, container.command, (*container.env, *told))
+        spec = ContainerSpec(container.name, cdi_devices, container.command, (*container.env, *variables))
         try:
             running = await self._room.runtime.create_container(sandbox, spec)
         except RuntimeFailure as error:
@@ -245,7 +245,7 @@ class PodWorker:
             await self._write_status()
 
     async def _write_status(self) -> None:
-        """Only what changed since we last wrote it, so that our own write does not wake us for ever."""
+        """Only what changed since we last wrote it, so that our own write does not wake us without end."""
         if self._vanished or self._ending.is_set():
             return
         progress = Progress(

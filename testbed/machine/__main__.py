@@ -15,7 +15,8 @@ EXIT_FAILED = 1
 
 
 def main() -> int:
-    """0: all passed, or the machine cannot be had here (said by name, unless ``--require``); 1: a failure."""
+    """0: all passed, or the machine cannot be had here (the cause is printed, unless ``--require``); 1: a
+    failure."""
     arguments = _parser().parse_args()
     options = Options(
         tests=arguments.tests or TESTS,
@@ -41,7 +42,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("tests", nargs="*", help="pytest arguments instead of the lane's own tests")
-    add("--keep-capture", type=Path, metavar="FILE", help="write what `dranet capture --redact` says inside")
+    add(
+        "--keep-capture",
+        type=Path,
+        metavar="FILE",
+        help="write the output of `dranet capture --redact` inside",
+    )
     add(
         "--keep",
         type=Path,
@@ -49,7 +55,12 @@ def _parser() -> argparse.ArgumentParser:
         help="keep the console, output, JUnit file, capture and devices",
     )
     add("--script", type=Path, metavar="FILE", help="run this shell script inside instead of the tests")
-    add("--timeout-seconds", type=float, default=2400.0, help="of the boot and all that runs inside")
+    add(
+        "--timeout-seconds",
+        type=float,
+        default=2400.0,
+        help="time limit of the boot and all that runs inside",
+    )
     add("--require", action="store_true", help="fail where the machine cannot be had")
     return parser
 
@@ -60,5 +71,7 @@ def _show(text: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # unwinds: folders go, too
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # unwinds, so that folders are also removed
     sys.exit(main())

@@ -53,12 +53,12 @@ _COMPILER = {"gcc": "gcc", "make": "make"}
 _NEVER = re.compile(
     r"libc6|libc-bin|.*-base|adduser|passwd|debconf.*|perl.*|libpam.*|libaudit.*|libsemanage.*"
 )
-"""What each Debian has. A second libc beside the host's loader would not even start."""
+"""What each Debian has. A second libc next to the host's loader would not even start."""
 
 _MERGED = ("bin", "sbin", "lib", "lib64")
 """Top folders that are links into ``usr`` since the merge; in an overlay real ones would hide the host's."""
 
-_MENDS: Mapping[StrEnum, str] = {
+_REMEDIES: Mapping[StrEnum, str] = {
     Shortage.NO_APT: "run it on Debian bookworm or trixie",
     Shortage.NOT_DEBIAN_LIKE: "run it on Debian bookworm or trixie",
     Shortage.NO_MIRROR: "add one to /etc/apt, or run it on Debian bookworm or trixie",
@@ -79,12 +79,12 @@ class Cause(StrEnum):
 
 
 class MachineUnavailable(Unavailable):
-    """The machine cannot be had here; said in one line where the lane is skipped."""
+    """The machine cannot be had here; the lane is skipped with the cause in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Unpacked packages. ``kernel`` is the release as ``uname -r`` says it."""
+    """Unpacked packages. ``kernel`` is the release as ``uname -r`` prints it."""
 
     folder: Path
     kernel: str
@@ -150,7 +150,7 @@ def fetch_packages(cache_dir: Path, report: Report) -> Packages:
         with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache_dir) as temporary:
             return _fetch(Path(temporary), cache_dir, release, report)
     except PackagesUnavailable as error:
-        raise MachineUnavailable(error.cause, f"{error.detail} ({_MENDS[error.cause]})") from error
+        raise MachineUnavailable(error.cause, f"{error.detail} ({_REMEDIES[error.cause]})") from error
 
 
 def check_release(release: Release) -> None:
@@ -193,7 +193,7 @@ def _fetch(work: Path, cache_dir: Path, release: Release, report: Report) -> Pac
     manifest = {"kernel": kernel, "versions": programs}
     (stage / "manifest.json").write_text(json.dumps(manifest, indent=1))
     final = cache_dir / f"packages-{release.suite}-{kernel}-{_digest(_wanted())}"
-    # Somebody else may have won the race; theirs is as good.
+    # Another process may have won the race; its result is as good.
     with contextlib.suppress(OSError):
         stage.rename(final)
     return Packages(final, kernel, programs)

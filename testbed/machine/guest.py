@@ -47,7 +47,7 @@ EXCHANGE = Path("/run/out")
 """Where the guest sees the exchange folder."""
 
 IN_MACHINE = "MACHINE_LANE_FOLDER"
-"""Environment variable that tells a program it runs inside; its value is the exchange folder."""
+"""Environment variable of programs that run inside; its value is the exchange folder."""
 
 CONTAINERDS = "MACHINE_LANE_CONTAINERDS"
 """Environment variable with the folders of the containerds that tests inside run, written as ``PATH`` is."""

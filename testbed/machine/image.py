@@ -27,7 +27,7 @@ _MAKE_TIMEOUT_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What one boot needs beside the packages; ``folder`` is in the cache."""
+    """What one boot needs besides the packages; ``folder`` is in the cache."""
 
     folder: Path
 
@@ -65,7 +65,7 @@ def make_image(packages: Packages, report: Report) -> Image:
             _write_vmlinux(packages, stage)
         except BadImage as error:
             raise MachineUnavailable(Cause.BUILD_FAILED, str(error)) from error
-        # Somebody else may have won the race; theirs is as good.
+        # Another process may have won the race; its result is as good.
         with contextlib.suppress(OSError):
             stage.rename(folder)
     return Image(folder)

@@ -77,7 +77,8 @@ class Modules:
         return [_normal(needed) for needed in match[1].decode().split(",") if needed] if match else []
 
     def read(self, name: str) -> tuple[str, bytes]:
-        """Where a module lies below the folder (without the suffix of compression), and the plain module."""
+        """The place of a module below the folder (without the suffix of compression), and the plain
+        module."""
         name = _normal(name)
         content = self._bytes(name)
         relative = self._paths[name].relative_to(self._folder)

@@ -25,7 +25,7 @@ from testbed.machine.machine import Job, Machine, Outcome
 TESTS = (
     "tests/machine/test_inventory.py",  # first: the machine as it was made
     "tests/machine/test_recording.py",
-    # The software RDMA device ends with the first move of the NIC that it stands on.
+    # The software RDMA device ends with the first move of its NIC.
     "tests/machine/test_rdma.py",
     "tests/machine/test_health.py",
     "tests/machine/test_metrics.py",
@@ -56,11 +56,11 @@ TESTS = (
 """pytest's arguments: the machine's own tests, and kernel tests worth repeating on a stock kernel."""
 
 _PARTS = ("dranet", "testbed", "tools", "tests", "deploy", "examples", "pyproject.toml")
-"""Of the checkout: what the guest sees."""
+"""Parts of the checkout that the guest sees."""
 
 _COLLECT_TIMEOUT_SECONDS = 120.0
 _TEST_TIMEOUT_SECONDS = 120
-"""Of one test, in the guest."""
+"""Time limit of one test in the guest."""
 
 REPOSITORY = Path(dranet.__file__).parent.parent
 _CONTAINERD_CACHE = REPOSITORY / ".cache" / "containerd"
@@ -144,7 +144,7 @@ def _environment(containerds: Sequence[Path]) -> dict[str, str]:
 
 
 def _describe(packages: Packages) -> str:
-    """What the capture says of where it comes from."""
+    """The origin that the capture names."""
     qemu = packages.versions["qemu-system-x86"].rpartition(":")[2].partition("+")[0]
     return (
         f"captured in the virtual machine of make test-machine: Linux {packages.kernel}, QEMU {qemu}; "
@@ -195,7 +195,7 @@ def freeze_checkout(target: Path, tests: Sequence[str]) -> Path:
         else:
             shutil.copy2(source, target)
     _compile(target, "-m", "compileall", "-q", "-j", "0", "dranet", "testbed", "tests")
-    # What does not collect here is told by the guest's pytest, with its reason.
+    # What does not collect here is reported by the guest's pytest, with its reason.
     _compile(target, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests)
     return target
 

@@ -1,6 +1,6 @@
 """Run one job in the machine: script in, results out, nothing left behind.
 
-Starts one QEMU and ends only that; it dies with us, however we end. Everything of a run lies in the exchange
+Starts one QEMU and ends only that; it dies with us, however we end. Everything of a run is in the exchange
 folder, which is the caller's; the guest has no disk and no network.
 """
 

@@ -18,7 +18,7 @@ KERNEL_ARGUMENTS = (
     "bonding.max_bonds=0"
 )
 """``panic=-1`` with ``-no-reboot`` turns a panic into an exit; ``quiet`` spares seconds of serial chatter.
-Without ``max_bonds`` the bonding driver makes a bond0 that nobody asked for."""
+Without ``max_bonds`` the bonding driver makes an unwanted bond0."""
 
 CPU = "max,-erms,-fsrm,-fsrs,-fzrm,-fsrc"
 """Without fast string instructions: the emulator goes through those byte by byte, and a kernel that trusts in

@@ -25,9 +25,9 @@ FABRIC_NETNS = "fabric"
 _PORTS_PER_NODE = 1_000
 _FIRST_PORT_INDEX = 640_000
 """Interface indexes of the fabric's ports: far from any that the kernel gives out by itself, so that the
-peer's ``IFLA_LINK`` alone says which NIC a link is, whatever its name, index, MAC or namespace."""
+peer's ``IFLA_LINK`` alone identifies a link's NIC, whatever its name, index, MAC or namespace."""
 PORT_INDEXES = range(_FIRST_PORT_INDEX, _FIRST_PORT_INDEX + 100 * _PORTS_PER_NODE)
-"""Of all nodes."""
+"""The indexes of all nodes."""
 
 
 class Fabric:
@@ -96,8 +96,8 @@ def _forward_between_networks() -> None:
 
 
 def _skip_duplicate_address_detection() -> None:
-    """IPv6 addresses are usable at once: nobody else is on this fabric, and a node that boots in a third of a
-    second would otherwise change for two more."""
+    """IPv6 addresses are usable at once: this fabric has no other hosts, and a node that boots in a third of
+    a second would otherwise change for two more."""
     for name in ("all", "default"):
         setting = Path("/proc/sys/net/ipv6/conf", name, "accept_dad")
         if setting.exists():

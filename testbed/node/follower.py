@@ -1,9 +1,9 @@
 """Keeps the sysfs tree's interfaces in step with the running kernel's links, as real sysfs is by itself.
 
 A thread in the node's network namespace listens for link notifications. After each it reads all links and
-brings the tree in line; which NIC a link is tells its veth peer's index, which never changes. Because the
+brings the tree in line; the index of a link's veth peer, which never changes, identifies its NIC. Because the
 driver may have scanned between the kernel's notification and our update, each link that the tree shows
-otherwise from now on is announced once more.
+otherwise from now on is announced again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LinkFollower:
                     self._announce(link)
 
     def _drain_events(self) -> None:
-        """Events only say that something changed; a lost one (ENOBUFS) says so, too."""
+        """Events only mean that something changed, and so does a lost one (ENOBUFS)."""
         while True:
             try:
                 self._events.recv(65536)
@@ -94,9 +94,8 @@ class LinkFollower:
             )
 
     def _announce(self, link: ShownLink) -> None:
-        """Tell everybody who listens for links: a notification that repeats what is known is none to the
-        driver, but the end of a link is always worth a look. Nothing is asked of the kernel, which ignores
-        what is no request."""
+        """Notify every listener for links: the driver ignores a notification that repeats what it knows, but
+        always looks after the end of a link. The kernel ignores the message, which is not a request."""
         body = _INTERFACE.pack(0, 0, link.ifindex, 0, 0)
         body += attribute(_IFLA_IFNAME, link.ifname.encode() + b"\0")
         header = _HEADER.pack(_HEADER.size + len(body), _RTM_DELLINK, 0, 0, 0)

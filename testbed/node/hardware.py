@@ -50,7 +50,7 @@ class Part(_Model):
     """``current_link_speed``."""
     width: int = 0
     rdma_rate: str = ""
-    """As ``ports/1/rate`` prints it; of NICs with RDMA."""
+    """As ``ports/1/rate`` prints it; for NICs with RDMA."""
     firmware: str = ""
     total_vfs: Annotated[int, Field(ge=0, le=64)] = 0
     """``sriov_totalvfs``; 0 for a part without SR-IOV."""

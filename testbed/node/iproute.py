@@ -1,4 +1,4 @@
-"""iproute2 as the testbed's hand on links: it is not the driver's code, so the two check each other."""
+"""Change links with iproute2: it is not the driver's code, so the two check each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NETNS_FOLDER = Path("/run/netns")
 """Where ``ip netns`` keeps its names; private to the tree."""
 
 PROGRAMS = ("ip", "tc", "nsenter")
-"""What the testbed calls: of iproute2, and of util-linux."""
+"""The programs that the testbed calls, from iproute2 and util-linux."""
 
 _DEADLINE_SECONDS = 30
 

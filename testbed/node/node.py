@@ -70,7 +70,7 @@ class Node:
         self._closing.close()
 
     def _wait_up(self) -> None:
-        """So that whoever looks from now on finds the node as it stays."""
+        """Wait until every NIC is up, so that later scans find the node as it stays."""
         deadline = time.monotonic() + UP_SECONDS
         nics = self._fabric.nic_by_peer
         while down := [

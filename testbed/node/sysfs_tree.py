@@ -1,7 +1,7 @@
 """What a kernel would show of a node's hardware: a sysfs and a procfs tree on disk.
 
 The driver under test reads it through its ordinary settings ``sysfs_root`` and ``procfs_root``. Names,
-formats and (relative) links are those of a real kernel; of each directory it holds what discovery tools
+formats and (relative) links are those of a real kernel; each directory holds what discovery tools
 read. Two things differ, because files cannot do better: an empty GID entry is absent instead of failing
 with EINVAL, and interfaces follow renames and moves only when ``show_links`` is called (see ``follower``).
 
@@ -366,12 +366,12 @@ def _interface_identifier(mac: str) -> str:
 
 
 VECTORS = 3
-"""Of each NIC: one for its events, one for each of two queues."""
+"""Vectors of each NIC: one for its events, one for each of two queues."""
 _FIRST = 200
 
 
 def write_interrupts(sysfs_root: Path, procfs_root: Path, hardware: Hardware) -> None:
-    """Those of every NIC, and what tells who else might place them."""
+    """Write those of every NIC, and the traces of other programs that might place them."""
     cpus = format_cpu_list(cpu for socket in hardware.sockets for cpu in parse_cpu_list(socket.cpus))
     _write(sysfs_root / "devices/system/cpu/online", cpus)
     _write(procfs_root / "irq/default_smp_affinity", format_cpu_mask(parse_cpu_list(cpus)))

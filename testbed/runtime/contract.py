@@ -1,4 +1,4 @@
-"""The container runtime as the testbed's kubelet sees it: pods and containers, whoever runs them.
+"""The container runtime as the testbed's kubelet sees it: pods and containers.
 
 Two implementations keep each other honest: ``runtime_standin`` speaks NRI by itself and needs nothing
 installed, ``runtime_containerd`` drives a real containerd and runc through the CRI.
@@ -41,7 +41,7 @@ class SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunningSandbox:
-    """A pod sandbox; ``netns_path`` can be opened as long as it runs (empty on host networking)."""
+    """A pod sandbox; ``netns_path`` can be opened while it runs (empty on host networking)."""
 
     id: str
     netns_path: str
@@ -60,7 +60,7 @@ class RunningContainer:
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
     memory_nodes: str = ""
-    """NUMA nodes that its memory may come from, where somebody says so."""
+    """NUMA nodes that its memory may come from; empty without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class PodRuntime(Protocol):
 
     @property
     def name(self) -> str:
-        """``stand-in`` or e.g. ``containerd 1.7.24``; said with each result."""
+        """``stand-in`` or e.g. ``containerd 1.7.24``; part of each result."""
         ...
 
     async def start(self) -> None: ...

@@ -1,6 +1,6 @@
 """The runtime's side of one NRI connection: register a plugin, synchronize it, send it events.
 
-Plays what differs between runtime versions (:class:`NriTraits`). What a failure means for a pod is
+Differs by runtime version (:class:`NriCapabilities`). What a failure means for a pod is
 ``runtime_nri``; sockets are accepted there too.
 """
 
@@ -49,7 +49,7 @@ class EventForm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NriTraits:
+class NriCapabilities:
     """What differs from one runtime version to the next."""
 
     nri_version: str = "0.8.0"
@@ -69,7 +69,7 @@ class NriTraits:
 
     @property
     def max_request_bytes(self) -> int:
-        """Of one message. The oldest have no limit: 6 MB were seen of containerd 1.7.24."""
+        """Limit of one message. The oldest versions have none: containerd 1.7.24 sent 6 MB."""
         return MAX_SEND_BYTES if self.is_at_least(_SPLIT_SYNCHRONIZE) else MAX_RECEIVE_BYTES
 
     @property
@@ -80,7 +80,7 @@ class NriTraits:
 
 @dataclass(slots=True)
 class _Registration:
-    """What the plugin said in RegisterPlugin."""
+    """The plugin's RegisterPlugin."""
 
     request: nri_pb2.RegisterPluginRequest = field(default_factory=nri_pb2.RegisterPluginRequest)
     done: bool = False
@@ -113,15 +113,15 @@ def _find_refusal(request: nri_pb2.RegisterPluginRequest) -> TtrpcError | None:
 class PluginLink:
     """One connected plugin."""
 
-    def __init__(self, trunk: socket.socket, traits: NriTraits) -> None:
-        seconds = traits.request_timeout_seconds
+    def __init__(self, trunk: socket.socket, capabilities: NriCapabilities) -> None:
+        seconds = capabilities.request_timeout_seconds
         trunk.setsockopt(
             socket.SOL_SOCKET,
             socket.SO_SNDTIMEO,
             struct.pack("ll", *divmod(int(seconds * 1_000_000), 1_000_000)),
         )
         self._trunk = trunk
-        self._traits = traits
+        self._capabilities = capabilities
         self._mux = Mux(trunk)
         self._registration = _Registration()
         self._connection = TtrpcConnection(
@@ -129,9 +129,9 @@ class PluginLink:
             serve_stream=RUNTIME_STREAM,
             call_stream=PLUGIN_STREAM,
             handle=self._registration.handle,
-            max_request_bytes=traits.max_request_bytes,
+            max_request_bytes=capabilities.max_request_bytes,
         )
-        self._event_form = traits.event_form
+        self._event_form = capabilities.event_form
         self.events = 0
 
     @property
@@ -147,7 +147,7 @@ class PluginLink:
         return not poll.poll(0)
 
     def hang_up(self) -> None:
-        """End the connection, and with an error whoever waits for this plugin. Any thread."""
+        """End the connection; calls that wait for this plugin fail. Any thread may call it."""
         with suppress(OSError):
             self._trunk.shutdown(socket.SHUT_RDWR)
 
@@ -160,41 +160,41 @@ class PluginLink:
         Raises:
             ProtocolError: the plugin is silent, gone, or answered with nonsense.
         """
-        deadline = time.monotonic() + self._traits.registration_timeout_seconds
+        deadline = time.monotonic() + self._capabilities.registration_timeout_seconds
         while not self._registration.done:
             self._connection.process(deadline - time.monotonic())
         if self._registration.refusal is not None:
             raise self._registration.refusal
-        seconds = self._traits.request_timeout_seconds
+        seconds = self._capabilities.request_timeout_seconds
         answer = self._call("Configure", self._build_configure(), nri_pb2.ConfigureResponse, seconds)
-        self.events = answer.events or self._traits.event_mask
-        unknown = self.events & ~self._traits.event_mask
+        self.events = answer.events or self._capabilities.event_mask
+        unknown = self.events & ~self._capabilities.event_mask
         if unknown:
             raise ProtocolError(f"plugin {self.name} subscribes to unknown events {unknown:#x}")
 
     def _build_configure(self) -> nri_pb2.ConfigureRequest:
-        traits = self._traits
+        capabilities = self._capabilities
         request = nri_pb2.ConfigureRequest(
-            runtime_name=traits.runtime_name, runtime_version=traits.runtime_version
+            runtime_name=capabilities.runtime_name, runtime_version=capabilities.runtime_version
         )
-        if traits.is_at_least(_TIMEOUTS_IN_CONFIGURE):
-            request.registration_timeout = int(traits.registration_timeout_seconds * 1000)
-            request.request_timeout = int(traits.request_timeout_seconds * 1000)
-        if traits.is_at_least(_VERSION_IN_CONFIGURE):
-            request.nri_version = traits.nri_version
+        if capabilities.is_at_least(_TIMEOUTS_IN_CONFIGURE):
+            request.registration_timeout = int(capabilities.registration_timeout_seconds * 1000)
+            request.request_timeout = int(capabilities.request_timeout_seconds * 1000)
+        if capabilities.is_at_least(_VERSION_IN_CONFIGURE):
+            request.nri_version = capabilities.nri_version
         return request
 
     def synchronize(
         self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container] = ()
     ) -> None:
-        """Tell of every pod and container, in as many parts as the size limit wants.
+        """Send every pod and container, in as many messages as the size limit requires.
 
         Raises:
             ProtocolError: the plugin did not take it.
         """
         whole = nri_pb2.SynchronizeRequest(pods=pods, containers=containers)
-        deadline = time.monotonic() + self._traits.request_timeout_seconds
-        for part in _split(whole) if self._traits.is_at_least(_SPLIT_SYNCHRONIZE) else [whole]:
+        deadline = time.monotonic() + self._capabilities.request_timeout_seconds
+        for part in _split(whole) if self._capabilities.is_at_least(_SPLIT_SYNCHRONIZE) else [whole]:
             remaining = deadline - time.monotonic()
             answer = self._call("Synchronize", part, nri_pb2.SynchronizeResponse, remaining)
             if answer.more != part.more:
@@ -209,7 +209,7 @@ class PluginLink:
         Raises:
             ProtocolError: no good answer; a ``TtrpcError`` is the plugin's own.
         """
-        seconds = self._traits.request_timeout_seconds
+        seconds = self._capabilities.request_timeout_seconds
         if self._event_form is EventForm.RPC:
             try:
                 self._call(_RPC_NAMES[event], nri_pb2.PodSandboxRequest(pod=pod), nri_pb2.Empty, seconds)
@@ -222,8 +222,8 @@ class PluginLink:
         self._call("StateChange", nri_pb2.StateChangeEvent(event=event, pod=pod), nri_pb2.Empty, seconds)
 
     def start_container(self, pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> None:
-        """Tell that a container is made; same errors as :meth:`send_pod_event`."""
-        seconds = self._traits.request_timeout_seconds
+        """Send that a container is made; same errors as :meth:`send_pod_event`."""
+        seconds = self._capabilities.request_timeout_seconds
         if self._event_form is EventForm.RPC:
             request = nri_pb2.StartContainerRequest(pod=pod, container=container)
             try:
@@ -242,7 +242,7 @@ class PluginLink:
     ) -> nri_pb2.ContainerAdjustment:
         """Ask for adjustments; same errors as :meth:`send_pod_event`."""
         request = nri_pb2.CreateContainerRequest(pod=pod, container=container)
-        seconds = self._traits.request_timeout_seconds
+        seconds = self._capabilities.request_timeout_seconds
         return self._call("CreateContainer", request, nri_pb2.CreateContainerResponse, seconds).adjust
 
     def _call(self, method: str, request: Message, answer: type[_Answer], timeout_seconds: float) -> _Answer:

@@ -1,10 +1,10 @@
-"""The runtime's side of NRI: accepts plugins, tells them of pods and containers, takes their adjustments.
+"""The runtime's side of NRI: accepts plugins, sends them pods and containers, takes their adjustments.
 
-Plays containerd with the failure semantics seen on 1.7.24 and 2.1.9: one lock over every hook call, so one
-request is in flight at a time; a plugin that is late or gone is dropped and the pod goes on without it
+Stands in for containerd with the failure semantics seen on 1.7.24 and 2.1.9: one lock over every hook call,
+so one request is in flight at a time; a plugin that is late or gone is dropped and the pod goes on without it
 (*fail open*); an error answer fails the pod or container. Knows the pods that exist, because a plugin that
-connects is told of them; knows nothing of namespaces, processes or CDI. Of the events only those of a
-network driver are played: a pod runs, stops, is removed; a container is created.
+connects gets them; knows nothing of namespaces, processes or CDI. It sends the events of a network driver
+only: a pod runs, stops, is removed; a container is created.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dranet.pb import nri_pb2
 from dranet.wire.mux import ConnectionLost
 from dranet.wire.ttrpc import Code, TtrpcError
 from testbed.runtime.contract import RuntimeFailure
-from testbed.runtime.nri_link import NriTraits, PluginLink
+from testbed.runtime.nri_link import NriCapabilities, PluginLink
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Adjustment:
 class _Pod:
     message: nri_pb2.PodSandbox
     sends_events: bool = True
-    """Lost when the runtime restarts: containerd does not tell of older pods any more."""
+    """Lost when the runtime restarts: containerd no longer sends events of older pods."""
     containers: dict[str, nri_pb2.Container] = field(default_factory=dict)
     """Created or running, with what plugins have added."""
 
@@ -51,9 +51,9 @@ class NriServer:
     Methods block, may be called from any thread, and take turns.
     """
 
-    def __init__(self, socket_path: Path, traits: NriTraits) -> None:
+    def __init__(self, socket_path: Path, capabilities: NriCapabilities) -> None:
         self._socket_path = socket_path
-        self._traits = traits
+        self._capabilities = capabilities
         self._changed = threading.Condition(threading.RLock())
         self._plugins: list[PluginLink] = []
         self._registering: PluginLink | None = None
@@ -68,7 +68,7 @@ class NriServer:
             return tuple(plugin.name for plugin in self._plugins if plugin.is_connected)
 
     def start(self) -> None:
-        """Make the socket anew, as a runtime does at each start, and accept plugins.
+        """Make the socket again, as a runtime does at each start, and accept plugins.
 
         Raises:
             OSError: no socket can be made there.
@@ -113,39 +113,39 @@ class NriServer:
             return self._changed.wait_for(lambda: len(self.plugins) >= count, timeout_seconds)
 
     def run_pod_sandbox(self, pod: nri_pb2.PodSandbox) -> None:
-        """Tell of a new pod.
+        """Announce a new pod.
 
         Raises:
             RuntimeFailure: a plugin answered with an error; Stop and Remove were sent after it.
         """
         with self._changed:
             self._pods[pod.id] = _Pod(pod)
-            failure = self._tell(nri_pb2.RUN_POD_SANDBOX, pod)
+            failure = self._send(nri_pb2.RUN_POD_SANDBOX, pod)
             if failure is not None:
                 self.stop_pod_sandbox(pod.id)
                 self.remove_pod_sandbox(pod.id)
                 raise RuntimeFailure(failure)
 
     def stop_pod_sandbox(self, pod_id: str) -> None:
-        """Tell that a pod's processes have ended; its network namespace must still be there."""
+        """Announce that a pod's processes have ended; its network namespace must still be there."""
         with self._changed:
             pod = self._pods.get(pod_id)
             if pod is None:
                 return
             pod.message.pid = 0
             pod.containers.clear()
-            if self._traits.stop_without_netns_path:
+            if self._capabilities.stop_without_netns_path:
                 pod.message.ClearField("linux")
             if pod.sends_events:
-                self._tell(nri_pb2.STOP_POD_SANDBOX, pod.message)
+                self._send(nri_pb2.STOP_POD_SANDBOX, pod.message)
 
     def remove_pod_sandbox(self, pod_id: str) -> None:
-        """Tell that a pod is gone, and forget it."""
+        """Announce that a pod is gone, and forget it."""
         with self._changed:
             pod = self._pods.pop(pod_id, None)
             if pod is not None and pod.sends_events:
                 pod.message.ClearField("linux")
-                self._tell(nri_pb2.REMOVE_POD_SANDBOX, pod.message)
+                self._send(nri_pb2.REMOVE_POD_SANDBOX, pod.message)
 
     def create_container(self, pod_id: str, container: nri_pb2.Container) -> tuple[Adjustment, ...]:
         """Collect the plugins' adjustments, in call order; each is shown what those before it add. Container
@@ -195,7 +195,7 @@ class NriServer:
         with self._changed:
             self._pods[pod_id].containers.pop(container_id, None)
 
-    def _tell(self, event: nri_pb2.Event.ValueType, pod: nri_pb2.PodSandbox) -> str | None:
+    def _send(self, event: nri_pb2.Event.ValueType, pod: nri_pb2.PodSandbox) -> str | None:
         """Send an event to each subscriber; return the first plugin's refusal (later ones are not asked)."""
         for plugin in self._subscribers(event):
             try:
@@ -221,11 +221,11 @@ class NriServer:
             try:
                 trunk, _ = listener.accept()
             except OSError:
-                return  # stopped, and nobody waits any more
-            plugin = PluginLink(trunk, self._traits)
+                return  # stopped
+            plugin = PluginLink(trunk, self._capabilities)
             self._registering = plugin
             if self._listener is not listener:
-                plugin.hang_up()  # stop() may have looked before we said whom we are registering
+                plugin.hang_up()  # stop() may have looked before _registering was set
             try:
                 self._admit(plugin)
             except ProtocolError as error:

@@ -1,7 +1,7 @@
 """A pod's network namespace as a container runtime makes it: pinned by a bind mount on a file, ``lo`` up.
 
-Plays the runtime and its CNI plugin; it knows no pods and no NRI. Works for root and for uid 0 of a user
-namespace. Source: ``network_namespaces(7)``, ``unshare(2)``.
+Stands in for the runtime and its CNI plugin; it knows no pods and no NRI. Works for root and for uid 0 of a
+user namespace. Source: ``network_namespaces(7)``, ``unshare(2)``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def create_netns(path: Path) -> None:
 
 
 def remove_netns(path: Path) -> None:
-    """Unpin the namespace and remove its file; the kernel ends the namespace when nobody else holds it.
+    """Unpin the namespace and remove its file; the kernel ends the namespace with its last reference.
     A path that is gone is fine."""
     if _libc.umount2(os.fsencode(path), _MNT_DETACH) != 0:
         error = _last_error(f"unmount {path}")

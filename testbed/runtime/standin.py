@@ -3,7 +3,7 @@
 Implements :class:`~testbed.runtime.contract.PodRuntime` without anything installed but util-linux's
 ``nsenter``. Each pod has a real network namespace and a pause process in it; what plugins see over the NRI
 socket, and what becomes of a pod when one fails, is ``runtime_nri``; CDI is ``runtime_cdi``. A container is
-a record of what it was given: its command is not run, and an exec runs on the node's own file system, in
+a record of what it was adjusted: its command is not run, and an exec runs on the node's own file system, in
 the pod's network namespace. The real runtime is ``runtime_containerd``.
 """
 
@@ -27,20 +27,20 @@ from testbed.runtime.contract import (
     RuntimeFailure,
     SandboxSpec,
 )
-from testbed.runtime.nri_link import EventForm, NriTraits
+from testbed.runtime.nri_link import EventForm, NriCapabilities
 from testbed.runtime.nri_server import Adjustment, NriServer
 from testbed.runtime.pod_netns import create_netns, held_netns, remove_netns
 from testbed.runtime.standin_cdi import Injection, resolve
 
-__all__ = ["EventForm", "NriTraits", "StandInRuntime"]
+__all__ = ["EventForm", "NriCapabilities", "StandInRuntime"]
 
 BeforeNetnsEnds = Callable[[str], Awaitable[None]]
-"""Told the path of a namespace that is about to end."""
+"""Called with the path of a namespace that is about to end."""
 
 _NOT_FOUND_EXIT = 127
 _PAUSE_READY = "ready"
 _PAUSE_SCRIPT = f"echo {_PAUSE_READY}; exec cat"
-"""Lives until its standard input ends, which the death of the testbed brings about, too."""
+"""Lives until its standard input ends, which the death of the testbed also brings about."""
 
 
 @dataclass(slots=True)
@@ -69,12 +69,12 @@ class StandInRuntime:
     """One runtime.
 
     Args:
-        nri_socket: where plugins will find NRI; made anew at start.
+        nri_socket: where plugins will find NRI; made again at start.
         cdi_dir: the only folder searched for CDI specs; need not exist.
         netns_dir: each pod's namespace is pinned on a file below it.
-        traits: what to play: NRI version, event form, timeouts.
+        capabilities: what it stands in for: NRI version, event form, timeouts.
         before_netns_ends: awaited with a path of a pod's namespace after NRI's StopPodSandbox, when its name
-            is gone already; plays what the kernel does to physical NICs that are still in it.
+            is gone already; does what the kernel does to physical NICs that are still in it.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class StandInRuntime:
         cdi_dir: Path,
         netns_dir: Path,
         *,
-        traits: NriTraits | None = None,
+        capabilities: NriCapabilities | None = None,
         before_netns_ends: BeforeNetnsEnds | None = None,
     ) -> None:
         self._cdi_dir = cdi_dir
         self._netns_dir = netns_dir
-        self._nri = NriServer(nri_socket, traits or NriTraits())
+        self._nri = NriServer(nri_socket, capabilities or NriCapabilities())
         self._before_netns_ends = before_netns_ends
         self._sandboxes: dict[str, _Sandbox] = {}
 
@@ -164,8 +164,8 @@ class StandInRuntime:
         container_id = secrets.token_hex(32)
         message = _build_container(pod, container_id, spec, injection)
         try:
-            given = _merge(injection, self._nri.create_container(pod.id, message))
-            _check_mount_sources(given)
+            adjusted = _merge(injection, self._nri.create_container(pod.id, message))
+            _check_mount_sources(adjusted)
             self._nri.start_container(pod.id, container_id)
         except RuntimeFailure:
             self._nri.forget_container(pod.id, container_id)
@@ -173,10 +173,10 @@ class StandInRuntime:
         return RunningContainer(
             id=container_id,
             name=spec.name,
-            devices=given.devices,
-            env={**dict(spec.env), **given.env},
-            mounts=given.mounts,
-            memory_nodes=given.memory_nodes,
+            devices=adjusted.devices,
+            env={**dict(spec.env), **adjusted.env},
+            mounts=adjusted.mounts,
+            memory_nodes=adjusted.memory_nodes,
         )
 
     async def exec_in_container(self, container: RunningContainer, command: Sequence[str]) -> ExecResult:
@@ -204,7 +204,7 @@ class StandInRuntime:
         )
 
     async def stop_sandbox(self, sandbox_id: str) -> None:
-        """End the processes, tell the plugins, then remove the namespace."""
+        """End the processes, call the plugins, then remove the namespace."""
         sandbox = self._sandboxes.get(sandbox_id)
         if sandbox is None:
             return
@@ -218,7 +218,7 @@ class StandInRuntime:
             sandbox.stopped = True
 
     async def _remove_netns(self, sandbox: _Sandbox) -> None:
-        """The name goes first: as in the kernel, nobody finds a namespace whose NICs are on their way home,
+        """The name goes first: as in the kernel, no program finds a namespace whose NICs are about to return,
         and a driver that starts right now cannot put one back into it."""
         if sandbox.netns is None:
             return
@@ -231,7 +231,7 @@ class StandInRuntime:
                 await self._before_netns_ends(held)
 
     async def remove_sandbox(self, sandbox_id: str) -> None:
-        """Stop it if it runs, tell the plugins, forget it."""
+        """Stop it if it runs, call the plugins, forget it."""
         await self.stop_sandbox(sandbox_id)
         if self._sandboxes.pop(sandbox_id, None) is not None:
             await asyncio.to_thread(self._nri.remove_pod_sandbox, sandbox_id)
@@ -258,7 +258,7 @@ def _create(sandbox: _Sandbox, netns_dir: Path) -> None:
     except OSError as error:
         raise RuntimeFailure(f"failed to create the sandbox: {error}") from error
     assert pause.stdout is not None
-    # Its pid is told to plugins, so it must have entered the namespace before.
+    # Plugins get its pid, so it must have entered the namespace before.
     answer = pause.stdout.readline().decode(errors="replace").strip()
     if answer != _PAUSE_READY:
         raise RuntimeFailure(f"failed to start the sandbox's pause process: {answer}")
@@ -286,7 +286,7 @@ async def _communicate(process: asyncio.subprocess.Process) -> tuple[bytes, byte
 
 
 def _build_pod(sandbox: _Sandbox) -> nri_pb2.PodSandbox:
-    """What containerd tells: the pod's own labels and annotations, and a few of the runtime's."""
+    """What containerd sends: the pod's own labels and annotations, and a few of the runtime's."""
     spec = sandbox.spec
     runtime_annotations = {
         "io.kubernetes.cri.container-type": "sandbox",
@@ -350,8 +350,8 @@ def _merge(injection: Injection, adjustments: Sequence[Adjustment]) -> Injection
     return Injection(devices, mounts, env, memory.get("nodes", ""))
 
 
-def _check_mount_sources(given: Injection) -> None:
-    for destination, source in given.mounts.items():
+def _check_mount_sources(adjusted: Injection) -> None:
+    for destination, source in adjusted.mounts.items():
         if not Path(source).exists():
             raise RuntimeFailure(
                 "failed to create containerd task: OCI runtime create failed: runc create failed: unable to "

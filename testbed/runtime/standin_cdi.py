@@ -2,7 +2,7 @@
 
 As strict as the CDI library in containerd: a file with an unknown field, a bad name or version, or a device
 without edits counts for nothing, and two files that define the same device cancel each other. Only what a
-network driver writes is played: no hooks, no annotations. Source: the CDI specification, version 0.8.0.
+network driver writes is supported: no hooks, no annotations. Source: the CDI specification, version 0.8.0.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _read_specs(cdi_dir: Path) -> tuple[list[_Spec], list[str]]:
 def _parse_spec(content: bytes) -> _Spec:
     spec = _Spec.model_validate_json(content)
     if spec.minimum_version > spec.version:
-        raise ValueError(f"needs cdiVersion {spec.minimum_version}, says {spec.version}")
+        raise ValueError(f"needs cdiVersion {spec.minimum_version}, has {spec.version}")
     empty = [device.name for device in spec.devices if device.edits.is_empty]
     if empty:
         raise ValueError(f"device {empty[0]} has empty containerEdits")

@@ -1,1 +1,1 @@
-"""Scenarios: YAML files of steps and expectations, and how they are run and told."""
+"""Scenarios: YAML files of steps and expectations, how they run, and how they are shown."""

@@ -39,7 +39,7 @@ class TheDriver(Protocol):
         ...
 
     async def stop(self, within: float) -> int | None:
-        """SIGTERM, and wait for its end. The exit code; ``None`` where nobody could see it."""
+        """SIGTERM, and wait for its end. The exit code; ``None`` if it is unknown."""
         ...
 
     async def kill(self, *, stays_away: bool) -> None:
@@ -47,7 +47,7 @@ class TheDriver(Protocol):
         ...
 
     async def roll(self, within: float) -> str:
-        """An update with surge; says how long its parts took.
+        """Update it with surge; return how long the parts took.
 
         Raises:
             DranetError: the old or the new one did not do its part.
@@ -55,7 +55,7 @@ class TheDriver(Protocol):
         ...
 
     def log_tail(self) -> str:
-        """The end of its log, for whoever asks why a step failed."""
+        """The end of its log, for the report of a failed step."""
         ...
 
 

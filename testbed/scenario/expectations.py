@@ -1,7 +1,7 @@
 """What each expectation of a scenario looks at.
 
 They ask the kernel (through iproute2), the API server and the runtime, never the driver itself. Each returns
-lines that say what was seen, or raises ``StepFailed`` with what is not as expected. What may still become
+lines with what was seen, or raises ``StepFailed`` with what is not as expected. What may still become
 true is looked at again until the step's time is over.
 """
 
@@ -52,7 +52,7 @@ def _complain_of_slices(action: actions.ExpectSlices, published: Sequence[str]) 
     if action.devices is not None and len(published) != action.devices:
         return f"{len(published)} devices are published, not {action.devices}: {', '.join(published)}"
     absent = [name for name in action.has if name not in published]
-    extra = [name for name in action.lacks if name in published]
+    extra = [name for name in action.without if name in published]
     faults = [*(f"{name} is not published" for name in absent), *(f"{name} is published" for name in extra)]
     return ", ".join(faults)
 
@@ -136,14 +136,14 @@ async def _expect_in_pod(walk: Walk, action: actions.ExpectInPod) -> Lines:
         nonlocal printed
         printed = await walk.cluster.pods.run_inside(action.pod, action.command)
         faults = [f"no {text!r}" for text in action.has if text not in printed]
-        faults += [f"{text!r}" for text in action.lacks if text in printed]
+        faults += [f"{text!r}" for text in action.without if text in printed]
         return f"{' '.join(action.command)} in pod {action.pod} has {', '.join(faults)}: {printed}" * bool(
             faults
         )
 
     await walk.eventually(look)
-    told = [line.strip() for line in printed.splitlines() if any(text in line for text in action.has)]
-    return tuple(dict.fromkeys(told))
+    found = [line.strip() for line in printed.splitlines() if any(text in line for text in action.has)]
+    return tuple(dict.fromkeys(found))
 
 
 async def _expect_container(walk: Walk, action: actions.ExpectContainer) -> Lines:
@@ -152,9 +152,9 @@ async def _expect_container(walk: Walk, action: actions.ExpectContainer) -> Line
     wrong = [f"{k}={container.env.get(k)!r}" for k, v in action.env.items() if container.env.get(k) != v]
     if absent or wrong:
         raise StepFailed(f"container {container.name} lacks {', '.join([*absent, *wrong])}")
-    given = {path: container.devices[path] for path in action.devices}
+    devices = {path: container.devices[path] for path in action.devices}
     return (
-        f"container {container.name}: " + ", ".join(f"{path} ({number})" for path, number in given.items()),
+        f"container {container.name}: " + ", ".join(f"{path} ({number})" for path, number in devices.items()),
     )
 
 
@@ -226,7 +226,7 @@ async def _expect_verdict(walk: Walk, action: actions.ExpectVerdict) -> Lines:
             claims = await walk.cluster.fetch_pod_claims(pod)
             judged = [entry for claim in claims for entry in _verdicts(claim)]
             if not judged:
-                return f"no claim of pod {pod} has a verdict"
+                return f"no claim of pod {pod} has an alignment verdict"
             for entry in judged:
                 if complaint := complain_of_verdict(action, entry):
                     return f"pod {pod}: {entry['device']}: {complaint}"
@@ -324,11 +324,11 @@ def complain_of_verdict(action: ExpectVerdict, entry: JsonObject) -> str:
         and action.better == better
         and all(text in condition["message"] for text in action.texts)
     )
-    return "" if right else f"the verdict is {condition}, {table}"
+    return "" if right else f"the alignment verdict is {condition}, {table}"
 
 
 def describe_verdict(pod: str, entry: JsonObject) -> Iterator[str]:
-    """The verdict in a line, and the row of the table of distances in another."""
+    """The alignment verdict in a line, and the row of the table of distances in another."""
     condition, table = find_verdict(entry), entry.get("data", {}).get("alignment", {})
     yield f"{pod}: {entry['device']}: TopologyAligned {condition['status']} ({condition['reason']})"
     yield f"  {condition['message']}"

@@ -119,7 +119,7 @@ def find_endpoint(pod: str, netns_path: str, links: Sequence[JsonObject]) -> End
 
 
 class OnTestbed:
-    """A testbed that was booted by somebody else, as a :class:`Counterpart <...scenario.counterpart>`."""
+    """A testbed that the caller has booted, as a :class:`Counterpart <...scenario.counterpart>`."""
 
     def __init__(self, testbed: Testbed) -> None:
         self.testbed = testbed

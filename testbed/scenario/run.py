@@ -1,4 +1,4 @@
-"""Walks through a scenario, on a testbed of its own or on what it is given, and tells a narrator.
+"""Run a scenario, on a testbed of its own or on another counterpart, and report to a narrator.
 
 What each step does is in ``steps``; here is only the order, the clock and the bookkeeping.
 """
@@ -57,7 +57,7 @@ class ScenarioReport:
 
     @property
     def failed_step(self) -> str:
-        """Title of the first step that was not as expected; empty if there is none."""
+        """Title of the first step that was not as expected; empty if all were."""
         return next((step.title for step in self.steps if step.error), "")
 
     @property
@@ -75,7 +75,7 @@ async def run_scenario(
     Raises:
         InvalidFile: the hardware file.
     """
-    telling = Telling(narrator)
+    execution = Execution(narrator)
     testbed = Testbed(
         load_scenario_hardware(scenario),
         make_runtime,
@@ -85,10 +85,10 @@ async def run_scenario(
     log = ""
     async with AsyncExitStack() as stack:
         title = "Boot the testbed: hardware, fabric, API server, scheduler, kubelet, container runtime"
-        if await telling.tell(title, lambda: _boot(testbed, stack)):
-            log = await walk_scenario(scenario, OnTestbed(testbed), telling)
-            await telling.tell("Take the testbed down", lambda: _close(stack))
-    return ScenarioReport(scenario.name, testbed.runtime.name, tuple(telling.reports), log)
+        if await execution.perform(title, lambda: _boot(testbed, stack)):
+            log = await walk_scenario(scenario, OnTestbed(testbed), execution)
+            await execution.perform("Take the testbed down", lambda: _close(stack))
+    return ScenarioReport(scenario.name, testbed.runtime.name, tuple(execution.reports), log)
 
 
 async def _boot(testbed: Testbed, stack: AsyncExitStack) -> Lines:
@@ -98,12 +98,12 @@ async def _boot(testbed: Testbed, stack: AsyncExitStack) -> Lines:
 
 
 async def walk_scenario(
-    scenario: Scenario, cluster: Counterpart, telling: Telling, patience: float = 1.0
+    scenario: Scenario, cluster: Counterpart, execution: Execution, patience: float = 1.0
 ) -> str:
     """Every step until one fails; the end of the driver's log then."""
     walk = Walk(cluster, await cluster.read_host_state(), patience)
     for step in scenario.steps:
-        if not await telling.tell(step.title, partial(perform, walk, step.action)):
+        if not await execution.perform(step.title, partial(perform, walk, step.action)):
             return cluster.driver.log_tail()
     return ""
 
@@ -113,14 +113,14 @@ async def _close(stack: AsyncExitStack) -> Lines:
     return ()
 
 
-class Telling:
+class Execution:
     """Times each piece of work and keeps its report."""
 
     def __init__(self, narrator: Narrator) -> None:
         self.reports: list[StepReport] = []
         self._narrator = narrator
 
-    async def tell(self, title: str, work: Callable[[], Awaitable[Lines]]) -> bool:
+    async def perform(self, title: str, work: Callable[[], Awaitable[Lines]]) -> bool:
         """Whether it went as expected."""
         self._narrator.begin(title)
         begin = time.monotonic()

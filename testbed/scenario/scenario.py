@@ -1,7 +1,7 @@
 """Scenarios: YAML files of steps and expectations, the same for every runtime.
 
-Pure: it declares what a file may say and reads it. ``scenario_run`` walks through the steps. A step has one
-action, a time limit (``within``, seconds) and perhaps a sentence (``says``) that tells a reader what is
+Pure: it declares what a file may contain and reads it. ``scenario_run`` walks through the steps. A step has
+one action, a time limit (``within``, seconds) and perhaps a sentence (``summary``) for the reader on what is
 going on. Pods are named without their namespace, which is ``default``.
 """
 
@@ -93,7 +93,7 @@ class StartVendorDriver(Action):
 
 class AddDevicePlugin(Action):
     """A device plugin: from now on the kubelet gives these ids to containers that ask for the resource by
-    number. It says so at its pod resources socket, and nowhere else."""
+    number. It lists them at its pod resources socket, and nowhere else."""
 
     resource: str
     ids: Names
@@ -112,7 +112,7 @@ class KillDriver(Action):
 
 
 class RollDriver(Action):
-    """Start a successor beside the driver, wait until it is ready, stop the old one; both must do well."""
+    """Start a successor alongside the driver, wait until it is ready, stop the old one; both must do well."""
 
 
 class HoldSandboxes(Action):
@@ -132,7 +132,7 @@ class ExpectSlices(Action):
 
     devices: int | None = None
     has: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 class WaitPodPrepared(Action):
@@ -146,7 +146,7 @@ class WaitPodRunning(Action):
 
 
 class WaitPodFailing(Action):
-    """The pod does not come up, and says why: each text is in its Events or its status."""
+    """The pod does not come up, with the reason: each text is in its Events or its status."""
 
     pod: str
     texts: Names
@@ -160,8 +160,8 @@ class ExpectAligned(Action):
 
 
 class ExpectVerdict(Action):
-    """What the claims' status says of how near the pods' NICs are to their GPUs (``TopologyAligned``): every
-    NIC of each pod has this verdict. ``better`` is the device that is named as the nearer one."""
+    """The alignment verdict in the claims' status (``TopologyAligned``), the same for every NIC of each pod.
+    ``better`` is the device that is named as the nearer one."""
 
     pods: Names
     status: Literal["True", "False", "Unknown"] = "True"
@@ -188,7 +188,7 @@ class ExpectInterfaces(Action):
 
 
 class ExpectContainer(Action):
-    """What the first container of the pod was given: device nodes and environment."""
+    """What the first container of the pod was actions: device nodes and environment."""
 
     pod: str
     devices: tuple[str, ...] = ()
@@ -207,7 +207,7 @@ class Traffic(Action):
 
 
 class DeletePods(Action):
-    """Delete, and wait until they are gone unless told otherwise."""
+    """Delete, and wait until they are gone unless ``wait`` is false."""
 
     pods: Names
     wait: bool = True
@@ -250,7 +250,7 @@ class ExpectInPod(Action):
     pod: str
     command: Names
     has: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 class ExpectNodeLink(Action):
@@ -268,7 +268,7 @@ class ExpectHostUnchanged(Action):
 class Step(_Model):
     """Exactly one action."""
 
-    says: str = ""
+    summary: str = ""
     apply: Apply | None = None
     allocate: Allocate | None = None
     start_driver: StartDriver | None = None
@@ -299,28 +299,28 @@ class Step(_Model):
 
     @model_validator(mode="after")
     def _has_one_action(self) -> Self:
-        given = self._given()
-        if len(given) != 1:
+        actions = self._list_actions()
+        if len(actions) != 1:
             raise PydanticCustomError(
                 NOT_ONE_OF,
                 "must have exactly one action, not {found}",
-                {"found": ", ".join(given) or "none", "besides": ("says",)},
+                {"found": ", ".join(actions) or "none", "besides": ("summary",)},
             )
         return self
 
-    def _given(self) -> dict[str, Action]:
+    def _list_actions(self) -> dict[str, Action]:
         return {name: value for name, value in self if isinstance(value, Action)}
 
     @property
     def action(self) -> Action:
-        (action,) = self._given().values()
+        (action,) = self._list_actions().values()
         return action
 
     @property
     def title(self) -> str:
         """The sentence, or the action's name in words."""
-        (name,) = self._given()
-        return self.says or name.replace("_", " ")
+        (name,) = self._list_actions()
+        return self.summary or name.replace("_", " ")
 
 
 class Scenario(_Model):
@@ -334,15 +334,15 @@ class Scenario(_Model):
     """Where it can run; by default everywhere."""
     why_not_everywhere: str = ""
     feature_gates: tuple[str, ...] = ()
-    """Of Kubernetes, which the cluster must have on; some versions have them off by default."""
+    """Feature gates of Kubernetes that the cluster must have on; some versions have them off by default."""
     has_wrong_parameters: bool = False
-    """What the driver says of them is what it shows: the API server does not judge them."""
+    """The scenario shows the driver's own answer to them: the API server does not validate them."""
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _says_why(self) -> Self:
+    def _has_a_reason(self) -> Self:
         if set(self.runtimes) != set(RUNTIMES) and not self.why_not_everywhere:
-            raise ValueError("why_not_everywhere must say why a runtime is left out")
+            raise ValueError("why_not_everywhere must name why a runtime is left out")
         return self
 
 

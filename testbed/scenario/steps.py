@@ -52,7 +52,7 @@ async def _stop_driver(walk: Walk, action: actions.StopDriver) -> Lines:
     walk.observation = "the driver still runs"
     exit_code = await walk.cluster.driver.stop(action.within * walk.patience)
     if exit_code is None:
-        return ("it has ended; nobody saw its exit code",)
+        return ("it has ended; its exit code is unknown",)
     if exit_code != action.exit_code:
         raise StepFailed(f"the driver's exit code is {exit_code}, not {action.exit_code}")
     return (f"exit code {exit_code}",)
@@ -105,7 +105,7 @@ async def _wait_pod_running(walk: Walk, action: actions.WaitPodRunning) -> Lines
 
 
 async def _watching(walk: Walk, pod: str, wait: Awaitable[None]) -> None:
-    """Wait; when the time is over, the observation says where the pod was stuck."""
+    """Wait; when the time is over, the error names where the pod was stuck."""
     try:
         await wait
     except asyncio.CancelledError:
@@ -123,7 +123,7 @@ async def _wait_pod_failing(walk: Walk, action: actions.WaitPodFailing) -> Lines
         seen = " ".join([str(pod.get("status", "")), *(event.get("message", "") for event in events)])
         missing = [text for text in action.texts if text not in seen]
         return (
-            f"pod {action.pod} does not say {', '.join(map(repr, missing))}; it says: {seen}"
+            f"pod {action.pod} does not report {', '.join(map(repr, missing))}, but: {seen}"
             if missing
             else ""
         )

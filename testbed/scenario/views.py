@@ -1,4 +1,4 @@
-"""Plain lines of text about a node and its pods, for whoever watches a scenario. Pure, no decisions."""
+"""Plain lines of text about a node and its pods, shown while a scenario runs. Pure, no decisions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def describe_traffic(result: TrafficResult) -> tuple[str, ...]:
     latency = f"median {result.median_microseconds:.0f} us, p99 {result.p99_microseconds:.0f} us"
     counters = f"{result.client_sent_bytes:,} bytes sent, {result.server_received_bytes:,} received"
     return (
-        f"{speed} (virtual links of this machine: says nothing of hardware)",
+        f"{speed} (virtual links of this machine, not hardware)",
         f"round trip of 64 bytes: {latency}",
         f"the NICs' own counters: {counters}",
     )
@@ -77,7 +77,7 @@ def is_up(link: Mapping[str, Any]) -> bool:
 
 
 def _once(place: tuple[str, ...], above: tuple[str, ...]) -> tuple[str, ...]:
-    """Blank what the line above already says."""
+    """Blank what repeats the line above."""
     same = True
     cells = []
     for cell, over in zip(place, above or ("",) * len(place), strict=True):

@@ -11,7 +11,7 @@ from testbed.node.hoststate import HostState
 from testbed.scenario.counterpart import Counterpart
 
 Lines = tuple[str, ...]
-"""What a step has seen, for whoever watches."""
+"""What a step has seen, to be shown."""
 
 _POLL_SECONDS = 0.05
 

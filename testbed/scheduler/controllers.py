@@ -1,4 +1,4 @@
-"""The controllers around ResourceClaims that a cluster runs beside its scheduler.
+"""The controllers around ResourceClaims that a cluster runs alongside its scheduler.
 
 Claims are made from templates and belong to their pod; a claim that no pod uses any more is deallocated,
 and one whose pod has ended or is gone is deleted. Source: ``pkg/controller/resourceclaim`` and the garbage
@@ -170,15 +170,15 @@ def _templated(pod: JsonObject) -> Iterator[JsonObject]:
 
 def _build_claim(pod: JsonObject, pod_claim: str, template: JsonObject) -> JsonObject:
     owner = pod["metadata"]
-    given = template["spec"].get("metadata") or {}
+    metadata = template["spec"].get("metadata") or {}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {
             "generateName": f"{owner['name']}-{pod_claim}-",
             "namespace": owner["namespace"],
-            "labels": dict(given.get("labels") or {}),
-            "annotations": {**(given.get("annotations") or {}), POD_CLAIM_NAME: pod_claim},
+            "labels": dict(metadata.get("labels") or {}),
+            "annotations": {**(metadata.get("annotations") or {}), POD_CLAIM_NAME: pod_claim},
             "ownerReferences": [
                 {
                     "apiVersion": "v1",

@@ -64,7 +64,7 @@ class Mirror:
         self._changed.set()
 
     async def run(self) -> None:
-        """Follow all collections, for ever."""
+        """Follow all collections; runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             for path in self._objects:
                 group.create_task(self._follow(path), name=f"mirror {path}")
@@ -99,7 +99,7 @@ class Reconciler(ABC):
         """
 
     async def run(self) -> None:
-        """Reconcile after every change, for ever."""
+        """Reconcile after every change; runs until cancelled."""
         backoff = Backoff(0.05, 5.0)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.mirror.run(), name="mirror")

@@ -2,7 +2,7 @@
 
 For each waiting pod it tries the nodes in order of their names, allocates the pod's claims, writes
 allocation and reservation into the claims, and binds the pod. Scores, resources other than claims, affinity
-and preemption are not played. Why a pod does not fit stands in its ``PodScheduled`` condition; it is tried
+and preemption are ignored. The ``PodScheduled`` condition names why a pod does not fit; it is tried
 again whenever something changes.
 """
 
@@ -30,7 +30,7 @@ from testbed.scheduler.controllers import FINALIZER, is_finished, is_owned
 from testbed.scheduler.mirror import Reconciler
 
 MAX_RESERVATIONS = 256
-"""Of ``status.reservedFor``."""
+"""Limit of ``status.reservedFor``."""
 
 _PODS = paths.pods()
 _CLAIMS = paths.resource_claims()
@@ -76,9 +76,9 @@ class Scheduler(Reconciler):
             claims = self._find_claims(pod)
             placement = self._place(pod, claims)
         except AllocationError as error:
-            await self._tell(pod, "SchedulerError", str(error))
+            await self._report(pod, "SchedulerError", str(error))
         except Unschedulable as error:
-            await self._tell(pod, "Unschedulable", str(error))
+            await self._report(pod, "Unschedulable", str(error))
         else:
             for claim in claims:
                 await self._reserve(pod, claim, placement.allocations.get(claim["metadata"]["name"]))
@@ -184,18 +184,18 @@ class Scheduler(Reconciler):
         bound = await self.client.get(paths.pod(metadata["namespace"], metadata["name"]))
         self.mirror.put(_PODS, bound)
 
-    async def _tell(self, pod: JsonObject, reason: str, message: str) -> None:
-        """Set ``PodScheduled`` to False; written only when it says something new."""
+    async def _report(self, pod: JsonObject, reason: str, message: str) -> None:
+        """Set ``PodScheduled`` to False; written only when it changes."""
         conditions = pod["status"].get("conditions") or ()
-        told: JsonObject = next((c for c in conditions if c["type"] == "PodScheduled"), {})
-        if (told.get("reason"), told.get("message")) == (reason, message):
+        known: JsonObject = next((c for c in conditions if c["type"] == "PodScheduled"), {})
+        if (known.get("reason"), known.get("message")) == (reason, message):
             return
         condition = {
             "type": "PodScheduled",
             "status": "False",
             "reason": reason,
             "message": message,
-            "lastTransitionTime": told.get("lastTransitionTime") or _now(),
+            "lastTransitionTime": known.get("lastTransitionTime") or _now(),
         }
         others = [c for c in conditions if c["type"] != "PodScheduled"]
         metadata = pod["metadata"]

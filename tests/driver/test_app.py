@@ -25,7 +25,7 @@ from dranet.errors import KernelError, SettingsError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
 from dranet.view.policy import PolicySource
-from testbed.runtime.nri_link import NriTraits
+from testbed.runtime.nri_link import NriCapabilities
 from testbed.runtime.nri_server import NriServer
 
 
@@ -178,7 +178,7 @@ async def test_an_instance_beside_another_registers_when_the_runtime_calls_its_h
         new.store.open()
         stack.callback(new.store.close)
         if has_runtime:
-            runtime = NriServer(tmp_path / "nri.sock", NriTraits())
+            runtime = NriServer(tmp_path / "nri.sock", NriCapabilities())
             runtime.start()
             stack.callback(runtime.stop)
         async with app.Driver(new)._serving(asyncio.Event()):

@@ -250,13 +250,13 @@ async def test_news_are_heard(tmp_path: Path) -> None:
     clock, renewed = Clock(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    class Telling(Server):
+    class Execution(Server):
         def renew(self, lease: DhcpLease, netns_path: str, ifname: str, *, rebind: bool) -> DhcpLease:
             super().renew(lease, netns_path, ifname, rebind=rebind)
             loop.call_soon_threadsafe(renewed.set)
             return replace(lease, obtained_at=clock.unix())
 
-    client = Telling(bench.clock)
+    client = Execution(bench.clock)
     leases = Leases(bench.store, bench.attachments, bench.told, bench.metrics, client=client, clock=clock)
     task = asyncio.create_task(leases.run())
     await asyncio.sleep(0)  # it has begun to wait

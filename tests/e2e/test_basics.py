@@ -13,7 +13,7 @@ from e2e.basics import Basics
 from e2e.live_cluster import LiveCluster
 from e2e.objects import JsonObject, collection
 from testbed.cluster import DRIVER_NAME
-from testbed.scenario.run import StepReport, Telling
+from testbed.scenario.run import Execution, StepReport
 from tests.e2e.running import on_standin
 from tests.support.waiting import until
 
@@ -45,7 +45,7 @@ def test_the_next_pod_waits_for_the_nic_that_was_given_back_though_another_is_fr
             await api.patch(f"{THEIRS}/status", {"status": {"allocation": allocate(FIRST, access.node_name)}})
             release = asyncio.create_task(release_when_other_runs(cluster, api))
             walk = Basics(cluster)
-            assert await walk.walk(Telling(reports)), reports.said[-1]
+            assert await walk.walk(Execution(reports)), reports.said[-1]
             assert release.done()
             await release
         assert walk.device != FIRST

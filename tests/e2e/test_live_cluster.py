@@ -17,7 +17,7 @@ from e2e.installation import build_installation
 from e2e.live_cluster import LiveCluster, find_installed
 from e2e.objects import collection
 from e2e.ownership import check_ours
-from testbed.scenario.run import StepReport, Telling
+from testbed.scenario.run import Execution, StepReport
 from tests.e2e.running import list_names, on_standin, start_command
 
 pytestmark = [pytest.mark.testbed, pytest.mark.private_tree, pytest.mark.timeout(120)]
@@ -33,7 +33,7 @@ def test_a_walk_leaves_nothing_on_the_cluster() -> None:
     async def story(access: Access, api: ApiClient) -> None:
         before = await list_names(api)
         async with LiveCluster(access, with_classes=True) as cluster:
-            assert await Basics(cluster).walk(Telling(_Silent())), cluster.driver.log_tail()
+            assert await Basics(cluster).walk(Execution(_Silent())), cluster.driver.log_tail()
             assert len(await list_names(api)) > len(before) + 10
         assert await list_names(api) == before
 

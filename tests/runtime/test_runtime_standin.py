@@ -19,7 +19,7 @@ from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.runtime.nri import NriPlugin
 from testbed.runtime.contract import ContainerSpec, RuntimeFailure, SandboxSpec
 from testbed.runtime.pod_netns import create_netns, held_netns, remove_netns
-from testbed.runtime.standin import EventForm, NriTraits, StandInRuntime
+from testbed.runtime.standin import EventForm, NriCapabilities, StandInRuntime
 
 pytestmark = pytest.mark.kernel
 
@@ -331,20 +331,22 @@ async def test_a_plugin_that_starts_anew_learns_of_living_pods_and_misses_no_end
 
 
 async def test_it_plays_containerd_1_7_and_2_3(tmp_path: Path, hooks: Hooks) -> None:
-    for number, traits in enumerate(
+    for number, capabilities in enumerate(
         (
-            NriTraits(nri_version="0.6.1", stop_without_netns_path=True),
-            NriTraits(nri_version="0.12.0", event_form=EventForm.RPC),
+            NriCapabilities(nri_version="0.6.1", stop_without_netns_path=True),
+            NriCapabilities(nri_version="0.12.0", event_form=EventForm.RPC),
         )
     ):
         folder = tmp_path / str(number)
-        runtime = StandInRuntime(folder / "nri.sock", folder / "cdi", folder / "netns", traits=traits)
+        runtime = StandInRuntime(
+            folder / "nri.sock", folder / "cdi", folder / "netns", capabilities=capabilities
+        )
         async with running(runtime, folder):
             with connected_plugin(folder, hooks):
                 await runtime.wait_plugins()
                 sandbox = await runtime.run_sandbox(WEB)
                 await runtime.stop_sandbox(sandbox.id)
-                assert (hooks.pods["stop"].netns_path == "") == traits.stop_without_netns_path
+                assert (hooks.pods["stop"].netns_path == "") == capabilities.stop_without_netns_path
                 assert await runtime.get_plugins() == ("10-dranet",)
 
 

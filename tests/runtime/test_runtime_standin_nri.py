@@ -22,11 +22,11 @@ from dranet.runtime.nri import NriPlugin
 from dranet.wire.mux import ConnectionLost, Mux
 from dranet.wire.ttrpc import TtrpcConnection
 from testbed.runtime.contract import RuntimeFailure
-from testbed.runtime.nri_link import EventForm, NriTraits
+from testbed.runtime.nri_link import EventForm, NriCapabilities
 from testbed.runtime.nri_server import NriServer
 
 SECONDS = 10.0
-PATIENT = NriTraits(request_timeout_seconds=SECONDS)
+PATIENT = NriCapabilities(request_timeout_seconds=SECONDS)
 
 Call = tuple[str, str]
 
@@ -94,7 +94,7 @@ class Bench:
         self.server = NriServer(self.path, PATIENT)
         self._plugins: list[NriPlugin] = []
 
-    def start(self, traits: NriTraits = PATIENT) -> NriServer:
+    def start(self, traits: NriCapabilities = PATIENT) -> NriServer:
         self.server = NriServer(self.path, traits)
         self.server.start()
         return self.server
@@ -141,7 +141,9 @@ CONTAINER = nri_pb2.Container(id="c1", name="main", pod_sandbox_id="web")
 
 @pytest.mark.parametrize("form", list(EventForm))
 def test_a_pods_life_reaches_the_plugin_in_either_event_form(bench: Bench, form: EventForm) -> None:
-    server = bench.start(NriTraits(event_form=form, nri_version="0.12.0", request_timeout_seconds=SECONDS))
+    server = bench.start(
+        NriCapabilities(event_form=form, nri_version="0.12.0", request_timeout_seconds=SECONDS)
+    )
     bench.join()
     server.run_pod_sandbox(pod())
     server.create_container("web", CONTAINER)
@@ -154,7 +156,7 @@ def test_a_pods_life_reaches_the_plugin_in_either_event_form(bench: Bench, form:
 def test_stop_names_the_namespace_unless_the_runtime_is_an_old_one(
     bench: Bench, without: bool, path: str
 ) -> None:
-    traits = NriTraits(stop_without_netns_path=without, request_timeout_seconds=SECONDS)
+    traits = NriCapabilities(stop_without_netns_path=without, request_timeout_seconds=SECONDS)
     server = bench.start(traits)
     hooks = bench.join()
     server.run_pod_sandbox(pod())
@@ -209,7 +211,7 @@ def test_a_late_plugin_is_told_of_the_pods_that_exist(bench: Bench) -> None:
 
 @pytest.mark.parametrize("version", ["0.7.0", "0.8.0"])
 def test_many_pods_are_told_in_parts(bench: Bench, version: str) -> None:
-    traits = NriTraits(nri_version=version, request_timeout_seconds=SECONDS)
+    traits = NriCapabilities(nri_version=version, request_timeout_seconds=SECONDS)
     server = bench.start(traits)
     for number in range(40):
         server.run_pod_sandbox(pod(f"p{number}", annotation="x" * 150_000))
@@ -219,7 +221,7 @@ def test_many_pods_are_told_in_parts(bench: Bench, version: str) -> None:
 
 @pytest.mark.parametrize(("version", "seconds"), [("0.6.1", None), ("0.8.0", SECONDS)])
 def test_how_long_it_waits_is_told_from_nri_0_7_on(bench: Bench, version: str, seconds: float | None) -> None:
-    bench.start(NriTraits(nri_version=version, request_timeout_seconds=SECONDS))
+    bench.start(NriCapabilities(nri_version=version, request_timeout_seconds=SECONDS))
     assert bench.join().request_timeout_seconds == seconds
 
 
@@ -255,7 +257,7 @@ def test_an_error_at_the_end_does_not_keep_the_pod(bench: Bench, method: str) ->
 
 
 def test_a_plugin_that_is_late_is_cut_off_and_the_pod_runs_without_it(bench: Bench) -> None:
-    server = bench.start(NriTraits(request_timeout_seconds=0.2))
+    server = bench.start(NriCapabilities(request_timeout_seconds=0.2))
     hooks = bench.join()
     released = threading.Event()
     hooks.before = lambda method: assert_set(released) if method == "run" else None
@@ -303,7 +305,7 @@ def answer_once_then_hang_up(trunk: socket.socket, path: Path) -> None:
 
 
 def test_a_client_that_never_registers_is_cut_off_and_the_next_one_served(bench: Bench) -> None:
-    server = bench.start(NriTraits(registration_timeout_seconds=0.1, request_timeout_seconds=SECONDS))
+    server = bench.start(NriCapabilities(registration_timeout_seconds=0.1, request_timeout_seconds=SECONDS))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(bench.path))
         bench.join()
@@ -343,7 +345,7 @@ def test_pods_from_before_a_restart_are_synchronized_but_send_no_events(bench: B
 
 
 def test_stop_does_not_wait_for_a_client_that_never_registers(bench: Bench) -> None:
-    server = bench.start(NriTraits(registration_timeout_seconds=600))
+    server = bench.start(NriCapabilities(registration_timeout_seconds=600))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(bench.path))
         server.stop()

@@ -35,11 +35,11 @@ class TestShippedScenarios:
         load_hardware(scenario.hardware)
 
     def test_each_step_has_a_sentence_for_the_reader(self, path: Path) -> None:
-        assert all(step.says for step in load_scenario(path.stem).steps)
+        assert all(step.summary for step in load_scenario(path.stem).steps)
 
     def test_it_ends_by_proving_that_nothing_is_left(self, path: Path) -> None:
         names = [
-            step.model_dump(exclude_none=True).keys() - {"says"} for step in load_scenario(path.stem).steps
+            step.model_dump(exclude_none=True).keys() - {"summary"} for step in load_scenario(path.stem).steps
         ]
         assert {"expect_host_unchanged"} in names[-2:]
 

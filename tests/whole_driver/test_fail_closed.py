@@ -12,7 +12,7 @@ from testbed.cluster import Places
 from testbed.isolation import WORK_DIR
 from testbed.node.node import Node
 from testbed.runtime.contract import PodRuntime
-from testbed.runtime.nri_link import NriTraits
+from testbed.runtime.nri_link import NriCapabilities
 from testbed.runtime.standin import StandInRuntime
 from testbed.runtimes import stand_in
 from tests.runtime import fail_closed
@@ -68,8 +68,8 @@ def test_a_second_pod_of_the_claim_gets_no_container_while_no_driver_is_there() 
 
 def stand_in_as_1_7(places: Places, _: Node) -> PodRuntime:
     """It names no namespace when a pod stops, and nobody rescues what is in it then."""
-    traits = NriTraits(nri_version="0.6.1", stop_without_netns_path=True)
-    return StandInRuntime(places.nri_socket, places.cdi_dir, places.netns_dir, traits=traits)
+    capabilities = NriCapabilities(nri_version="0.6.1", stop_without_netns_path=True)
+    return StandInRuntime(places.nri_socket, places.cdi_dir, places.netns_dir, capabilities=capabilities)
 
 
 def test_a_pod_gives_its_nic_back_though_the_runtime_does_not_say_from_where() -> None:
