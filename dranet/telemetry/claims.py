@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from prometheus_client import Histogram
 
-from dranet.telemetry.recorder import SHORT_BUCKETS, Group, Recorder
+from dranet.telemetry.recorder import SHORT_BUCKETS, Group, Recorder, one_of
 
 
 class Outcome(StrEnum):
@@ -21,7 +21,7 @@ class Outcome(StrEnum):
     """An NRI hook for a pod without claims of ours."""
 
 
-_ENDED = {"status": "`success`, `failed`"}
+_ENDED = {"status": one_of((Outcome.SUCCESS, Outcome.FAILED))}
 
 
 class PreparePhase(StrEnum):
@@ -41,19 +41,24 @@ class PrepareMetrics:
     """Prepare and Unprepare, one claim at a time."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.CLAIMS)
         self.prepare_seconds = r.histogram(
-            "dranet_claim_prepare_seconds", "how long Prepare of one claim took", Group.CLAIMS, _ENDED
+            "dranet_claim_prepare_seconds", "how long Prepare of one claim took", _ENDED
         )
         self.unprepare_seconds = r.histogram(
-            "dranet_claim_unprepare_seconds", "how long Unprepare of one claim took", Group.CLAIMS, _ENDED
+            "dranet_claim_unprepare_seconds", "how long Unprepare of one claim took", _ENDED
         )
         self.phase_seconds = r.histogram(
             "dranet_claim_prepare_phase_seconds",
             "the phases of Prepare; one that was not needed is not counted",
-            Group.CLAIMS,
             {
-                "phase": "`wait` (for who works on the same claim or device), `fetch` (from the API server), "
-                "`decode`, `lease` (DHCP), `plan` (with the link's state read), `store`, `files`"
+                "phase": one_of(
+                    PreparePhase,
+                    wait="for other work on the same claim or device",
+                    fetch="from the API server",
+                    lease="DHCP",
+                    plan="includes reading the link's state",
+                )
             },
         )
 
@@ -90,10 +95,10 @@ class AttachMetrics:
     """What the kernel takes for the devices of pods."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.CLAIMS)
         self.step_seconds = r.histogram(
             "dranet_attach_step_seconds",
             "steps of attaches that the kernel took; consecutive ones of one kind go out together",
-            Group.CLAIMS,
             {
                 "step": "`move-link`, `create-link`, `set-link`, `set-ethtool`, `set-sysctl`, `set-token`, "
                 "`join-vrf`, `remove-programs`, `add-address`, `set-up`, `set-cpu-locality`, `add-route`, "
@@ -104,15 +109,14 @@ class AttachMetrics:
         self.rollbacks = r.counter(
             "dranet_attach_rollbacks_total",
             "attaches of a pod's devices that failed and were undone",
-            Group.CLAIMS,
         )
         self.detach_seconds = r.histogram(
-            "dranet_detach_seconds", "how long it took to give back the devices of one claim", Group.CLAIMS
+            "dranet_detach_seconds",
+            "how long it took to give back the devices of one claim",
         )
         self.late_hooks = r.counter(
             "dranet_hook_deadline_misses_total",
             "hooks that were answered before the kernel was done; the work goes on behind the answer",
-            Group.CLAIMS,
         )
 
     def observe_step(self, step: str, seconds: float) -> None:
@@ -143,17 +147,16 @@ class DhcpMetrics:
     """What the leases of pods tell."""
 
     def __init__(self, r: Recorder) -> None:
-        self.leases = r.gauge("dranet_dhcp_leases", "leases that are held now", Group.CLAIMS)
-        self.requests = r.counter(
-            "dranet_dhcp_requests_total", "leases asked for at Prepare", Group.CLAIMS, _ENDED
-        )
+        r = r.of(Group.CLAIMS)
+        self.leases = r.gauge("dranet_dhcp_leases", "leases that are held now")
+        self.requests = r.counter("dranet_dhcp_requests_total", "leases asked for at Prepare", _ENDED)
         self.renewals = r.counter(
             "dranet_dhcp_renewals_total",
             "what became of them while pods run",
-            Group.CLAIMS,
             {
-                "outcome": "`renewed`, `rebound` (by another server), `failed` (asked again), `expired` (the "
-                "address is gone)"
+                "outcome": one_of(
+                    LeaseOutcome, rebound="by another server", failed="retried", expired="the address is gone"
+                )
             },
         )
 
@@ -162,11 +165,11 @@ class ReconcileMetrics:
     """What the net under everything finds."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.CLAIMS)
         self.actions = r.counter(
             "dranet_reconcile_actions_total",
             "what a start, a peer that came back, or the regular look found to do, and "
             "[why](troubleshooting.md#what-reconcile-does)",
-            Group.CLAIMS,
             {
                 "action": "`adopted`, `attached`, `released`, `finished`, `forgotten`, `removed`, `failed`",
                 "reason": "what was found",
@@ -175,7 +178,6 @@ class ReconcileMetrics:
         self.seconds = r.histogram(
             "dranet_reconcile_seconds",
             "regular looks, with the time between the two readings that they compare",
-            Group.CLAIMS,
             _ENDED,
         )
 

@@ -14,6 +14,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from dranet.telemetry.claims import AttachMetrics, DhcpMetrics, Outcome, PrepareMetrics, ReconcileMetrics
+from dranet.telemetry.devices import DeviceFamilies
 from dranet.telemetry.node import AlignmentMetrics, HealthMetrics, InventoryMetrics, SliceMetrics
 from dranet.telemetry.peers import ApiMetrics, KubeletMetrics, ReportMetrics, RuntimeMetrics
 from dranet.telemetry.recorder import LATENCY_BUCKETS, Declared, Group, Recorder
@@ -23,45 +24,41 @@ class StoreMetrics:
     """What the store of prepared claims tells; gauges are read when scraped."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.CLAIMS)
         self.writable = r.gauge(
             "dranet_store_writable",
             "0 while the disk refuses records: no claim is prepared, all else goes on",
-            Group.CLAIMS,
         )
         self.unwritten = r.gauge(
             "dranet_store_unwritten_records",
             "claims of which memory knows more than the disk, until it takes them",
-            Group.CLAIMS,
         )
         self.quarantined = r.gauge(
             "dranet_store_quarantined_records",
             "records that [cannot be read](claims-on-the-node.md#records-that-cannot-be-read)",
-            Group.CLAIMS,
         )
         self.write_seconds = r.histogram(
             "dranet_store_write_seconds",
             "transactions that the disk took, from the first word to the commit",
-            Group.CLAIMS,
             buckets=LATENCY_BUCKETS,
         )
-        self.size = r.gauge("dranet_store_size_bytes", "the store's file, with its log", Group.CLAIMS)
+        self.size = r.gauge("dranet_store_size_bytes", "the store's file, with its log")
 
 
 class HandoverMetrics:
     """What this instance is to others on the node, as in a rolling update."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.DRIVER)
         self.state = r.gauge(
             "dranet_instance_state",
             "1 for the [state](updates.md#what-to-watch) of this instance",
-            Group.DRIVER,
             {"state": "`waiting`, `on-duty`, `retired`, `aside`"},
         )
-        self.instances = r.gauge("dranet_instances", "living instances on the node", Group.DRIVER)
+        self.instances = r.gauge("dranet_instances", "living instances on the node")
         self.handovers = r.counter(
             "dranet_handovers_total",
             "duties taken over, and handed over",
-            Group.DRIVER,
             {"side": "`taken`, `given`"},
         )
 
@@ -70,39 +67,34 @@ class ScrapeMetrics:
     """What answering a scrape takes."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.DRIVER)
         self.read_seconds = r.gauge(
             "dranet_scrape_read_seconds",
             "how long the counters of devices took to read, for this answer or the one that it repeats",
-            Group.DRIVER,
         )
         self.unread_pods = r.gauge(
             "dranet_scrape_unread_pods",
             "pods whose links could not be read in time, or at all; their series are absent meanwhile",
-            Group.DRIVER,
         )
         self.stuck_reads = r.gauge(
             "dranet_scrape_stuck_reads",
             "places (a pod, an RDMA device, the node itself) that are left out because the kernel has not "
             "answered for them; the log names each",
-            Group.DRIVER,
         )
         self.loop_lag = r.gauge(
             "dranet_event_loop_lag_seconds",
             "how long the driver's event loop took to hear of an event, measured when it is scraped",
-            Group.DRIVER,
         )
         self.certificate_ok = r.gauge(
             "dranet_certificate_ok",
             "0 while the files of [the port's certificate](node-page.md#tls) are bad, and the one before "
             "stays in use; 1 also without TLS",
-            Group.DRIVER,
         )
         setting = {"setting": "`metrics_tls_cert`"}
         self._not_before, self._not_after = (
             r.gauge(
                 f"dranet_certificate_{bound}_timestamp_seconds",
                 f"{words} the certificate in use is good (unix seconds); absent without TLS",
-                Group.DRIVER,
                 setting,
             )
             for bound, words in (("not_before", "from when on"), ("not_after", "until when"))
@@ -119,30 +111,30 @@ class Metrics:
 
     def __init__(self) -> None:
         r = Recorder()
+        claims, driver = r.of(Group.CLAIMS), r.of(Group.DRIVER)
         self.registry = r.registry
         self._recorder = r
+        self.devices = DeviceFamilies(r)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self.kubelet = KubeletMetrics(r)
         self.prepare = PrepareMetrics(r)
         self.runtime = RuntimeMetrics(r)
         self.attach = AttachMetrics(r)
-        self.claim_errors = r.counter(
+        self.claim_errors = claims.counter(
             "dranet_claim_errors_total",
             "what went wrong, each time that it was tried",
-            Group.CLAIMS,
             {
                 "phase": "`prepare`, `attach`, `container`, `metadata`, `release`, `unprepare`",
                 "reason": "[one of these](troubleshooting.md#reasons)",
             },
         )
-        self.prepared_claims = r.gauge("dranet_prepared_claims", "claims that are prepared now", Group.CLAIMS)
+        self.prepared_claims = claims.gauge("dranet_prepared_claims", "claims that are prepared now")
         self.store = StoreMetrics(r)
-        self.not_restored = r.counter(
+        self.not_restored = claims.counter(
             "dranet_host_state_not_restored_total",
             "parts of a link's host state that a release could not give back; Events `HostStateNotRestored` "
             "name them",
-            Group.CLAIMS,
         )
         self.reconcile = ReconcileMetrics(r)
         self.alignment = AlignmentMetrics(r)
@@ -152,15 +144,12 @@ class Metrics:
         self.inventory = InventoryMetrics(r)
         self.api = ApiMetrics(r)
         self.reports = ReportMetrics(r)
-        self.ready = r.gauge(
-            "dranet_ready", "1 while the part is ready", Group.DRIVER, {"part": "as in `/readyz`"}
-        )
+        self.ready = driver.gauge("dranet_ready", "1 while the part is ready", {"part": "as in `/readyz`"})
         self.handover = HandoverMetrics(r)
         self.scrape = ScrapeMetrics(r)
-        self.build_info = r.gauge(
+        self.build_info = driver.gauge(
             "dranet_build_info",
             "1",
-            Group.DRIVER,
             {"version": "of the driver", "python": "that runs it", "kernel": "`uname -r` of the node"},
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from dranet.telemetry.recorder import Group, Recorder
+from dranet.telemetry.recorder import Group, Recorder, one_of
 
 
 class ScanKind(StrEnum):
@@ -26,48 +26,43 @@ class InventoryMetrics:
     """What scanning the node and judging its devices tell."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.INVENTORY)
         self.scan_seconds = r.histogram(
-            "dranet_inventory_scan_seconds", "how long a scan of the node took", Group.INVENTORY
+            "dranet_inventory_scan_seconds",
+            "how long a scan of the node took",
         )
         self.phase_seconds = r.histogram(
             "dranet_inventory_scan_phase_seconds",
             "the same by phase",
-            Group.INVENTORY,
-            {"phase": "`read` (of the kernel), `judge` (what to offer)"},
+            {"phase": one_of(ScanPhase, read="the kernel", judge="what to offer")},
         )
         self.scans = r.counter(
             "dranet_inventory_scans_total",
             "scans of the node; a partial one reads what notifications named",
-            Group.INVENTORY,
-            {"kind": "`full`, `partial`"},
+            {"kind": one_of(ScanKind)},
         )
         self.overruns = r.counter(
             "dranet_inventory_notification_overruns_total",
             "times that the kernel's notifications were lost; each ends in a full scan",
-            Group.INVENTORY,
         )
         self.filter_failures = r.gauge(
             "dranet_inventory_filter_failed_devices",
             "devices held back because the [filter](inventory.md#the-filter) fails on them",
-            Group.INVENTORY,
         )
         self.attributes_file_ok = r.gauge(
             "dranet_inventory_attributes_file_ok",
             "0 while the file of [your attributes](inventory.md#attributes-of-your-own) is bad; the last "
             "good one counts",
-            Group.INVENTORY,
         )
         self.gpus = r.gauge(
             "dranet_inventory_gpus",
             "GPUs of the node: to be offered by this driver, [left to others](gpus.md), or not yet known "
             "whose",
-            Group.INVENTORY,
             {"state": "`ours`, `left`, `unknown`"},
         )
         self.warnings = r.gauge(
             "dranet_inventory_warnings",
             "odd things that the last scan met; the log has them",
-            Group.INVENTORY,
         )
 
 
@@ -75,22 +70,20 @@ class HealthMetrics:
     """What the watch over the devices' health tells."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.INVENTORY)
         self.devices = r.gauge(
             "dranet_health_devices",
             "devices of the node and in pods, by what is said of their [health](health.md)",
-            Group.INVENTORY,
             {"health": "`healthy`, `unhealthy`, `unknown`"},
         )
         self.faults = r.gauge(
             "dranet_health_faults",
             "devices that have the fault",
-            Group.INVENTORY,
             {"fault": "[one of these](health.md)"},
         )
         self.carrier_losses = r.counter(
             "dranet_health_carrier_losses_total",
             "carriers lost without being switched off or moved",
-            Group.INVENTORY,
         )
 
 
@@ -98,27 +91,24 @@ class SliceMetrics:
     """What publishing the node's ResourceSlices tells."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.INVENTORY)
         self.published = r.gauge(
             "dranet_driver_published_devices_total",
             "devices in this node's slices",
-            Group.INVENTORY,
             {"feature": "`total`, `rdma`"},
         )
         self.last_published = r.gauge(
             "dranet_driver_last_published_time_seconds",
             "when the API server last took a slice (unix seconds); old on a quiet node",
-            Group.INVENTORY,
         )
         self.writes = r.counter(
             "dranet_slice_writes_total",
             "slices written. At idle it stands still",
-            Group.INVENTORY,
             {"verb": "`create`, `update`, `delete`"},
         )
         self.missing = r.gauge(
             "dranet_slice_fields_missing",
             "1 where the settings ask for a field that the API server does not keep",
-            Group.INVENTORY,
             {"gate": "a [feature gate](doctor.md)"},
         )
         self._gates: frozenset[str] = frozenset()
@@ -134,27 +124,24 @@ class AlignmentMetrics:
     """How near the network devices of pods are to their GPUs."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.CLAIMS)
         level = "`PIX`, `PXB`, `PHB`, `NODE`, `SYS`, `unknown`"
         self.devices = r.gauge(
             "dranet_alignment_devices",
             "network devices in pods now, by their distance to [their GPU](alignment.md)",
-            Group.CLAIMS,
             {"level": f"{level}, `none` (the pod has no GPU)"},
         )
         self.verdicts = r.counter(
             "dranet_alignment_verdicts_total",
             "verdicts; a new one when it changes",
-            Group.CLAIMS,
             {"level": level},
         )
         self.worse_now = r.gauge(
             "dranet_alignment_devices_worse_than_possible",
             "devices in pods now although the node had nearer ones: `TopologyAligned` False",
-            Group.CLAIMS,
         )
         self.worse = r.counter(
             "dranet_alignment_worse_than_possible_total",
             "devices that pods got although the node had nearer ones; those of running pods are counted anew "
             "when the driver starts",
-            Group.CLAIMS,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from dranet.telemetry.claims import Outcome
-from dranet.telemetry.recorder import API_BUCKETS, Group, Recorder
+from dranet.telemetry.recorder import API_BUCKETS, Group, Recorder, one_of
 
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
 RESOURCES = (
@@ -33,39 +33,37 @@ class ApiMetrics:
     """Requests to the API server. Implements ``cluster.client.ApiObserver``."""
 
     def __init__(self, r: Recorder) -> None:
-        verbs = ", ".join(f"`{verb}`" for verb in VERBS)
+        r = r.of(Group.PEERS)
+        verbs = one_of(VERBS)
         self.requests = r.counter(
             "dranet_api_requests_total",
             "requests to the API server, each try. A `watch` is counted when it begins, so this also counts "
             "watches "
             "that began anew",
-            Group.PEERS,
             {
                 "verb": verbs,
-                "resource": ", ".join(f"`{resource}`" for resource in RESOURCES),
+                "resource": one_of(RESOURCES),
                 "code": "HTTP status, or `none` where no answer came",
             },
         )
         self.seconds = r.histogram(
             "dranet_api_request_seconds",
             "how long the head of the answer took",
-            Group.PEERS,
             {"verb": verbs},
             API_BUCKETS,
         )
         self.retries = r.counter(
             "dranet_api_retries_total",
             "requests that were sent again",
-            Group.PEERS,
             {
-                "cause": "`throttled` (the server asked for patience), `unauthorized` (a new token), "
-                "`connection`"
+                "cause": one_of(
+                    Retry, throttled="the server asked for a delay", unauthorized="with a new token"
+                )
             },
         )
         self.errors = r.counter(
             "dranet_api_errors_total",
             "calls to the API server that failed, each try",
-            Group.PEERS,
             {"reason": "[one of these](troubleshooting.md#reasons)"},
         )
 
@@ -83,20 +81,19 @@ class ReportMetrics:
     """What becomes of claim statuses and Events."""
 
     def __init__(self, r: Recorder) -> None:
+        r = r.of(Group.PEERS)
         kinds = {"kind": "`status`, `event`"}
         self.dropped = r.counter(
             "dranet_reports_dropped_total",
             "claim statuses and Events given up: found invalid, or too many waiting",
-            Group.PEERS,
             kinds,
         )
         self.waiting = r.gauge(
-            "dranet_reports_waiting", "claim statuses and Events that wait to be written", Group.PEERS, kinds
+            "dranet_reports_waiting", "claim statuses and Events that wait to be written", kinds
         )
         self.oldest = r.gauge(
             "dranet_reports_oldest_age_seconds",
             "how long the oldest of them has been waiting; 0 while none does",
-            Group.PEERS,
             kinds,
         )
 
@@ -105,25 +102,26 @@ class KubeletMetrics:
     """The kubelet's calls, and whether it knows us."""
 
     def __init__(self, r: Recorder) -> None:
+        r, claims = r.of(Group.PEERS), r.of(Group.CLAIMS)
         method = "`PrepareResourceClaims`, `UnprepareResourceClaims`"
-        self.requests = r.counter(
+        self.requests = claims.counter(
             "dranet_driver_dra_plugin_requests_total",
             "calls of the kubelet. An error of one claim is in that claim's answer and leaves the call a "
             "`success`",
-            Group.CLAIMS,
             {"method": method, "status": "`success`, `failed`"},
         )
-        self.latency = r.histogram(
+        self.latency = claims.histogram(
             "dranet_driver_dra_plugin_requests_latency_seconds",
             "how long they took",
-            Group.CLAIMS,
             {"method": method},
         )
         self.registered = r.gauge(
-            "dranet_kubelet_registered", "1 while the kubelet has the driver registered", Group.PEERS
+            "dranet_kubelet_registered",
+            "1 while the kubelet has the driver registered",
         )
         self.health_streams = r.gauge(
-            "dranet_kubelet_health_streams", "health streams that the kubelet has open", Group.PEERS
+            "dranet_kubelet_health_streams",
+            "health streams that the kubelet has open",
         )
 
 
@@ -131,31 +129,30 @@ class RuntimeMetrics:
     """The runtime's hooks, and whether it is there."""
 
     def __init__(self, r: Recorder) -> None:
+        r, claims = r.of(Group.PEERS), r.of(Group.CLAIMS)
         labels = {
             "method": "the NRI hook, as `RunPodSandbox`",
             "status": "`success`, `failed`, `noop` (a pod without claims of ours)",
         }
-        self.requests = r.counter(
-            "dranet_driver_nri_plugin_requests_total", "calls of the container runtime", Group.CLAIMS, labels
+        self.requests = claims.counter(
+            "dranet_driver_nri_plugin_requests_total", "calls of the container runtime", labels
         )
-        self.latency = r.histogram(
+        self.latency = claims.histogram(
             "dranet_driver_nri_plugin_requests_latency_seconds",
             "how long they took; the budget is `hook_budget_seconds`",
-            Group.CLAIMS,
             labels,
         )
         self.connected = r.gauge(
-            "dranet_nri_connected", "1 while the container runtime calls our hooks", Group.PEERS
+            "dranet_nri_connected",
+            "1 while the container runtime calls our hooks",
         )
         self.connections = r.counter(
             "dranet_nri_connections_total",
             "connections to the container runtime that came about",
-            Group.PEERS,
         )
         self.gaps = r.counter(
             "dranet_nri_gap_seconds_total",
             "time without such a connection, added up when there is one again; the start counts",
-            Group.PEERS,
         )
 
     def observe(self, method: str, outcome: str, seconds: float) -> None:

@@ -1,14 +1,12 @@
-"""What a metric is, declared once: the exposition, ``docs/user/metrics.md`` and the lint read the same words.
+"""What a metric is: declared once, then recorded by the client library or written as text by ourselves.
 
-Pure. Names follow the Prometheus conventions (base units in the name, ``_total``); the ``dranet_driver_*``
-names are those of DraNet, so that existing dashboards keep working.
+Names follow the Prometheus conventions (base units in the name, ``_total``). The ``dranet_driver_*`` names
+are those of DraNet, so that existing dashboards keep working. ``docs/user/metrics.md`` is generated from the
+same declarations.
 
-The text form of samples that are read and not recorded: thousands at a time, in tens of milliseconds.
-
-Format: https://prometheus.io/docs/instrumenting/exposition_formats/. The client library makes objects of
-every sample first, which takes ten times as long.
-
-Makes metrics from what is declared of them, and remembers what was declared.
+:class:`Exposition` writes samples that are read and not recorded: thousands at a time, in tens of
+milliseconds (https://prometheus.io/docs/instrumenting/exposition_formats/). The client library creates an
+object for each sample first, which takes ten times as long.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _UNITS = ("bytes_per_second", "transfers_per_second", "seconds", "bytes", "ratio
 
 
 class Kind(StrEnum):
-    """The types of the text format that are used here."""
+    """Types of the text format."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -34,7 +32,7 @@ class Kind(StrEnum):
 
 
 class Group(StrEnum):
-    """Headings of the page, in its order."""
+    """Headings of ``docs/user/metrics.md``, in its order."""
 
     DEVICES = "Devices of the node"
     RDMA = "RDMA ports"
@@ -49,22 +47,22 @@ class Declared(Struct, frozen=True):
     """One metric: a family of series that differ in their labels."""
 
     name: str
-    """As it is exposed and asked for, with ``_total``."""
+    """As exposed, with ``_total``."""
     kind: Kind
     text: str
-    """What it means, for the page: it may have links and code in Markdown."""
+    """What it means; may contain links and code in Markdown."""
     group: Group
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What each means, by name."""
+    """Meaning by name."""
 
     @property
     def help(self) -> str:
-        """The same without Markdown."""
+        """The text without Markdown."""
         return _LINK.sub(r"\1", self.text).replace("`", "")
 
     @property
     def unit(self) -> str:
-        """By its name; empty for what is counted one by one."""
+        """The unit in the name; empty for counts."""
         stem = self.name.removesuffix("_total")
         return next((unit for unit in _UNITS if stem.endswith(f"_{unit}")), "")
 
@@ -74,7 +72,7 @@ Sample = tuple[str, float]
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
-    """``{device="net-1",port="2"}``; an empty value is the same as no label, and is left out."""
+    """``{device="net-1",port="2"}``; empty values are left out, which means the same."""
     pairs = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items() if value)
     return f"{{{pairs}}}" if pairs else ""
 
@@ -84,7 +82,7 @@ def _escape(value: str) -> str:
 
 
 class Exposition:
-    """Collects families; each has its head once, and none without samples."""
+    """Collects families. Each has its head once; families without samples are left out."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -92,7 +90,7 @@ class Exposition:
         """Samples so far."""
 
     def add(self, declared: Declared, samples: Iterable[Sample]) -> None:
-        """All samples of one family. Of two with the same labels the later one counts."""
+        """Add all samples of one family. If two have the same labels, the later one counts."""
         lines = [f"{declared.name}{labels} {value!r}\n" for labels, value in dict(samples).items()]
         if lines:
             text = declared.help.replace("\\", r"\\").replace("\n", r"\n")
@@ -109,44 +107,58 @@ LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Seconds; from a no-op hook to a Prepare that waits for a slow API server."""
 
 SHORT_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-"""Of what happens inside a hook, or in the kernel."""
+"""Seconds; steps inside a hook, or in the kernel."""
 
 API_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
-"""Of a request to the API server."""
+"""Seconds; requests to the API server."""
 
 NO_LABELS: Mapping[str, str] = {}
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
-"""Half of all lines would say when a series began, which Prometheus does not read from this format."""
+"""Otherwise half of all lines give creation times, which Prometheus does not read from this format."""
 
 
 class Recorder:
-    """The metrics of one driver, in a registry of its own."""
+    """Declares the metrics of one driver, and records them in a registry of its own."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.declared: list[Declared] = []
+    def __init__(self, group: Group = Group.DRIVER, parent: Recorder | None = None) -> None:
+        self.registry: CollectorRegistry = CollectorRegistry() if parent is None else parent.registry
+        self.declared: list[Declared] = [] if parent is None else parent.declared
+        self._group = group
 
-    def counter(self, name: str, text: str, group: Group, labels: Mapping[str, str] = NO_LABELS) -> Counter:
-        declared = self._declare(name, Kind.COUNTER, text, group, labels)
+    def of(self, group: Group) -> Recorder:
+        """Return the same recorder for metrics of ``group``."""
+        return Recorder(group, self)
+
+    def counter(self, name: str, text: str, labels: Mapping[str, str] = NO_LABELS) -> Counter:
+        declared = self._declare(name, Kind.COUNTER, text, labels)
         return Counter(name, declared.help, tuple(labels), registry=self.registry)
 
-    def gauge(self, name: str, text: str, group: Group, labels: Mapping[str, str] = NO_LABELS) -> Gauge:
-        declared = self._declare(name, Kind.GAUGE, text, group, labels)
+    def gauge(self, name: str, text: str, labels: Mapping[str, str] = NO_LABELS) -> Gauge:
+        declared = self._declare(name, Kind.GAUGE, text, labels)
         return Gauge(name, declared.help, tuple(labels), registry=self.registry)
 
     def histogram(
         self,
         name: str,
         text: str,
-        group: Group,
         labels: Mapping[str, str] = NO_LABELS,
         buckets: Sequence[float] = LATENCY_BUCKETS,
     ) -> Histogram:
-        declared = self._declare(name, Kind.HISTOGRAM, text, group, labels)
+        declared = self._declare(name, Kind.HISTOGRAM, text, labels)
         return Histogram(name, declared.help, tuple(labels), registry=self.registry, buckets=buckets)
 
-    def _declare(self, name: str, kind: Kind, text: str, group: Group, labels: Mapping[str, str]) -> Declared:
-        declared = Declared(name, kind, text, group, labels)
+    def read(self, name: str, text: str, labels: Mapping[str, str] = NO_LABELS) -> Declared:
+        """Declare a metric that is read when it is scraped, not recorded: :class:`Exposition` writes it."""
+        kind = Kind.COUNTER if name.endswith("_total") else Kind.GAUGE
+        return self._declare(name, kind, text, labels)
+
+    def _declare(self, name: str, kind: Kind, text: str, labels: Mapping[str, str]) -> Declared:
+        declared = Declared(name, kind, text, self._group, labels)
         self.declared.append(declared)
         return declared
+
+
+def one_of(values: Iterable[str], **notes: str) -> str:
+    """Describe a label whose values are a closed list: each value in code, with its note in parentheses."""
+    return ", ".join(f"`{value}`" + (f" ({notes[value]})" if value in notes else "") for value in values)

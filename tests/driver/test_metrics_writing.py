@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from dranet.driver.metrics.families import FAMILIES
 from dranet.driver.metrics.reading import HOST, Readings
 from dranet.driver.metrics.writing import write_devices, write_pods
 from dranet.kernel.attachment.rates import ifb_name
@@ -18,19 +17,23 @@ from dranet.model.distance import Distance
 from dranet.model.facts import Link
 from dranet.model.health import PcieLink
 from dranet.model.plan import LimitRate
-from dranet.telemetry.recorder import Exposition
+from dranet.telemetry.devices import DeviceFamilies
+from dranet.telemetry.recorder import Exposition, Recorder
 from tests.driver.metrics_node import Near, Node, nic
 
 Labels = frozenset[tuple[str, str]]
 Shown = dict[str, dict[Labels, float]]
+
+RECORDER = Recorder()
+DEVICES = DeviceFamilies(RECORDER)
 
 TRAFFIC = Traffic(1, 2, 3, 4, 5, 6, 7, 8)
 
 
 def show(node: Node, readings: Readings) -> Shown:
     out, snapshot = Exposition(), node.take()
-    write_devices(out, snapshot, readings)
-    write_pods(out, snapshot, readings)
+    write_devices(out, DEVICES, snapshot, readings)
+    write_pods(out, DEVICES, snapshot, readings)
     found: Shown = {}
     for family in text_string_to_metric_families(out.body.decode()):
         for sample in family.samples:
@@ -158,8 +161,8 @@ def test_every_declared_series_of_devices_and_pods_can_be_shown_and_no_other() -
         limit_drops={"uid-worker": {7: 1}},
     )
     shown = show(node, readings)
-    assert sorted(shown) == sorted(family.name for family in FAMILIES)
-    for family in FAMILIES:
+    assert sorted(shown) == sorted(family.name for family in RECORDER.declared)
+    for family in RECORDER.declared:
         for one in shown[family.name]:
             assert {name for name, _ in one} <= family.labels.keys()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dranet.driver.metrics.families import COMMON_LABELS, FAMILIES
 from dranet.telemetry import Metrics
+from dranet.telemetry.devices import COMMON_LABELS
 from dranet.telemetry.recorder import Declared, Group
 
 HEAD = """# Metrics
@@ -152,7 +152,7 @@ INTRODUCTIONS: Mapping[Group, str] = {
 
 def list_declared() -> Sequence[Declared]:
     """Every metric that ``/metrics`` may show, but those of the Python process."""
-    return (*FAMILIES, *Metrics().declared)
+    return Metrics().declared
 
 
 def metrics_page() -> str:

@@ -144,9 +144,9 @@ class Scraper:
 
     def _write(self, snapshot: Snapshot, readings: Readings) -> bytes:
         out = Exposition()
-        write_devices(out, snapshot, readings)
+        write_devices(out, self._metrics.devices, snapshot, readings)
         if self._shown is DeviceMetrics.PODS:
-            write_pods(out, snapshot, readings)
+            write_pods(out, self._metrics.devices, snapshot, readings)
         return out.body
 
 

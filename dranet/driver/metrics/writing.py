@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from dranet.driver.metrics import families
 from dranet.driver.metrics.reading import HOST, Readings
 from dranet.driver.metrics.snapshot import NodeDevice, PodDevice, Snapshot
 from dranet.kernel.port_counters import PortReading, parse_rate
 from dranet.kernel.traffic import Traffic
 from dranet.model.health import PcieLink
+from dranet.telemetry.devices import DeviceFamilies
 from dranet.telemetry.recorder import Declared, Exposition, Sample, format_labels
 
 BITS = 8
@@ -35,41 +35,41 @@ class _Shown(Struct, frozen=True):
     speed_mbps: int | None
 
 
-def write_devices(out: Exposition, snapshot: Snapshot, readings: Readings) -> None:
+def write_devices(out: Exposition, families: DeviceFamilies, snapshot: Snapshot, readings: Readings) -> None:
     """The series of devices and RDMA ports."""
     shown = [_show(node, readings) for node in snapshot.devices]
-    out.add(families.DEVICE_INFO, ((_describe(device.node), 1) for device in shown))
+    out.add(families.device_info, ((_describe(device.node), 1) for device in shown))
     counted = [(device.labels, device.traffic) for device in shown if device.traffic is not None]
-    _write_traffic(out, families.DEVICE_TRAFFIC, counted)
-    _write_links(out, shown)
-    _write_pauses(out, shown, readings)
-    _write_pcie(out, [(d.labels, d.node.pcie) for d in shown if d.node.pcie is not None])
+    _write_traffic(out, families.device_traffic, counted)
+    _write_links(out, families, shown)
+    _write_pauses(out, families, shown, readings)
+    _write_pcie(out, families, [(d.labels, d.node.pcie) for d in shown if d.node.pcie is not None])
     healthy = ((d.labels, int(d.node.healthy)) for d in shown if d.node.healthy is not None)
-    out.add(families.DEVICE_HEALTHY, healthy)
-    out.add(families.DEVICE_FAULT, _find_faults(shown))
-    _write_ports(out, shown, readings)
+    out.add(families.device_healthy, healthy)
+    out.add(families.device_fault, _find_faults(shown))
+    _write_ports(out, families, shown, readings)
 
 
-def write_pods(out: Exposition, snapshot: Snapshot, readings: Readings) -> None:
+def write_pods(out: Exposition, families: DeviceFamilies, snapshot: Snapshot, readings: Readings) -> None:
     """The series of pods' devices."""
     pods = [(format_labels(_identify(found)), found) for found in snapshot.in_pods]
-    out.add(families.POD_DEVICE_INFO, ((_describe_in_pod(found), 1) for _, found in pods))
+    out.add(families.pod_device_info, ((_describe_in_pod(found), 1) for _, found in pods))
     counted = [
         (labels, traffic) for labels, found in pods if (traffic := _find_traffic(found, readings)) is not None
     ]
-    _write_traffic(out, families.POD_TRAFFIC, counted)
-    out.add(families.POD_LIMIT_DROPS, _find_limit_drops(snapshot, readings))
+    _write_traffic(out, families.pod_traffic, counted)
+    out.add(families.pod_limit_drops, _find_limit_drops(snapshot, readings))
     ports = [
         (_port_labels(found, port.number), port)
         for _, found in pods
         if not found.is_shared
         for port in readings.ports.get(found.prepared.device.name, ())
     ]
-    for word, declared in families.POD_RDMA.items():
+    for word, declared in families.pod_rdma.items():
         out.add(declared, _pick(ports, word))
     judged = [found for _, found in pods if found.distance is not None]
-    out.add(families.POD_ALIGNMENT, (_show_level(found) for found in judged))
-    out.add(families.POD_WORSE, ((format_labels(_identify(found)), int(found.is_worse)) for found in judged))
+    out.add(families.pod_alignment, (_show_level(found) for found in judged))
+    out.add(families.pod_worse, ((format_labels(_identify(found)), int(found.is_worse)) for found in judged))
 
 
 # --- devices --------------------------------------------------------------------------------------------
@@ -109,34 +109,36 @@ def _write_traffic(out: Exposition, declared: Mapping[str, Declared], counted: S
         out.add(family, [(labels, get(traffic)) for labels, traffic in counted])
 
 
-def _write_links(out: Exposition, shown: Sequence[_Shown]) -> None:
+def _write_links(out: Exposition, families: DeviceFamilies, shown: Sequence[_Shown]) -> None:
     links = [(device.labels, device.node.link) for device in shown if device.node.link is not None]
-    out.add(families.DEVICE_UP, ((labels, int(link.operstate == "up")) for labels, link in links))
-    out.add(families.DEVICE_CARRIER, ((labels, int(link.carrier)) for labels, link in links))
+    out.add(families.device_up, ((labels, int(link.operstate == "up")) for labels, link in links))
+    out.add(families.device_carrier, ((labels, int(link.carrier)) for labels, link in links))
     losses = ((d.labels, d.carrier_losses) for d in shown if d.carrier_losses is not None)
-    out.add(families.DEVICE_CARRIER_LOSSES, losses)
+    out.add(families.device_carrier_losses, losses)
     speeds = ((d.labels, d.speed_mbps * MEGA // BITS) for d in shown if d.speed_mbps is not None)
-    out.add(families.DEVICE_SPEED, speeds)
-    out.add(families.DEVICE_MTU, ((labels, link.mtu) for labels, link in links))
+    out.add(families.device_speed, speeds)
+    out.add(families.device_mtu, ((labels, link.mtu) for labels, link in links))
 
 
-def _write_pauses(out: Exposition, shown: Sequence[_Shown], readings: Readings) -> None:
+def _write_pauses(
+    out: Exposition, families: DeviceFamilies, shown: Sequence[_Shown], readings: Readings
+) -> None:
     pauses = [
         (format_labels({"device": device.node.device.name, "priority": str(pause.priority)}), pause)
         for device in shown
         for pause in readings.pauses.get(device.node.device.name, ())
     ]
-    out.add(families.PAUSES_RECEIVED, ((labels, pause.received) for labels, pause in pauses))
-    out.add(families.PAUSES_TRANSMITTED, ((labels, pause.transmitted) for labels, pause in pauses))
+    out.add(families.pauses_received, ((labels, pause.received) for labels, pause in pauses))
+    out.add(families.pauses_transmitted, ((labels, pause.transmitted) for labels, pause in pauses))
 
 
-def _write_pcie(out: Exposition, links: Sequence[tuple[str, PcieLink]]) -> None:
+def _write_pcie(out: Exposition, families: DeviceFamilies, links: Sequence[tuple[str, PcieLink]]) -> None:
     """A function that sleeps has a slow link, which means nothing."""
     awake = [(labels, link) for labels, link in links if not link.asleep]
-    out.add(families.PCIE_SPEED, _known(awake, lambda link: int(link.speed * GIGA)))
-    out.add(families.PCIE_MAX_SPEED, _known(links, lambda x: int(_least(x.most_speed, x.port_speed) * GIGA)))
-    out.add(families.PCIE_LANES, _known(awake, lambda link: link.width))
-    out.add(families.PCIE_MAX_LANES, _known(links, lambda x: int(_least(x.most_width, x.port_width))))
+    out.add(families.pcie_speed, _known(awake, lambda link: int(link.speed * GIGA)))
+    out.add(families.pcie_max_speed, _known(links, lambda x: int(_least(x.most_speed, x.port_speed) * GIGA)))
+    out.add(families.pcie_lanes, _known(awake, lambda link: link.width))
+    out.add(families.pcie_max_lanes, _known(links, lambda x: int(_least(x.most_width, x.port_width))))
 
 
 def _known(links: Iterable[tuple[str, PcieLink]], get: Callable[[PcieLink], int]) -> Iterator[Sample]:
@@ -154,16 +156,18 @@ def _find_faults(shown: Iterable[_Shown]) -> Iterator[Sample]:
             yield format_labels({"device": device.node.device.name, "fault": fault}), 1
 
 
-def _write_ports(out: Exposition, shown: Sequence[_Shown], readings: Readings) -> None:
+def _write_ports(
+    out: Exposition, families: DeviceFamilies, shown: Sequence[_Shown], readings: Readings
+) -> None:
     ports = [
         (format_labels({"device": device.node.device.name, "port": str(port.number)}), port)
         for device in shown
         for port in readings.ports.get(device.node.device.name, ())
     ]
-    out.add(families.RDMA_UP, ((labels, int(p.state == "ACTIVE")) for labels, p in ports if p.state))
+    out.add(families.rdma_up, ((labels, int(p.state == "ACTIVE")) for labels, p in ports if p.state))
     rates = ((labels, rate) for labels, port in ports if (rate := parse_rate(port.rate)) is not None)
-    out.add(families.RDMA_SPEED, rates)
-    for word, declared in families.RDMA_COUNTERS.items():
+    out.add(families.rdma_speed, rates)
+    for word, declared in families.rdma_counters.items():
         out.add(declared, _pick(ports, word))
 
 
