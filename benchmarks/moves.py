@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from benchmarks.measure import Result, Series, time_ms
-from dranet.kernel.netlink import NetlinkSocket, Request, attribute_u32
-from dranet.kernel.rtnl import IFLA_NET_NS_FD, set_link_request
+from dranet.kernel.netlink.rtnl import IFLA_NET_NS_FD, set_link_request
+from dranet.kernel.netlink.socket import NetlinkSocket, Request, attribute_u32
 from testbed.isolation import WORK_DIR
 from testbed.runtime.pod_netns import create_netns, remove_netns
 

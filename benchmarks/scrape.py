@@ -26,8 +26,8 @@ from dranet.driver.metrics.reading import CounterReader
 from dranet.driver.metrics.scrape import Scraper
 from dranet.driver.metrics.snapshot import Snapshot, take_snapshot
 from dranet.driver.publish import View
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.podlinks import PodLinks
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance

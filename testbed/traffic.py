@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dranet.errors import KernelError
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 
 _CHUNK_BYTES = 256 * 1024
 _MESSAGE_BYTES = 64

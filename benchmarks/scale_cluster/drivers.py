@@ -43,7 +43,7 @@ class NodeDriver:
         self._node = node
         self._client = CountingClient(access, traffic)
         self._others = NodeDevices(self._client, DRIVER, node)
-        self._lifelines = ProtectedAddresses(
+        self._protected_addresses = ProtectedAddresses(
             (), self._client.url, self._fetch_addresses, on_news=lambda _: None, retry_seconds=RETRY_SECONDS
         )
         self._slices = SliceRateLimiter(publisher := SlicePublisher(self._client, DRIVER, node))
@@ -55,7 +55,7 @@ class NodeDriver:
     async def run(self) -> None:
         self._others.want()  # the node has GPUs
         async with self._client, asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._lifelines.run())
+            tasks.create_task(self._protected_addresses.run())
             tasks.create_task(self._others.run())
             tasks.create_task(self.publisher.run())
 

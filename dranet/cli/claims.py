@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from dranet.cli.claims_look import Node, Place, SeenClaim, SeenDevice, State, look
 from dranet.errors import StoreError
-from dranet.kernel.boot import read_boot_id
+from dranet.kernel.sysfs.procfs import read_boot_id
 from dranet.model.cpus import format_cpu_list
 from dranet.model.plan import CpuState, DhcpLease, SetCpuLocality, Step
 from dranet.terminal import (

@@ -16,7 +16,7 @@ from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, Reason, StoreError
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side, find_link, open_host_side, open_pod_side
-from dranet.kernel.netns_id import open_netns
+from dranet.kernel.namespaces.netns import open_netns
 from dranet.model.plan import RECORD_VERSION, AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.record_json import RecordError
 from dranet.store.file import Content, DamagedError, QuarantinedRow, read_content, read_image

@@ -11,8 +11,8 @@ from dranet.driver.protected_addresses import OWN_ADDRESS
 from dranet.driver.publish import FactsReader
 from dranet.inventory.offer import take_inventory
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.lifelines import LifelineTarget
 from dranet.settings import Settings
 from dranet.view.flags import add_settings_flags, read_settings
 from dranet.view.node_view import SHAPING_SETTINGS, NodeView
@@ -70,8 +70,8 @@ def _make_reader(options: argparse.Namespace, settings: Settings) -> FactsReader
 def make_scanner(settings: Settings) -> NodeScanner:
     """A scanner of this node that knows the addresses the settings name."""
     scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
-    scanner.set_lifelines(
-        [LifelineTarget(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses]
+    scanner.set_protected_addresses(
+        [ProtectedAddress(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses]
     )
     return scanner
 

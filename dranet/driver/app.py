@@ -30,7 +30,7 @@ from dranet.driver.publish import FactsReader
 from dranet.driver.shutdown import MAIN_TASK, Shutdown
 from dranet.errors import DranetError, KernelError
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.node_proc import use_node_proc
+from dranet.kernel.sysfs.procfs import use_node_proc
 from dranet.locks import FileLock
 from dranet.settings import Settings
 from dranet.view.policy import PolicySource
@@ -126,7 +126,7 @@ class Driver:
                 tasks.create_task(self._parts.reconcile.run(), name="reconcile"),
                 tasks.create_task(self._parts.succession.run(), name="succession"),
                 tasks.create_task(self._parts.alignment.run(), name="alignment"),
-                tasks.create_task(self._parts.lifelines.run(), name="lifelines"),
+                tasks.create_task(self._parts.protected_addresses.run(), name="protected_links"),
                 tasks.create_task(self._parts.node_devices.run(), name="slices of others"),
                 tasks.create_task(self._parts.gpu_inquiry.run(), name="whose the GPUs are"),
                 tasks.create_task(self._parts.health.run(), name="health"),

@@ -53,10 +53,10 @@ from dranet.driver.status_page.source import PageSource, PartsKnowledge
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.kernel.attachment.uplink import UplinkRules
-from dranet.kernel.boot import read_boot_id, read_uptime
-from dranet.kernel.irq import InterruptFiles
-from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.podlinks import PodLinks
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
+from dranet.kernel.namespaces.pod_links import PodLinks
+from dranet.kernel.sysfs.irq import InterruptFiles
+from dranet.kernel.sysfs.procfs import read_boot_id, read_uptime
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.kubelet.pod_resources import PodResources
 from dranet.model.claim import PodRef
@@ -95,7 +95,7 @@ class Parts:
         self.verdicts = self._build_verdicts()
         self.gpu_inquiry = build_gpu_inquiry(self)
         self.gpus = build_gpus(self, is_live=reader.is_live)
-        self.lifelines = self._build_lifelines()
+        self.protected_addresses = self._build_protected_addresses()
         self.happenings = RecentEvents()
         self.reporter = self._build_reporter()
         self.announcer = Announcer(
@@ -147,7 +147,7 @@ class Parts:
         )
         self.health.on_change = self.kubelet.health_changed
         self.health.on_taints = self.publish.publish
-        self.publish.set_lifelines(self.lifelines.targets)
+        self.publish.set_protected_addresses(self.protected_addresses.targets)
         self.handover = self._build_handover()
         self.leaving = Drain(self.handover, self.kubelet, self.store, self.reporter)
         self.readiness = Readiness(
@@ -202,12 +202,12 @@ class Parts:
     def _note_pod_change(self, pod_uid: str) -> None:
         self.health.pod_changed(pod_uid)
 
-    def _build_lifelines(self) -> ProtectedAddresses:
+    def _build_protected_addresses(self) -> ProtectedAddresses:
         return ProtectedAddresses(
             self.settings.node_addresses,
             self.client.url,
             self.gpu_inquiry.fetch_addresses,
-            on_news=self._set_lifelines,
+            on_news=self._set_protected_addresses,
             retry_seconds=self.settings.rescan_seconds,
         )
 
@@ -224,11 +224,11 @@ class Parts:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
-    def _set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
-        self.publish.set_lifelines(targets)
+    def _set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
+        self.publish.set_protected_addresses(targets)
 
     def _get_uplink_rules(self) -> UplinkRules:
-        return UplinkRules(self.lifelines.targets, self.settings.sysfs_root)
+        return UplinkRules(self.protected_addresses.targets, self.settings.sysfs_root)
 
     def _build_health(self) -> HealthMonitor:
         settings = self.settings

@@ -35,15 +35,12 @@ from dranet.driver.rdma_nodes import OpenNamespace, iter_nodes, refresh_nodes
 from dranet.driver.start_gate import StartGate, may_be_shared
 from dranet.errors import ClaimError, DranetError, KernelError, Reason, StoreError
 from dranet.failpoints import Failpoint, reached
-from dranet.kernel.attachment.attach import attach, verify
+from dranet.kernel.attachment.attach import attach, set_down, verify
 from dranet.kernel.attachment.detach import INTERRUPTS, DetachReport, detach
-from dranet.kernel.attachment.presence import find_absent, find_down, find_lost, find_strayed
-from dranet.kernel.attachment.set_down import set_down
+from dranet.kernel.attachment.drift import find_absent, find_down, find_lost, find_strayed
 from dranet.kernel.attachment.uplink import UplinkRules
-from dranet.kernel.irq import InterruptFiles
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import open_netns, read_netns_id
-from dranet.kernel.netns_search import find_netns
+from dranet.kernel.namespaces.netns import NetworkNamespace, find_netns, open_netns, read_netns_id
+from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.claim import ClaimRef
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice

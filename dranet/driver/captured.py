@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.lifelines import LifelineTarget
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.model.facts import NodeFacts
 from dranet.view.capture_file import read_capture
 
@@ -20,7 +20,7 @@ class CapturedFacts:
         self._file, self._told_by = file, told_by
         self._facts: NodeFacts | None = None
 
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
         """A capture has its own."""
 
     def read(self, _: Changes = EVERYTHING, /) -> NodeFacts:

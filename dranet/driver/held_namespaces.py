@@ -12,8 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import open_netns
+from dranet.kernel.namespaces.netns import NetworkNamespace, open_netns
 from dranet.model.plan import PreparedClaim
 
 

@@ -23,9 +23,8 @@ from dranet.driver.instances.locks import Work, WorkLocks
 from dranet.driver.reports.announcer import Announcer
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.failpoints import Failpoint, reached
-from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_ip
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import read_netns_id
+from dranet.kernel.dhcp.message import FOR_EVER, leased_ip
+from dranet.kernel.namespaces.netns import NetworkNamespace, read_netns_id
 from dranet.model.plan import AttachPlan, CreateLink, DhcpLease, PreparedClaim
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
@@ -60,7 +59,7 @@ class LeaseClient:
 
     def look(self, plans: Sequence[AttachPlan], netns_path: str) -> tuple[AttachedLink, ...]:
         """The links of a claim as they are in its pod now."""
-        from dranet.kernel.attachment.readback import read_attached
+        from dranet.kernel.attachment.drift import read_attached
 
         with NetworkNamespace.open(netns_path) as netns:
             return read_attached(plans, netns)

@@ -22,21 +22,18 @@ from dranet.claims.workload import merge_wishes
 from dranet.errors import ClaimError, DeviceError, DeviceHeldError, KernelError, Reason
 from dranet.kernel.attachment.ipoib import read_ipoib_states
 from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.locality import open_queues
 from dranet.kernel.attachment.locate import open_host_side
-from dranet.kernel.attachment.queues import open_queues
 from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.attachment.routing import read_rules
-from dranet.kernel.cpus import read_cpu_layout
 from dranet.kernel.discovery.rdma import read_management_nodes
-from dranet.kernel.ethtool import read_ethtool_state
-from dranet.kernel.genl import NETLINK_GENERIC
-from dranet.kernel.irq import InterruptFiles
-from dranet.kernel.irqbalance import find_balancer
-from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.rdma_cm import read_cm_defaults
-from dranet.kernel.rdmanl import read_netns_exclusive
-from dranet.kernel.sysctl import read_link_sysctls
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.ethtool.settings import read_ethtool_state
+from dranet.kernel.netlink.rdma import read_netns_exclusive
+from dranet.kernel.netlink.socket import NETLINK_GENERIC, NetlinkSocket
+from dranet.kernel.sysfs.files import PseudoFiles
+from dranet.kernel.sysfs.irq import InterruptFiles, find_balancer, read_cpu_layout
+from dranet.kernel.sysfs.rdma_cm import read_cm_defaults
+from dranet.kernel.sysfs.sysctl import read_link_sysctls
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.device import Device, DeviceKind

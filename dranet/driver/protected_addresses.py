@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from dranet.cluster.backoff import Backoff
 from dranet.errors import ClusterError
-from dranet.kernel.lifelines import LifelineTarget
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ RESOLVE_SECONDS = 10.0
 FIRST_RETRY_SECONDS = 1.0
 
 Fetch = Callable[[], Awaitable[Sequence[str]]]
-News = Callable[[Sequence[LifelineTarget]], None]
+News = Callable[[Sequence[ProtectedAddress]], None]
 
 
 class ProtectedAddresses:
@@ -100,11 +100,11 @@ class ProtectedAddresses:
         self._complaints.pop(topic, None)
         return True
 
-    def _build(self) -> tuple[LifelineTarget, ...]:
+    def _build(self) -> tuple[ProtectedAddress, ...]:
         own = dict.fromkeys((*self._own, *self._fetched))
         return (
-            *(LifelineTarget(OWN_ADDRESS, address, is_own=True) for address in own),
-            *(LifelineTarget(API_ROUTE, address, is_own=False) for address in self._api),
+            *(ProtectedAddress(OWN_ADDRESS, address, is_own=True) for address in own),
+            *(ProtectedAddress(API_ROUTE, address, is_own=False) for address in self._api),
         )
 
 

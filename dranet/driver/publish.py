@@ -25,8 +25,8 @@ from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.inventory.served_gpus import NOBODY, ServedGpus
 from dranet.inventory.slices import plan_slices
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.watch import ChangeWatch
-from dranet.kernel.lifelines import LifelineTarget
 from dranet.model.attributes import MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
@@ -198,7 +198,7 @@ class FactsReader(Protocol):
         """Whether they are of this node as it is now; pods cannot have what is elsewhere."""
         ...
 
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None: ...
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None: ...
 
     def read(self, changes: Changes = EVERYTHING, /) -> NodeFacts: ...
 
@@ -232,9 +232,9 @@ class Inventory:
         """Whether the facts are of this node as it is now."""
         return self._reader.is_live
 
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
         """What the next scans look for; any thread may call this."""
-        self._reader.set_lifelines(targets)
+        self._reader.set_protected_addresses(targets)
 
     def scan(self, changes: Changes = EVERYTHING) -> None:
         """Read what changed of the node, and decide anew. Blocking.
@@ -395,10 +395,10 @@ class PublishLoop:
         self._overruns = 0
         """Those of the watch that have been counted."""
 
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
         """Look for these from now on; leads to a scan if the loop runs already."""
-        self._inventory.set_lifelines(targets)
-        self._watch.set_lifelines([target.packed for target in targets if target.packed])
+        self._inventory.set_protected_addresses(targets)
+        self._watch.set_protected_addresses([target.packed for target in targets if target.packed])
         self.look_again()
 
     def look_again(self) -> None:

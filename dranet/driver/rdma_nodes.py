@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from dranet.errors import DeviceError, Reason
 from dranet.kernel.discovery.rdma import find_rdma_device, read_nodes_of
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_sysfs import open_sysfs
-from dranet.kernel.rdmanl import LOST_WITH_LINK, describe_driver
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.netlink.rdma import LOST_WITH_LINK, describe_driver
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.device import DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import MoveRdma, PreparedClaim, PreparedDevice

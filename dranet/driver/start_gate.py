@@ -20,7 +20,7 @@ from pathlib import Path
 from dranet import files
 from dranet.errors import ProtocolError, StoreError
 from dranet.failpoints import Failpoint, reached
-from dranet.kernel.node_proc import find_path_of_process
+from dranet.kernel.sysfs.procfs import find_path_of_process
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import Mount
 from dranet.runtime.cdi import is_name

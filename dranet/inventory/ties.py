@@ -1,7 +1,7 @@
 """Which links the node lives by, and what is tied to them: the first thing that is never given away.
 
 The node lives by its uplinks (the links of its default routes, and those by which rules send the traffic of
-others, such as pods) and by its lifelines (the links of its own addresses and of the way to the API server).
+others, such as pods) and by its protected addresses (its own addresses and that of the API server).
 A link is tied to one of them if taking it away, or taking along what belongs to it, may cut the node off.
 """
 
@@ -37,7 +37,7 @@ class Tie(Struct, frozen=True):
     why: str
     """What ``root`` does for the node: ``carries a default route``."""
     is_uplink: bool
-    """It carries a default route, or traffic of others by policy routing (else a lifeline)."""
+    """It carries a default route, or traffic of others by policy routing (else a protected address)."""
 
     def reason_for(self, ifname: str) -> str:
         """A clause that reads after the device's name."""
@@ -82,14 +82,16 @@ def _roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Tie]:
     addresses = Addresses(lambda: {link.ifindex: link.addresses for link in facts.links})
     uplinks = find_uplinks(routing, by_index.get, addresses)
     untold = [
-        f"may carry {line.purpose} {line.address}, {UNTOLD}" for line in facts.lifelines if not line.ifindex
+        f"may carry {line.purpose} {line.address}, {UNTOLD}"
+        for line in facts.protected_links
+        if not line.ifindex
     ]
     untold += [UNTOLD_DEFAULT_ROUTE] if uplinks.untold else []
     ties: dict[int, Tie] = {}
     for why in untold:
         cards = (link for link in facts.links if may_carry(link))
         ties |= {link.ifindex: Tie(link.ifname, why, is_uplink=why == UNTOLD_DEFAULT_ROUTE) for link in cards}
-    for line in reversed([line for line in facts.lifelines if line.ifindex]):
+    for line in reversed([line for line in facts.protected_links if line.ifindex]):
         ties[line.ifindex] = Tie(
             name(line.ifindex), f"carries {line.purpose} {line.address}", is_uplink=False
         )

@@ -280,7 +280,7 @@ class NumaNode(Struct, frozen=True):
     """The processor package of its CPUs (``physical_package_id``); ``None`` for a node without CPUs."""
 
 
-class Lifeline(Struct, frozen=True):
+class ProtectedLink(Struct, frozen=True):
     """By which link the node reaches, or answers at, an address that it cannot live without."""
 
     purpose: str
@@ -315,7 +315,7 @@ class NodeFacts(Struct, frozen=True):
     policy_routes: tuple[Route, ...] = ()
     """Of the tables that ``rules`` look up: default routes; and, where a rule names a source, of the other
     routes one for each output."""
-    lifelines: tuple[Lifeline, ...] = ()
+    protected_links: tuple[ProtectedLink, ...] = ()
     """The node's own addresses and the ways to the API server."""
     numa_nodes: tuple[NumaNode, ...] = ()
     host: Host = field(default=Host())

@@ -16,7 +16,7 @@ from typing import Self
 
 import yaml
 
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from e2e.cluster import config
 from e2e.cluster.config import Plan
 from e2e.cluster.local import ClusterKit, LocalCluster, check_ready, plan_kubelet

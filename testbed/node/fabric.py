@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dranet.errors import KernelError
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from testbed.node.hardware import Hardware, Network, PlacedNic
 from testbed.node.iproute import NETNS_FOLDER, in_namespace, read_json, run_batch, run_ip
 

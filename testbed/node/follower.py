@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from dranet.errors import KernelError
-from dranet.kernel.netlink import NetlinkSocket, Request, attribute, parse_attributes
+from dranet.kernel.netlink.socket import NetlinkSocket, Request, attribute, parse_attributes
 from testbed.node.hardware import PlacedNic
 from testbed.node.sysfs_tree import ShownLink, SysfsTree
 

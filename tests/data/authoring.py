@@ -19,11 +19,11 @@ from dranet.model.facts import (
     CharDevice,
     Gpu,
     Host,
-    Lifeline,
     Link,
     NodeFacts,
     NumaNode,
     PciFunction,
+    ProtectedLink,
     RdmaDevice,
     RdmaPort,
     Route,
@@ -53,7 +53,7 @@ class Machine:
     routes: list[Route] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
     policy_routes: list[Route] = field(default_factory=list)
-    lifelines: list[Lifeline] = field(default_factory=list)
+    protected_links: list[ProtectedLink] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     _macs: int = 0
     _guids: int = 0
@@ -78,7 +78,7 @@ class Machine:
             default_routes=tuple(self.routes),
             rules=tuple(self.rules),
             policy_routes=tuple(self.policy_routes),
-            lifelines=tuple(self.lifelines),
+            protected_links=tuple(self.protected_links),
             numa_nodes=self.numa_nodes,
             host=self.host,
             rdma_netns_exclusive=self.rdma_netns_exclusive,
@@ -202,8 +202,10 @@ class Machine:
         source = link.addresses[0].cidr.split("/")[0]
         index = link.ifindex
         self.routes.append(Route("0.0.0.0/0", gateway, index, source=source, protocol=16, metric=metric))
-        self.lifelines.append(Lifeline("the node's address", source, link.ifindex))
-        self.lifelines.append(Lifeline("the route to the API server", "198.51.100.1", link.ifindex))
+        self.protected_links.append(ProtectedLink("the node's address", source, link.ifindex))
+        self.protected_links.append(
+            ProtectedLink("the route to the API server", "198.51.100.1", link.ifindex)
+        )
 
     def _mac(self) -> str:
         self._macs += 1

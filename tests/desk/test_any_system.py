@@ -62,7 +62,7 @@ def test_every_module_of_the_desk_can_be_imported() -> None:
 
 
 def test_what_only_linux_has_is_really_absent() -> None:
-    for module in ("grpc", "dranet.driver.app", "dranet.kernel.netlink"):
+    for module in ("grpc", "dranet.driver.app", "dranet.kernel.netlink.socket"):
         assert "is not on this system" in run_as_on_macos(f"import {module}").stderr
     assert "AttributeError" in run_as_on_macos("socket.AF_NETLINK").stderr
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from dranet.driver.alignment.verdicts import NicKey
 from dranet.driver.metrics.snapshot import Snapshot, take_snapshot
 from dranet.driver.publish import View
-from dranet.kernel.link_counters import SeenLink
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.counters.links import CountedLink
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
@@ -44,7 +44,7 @@ class Node:
 
     devices: Sequence[Device]
     records: list[PreparedClaim] = field(default_factory=list)
-    seen: dict[str, list[SeenLink]] = field(default_factory=dict)
+    seen: dict[str, list[CountedLink]] = field(default_factory=dict)
     namespaces: dict[str, NetworkNamespace] = field(default_factory=dict)
     verdicts: dict[str, Mapping[NicKey, Near]] = field(default_factory=dict)
     healthy: dict[str, bool | None] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Node:
         )
         self.records.append(record)
         self.seen[record.pod.uid] = [
-            SeenLink(
+            CountedLink(
                 Link(
                     ifindex + n,
                     f"net{n}",
@@ -105,7 +105,7 @@ class Node:
     def get_all(self) -> Sequence[PreparedClaim]:
         return tuple(self.records)
 
-    def get_links(self, pod_uid: str) -> Sequence[SeenLink]:
+    def get_links(self, pod_uid: str) -> Sequence[CountedLink]:
         return tuple(self.seen.get(pod_uid, ()))
 
     def open_namespaces(self) -> Mapping[str, NetworkNamespace]:

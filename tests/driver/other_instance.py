@@ -20,7 +20,7 @@ from dranet.driver import attachments
 from dranet.driver.hooks import PodHooks
 from dranet.driver.instances.locks import Work, WorkLocks
 from dranet.driver.start_gate import StartGate
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.plan import PreparedClaim
 from dranet.model.sandbox import PodSandbox
 from dranet.model.status import AttachedLink

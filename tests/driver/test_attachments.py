@@ -17,7 +17,7 @@ from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport
 from dranet.errors import ClaimError, KernelError, Reason, StoreError
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice

@@ -13,7 +13,7 @@ from dranet.errors import DeviceError, Reason
 from dranet.inventory.policy import Policy
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.lifelines import LifelineTarget
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.facts import CharDevice, Gpu, NodeFacts, PciFunction
 from dranet.model.plan import PreparedClaim, PreparedDevice
@@ -36,7 +36,7 @@ class Reader:
     def __init__(self) -> None:
         self.reads = 0
 
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
         """There are none."""
 
     def read(self, _: Changes = EVERYTHING, /) -> NodeFacts:

@@ -27,11 +27,11 @@ from dranet.errors import SettingsError
 from dranet.health.damping import Damping, FaultState
 from dranet.health.tracker import DeviceMemory, KnownFault, Patience
 from dranet.inventory.policy import Policy
+from dranet.kernel.counters.links import CountedLink
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.link_counters import SeenLink
-from dranet.kernel.podlinks import PodLinks
+from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort, Route
@@ -77,7 +77,7 @@ class Reader:
     def __init__(self) -> None:
         self.facts = FACTS
 
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
         pass
 
     def read(self, _: Changes = EVERYTHING, /) -> NodeFacts:
@@ -88,10 +88,10 @@ class Pods:
     """The links of pods as a test sets them."""
 
     def __init__(self) -> None:
-        self.links: dict[str, list[SeenLink]] = {}
+        self.links: dict[str, list[CountedLink]] = {}
         self.asked = 0
 
-    def get_links(self, pod_uid: str) -> Sequence[SeenLink]:
+    def get_links(self, pod_uid: str) -> Sequence[CountedLink]:
         return self.links.get(pod_uid, ())
 
     def ask_again(self) -> None:
@@ -196,9 +196,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     store.close()
 
 
-def in_pod(carrier: bool = True, name: str = "net1", losses: int = 0, up: bool = True) -> SeenLink:
+def in_pod(carrier: bool = True, name: str = "net1", losses: int = 0, up: bool = True) -> CountedLink:
     link = replace(NIC, ifname=name, carrier=carrier, flags=int(up))
-    return SeenLink(link, {CARRIER_LOSSES: losses})
+    return CountedLink(link, {CARRIER_LOSSES: losses})
 
 
 # --- on the node ---------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ async def test_a_link_that_the_pod_renamed_is_still_found(bench: Bench) -> None:
     await bench.scan()
     bench.give_to_pod()
     bench.pods.links[POD.uid] = [
-        SeenLink(Link(9, "net1", flags=1, carrier=True)),
+        CountedLink(Link(9, "net1", flags=1, carrier=True)),
         in_pod(carrier=False, name="renamed"),
     ]
     await bench.scan(1)
@@ -662,8 +662,8 @@ class InNamespace:
     def __init__(self, scanner: NodeScanner, node: Namespace) -> None:
         self._scanner, self._node = scanner, node
 
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
-        self._scanner.set_lifelines(targets)
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
+        self._scanner.set_protected_addresses(targets)
 
     def read(self, changes: Changes = EVERYTHING, /) -> NodeFacts:
         return self._node.run(lambda: self._scanner.read(changes))
@@ -742,7 +742,7 @@ async def test_a_tenant_who_switches_his_nic_off_and_on_makes_no_fault(
         monitor.on_change = slices.changed.set
         await slices.wait(lambda: [fact.healthy for fact in monitor.snapshot()] == [True])
 
-        def net1() -> SeenLink:
+        def net1() -> CountedLink:
             return next(seen for seen in links.get_links(POD.uid) if seen.link.ifname == "net1")
 
         for times in range(1, 7):

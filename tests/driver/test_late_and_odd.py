@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.record import read_link_state
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import read_netns_id
+from dranet.kernel.namespaces.netns import NetworkNamespace, read_netns_id
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address
 from dranet.model.plan import AddAddress, AttachPlan, CreateLink, PreparedClaim, PreparedDevice, SetUp

@@ -19,7 +19,7 @@ from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases, next_a
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, KernelError, Reason, StoreError
-from dranet.kernel.dhcp.lifetime import seconds_left
+from dranet.kernel.dhcp.message import seconds_left
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.plan import (

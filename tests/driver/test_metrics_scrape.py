@@ -16,9 +16,9 @@ from dranet.driver.metrics.reading import CounterReader, Place, Readings
 from dranet.driver.metrics.scrape import MOST_STUCK, Scraper
 from dranet.driver.metrics.snapshot import Snapshot
 from dranet.errors import KernelError
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.podlinks import PodLinks
-from dranet.kernel.traffic import Traffic, read_traffic
+from dranet.kernel.counters.links import Traffic, read_traffic
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.settings import DeviceMetrics
 from dranet.telemetry import Metrics
 from tests.driver.metrics_node import Node, nic

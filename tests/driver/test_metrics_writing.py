@@ -9,10 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from dranet.driver.metrics.reading import HOST, Readings
 from dranet.driver.metrics.writing import write_devices, write_pods
 from dranet.kernel.attachment.rates import ifb_name
-from dranet.kernel.link_counters import SeenLink
-from dranet.kernel.pause_counters import Pauses
-from dranet.kernel.port_counters import PORT_COUNTERS, PortReading
-from dranet.kernel.traffic import Traffic
+from dranet.kernel.counters.links import CountedLink, Traffic
+from dranet.kernel.counters.ports import PORT_COUNTERS, PortReading
+from dranet.kernel.netlink.dcb import Pauses
 from dranet.model.distance import Distance
 from dranet.model.facts import Link
 from dranet.model.health import PcieLink
@@ -191,7 +190,7 @@ def test_what_rate_limits_drop_is_told_by_direction() -> None:
     node = Node([nic(0)])
     record = node.add_pod("worker", [nic(0)], ifindex=7)
     limit_rate(node, "worker", egress=True, ingress=True)
-    node.seen[record.pod.uid].append(SeenLink(Link(9, ifb_name("net0"))))
+    node.seen[record.pod.uid].append(CountedLink(Link(9, ifb_name("net0"))))
     shown = show(node, Readings(limit_drops={record.pod.uid: {7: 5, 9: 6}}))
     drops = shown["dranet_pod_rate_limit_dropped_packets_total"]
     assert {dict(one)["direction"]: value for one, value in drops.items()} == {"transmit": 5, "receive": 6}

@@ -19,7 +19,7 @@ from dranet.errors import DeviceError, KernelError, Reason, SettingsError
 from dranet.inventory.decision import Decision
 from dranet.inventory.policy import Policy
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.lifelines import LifelineTarget
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
@@ -52,10 +52,10 @@ class Reader:
         self.facts = facts
         self.failure: KernelError | None = None
         self.asked: list[Changes] = []
-        self.targets: Sequence[LifelineTarget] = ()
+        self.targets: Sequence[ProtectedAddress] = ()
         self.while_reading: Callable[[], object] = do_nothing
 
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
         self.targets = targets
 
     def read(self, changes: Changes = EVERYTHING, /) -> NodeFacts:
@@ -166,7 +166,7 @@ def test_a_capture_stands_for_the_node(make: Make, tmp_path: Path) -> None:
     file = tmp_path / "node.json"
     file.write_text(encode_capture(Capture(FACTS, "a test")))
     inventory = make(CapturedFacts(str(file)))
-    inventory.set_lifelines([LifelineTarget("the node's address", "192.0.2.2", is_own=True)])
+    inventory.set_protected_addresses([ProtectedAddress("the node's address", "192.0.2.2", is_own=True)])
     inventory.scan()
     file.unlink()
     inventory.scan(Changes(routes=True))
@@ -300,12 +300,12 @@ def test_changes_do_not_put_off_the_full_scan(quiet: Namespace, make: Make) -> N
 
 
 @pytest.mark.kernel
-def test_news_of_the_lifelines_lead_to_a_scan_that_looks_for_them(quiet: Namespace, make: Make) -> None:
+def test_news_of_the_protected_links_lead_to_a_scan_that_looks_for_them(quiet: Namespace, make: Make) -> None:
     reader = Reader()
-    targets = (LifelineTarget("the route to the API server", "10.9.0.1", is_own=False),)
+    targets = (ProtectedAddress("the route to the API server", "10.9.0.1", is_own=False),)
 
     async def steps(bench: Bench) -> None:
-        bench.loop.set_lifelines(targets)
+        bench.loop.set_protected_addresses(targets)
         await bench.wait_scan()
         assert (reader.asked[1], reader.targets) == (Changes(routes=True), targets)
         await asyncio.to_thread(quiet.ip_lines, "route add 10.9.0.0/16 dev lo\n")

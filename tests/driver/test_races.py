@@ -19,7 +19,7 @@ from dranet.driver.prepare import Preparer
 from dranet.driver.reconcile.runtime_view import placements
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.attachment.detach import DetachReport, detach
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.claim import Claim, ClaimRef
 from dranet.model.plan import AttachPlan, DhcpLease
 from dranet.model.sandbox import Container

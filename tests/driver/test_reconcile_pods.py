@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dranet.driver.attachments import AttachReport
 from dranet.driver.reconcile.runtime_view import RuntimeSnapshot, lives, placements
 from dranet.errors import Reason
-from dranet.kernel.netns_search import find_netns
+from dranet.kernel.namespaces.netns import find_netns
 from dranet.model.facts import Link
 from dranet.model.sandbox import Container, PodSandbox
 from tests.driver.bench import Bench, names, sandbox

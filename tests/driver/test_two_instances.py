@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dranet.driver import hooks
 from dranet.driver.attachments import Attachments, AttachReport
 from dranet.errors import HookDeadlineError, KernelError, Reason, StoreError
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.plan import RdmaAccess
 from dranet.model.sandbox import MEMLOCK, Container, ContainerAdjustment, Rlimit
 from dranet.runtime.cdi import CdiDevice

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from dranet.cluster import paths
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from testbed.cluster import DRIVER_NAME, NAMESPACE, Testbed
 from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from dranet.cluster.http import read_body, read_head
 from dranet.cluster.messages import parse_object
 from dranet.errors import ProtocolError
-from dranet.kernel.dhcp import frame, message
+from dranet.kernel.dhcp import message, wire
 from dranet.wire.mux import MuxDecoder
 from dranet.wire.ttrpc import FrameDecoder
 from tests.claims import test_config, test_plan_properties
@@ -36,7 +36,7 @@ def _feed(test: Callable[..., None]) -> Target:
 
 
 def _parse_dhcp(data: bytes) -> None:
-    for parse in (message.parse, frame.parse):
+    for parse in (message.parse, wire.parse_frame):
         try:
             parse(data)
         except ProtocolError:

@@ -24,10 +24,10 @@ from dranet.model.device import AttributeValue
 from dranet.model.facts import (
     CharDevice,
     Gpu,
-    Lifeline,
     Link,
     NodeFacts,
     PciFunction,
+    ProtectedLink,
     RdmaDevice,
     RdmaPort,
     Route,
@@ -302,12 +302,12 @@ def test_each_uplink_and_each_relative_says_which_uplink_it_is() -> None:
     assert reason(node, "eth0") == "is tied to bond0, the node's uplink"
 
 
-def lifelines(*found: tuple[str, str, int], links: tuple[Link, ...]) -> NodeFacts:
-    return replace(facts(*links), lifelines=tuple(Lifeline(*line) for line in found))
+def protected_links(*found: tuple[str, str, int], links: tuple[Link, ...]) -> NodeFacts:
+    return replace(facts(*links), protected_links=tuple(ProtectedLink(*line) for line in found))
 
 
 def test_links_of_the_nodes_address_and_of_the_way_to_the_api_server_stay_home() -> None:
-    node = lifelines(
+    node = protected_links(
         ("the node's address", "10.0.0.5", 2),
         ("the route to the API server", "10.9.0.1", 3),
         links=(link("eth0", 2), link("eth1.5", 3, kind="vlan", lower=4), link("eth1", 4), link("eth2", 5)),
@@ -326,23 +326,23 @@ def encoded(ifname: str) -> str:
 
 def test_an_uplink_that_carries_the_nodes_address_too_is_called_the_uplink() -> None:
     node = replace(
-        lifelines(("the node's address", "10.0.0.5", 2), links=(link("eth0", 2),)),
+        protected_links(("the node's address", "10.0.0.5", 2), links=(link("eth0", 2),)),
         default_routes=(default(2),),
     )
 
     assert reason(node, "eth0") == "is the node's uplink: eth0 carries a default route"
 
 
-def test_of_several_lifelines_on_one_link_the_first_is_told() -> None:
-    node = lifelines(
+def test_of_several_protected_links_on_one_link_the_first_is_told() -> None:
+    node = protected_links(
         ("the node's address", "10.0.0.5", 2), ("the node's address", "fd00::5", 2), links=(link("eth0", 2),)
     )
 
     assert reason(node, "eth0") == "carries the node's address 10.0.0.5"
 
 
-def test_a_lifeline_on_the_loopback_or_on_a_link_out_of_sight_ties_nothing_else() -> None:
-    node = lifelines(
+def test_a_protected_link_on_the_loopback_or_on_a_link_out_of_sight_ties_nothing_else() -> None:
+    node = protected_links(
         ("the node's address", "10.0.0.5", 1),
         ("the node's address", "10.0.0.6", 77),
         links=(link("lo", 1, flags=9), link("eth0", 2)),
@@ -466,17 +466,19 @@ def test_where_the_only_way_out_is_a_tunnel_every_card_that_is_up_may_be_below_i
         link("dummy0", 7, kind="dummy", virtual=True),
     )
     functions = (nic("0000:01:00.0"), nic("0000:02:00.0"))
-    answers = Lifeline("the node's address", "192.0.2.7", 7)
-    node = replace(facts(*links, routes=(default(2),), functions=functions), lifelines=(answers,))
+    answers = ProtectedLink("the node's address", "192.0.2.7", 7)
+    node = replace(facts(*links, routes=(default(2),), functions=functions), protected_links=(answers,))
 
     assert published(node) == {"pci-0000-02-00-0"}
     assert reason(node, "pci-0000-01-00-0") == "is tied to way0, the node's uplink"
     assert reason(node, "vlan7") == "is tied to way0, the node's uplink"
 
 
-def test_a_lifeline_through_a_tunnel_keeps_every_card_only_where_no_uplink_is_known() -> None:
+def test_a_protected_link_through_a_tunnel_keeps_every_card_only_where_no_uplink_is_known() -> None:
     links = (link("wg0", 2, kind="wireguard"), link("eth0", 3), link("eth1", 4))
-    node = replace(facts(*links), lifelines=(Lifeline("the route to the API server", "192.0.2.1", 2),))
+    node = replace(
+        facts(*links), protected_links=(ProtectedLink("the route to the API server", "192.0.2.1", 2),)
+    )
 
     assert published(node) == set()
     assert published(replace(node, default_routes=(default(3),))) == {"eth1"}
@@ -937,7 +939,7 @@ def test_nothing_that_the_node_lives_by_or_that_is_connected_to_it_is_ever_offer
         links=tuple(links),
         pci_functions=tuple(replace(nic(a), physical_function=parents.get(a, "")) for a in ADDRESSES),
         default_routes=tuple(default(index, v6=v6, next_hops=tuple(hops)) for index, v6, hops in uplinks),
-        lifelines=tuple(Lifeline("the node's address", "10.0.0.5", index) for index in living),
+        protected_links=tuple(ProtectedLink("the node's address", "10.0.0.5", index) for index in living),
         rdma_netns_exclusive=exclusive,
     )
     roots = {*living, *(index for index, _, _ in uplinks), *(hop for _, _, hops in uplinks for hop in hops)}

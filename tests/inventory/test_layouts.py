@@ -167,7 +167,7 @@ def addresses_of(capture: Capture) -> Iterator[ipaddress.IPv4Address | ipaddress
         yield from (ipaddress.ip_interface(address.cidr).ip for address in link.addresses)
     for route in capture.facts.default_routes:
         yield from (ipaddress.ip_address(text) for text in (route.gateway, route.source) if text)
-    yield from (ipaddress.ip_address(lifeline.address) for lifeline in capture.facts.lifelines)
+    yield from (ipaddress.ip_address(line.address) for line in capture.facts.protected_links)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -18,10 +18,10 @@ from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import (
     CharDevice,
     Gpu,
-    Lifeline,
     Link,
     NodeFacts,
     PciFunction,
+    ProtectedLink,
     RdmaDevice,
     RdmaPort,
     Route,
@@ -148,9 +148,9 @@ def held_back_for_every_reason() -> set[str]:
             Gpu("0000:2e:00.0", "1af4"),
         ),
         default_routes=(Route("0.0.0.0/0", ifindex=2),),
-        lifelines=(
-            Lifeline("the node's address", "10.0.0.5", 3),
-            Lifeline("the route to the API server", "10.9.0.1", 4),
+        protected_links=(
+            ProtectedLink("the node's address", "10.0.0.5", 3),
+            ProtectedLink("the route to the API server", "10.9.0.1", 4),
         ),
     )
     choice = DeviceExpression.compile(

@@ -31,11 +31,11 @@ from dranet.model.facts import (
     Address,
     CharDevice,
     Gpu,
-    Lifeline,
     Link,
     NodeFacts,
     NumaNode,
     PciFunction,
+    ProtectedLink,
     RdmaDevice,
     RdmaPort,
     Route,
@@ -225,7 +225,7 @@ FACTS = st.builds(
     default_routes=tuples(ROUTE, 2),
     rules=tuples(RULE, 2),
     policy_routes=tuples(POLICY_ROUTE, 2),
-    lifelines=tuples(st.builds(Lifeline, TEXT, TEXT, SMALL), 2),
+    protected_links=tuples(st.builds(ProtectedLink, TEXT, TEXT, SMALL), 2),
     numa_nodes=tuples(NODE),
     rdma_netns_exclusive=st.booleans(),
 )
@@ -283,7 +283,7 @@ def shuffled(facts: NodeFacts, random: Random) -> NodeFacts:
         rdma_devices=mixed(facts.rdma_devices),
         gpus=mixed(facts.gpus),
         default_routes=mixed(facts.default_routes),
-        lifelines=mixed(facts.lifelines),
+        protected_links=mixed(facts.protected_links),
         numa_nodes=mixed(facts.numa_nodes),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from dranet.kernel.irq import InterruptFiles
+from dranet.kernel.sysfs.irq import InterruptFiles
 
 FUNCTION = "0000:81:00.0"
 CPUS = 8

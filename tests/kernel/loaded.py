@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel.bpf import BPF_PROG_TYPE_SCHED_CLS, call_bpf
-from dranet.kernel.netlink import (
+from dranet.kernel.discovery.programs import BPF_PROG_TYPE_SCHED_CLS, call_bpf
+from dranet.kernel.netlink.socket import (
     NLM_F_CREATE,
     NLM_F_EXCL,
     Request,
@@ -26,7 +26,7 @@ from dranet.kernel.netlink import (
     attribute_u32,
     nested,
 )
-from dranet.kernel.tc import RTM_NEWTFILTER, TCMSG
+from dranet.kernel.netlink.tc import RTM_NEWTFILTER, TCMSG
 from tests.support.namespaces import Namespace
 
 XDP = 6

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.kernel.attachment.aging import age_state
+from dranet.kernel.attachment.restore import age_state
 from dranet.model.facts import Address, Route
 from dranet.model.plan import LinkState
 

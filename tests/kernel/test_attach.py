@@ -14,9 +14,9 @@ from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment import detach as detach_module
 from dranet.kernel.attachment.attach import verify
 from dranet.kernel.attachment.detach import DetachReport
-from dranet.kernel.netlink import NETLINK_RDMA, NetlinkSocket, Request
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rtnl import set_link_request
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.netlink.rtnl import set_link_request
+from dranet.kernel.netlink.socket import NETLINK_RDMA, NetlinkSocket, Request
 from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, MoveLink, MoveRdma, Step
 from dranet.model.status import AttachedLink, AttachedRoute

@@ -11,8 +11,8 @@ import pytest
 
 from dranet.errors import DranetError, KernelError
 from dranet.kernel.attachment.attach import verify
-from dranet.kernel.netlink import NetlinkSocket, Outcome, Request, kernel_error
-from dranet.kernel.sysctl import write_sysctl
+from dranet.kernel.netlink.socket import NetlinkSocket, Outcome, Request, kernel_error
+from dranet.kernel.sysfs.sysctl import write_sysctl
 from dranet.model.facts import Address, Neighbour, Route
 from dranet.model.plan import (
     AddAddress,
@@ -93,7 +93,7 @@ def injected(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(NetlinkSocket, "_batch_of_one_send", batch)
         patch.setattr(NetlinkSocket, "dump", failing_dump)
-        patch.setattr("dranet.kernel.attachment.pod_sysctls.write_sysctl", failing_write)
+        patch.setattr("dranet.kernel.attachment.locate.write_sysctl", failing_write)
         yield
 
 

@@ -18,10 +18,9 @@ from msgspec.structs import replace
 from dranet.errors import KernelError, Reason
 from dranet.kernel.dhcp import exchange, message
 from dranet.kernel.dhcp.client import acquire_lease, end_lease, release_lease, renew_lease
-from dranet.kernel.dhcp.lifetime import leased_address
-from dranet.kernel.dhcp.message import Message, MessageType, Option
-from dranet.kernel.inet import add_address_request
-from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.dhcp.message import Message, MessageType, Option, leased_address
+from dranet.kernel.netlink.inet import add_address_request
+from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.plan import DhcpLease
 from tests.support.dhcp_servers import (
     SERVER,

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from pyroute2.dhcp.dhcp4msg import dhcp4msg
 
 from dranet.errors import ProtocolError
-from dranet.kernel.dhcp import frame, message
-from dranet.kernel.dhcp.lifetime import FOR_EVER, leased_address, seconds_left
-from dranet.kernel.dhcp.message import Message, MessageType, Option
+from dranet.kernel.dhcp import message, wire
+from dranet.kernel.dhcp.message import FOR_EVER, Message, MessageType, Option, leased_address, seconds_left
 from dranet.model.plan import DhcpLease
 
 MAC = "02:00:00:00:00:01"
@@ -247,7 +246,7 @@ def test_a_lease_for_ever_has_no_end() -> None:
 
 def an_answer(payload: bytes = b"hello", *, checksum: bool = True) -> bytes:
     """As a server sends it; built from ours by turning the ports round."""
-    built = bytearray(frame.build(payload, SERVER_MAC, MAC, "10.77.0.1", "10.77.0.50"))
+    built = bytearray(wire.build_frame(payload, SERVER_MAC, MAC, "10.77.0.1", "10.77.0.50"))
     built[34:38] = struct.pack("!HH", 67, 68)  # the sum of the ports stays, so the checksum does
     if not checksum:
         built[40:42] = bytes(2)
@@ -256,15 +255,15 @@ def an_answer(payload: bytes = b"hello", *, checksum: bool = True) -> bytes:
 
 @pytest.mark.parametrize("payload", [b"", b"a", b"hello", bytes(1472)])
 def test_a_frame_carries_its_payload(payload: bytes) -> None:
-    assert frame.parse(an_answer(payload)) == (SERVER_MAC, payload)
+    assert wire.parse_frame(an_answer(payload)) == (SERVER_MAC, payload)
 
 
 def test_padding_of_a_short_frame_is_no_payload() -> None:
-    assert frame.parse(an_answer() + bytes(20))[1] == b"hello"
+    assert wire.parse_frame(an_answer() + bytes(20))[1] == b"hello"
 
 
 def test_a_checksum_is_not_asked_for_where_there_is_none() -> None:
-    assert frame.parse(an_answer(checksum=False))[1] == b"hello"
+    assert wire.parse_frame(an_answer(checksum=False))[1] == b"hello"
 
 
 @given(st.integers(14 * 8, (14 + 28 + 5) * 8 - 1))
@@ -272,19 +271,19 @@ def test_a_flipped_bit_behind_the_ethernet_header_is_noticed(bit: int) -> None:
     data = bytearray(an_answer())
     data[bit // 8] ^= 1 << (bit % 8)
     with pytest.raises(ProtocolError):
-        frame.parse(bytes(data))
+        wire.parse_frame(bytes(data))
 
 
 def test_a_checksum_left_to_the_hardware_is_not_looked_at() -> None:
     data = bytearray(an_answer())
     data[40] ^= 1
-    assert frame.parse(bytes(data), has_checksum=False)[1] == b"hello"
+    assert wire.parse_frame(bytes(data), has_checksum=False)[1] == b"hello"
 
 
 @given(st.binary(max_size=200), st.booleans())
 def test_a_hostile_frame_is_a_protocol_error(data: bytes, has_checksum: bool) -> None:
     with pytest.raises(ProtocolError):
-        frame.parse(data, has_checksum=has_checksum)
+        wire.parse_frame(data, has_checksum=has_checksum)
 
 
 @given(st.integers(0, 60), st.binary(min_size=1, max_size=8))
@@ -292,7 +291,7 @@ def test_a_damaged_frame_is_a_payload_or_a_protocol_error(where: int, what: byte
     data = bytearray(an_answer())
     data[where : where + len(what)] = what
     try:
-        frame.parse(bytes(data), has_checksum=False)
+        wire.parse_frame(bytes(data), has_checksum=False)
     except ProtocolError:
         return
 
@@ -301,10 +300,10 @@ def test_a_fragment_is_refused() -> None:
     data = bytearray(an_answer())
     data[20] |= 0x20  # more fragments
     data[24:26] = bytes(2)
-    data[24:26] = struct.pack("!H", frame.checksum(bytes(data[14:34])))
+    data[24:26] = struct.pack("!H", wire.checksum(bytes(data[14:34])))
     with pytest.raises(ProtocolError, match="a part of one"):
-        frame.parse(bytes(data))
+        wire.parse_frame(bytes(data))
 
 
 def test_the_checksum_of_rfc_1071() -> None:
-    assert frame.checksum(bytes.fromhex("0001f203f4f5f6f7")) == ~0xDDF2 & 0xFFFF
+    assert wire.checksum(bytes.fromhex("0001f203f4f5f6f7")) == ~0xDDF2 & 0xFFFF

@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError
-from dranet.kernel import genl as genl_module
-from dranet.kernel.discovery import ethtool
-from dranet.kernel.discovery.ethtool import (
+from dranet.kernel.ethtool import link_info as ethtool
+from dranet.kernel.ethtool.link_info import (
     DriverInfo,
     LinkSettings,
     parse_driver_info,
@@ -29,9 +28,9 @@ from dranet.kernel.discovery.ethtool import (
     read_driver_infos,
     read_link_settings,
 )
-from dranet.kernel.ethtool_messages import parse_ifindex
-from dranet.kernel.genl import parse_family, resolve_family
-from dranet.kernel.netlink import (
+from dranet.kernel.ethtool.messages import parse_ifindex
+from dranet.kernel.netlink import socket as socket_module
+from dranet.kernel.netlink.socket import (
     Message,
     NetlinkSocket,
     Outcome,
@@ -41,6 +40,8 @@ from dranet.kernel.netlink import (
     attribute_u32,
     kernel_error,
     nested,
+    parse_family,
+    resolve_family,
 )
 from tests.kernel.plans import list_descriptors
 from tests.support.namespaces import Namespace
@@ -158,7 +159,7 @@ class RecordedKernel(NetlinkSocket):
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[RecordedKernel], RecordedKernel]:
     def use(kernel: RecordedKernel) -> RecordedKernel:
-        monkeypatch.setattr(genl_module, "_families", {})
+        monkeypatch.setattr(socket_module, "_families", {})
         monkeypatch.setattr(NetlinkSocket, "open", {16: kernel}.__getitem__)
         return kernel
 

@@ -26,10 +26,8 @@ from msgspec.structs import replace
 from pyroute2.ethtool.ioctl import IoctlEthtool
 
 from dranet.errors import KernelError
-from dranet.kernel import ethtool
-from dranet.kernel import genl as genl_module
-from dranet.kernel.ethtool import difference, read_ethtool_state, restore_ethtool, set_ethtool
-from dranet.kernel.ethtool_messages import (
+from dranet.kernel.ethtool import settings as ethtool
+from dranet.kernel.ethtool.messages import (
     CHANNELS,
     COALESCE,
     EEE,
@@ -43,8 +41,10 @@ from dranet.kernel.ethtool_messages import (
     parse_features,
     parse_private_flags,
 )
-from dranet.kernel.genl import NETLINK_GENERIC, resolve_family
-from dranet.kernel.netlink import (
+from dranet.kernel.ethtool.settings import difference, read_ethtool_state, restore_ethtool, set_ethtool
+from dranet.kernel.netlink import socket as socket_module
+from dranet.kernel.netlink.socket import (
+    NETLINK_GENERIC,
     Message,
     NetlinkSocket,
     Outcome,
@@ -55,6 +55,7 @@ from dranet.kernel.netlink import (
     iter_attributes,
     kernel_error,
     nested,
+    resolve_family,
 )
 from dranet.model.ethtool_names import resolve_features
 from dranet.model.plan import EthtoolState
@@ -116,7 +117,7 @@ class StubbornKernel(NetlinkSocket):
 @given(data=attributes_of(NESTED) | st.binary(max_size=60), value=st.integers(-1, 2**33))
 def test_hostile_answers_end_in_a_state_or_in_the_rooms_own_error(data: bytes, value: int) -> None:
     kernel = StubbornKernel(GENL + data)
-    genl_module._families.setdefault("ethtool", 30)
+    socket_module._families.setdefault("ethtool", 30)
     asked = EthtoolState(rings={"rx": value}, coalesce={"adaptive_rx": value}, features={"rx-gro": True})
     with suppress(KernelError):
         state = read_ethtool_state(kernel, 2)
@@ -281,7 +282,7 @@ def _as_bits(values: dict[str, int]) -> dict[str, bool]:
 
 @pytest.fixture(autouse=True)
 def forget_families(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(genl_module, "_families", {})
+    monkeypatch.setattr(socket_module, "_families", {})
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dranet.kernel.host_checks import boot, flow, managers, messages, pcie, processes, tuning
 from dranet.kernel.host_checks.read import find_root, list_roce_links, read_host_facts
-from dranet.kernel.netlink import attribute, nested
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.netlink.socket import attribute, nested
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
 from dranet.model.host_facts import HugePages, IdleState, Manager, PciFacts, Process
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from dranet.kernel.discovery.hardware import Hardware, HardwareReader
-from dranet.kernel.sysfs import MOST_ENTRIES, MOST_WARNINGS, PseudoFiles, parse_number
+from dranet.kernel.sysfs.files import MOST_ENTRIES, MOST_WARNINGS, PseudoFiles, parse_number
 from tests.kernel.trees import Tree
 
 ODD_NAME = os.fsdecode(b"odd\xff\xfename")

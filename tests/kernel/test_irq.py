@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel.cpus import read_cpu_layout
-from dranet.kernel.irq import InterruptFiles
-from dranet.kernel.irqbalance import find_balancer
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
+from dranet.kernel.sysfs.irq import InterruptFiles, find_balancer, read_cpu_layout
 from dranet.model.cpus import find_local_cpus, parse_cpu_list
 from tests.kernel.interrupts import FUNCTION, InterruptTree, write
 

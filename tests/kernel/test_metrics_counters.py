@@ -12,12 +12,11 @@ import pytest
 
 from dranet.errors import KernelError
 from dranet.kernel.attachment.rates import BUCKET_HANDLE
-from dranet.kernel.limit_drops import read_limit_drops
-from dranet.kernel.netlink import NetlinkSocket, attribute, nested
-from dranet.kernel.pause_counters import Pauses, get_pauses_request, parse_pauses
-from dranet.kernel.port_counters import parse_rate, read_port_counters
-from dranet.kernel.tc import TokenBucket, set_bucket_request
-from dranet.kernel.traffic import Traffic, read_traffic
+from dranet.kernel.counters.links import Traffic, read_limit_drops, read_traffic
+from dranet.kernel.counters.ports import parse_rate, read_port_counters
+from dranet.kernel.netlink.dcb import Pauses, get_pauses_request, parse_pauses
+from dranet.kernel.netlink.socket import NetlinkSocket, attribute, nested
+from dranet.kernel.netlink.tc import TokenBucket, set_bucket_request
 from tests.kernel.trees import Tree
 from tests.support.namespaces import Namespace
 from tests.support.waiting import wait_until

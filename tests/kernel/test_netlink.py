@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel.boot import read_boot_id
-from dranet.kernel.inet import (
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.netlink.inet import (
     add_address_request,
     add_neighbour_request,
     add_route_request,
@@ -25,11 +25,22 @@ from dranet.kernel.inet import (
     is_plain_route,
     nexthop_id,
     parse_address,
+    parse_nexthop,
     parse_permanent_neighbour,
     parse_route,
     route_table,
 )
-from dranet.kernel.netlink import (
+from dranet.kernel.netlink.policy_rules import parse_lookup, parse_rule
+from dranet.kernel.netlink.rtnl import (
+    decode,
+    decode_all,
+    dump_links_request,
+    get_link_request,
+    parse_link,
+    parse_link_name,
+    set_link_request,
+)
+from dranet.kernel.netlink.socket import (
     NLM_F_ACK_TLVS,
     NLM_F_DUMP_INTR,
     NLMSG_DONE,
@@ -44,18 +55,7 @@ from dranet.kernel.netlink import (
     parse_error,
     parse_messages,
 )
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.nexthops import parse_nexthop
-from dranet.kernel.rtnl import (
-    decode,
-    decode_all,
-    dump_links_request,
-    get_link_request,
-    parse_link,
-    parse_link_name,
-    set_link_request,
-)
-from dranet.kernel.rules import parse_lookup, parse_rule
+from dranet.kernel.sysfs.procfs import read_boot_id
 from dranet.model.facts import Address, Neighbour, Route
 from tests.kernel.plans import list_descriptors
 from tests.support.namespaces import Namespace

@@ -11,9 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel import netns_id
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import open_netns, read_netns_id
+from dranet.kernel.namespaces import netns
+from dranet.kernel.namespaces.netns import NetworkNamespace, open_netns, read_netns_id
 from tests.kernel.plans import list_descriptors
 from tests.support.namespaces import Namespace
 
@@ -49,7 +48,7 @@ def test_a_kernel_without_cookies_gives_the_inode(
     make_namespace: Callable[..., Namespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namespace = make_namespace()
-    monkeypatch.setattr(netns_id, "SO_NETNS_COOKIE", 9999)
+    monkeypatch.setattr(netns, "SO_NETNS_COOKIE", 9999)
     status = namespace.path.stat()
     assert read_netns_id(namespace.netns) == f"inode {status.st_dev}:{status.st_ino}"
 

@@ -18,8 +18,8 @@ from dranet.kernel.discovery import linktable
 from dranet.kernel.discovery.changes import Changes
 from dranet.kernel.discovery.linktable import read_pins
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.rtnl import parse_link
+from dranet.kernel.netlink.rtnl import parse_link
+from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.facts import Link, NodeFacts
 from tests.support.namespaces import Namespace
 

@@ -12,11 +12,11 @@ from itertools import pairwise
 
 import pytest
 
-from dranet.kernel import podlinks
-from dranet.kernel.link_counters import SeenLink
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.podlinks import PodLinks
-from dranet.kernel.rtnl import IFF_UP, set_link_request
+from dranet.kernel.counters.links import CountedLink
+from dranet.kernel.namespaces import pod_links as podlinks
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.pod_links import PodLinks
+from dranet.kernel.netlink.rtnl import IFF_UP, set_link_request
 from dranet.model.health import CARRIER_LOSSES
 from tests.kernel.plans import list_descriptors
 from tests.support.namespaces import Namespace
@@ -40,7 +40,7 @@ class Followed:
         self.told.append(pod_uid)
         self.news.set()
 
-    def find(self, ifname: str, pod_uid: str = POD) -> SeenLink | None:
+    def find(self, ifname: str, pod_uid: str = POD) -> CountedLink | None:
         return next((seen for seen in self.links.get_links(pod_uid) if seen.link.ifname == ifname), None)
 
     def find_index(self, ifname: str) -> int:

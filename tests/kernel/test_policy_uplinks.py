@@ -13,15 +13,15 @@ from dranet.inventory.ties import find_ties
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
 from dranet.kernel.discovery.changes import Changes
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.facts import Link, NodeFacts, Rule
 from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 
-API = LifelineTarget("the route to the API server", "10.9.0.1", is_own=False)
+API = ProtectedAddress("the route to the API server", "10.9.0.1", is_own=False)
 NAMES = ("uplink", "eth1", "eth2", "eth3")
 
 
@@ -39,14 +39,14 @@ class HardwareGuard(UplinkGuard):
         return as_hardware(link) if link else None
 
 
-def scan(node: Namespace, *targets: LifelineTarget) -> NodeFacts:
+def scan(node: Namespace, *targets: ProtectedAddress) -> NodeFacts:
     scanner = NodeScanner(Path("/nonexistent"), Path("/nonexistent"))
-    scanner.set_lifelines(targets)
+    scanner.set_protected_addresses(targets)
     facts = node.run(scanner.read)
     return replace(facts, links=tuple(map(as_hardware, facts.links)))
 
 
-def refused(node: Namespace, *targets: LifelineTarget) -> dict[str, str]:
+def refused(node: Namespace, *targets: ProtectedAddress) -> dict[str, str]:
     """The links that the guard refuses, each with the reason."""
 
     def check() -> dict[str, str]:
@@ -64,7 +64,7 @@ def refused(node: Namespace, *targets: LifelineTarget) -> dict[str, str]:
     return node.run(check)
 
 
-def stay(node: Namespace, *targets: LifelineTarget) -> dict[str, str]:
+def stay(node: Namespace, *targets: ProtectedAddress) -> dict[str, str]:
     """The NICs that stay on the node, each with the inventory's reason; the guard must agree."""
     ties = find_ties(scan(node, *targets)).links
     assert ties.keys() & set(NAMES) == refused(node, *targets).keys()
@@ -303,7 +303,7 @@ def test_while_the_output_of_a_default_route_is_not_told_every_card_that_is_up_s
     apply(node, NEXTHOPS["IPv4"][1])
     node.ip("link", "set", "eth3", "down")
     node.run(lambda: Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0"))
-    monkeypatch.setattr("dranet.kernel.nexthops._read_objects", lambda *_: {})  # gone since the dump
+    monkeypatch.setattr("dranet.kernel.netlink.inet._read_objects", lambda *_: {})  # gone since the dump
     told = stay(node)
     assert told.keys() == {"uplink", "eth1", "eth2"}
     assert told["eth2"] == (
@@ -317,7 +317,7 @@ def test_while_the_output_of_the_way_to_the_api_server_is_not_told_every_card_th
     apply(node, NEXTHOPS["the route to the API server"][1])
     node.ip("link", "set", "eth3", "down")
     node.run(lambda: Path("/proc/sys/net/ipv4/nexthop_compat_mode").write_text("0"))
-    monkeypatch.setattr("dranet.kernel.nexthops._read_objects", lambda *_: {})
+    monkeypatch.setattr("dranet.kernel.netlink.inet._read_objects", lambda *_: {})
     told = stay(node, API)
     assert told.keys() == {"uplink", "eth1", "eth2"}
     assert told["eth2"] == (

@@ -23,19 +23,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel import bpf, rights
+from dranet.kernel import refusals as rights
 from dranet.kernel.attachment import programs as removal
 from dranet.kernel.attachment.locate import open_pod_side
 from dranet.kernel.attachment.programs import read_program_names, remove_programs
-from dranet.kernel.bpf import BPF_TCX_EGRESS, BPF_TCX_INGRESS, parse_program, read_program
 from dranet.kernel.discovery import programs
 from dranet.kernel.discovery.programs import (
+    BPF_TCX_EGRESS,
+    BPF_TCX_INGRESS,
     LinkPrograms,
     parse_bpf_filter,
     parse_hook_qdisc,
+    parse_program,
     read_link_programs,
+    read_program,
 )
-from dranet.kernel.netlink import (
+from dranet.kernel.netlink.rtnl import decode, set_link_request
+from dranet.kernel.netlink.socket import (
     NetlinkSocket,
     Request,
     attribute,
@@ -44,9 +48,8 @@ from dranet.kernel.netlink import (
     kernel_error,
     nested,
 )
-from dranet.kernel.rights import CAPABILITIES, Rights
-from dranet.kernel.rtnl import decode, set_link_request
-from dranet.kernel.tc import CLSACT_EGRESS, CLSACT_INGRESS, TCMSG
+from dranet.kernel.netlink.tc import CLSACT_EGRESS, CLSACT_INGRESS, TCMSG
+from dranet.kernel.refusals import CAPABILITIES, Rights
 from tests.kernel.loaded import BPF_XDP, XDP, Loader, add_hook, attach_filter, ifindex_of, loader, tc
 from tests.kernel.plans import list_descriptors
 from tests.support.namespaces import Namespace
@@ -260,8 +263,8 @@ def test_a_program_is_described_and_a_gone_one_is_none(load: Load) -> None:
         if line.startswith("prog_id:")
         for number in [int(line.split()[1])]
     )
-    assert program_id in list(bpf.iter_program_ids())
-    assert read_program(program_id) == bpf.Program(program_id, 3, "described_15byt")
+    assert program_id in list(programs.iter_program_ids())
+    assert read_program(program_id) == programs.Program(program_id, 3, "described_15byt")
     assert read_program(2**31 - 1) is None
 
 
@@ -293,10 +296,10 @@ class SilentKernel(NetlinkSocket):
 
 
 def test_without_a_classifier_in_the_kernel_no_link_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = {1: bpf.Program(1, 8, "sd_devices"), 2: None}
-    monkeypatch.setattr(bpf, "iter_program_ids", lambda: iter(others))
-    monkeypatch.setattr(bpf, "read_program", others.__getitem__)
-    monkeypatch.setattr(bpf, "query_programs", None)
+    others = {1: programs.Program(1, 8, "sd_devices"), 2: None}
+    monkeypatch.setattr(programs, "iter_program_ids", lambda: iter(others))
+    monkeypatch.setattr(programs, "read_program", others.__getitem__)
+    monkeypatch.setattr(programs, "query_programs", None)
     warnings: list[str] = []
     assert read_link_programs(SilentKernel(), [7, 8], warnings) == {7: NOTHING, 8: NOTHING}
     assert read_link_programs(SilentKernel(), [], warnings) == {}
@@ -306,12 +309,12 @@ def test_without_a_classifier_in_the_kernel_no_link_is_asked(monkeypatch: pytest
 def test_hundreds_of_programs_are_not_opened_for_a_few_links(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
 
-    def open_other(program_id: int) -> bpf.Program:
+    def open_other(program_id: int) -> programs.Program:
         opened.append(program_id)
-        return bpf.Program(program_id, 15, "sd_devices")
+        return programs.Program(program_id, 15, "sd_devices")
 
-    monkeypatch.setattr(bpf, "iter_program_ids", lambda: iter(range(1, 201)))
-    monkeypatch.setattr(bpf, "read_program", open_other)
+    monkeypatch.setattr(programs, "iter_program_ids", lambda: iter(range(1, 201)))
+    monkeypatch.setattr(programs, "read_program", open_other)
     assert (programs._may_have_classifier(16, []), opened) == (True, [])
     assert (programs._may_have_classifier(1_000, []), len(opened)) == (False, 200)
 
@@ -320,15 +323,15 @@ def test_hundreds_of_programs_are_not_opened_for_a_few_links(monkeypatch: pytest
 def test_the_search_for_a_classifier_ends_at_the_first(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     load("nothing")
     monkeypatch.setattr(programs, "_PROGRAMS_WORTH_OPENING", 100_000)  # this machine may have many others
-    seen: list[bpf.Program | None] = []
+    seen: list[programs.Program | None] = []
 
-    def read_and_keep(program_id: int) -> bpf.Program | None:
+    def read_and_keep(program_id: int) -> programs.Program | None:
         seen.append(read_program(program_id))
         return seen[-1]
 
-    monkeypatch.setattr(bpf, "read_program", read_and_keep)
+    monkeypatch.setattr(programs, "read_program", read_and_keep)
     assert programs._may_have_classifier(1, [])
-    assert [program.type for program in seen if program].count(bpf.BPF_PROG_TYPE_SCHED_CLS) == 1
+    assert [program.type for program in seen if program].count(programs.BPF_PROG_TYPE_SCHED_CLS) == 1
 
 
 @pytest.mark.kernel
@@ -336,7 +339,7 @@ def test_a_kernel_without_the_hook_has_no_tcx_programs(
     node: Namespace, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load("nothing")
-    monkeypatch.setattr(bpf, "BPF_TCX_INGRESS", 0x7FFF)  # as TCX is to Linux before 6.6
+    monkeypatch.setattr(programs, "BPF_TCX_INGRESS", 0x7FFF)  # as TCX is to Linux before 6.6
     eth1, eth2 = ifindex_of(node, "eth1"), ifindex_of(node, "eth2")
     assert read(node, eth1, eth2) == {eth1: NOTHING, eth2: NOTHING}
 
@@ -345,7 +348,7 @@ def test_a_kernel_without_the_hook_has_no_tcx_programs(
 def test_an_architecture_without_a_number_gives_no_fact(
     monkeypatch: pytest.MonkeyPatch, node: Namespace
 ) -> None:
-    monkeypatch.setattr(bpf, "_SYSCALL_NUMBER", None)
+    monkeypatch.setattr(programs, "_SYSCALL_NUMBER", None)
     eth1 = ifindex_of(node, "eth1")
     assert read(node, eth1) == {eth1: LinkPrograms((), None)}
 
@@ -362,7 +365,7 @@ def test_qdiscs_that_cannot_be_read_are_one_warning(
 
 
 WITHOUT_CAPABILITIES = """
-from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.kernel.discovery.programs import read_link_programs
 warnings = []
 with NetlinkSocket.open() as rtnl:
@@ -398,7 +401,7 @@ def test_a_profile_without_bpf_is_told_and_a_kernel_without_it_is_not(
 
     every = sum(1 << number for number in CAPABILITIES.values())
     monkeypatch.setattr(rights, "read_rights", lambda: Rights(every, is_filtered, may_gain=False))
-    monkeypatch.setattr(bpf, "iter_program_ids", refuse)
+    monkeypatch.setattr(programs, "iter_program_ids", refuse)
     warnings: list[str] = []
     with NetlinkSocket.open() as rtnl:
         found = read_link_programs(rtnl, [1], warnings)
@@ -468,7 +471,7 @@ def test_tcx_programs_go_whether_a_bpf_link_holds_them_or_not(node: Namespace, b
     )
     remove(node, "eth1")
     for hook in (BPF_TCX_INGRESS, BPF_TCX_EGRESS):
-        assert node.run(partial(bpf.query_programs, eth1, hook)) == ()
+        assert node.run(partial(programs.query_programs, eth1, hook)) == ()
     assert names(node, "eth2") == ("tcx ingress other", "tcx egress other")
 
 
@@ -529,7 +532,7 @@ def test_a_program_that_is_back_at_once_is_refused(
 ) -> None:
     """Its owner may watch the link."""
     bpf_loader.attach_by_link(node, bpf_loader.load("clings"), ifindex_of(node, "eth1"), BPF_TCX_EGRESS)
-    monkeypatch.setattr(bpf, "detach_link", lambda _: None)
+    monkeypatch.setattr(programs, "detach_link", lambda _: None)
     with pytest.raises(KernelError, match="still there: tcx egress clings") as refusal:
         remove(node, "eth1")
     assert (refusal.value.errno, refusal.value.link) == (errno.EBUSY, "eth1")
@@ -549,10 +552,10 @@ def test_who_may_not_ask_for_programs_reads_the_rest_but_removes_nothing(
     add_hook(node, "eth1", "clsact")
     attach_filter(node, load("nothing"), ifindex_of(node, "eth1"), CLSACT_INGRESS, b"seen")
 
-    def refuse(*_: int) -> tuple[bpf.Attached, ...]:
+    def refuse(*_: int) -> tuple[programs.Attached, ...]:
         raise KernelError("EPERM", errno=errno.EPERM, operation="read BPF programs", hint="the mend")
 
-    monkeypatch.setattr(bpf, "query_attached", refuse)
+    monkeypatch.setattr(programs, "query_attached", refuse)
     assert names(node, "eth1") == ("tc ingress seen",)
     with pytest.raises(KernelError, match=r"remove BPF programs from eth1: EPERM \(the mend\)"):
         remove(node, "eth1")

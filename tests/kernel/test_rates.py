@@ -27,8 +27,8 @@ from dranet.kernel.attachment.rates import (
     read_timer_seconds,
     remove_limits,
 )
-from dranet.kernel.netlink import Request
-from dranet.kernel.tc import TokenBucket, set_bucket_request
+from dranet.kernel.netlink.socket import Request
+from dranet.kernel.netlink.tc import TokenBucket, set_bucket_request
 from dranet.model.json_decoder import ValidationError, build_decoder
 from dranet.model.network_values import Ifname
 from dranet.model.plan import LimitRate

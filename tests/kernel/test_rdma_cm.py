@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel import rdma_cm
-from dranet.kernel.rdma_cm import read_cm_defaults, restore_cm_defaults
+from dranet.kernel.sysfs import rdma_cm
+from dranet.kernel.sysfs.rdma_cm import read_cm_defaults, restore_cm_defaults
 
 DEFAULTS = {"1/default_roce_mode": "RoCE v2", "1/default_roce_tos": "0"}
 

@@ -11,11 +11,18 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel import rdmanl
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.netlink import NETLINK_RDMA, Message, NetlinkSocket, Request, attribute, attribute_text
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rdmanl import read_netns_exclusive
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.netlink import rdma as rdmanl
+from dranet.kernel.netlink.rdma import read_netns_exclusive
+from dranet.kernel.netlink.socket import (
+    NETLINK_RDMA,
+    Message,
+    NetlinkSocket,
+    Request,
+    attribute,
+    attribute_text,
+)
 from dranet.model.device import RdmaIdentity
 
 GUIDS = {4: 0x0C42A10300211000, 11: 0x0C42A10300212000}

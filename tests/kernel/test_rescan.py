@@ -15,11 +15,11 @@ from dranet.errors import KernelError
 from dranet.kernel.discovery import linktable
 from dranet.kernel.discovery import scan as scan_module
 from dranet.kernel.discovery.changes import EVERYTHING, MANY_LINKS, Changes
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner, read_ipv4_default_routes, read_node_facts
 from dranet.kernel.discovery.watch import ChangeWatch, Patience
-from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.netlink import NetlinkSocket
-from dranet.model.facts import Lifeline, Link, NodeFacts, Route
+from dranet.kernel.netlink.socket import NetlinkSocket
+from dranet.model.facts import Link, NodeFacts, ProtectedLink, Route
 from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
@@ -261,7 +261,7 @@ def test_a_read_that_failed_half_way_does_not_forget_what_a_link_was_called(
     node.ip_lines("link set eth3 down\nlink set eth3 name rail3\n")
     (device / "parent").write_text("rail3\n")
 
-    def refuse(*_: object) -> tuple[Lifeline, ...]:
+    def refuse(*_: object) -> tuple[ProtectedLink, ...]:
         raise KernelError("no buffer")
 
     with monkeypatch.context() as broken:
@@ -318,7 +318,7 @@ def test_warnings_stay_until_the_next_full_scan(
     assert scan(node, scanner).warnings == ()
 
 
-# --- routes and lifelines -------------------------------------------------------------------------------
+# --- routes and protected links -------------------------------------------------------------------------
 
 
 def test_ipv4_default_routes_are_found_before_all_others(node: Namespace) -> None:
@@ -344,62 +344,66 @@ def test_ipv4_default_routes_are_found_before_all_others(node: Namespace) -> Non
     assert len(read) == 1
 
 
-LIFELINES = (
-    LifelineTarget("the node's address", "192.0.2.2", is_own=True),
-    LifelineTarget("the node's address", "2001:0db8:ffff:0::2", is_own=True),
-    LifelineTarget("the node's address", "203.0.113.99", is_own=True),
-    LifelineTarget("the route to the API server", "10.9.0.1", is_own=False),
-    LifelineTarget("the route to the API server", "not an address", is_own=False),
+PROTECTED = (
+    ProtectedAddress("the node's address", "192.0.2.2", is_own=True),
+    ProtectedAddress("the node's address", "2001:0db8:ffff:0::2", is_own=True),
+    ProtectedAddress("the node's address", "203.0.113.99", is_own=True),
+    ProtectedAddress("the route to the API server", "10.9.0.1", is_own=False),
+    ProtectedAddress("the route to the API server", "not an address", is_own=False),
 )
 
 
-def test_lifelines_are_the_links_of_own_addresses_and_of_the_way_to_others(
+def test_protected_links_are_the_links_of_own_addresses_and_of_the_way_to_others(
     node: Namespace, scanner: NodeScanner
 ) -> None:
     node.ip_lines("addr add 10.1.0.2/24 dev eth1\nroute add 10.9.0.0/16 via 10.1.0.1\n")
-    scanner.set_lifelines(LIFELINES)
+    scanner.set_protected_addresses(PROTECTED)
     facts = scan(node, scanner)
     index = {name: link.ifindex for name, link in by_name(facts).items()}
-    assert facts.lifelines == (
-        Lifeline("the node's address", "192.0.2.2", index["uplink"]),
-        Lifeline("the node's address", "2001:0db8:ffff:0::2", index["uplink"]),
-        Lifeline("the route to the API server", "10.9.0.1", index["eth1"]),
+    assert facts.protected_links == (
+        ProtectedLink("the node's address", "192.0.2.2", index["uplink"]),
+        ProtectedLink("the node's address", "2001:0db8:ffff:0::2", index["uplink"]),
+        ProtectedLink("the route to the API server", "10.9.0.1", index["eth1"]),
     )
 
 
-def test_every_next_hop_of_the_way_to_the_api_server_is_a_lifeline(
+def test_every_next_hop_of_the_way_to_the_api_server_is_a_protected_link(
     node: Namespace, scanner: NodeScanner
 ) -> None:
     node.ip_lines(
         "addr add 10.1.0.2/24 dev eth1\naddr add 10.2.0.2/24 dev eth2\n"
         "route add 10.9.0.0/16 nexthop via 10.1.0.1 nexthop via 10.2.0.1\n"
     )
-    scanner.set_lifelines(LIFELINES[3:])
+    scanner.set_protected_addresses(PROTECTED[3:])
     facts = scan(node, scanner)
     index = {name: link.ifindex for name, link in by_name(facts).items()}
-    assert {line.ifindex for line in facts.lifelines} == {index["eth1"], index["eth2"]}
+    assert {line.ifindex for line in facts.protected_links} == {index["eth1"], index["eth2"]}
 
 
 def test_an_ipv6_address_is_reached_by_its_route_too(node: Namespace, scanner: NodeScanner) -> None:
-    scanner.set_lifelines([LifelineTarget("the route to the API server", "2001:db8:9::1", is_own=False)])
+    scanner.set_protected_addresses(
+        [ProtectedAddress("the route to the API server", "2001:db8:9::1", is_own=False)]
+    )
     facts = scan(node, scanner)
-    assert [line.ifindex for line in facts.lifelines] == [by_name(facts)["uplink"].ifindex]
+    assert [line.ifindex for line in facts.protected_links] == [by_name(facts)["uplink"].ifindex]
 
 
 @pytest.mark.parametrize("kind", ["unreachable", "blackhole", "prohibit"])
-def test_an_address_without_a_way_has_no_lifeline(node: Namespace, scanner: NodeScanner, kind: str) -> None:
+def test_an_address_without_a_way_has_no_protected_link(
+    node: Namespace, scanner: NodeScanner, kind: str
+) -> None:
     node.ip("route", "add", kind, "10.9.0.0/16")
     node.ip("route", "del", "::/0", "via", "2001:db8:ffff::1")
-    scanner.set_lifelines([*LIFELINES[3:], LifelineTarget("x", "2001:db8:9::1", is_own=False)])
-    assert scan(node, scanner).lifelines == ()
+    scanner.set_protected_addresses([*PROTECTED[3:], ProtectedAddress("x", "2001:db8:9::1", is_own=False)])
+    assert scan(node, scanner).protected_links == ()
 
 
-def test_lifelines_follow_a_change_of_their_route(node: Namespace, scanner: NodeScanner) -> None:
-    scanner.set_lifelines(LIFELINES[3:])
+def test_protected_links_follow_a_change_of_their_route(node: Namespace, scanner: NodeScanner) -> None:
+    scanner.set_protected_addresses(PROTECTED[3:])
     index = {name: link.ifindex for name, link in by_name(scan(node, scanner)).items()}
     node.ip_lines("addr add 10.1.0.2/24 dev eth1\nroute add 10.9.0.1/32 via 10.1.0.1\n")
     after = scan(node, scanner, Changes(links=frozenset({index["eth1"]}), routes=True))
-    assert [line.ifindex for line in after.lifelines] == [index["eth1"]]
+    assert [line.ifindex for line in after.protected_links] == [index["eth1"]]
 
 
 # --- changes --------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import open_host_side
 from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.attachment.restore import restore_link
-from dranet.kernel.netlink import attribute_u32
-from dranet.kernel.rtnl import set_link_request
-from dranet.kernel.sysctl import read_sysctl, write_sysctl
+from dranet.kernel.netlink.rtnl import set_link_request
+from dranet.kernel.netlink.socket import attribute_u32
+from dranet.kernel.sysfs.sysctl import read_sysctl, write_sysctl
 from dranet.model.facts import Address, Neighbour, Route
 from dranet.model.plan import EthtoolState, LinkState, SetUp, TrafficControl
 from tests.kernel.plans import attach_from, detach_to, move_plan

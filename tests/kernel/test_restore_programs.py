@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from dranet.kernel.attachment.detach import DetachReport
-from dranet.kernel.bpf import BPF_TCX_EGRESS, BPF_TCX_INGRESS
-from dranet.kernel.tc import CLSACT_EGRESS, CLSACT_INGRESS
+from dranet.kernel.discovery.programs import BPF_TCX_EGRESS, BPF_TCX_INGRESS
+from dranet.kernel.netlink.tc import CLSACT_EGRESS, CLSACT_INGRESS
 from dranet.model.plan import SetUp
 from tests.kernel.loaded import BPF_XDP, XDP, Loader, add_hook, attach_filter, ifindex_of, loader, tc
 from tests.kernel.plans import attach_from, detach_to, move_plan

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel import node_proc, rights, rights_trials
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rights import CAPABILITIES, Rights, explain_refusal, is_refusal
+from dranet.kernel import refusals as rights
+from dranet.kernel.host_checks import rights_trials
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.refusals import CAPABILITIES, Rights, explain_refusal, is_refusal
+from dranet.kernel.sysfs import procfs as node_proc
 
 EVERY = sum(1 << number for number in CAPABILITIES.values())
 PROFILE = "its seccomp profile may not let setns through: use the one of dranet seccomp"

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.kernel.discovery.scan import read_node_facts
-from dranet.kernel.inet import route_contains
-from dranet.kernel.netlink import attribute, attribute_text, attribute_u8, attribute_u32, nested
-from dranet.kernel.rtnl import parse_link
+from dranet.kernel.netlink.inet import route_contains
+from dranet.kernel.netlink.rtnl import parse_link
+from dranet.kernel.netlink.socket import attribute, attribute_text, attribute_u8, attribute_u32, nested
 from dranet.model.facts import Address, Link, NodeFacts
 from tests.support.namespaces import Namespace
 from tests.support.waiting import wait_until

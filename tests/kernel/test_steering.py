@@ -19,21 +19,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.errors import KernelError
-from dranet.kernel import genl as genl_module
-from dranet.kernel import steering
-from dranet.kernel.dcb import dcb_difference, parse_dcb, read_dcb, restore_dcb
-from dranet.kernel.netlink import (
-    Message,
-    NetlinkSocket,
-    Outcome,
-    Request,
-    attribute,
-    attribute_u32,
-    iter_attributes,
-    kernel_error,
-    nested,
-)
-from dranet.kernel.steering import (
+from dranet.kernel.ethtool import steering
+from dranet.kernel.ethtool.steering import (
     EQUAL,
     FLOW_TYPES,
     FLOWS,
@@ -43,6 +30,19 @@ from dranet.kernel.steering import (
     read_steering,
     restore_steering,
     steering_difference,
+)
+from dranet.kernel.netlink import socket as socket_module
+from dranet.kernel.netlink.dcb import dcb_difference, parse_dcb, read_dcb, restore_dcb
+from dranet.kernel.netlink.socket import (
+    Message,
+    NetlinkSocket,
+    Outcome,
+    Request,
+    attribute,
+    attribute_u32,
+    iter_attributes,
+    kernel_error,
+    nested,
 )
 from dranet.model.plan import DcbState, FlowRule, RssContext, SteeringState
 
@@ -150,7 +150,7 @@ class Card(NetlinkSocket):
 
 @pytest.fixture(autouse=True)
 def through_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(genl_module, "_families", {})
+    monkeypatch.setattr(socket_module, "_families", {})
     monkeypatch.setattr(Nic, "ask", lambda nic, data, operation: nic.genl.ask(data, operation))
 
 
@@ -221,7 +221,7 @@ def cards(draw: st.DrawFn) -> Card:
 
 @given(node=cards(), tenant=cards())
 def test_whatever_a_tenant_leaves_the_card_becomes_what_it_was(node: Card, tenant: Card) -> None:
-    genl_module._families.clear()
+    socket_module._families.clear()
     wanted = read_steering(on(node))
     for _ in range(2):  # as restoring has two rounds
         restore(tenant, wanted)

@@ -16,7 +16,7 @@ from dranet.kernel.attachment.attach import verify
 from dranet.kernel.attachment.detach import DetachReport
 from dranet.kernel.attachment.locate import open_pod_side
 from dranet.kernel.attachment.programs import read_program_names
-from dranet.kernel.bpf import BPF_TCX_INGRESS
+from dranet.kernel.discovery.programs import BPF_TCX_INGRESS
 from dranet.model.facts import Address, Neighbour, Route
 from dranet.model.plan import (
     AddAddress,

@@ -9,10 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError
-from dranet.kernel.inet import Hop, add_route_request, parse_hops
-from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.rtnl import decode, decode_all
-from dranet.kernel.rules import add_rule_request, canonical_rule, dump_rules_request, parse_rule
+from dranet.kernel.netlink.inet import Hop, add_route_request, parse_hops
+from dranet.kernel.netlink.policy_rules import (
+    add_rule_request,
+    canonical_rule,
+    dump_rules_request,
+    parse_rule,
+)
+from dranet.kernel.netlink.rtnl import decode, decode_all
+from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.facts import Route
 from dranet.model.plan import AddRule
 from tests.support.namespaces import Namespace

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.errors import KernelError
-from dranet.kernel import tc as traffic
-from dranet.kernel.netlink import attribute, attribute_text
-from dranet.kernel.rtnl import decode
-from dranet.kernel.tc import (
+from dranet.kernel.netlink import tc as traffic
+from dranet.kernel.netlink.rtnl import decode
+from dranet.kernel.netlink.socket import attribute, attribute_text
+from dranet.kernel.netlink.tc import (
     CLSACT_EGRESS,
     TC_H_ROOT,
     TCMSG,

@@ -19,8 +19,8 @@ from dranet.driver.planner import NodeReader
 from dranet.errors import KernelError
 from dranet.kernel.attachment.attach import verify
 from dranet.kernel.attachment.detach import DetachReport
-from dranet.kernel.attachment.readback import read_attached
-from dranet.kernel.netlink import NetlinkSocket, Request
+from dranet.kernel.attachment.drift import read_attached
+from dranet.kernel.netlink.socket import NetlinkSocket, Request
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Route
 from dranet.model.network import NetworkConfig

@@ -1,4 +1,4 @@
-"""The check at attach: the node's lifelines and their relatives stay, and asking costs little."""
+"""The check at attach: the node's protected links and their relatives stay, and asking costs little."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from dranet.errors import DeviceError, Reason
 from dranet.inventory.ties import find_ties
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.netlink import NetlinkSocket, Request
+from dranet.kernel.netlink.socket import NetlinkSocket, Request
 from dranet.model.facts import Link
 from tests.support.namespaces import Namespace
 
 pytestmark = pytest.mark.kernel
 
 NO_UPLINK = "route del default\nroute del ::/0 via 2001:db8:ffff::1\n"
-OWN = LifelineTarget("the node's address", "10.1.0.2", is_own=True)
-API = LifelineTarget("the route to the API server", "10.9.0.1", is_own=False)
+OWN = ProtectedAddress("the node's address", "10.1.0.2", is_own=True)
+API = ProtectedAddress("the route to the API server", "10.9.0.1", is_own=False)
 
 
 def refusal(node: Namespace, ifname: str, rules: UplinkRules) -> str:
@@ -70,7 +70,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_link_that_a_lifeline_stands_on_stays_and_others_are_free(
+def test_a_link_that_a_protected_link_stands_on_stays_and_others_are_free(
     node: Namespace, tmp_path: Path, layout: str
 ) -> None:
     node.ip_lines(NO_UPLINK + LAYOUTS[layout])
@@ -85,7 +85,7 @@ def test_a_link_that_a_lifeline_stands_on_stays_and_others_are_free(
 def test_the_guard_and_the_inventory_agree(node: Namespace, tmp_path: Path, layout: str) -> None:
     node.ip_lines(NO_UPLINK + LAYOUTS[layout])
     scanner = NodeScanner(tmp_path, tmp_path)
-    scanner.set_lifelines((OWN, API))
+    scanner.set_protected_addresses((OWN, API))
     facts = node.run(scanner.read)
     refused = {
         link.ifname for link in facts.links if refusal(node, link.ifname, UplinkRules((OWN, API), tmp_path))
@@ -131,7 +131,7 @@ def test_the_guard_and_the_inventory_agree_on_any_layout(
     for piece in pieces:  # it may well fail: what it needs was not made
         subprocess.run(["ip", "-n", node.name, *piece.split()], capture_output=True)
     scanner = NodeScanner(tmp_path, tmp_path)
-    scanner.set_lifelines((OWN, API))
+    scanner.set_protected_addresses((OWN, API))
     facts = node.run(scanner.read)
     rules = UplinkRules((OWN, API), tmp_path)
     assert {link.ifname for link in facts.links if refusal(node, link.ifname, rules)} == set(
@@ -140,7 +140,7 @@ def test_the_guard_and_the_inventory_agree_on_any_layout(
     node.delete()
 
 
-def test_the_reason_names_the_lifeline(node: Namespace, tmp_path: Path) -> None:
+def test_the_reason_names_the_protected_link(node: Namespace, tmp_path: Path) -> None:
     node.ip_lines(NO_UPLINK + LAYOUTS["own address"])
     assert "(the node's address)" in refusal(node, "eth1", UplinkRules((OWN,), tmp_path))
 

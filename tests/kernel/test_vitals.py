@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kernel import rdma_ports
-from dranet.kernel.discovery.vitals import VitalsTarget, read_rdma_ports, read_vitals
-from dranet.kernel.netlink import attribute, attribute_u8, attribute_u32
+from dranet.kernel.counters.health import CounterTarget, read_health_counters, read_rdma_ports
+from dranet.kernel.netlink import rdma
+from dranet.kernel.netlink.socket import attribute, attribute_u8, attribute_u32
 from dranet.model.facts import RdmaPort
 from dranet.model.health import CARRIER_LOSSES, HealthCounters, PcieLink
 from tests.kernel.trees import Tree
@@ -41,8 +41,8 @@ def make_card(tree: Tree, **attributes: str) -> str:
 def read_one(
     tree: Tree, rdma_device: str = "", pci_address: str = "", port_address: str = ""
 ) -> HealthCounters:
-    target = VitalsTarget("nic", 0, rdma_device, pci_address, port_address)
-    return read_vitals(tree.root, [target])["nic"]
+    target = CounterTarget("nic", 0, rdma_device, pci_address, port_address)
+    return read_health_counters(tree.root, [target])["nic"]
 
 
 def test_a_pcie_link_is_read_with_what_card_and_slot_can(tree: Tree) -> None:
@@ -97,10 +97,10 @@ def test_error_counters_of_all_ports_are_added_up(tree: Tree) -> None:
 def test_what_is_not_there_is_left_out_and_hides_nothing(tree: Tree) -> None:
     make_card(tree)
     targets = [
-        VitalsTarget("gone", ifindex=99999, rdma_device="mlx5_9", pci_address="0000:ff:00.0"),
-        VitalsTarget("nic", pci_address=CARD, port_address=PORT),
+        CounterTarget("gone", ifindex=99999, rdma_device="mlx5_9", pci_address="0000:ff:00.0"),
+        CounterTarget("nic", pci_address=CARD, port_address=PORT),
     ]
-    vitals = read_vitals(tree.root, targets)
+    vitals = read_health_counters(tree.root, targets)
     assert vitals["gone"] == HealthCounters({}, PcieLink())
     assert vitals["nic"].pcie == PcieLink(16.0, 8, 32.0, 16, 32.0, 16)
 
@@ -117,10 +117,10 @@ def test_a_real_link_tells_its_counters_and_lost_carriers(
     node: Namespace, fabric: Namespace, tmp_path: Path
 ) -> None:
     (shown,) = node.read_raw("link", "show", "eth1")
-    target = VitalsTarget("nic", ifindex=shown["ifindex"])
+    target = CounterTarget("nic", ifindex=shown["ifindex"])
 
     def read() -> dict[str, int]:
-        return dict(node.run(lambda: read_vitals(tmp_path, [target]))["nic"].counters)
+        return dict(node.run(lambda: read_health_counters(tmp_path, [target]))["nic"].counters)
 
     before = read()
     (stats,) = node.read_raw("-stats", "link", "show", "eth1")
@@ -131,10 +131,10 @@ def test_a_real_link_tells_its_counters_and_lost_carriers(
 
 
 def test_ports_told_by_rdma_netlink_read_as_those_of_sysfs() -> None:
-    lid = attribute_u32(rdma_ports._LID, 7)
+    lid = attribute_u32(rdma._LID, 7)
     infiniband = attribute_u32(3, 1) + lid + attribute_u8(12, 4) + attribute_u8(13, 5)
-    assert rdma_ports._parse_port(infiniband) == RdmaPort(1, "ACTIVE", "InfiniBand", phys_state="LinkUp")
+    assert rdma._parse_port(infiniband) == RdmaPort(1, "ACTIVE", "InfiniBand", phys_state="LinkUp")
     roce = attribute_u32(3, 2) + attribute_u8(12, 1) + attribute_u8(13, 3)
-    assert rdma_ports._parse_port(roce) == RdmaPort(2, "DOWN", "Ethernet", phys_state="Disabled")
+    assert rdma._parse_port(roce) == RdmaPort(2, "DOWN", "Ethernet", phys_state="Disabled")
     odd = attribute(3, struct.pack("=H", 1)) + attribute_u8(12, 200) + attribute(13, b"")
-    assert rdma_ports._parse_port(odd) == RdmaPort(0, "", "Ethernet")
+    assert rdma._parse_port(odd) == RdmaPort(0, "", "Ethernet")

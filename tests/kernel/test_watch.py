@@ -20,8 +20,8 @@ from dranet.errors import KernelError
 from dranet.kernel.discovery import watch as watch_module
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.watch import ChangeFilter, ChangeWatch, Patience
-from dranet.kernel.inet import add_address_request
-from dranet.kernel.rtnl import RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE
+from dranet.kernel.netlink.inet import add_address_request
+from dranet.kernel.netlink.rtnl import RTM_NEWADDR, RTM_NEWLINK, RTM_NEWROUTE
 from dranet.model.facts import Address
 from tests.support.namespaces import Namespace
 
@@ -245,7 +245,7 @@ def test_a_notification_that_cannot_be_read_may_be_anything() -> None:
     noise = ChangeFilter()
     assert noise.judge(RTM_NEWLINK, b"\0\0") == EVERYTHING
     assert noise.judge(RTM_NEWADDR, b"") == EVERYTHING
-    noise.lifelines = (bytes(4),)
+    noise.protected_addresses = (bytes(4),)
     assert noise.judge(RTM_NEWROUTE, b"") == EVERYTHING
 
 
@@ -281,9 +281,9 @@ def test_a_link_that_went_is_named(node: Namespace) -> None:
     watch_in(node, scenario)
 
 
-def test_a_route_that_contains_a_lifeline_is_told_and_others_are_not(node: Namespace) -> None:
+def test_a_route_that_contains_a_protected_link_is_told_and_others_are_not(node: Namespace) -> None:
     async def scenario(watch: ChangeWatch) -> None:
-        watch.set_lifelines([ip_address("10.9.0.1").packed, ip_address("2001:db8:9::1").packed])
+        watch.set_protected_addresses([ip_address("10.9.0.1").packed, ip_address("2001:db8:9::1").packed])
         await settle(watch)
         await ip(
             node, "route add 10.8.0.0/16 via 192.0.2.9\nroute add 2001:db8:8::/48 via 2001:db8:ffff::9\n"
@@ -305,9 +305,9 @@ def test_a_route_that_contains_a_lifeline_is_told_and_others_are_not(node: Names
         "-6 rule add to 2001:db8:9::/48 table 500",
     ],
 )
-def test_routing_by_policy_is_told_since_it_may_carry_a_lifeline(node: Namespace, line: str) -> None:
+def test_routing_by_policy_is_told_since_it_may_carry_a_protected_link(node: Namespace, line: str) -> None:
     async def scenario(watch: ChangeWatch) -> None:
-        watch.set_lifelines([ip_address("10.9.0.1").packed, ip_address("2001:db8:9::1").packed])
+        watch.set_protected_addresses([ip_address("10.9.0.1").packed, ip_address("2001:db8:9::1").packed])
         await settle(watch)
         await asyncio.to_thread(node.ip, *line.split())
         assert await changed_within(watch, 5.0) == Changes(routes=True)
@@ -315,7 +315,7 @@ def test_routing_by_policy_is_told_since_it_may_carry_a_lifeline(node: Namespace
     watch_in(node, scenario)
 
 
-def test_without_lifelines_rules_nexthop_objects_and_tables_that_rules_look_up_are_told(
+def test_without_protected_links_rules_nexthop_objects_and_tables_that_rules_look_up_are_told(
     node: Namespace,
 ) -> None:
     """Any of them may make a link an uplink."""

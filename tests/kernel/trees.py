@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dranet.kernel.discovery.pci import read_pci_functions
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import PciFunction
 
 SWITCH = "pci0000:17/0000:17:01.0/0000:18:00.0"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.kubelet.config_files import read_device_plugins, read_kubelet_config
 
 CONFIG = """apiVersion: kubelet.config.k8s.io/v1beta1

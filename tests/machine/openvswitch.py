@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dranet.kernel.netlink import (
+from dranet.kernel.netlink.socket import (
     NetlinkSocket,
     Request,
     attribute,

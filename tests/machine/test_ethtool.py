@@ -12,9 +12,8 @@ from typing import TypeVar
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel.ethtool import difference, read_ethtool_state, restore_ethtool, set_ethtool
-from dranet.kernel.genl import NETLINK_GENERIC
-from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.ethtool.settings import difference, read_ethtool_state, restore_ethtool, set_ethtool
+from dranet.kernel.netlink.socket import NETLINK_GENERIC, NetlinkSocket
 from dranet.model.plan import EthtoolState
 from testbed.machine.hardware import MACHINE
 from tests.machine import kernel_view

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dranet.kernel.discovery.vitals import VitalsTarget, read_rdma_ports, read_vitals
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.podlinks import PodLinks
-from dranet.kernel.rdma_ports import read_ports_here
-from dranet.kernel.rdmanl import attach_rdma, detach_rdma
+from dranet.kernel.counters.health import CounterTarget, read_health_counters, read_rdma_ports
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.pod_links import PodLinks
+from dranet.kernel.netlink.rdma import attach_rdma, detach_rdma, read_ports_here
 from dranet.model.device import Device, RdmaIdentity
 from dranet.model.facts import RdmaPort
 from dranet.model.health import CARRIER_LOSSES
@@ -77,10 +76,10 @@ def test_a_card_tells_its_counters_and_no_more_of_pcie_than_the_machine_has(
 ) -> None:
     (device,) = [device for device in devices.values() if device.pci_address == IGB.address]
     ifindex = int(Path("/sys/class/net", kernel_view.ifname(IGB.address), "ifindex").read_text())
-    target = VitalsTarget(device.name, ifindex, "mlx5_0", IGB.address, device.pci_path[0])
-    vitals = read_vitals(SYS, [target])[device.name]
-    assert {"rx_errors", "tx_errors", CARRIER_LOSSES} <= vitals.counters.keys()
-    assert vitals.pcie is not None
+    target = CounterTarget(device.name, ifindex, "mlx5_0", IGB.address, device.pci_path[0])
+    health_counters = read_health_counters(SYS, [target])[device.name]
+    assert {"rx_errors", "tx_errors", CARRIER_LOSSES} <= health_counters.counters.keys()
+    assert health_counters.pcie is not None
     folder = SYS / "bus/pci/devices" / IGB.address
     shown = (folder / "max_link_width").read_text().strip() if (folder / "max_link_width").exists() else "0"
-    assert vitals.pcie.most_width == (int(shown) if int(shown) <= 32 else 0)
+    assert health_counters.pcie.most_width == (int(shown) if int(shown) <= 32 else 0)

@@ -16,7 +16,7 @@ from dranet.errors import ClaimError, KernelError, Reason
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.record import read_link_state
-from dranet.kernel.irq import InterruptFiles
+from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import AttachPlan, LinkState

@@ -18,8 +18,8 @@ from dranet.driver.reports.announcer import Announcer
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
-from dranet.kernel.counter_folders import find_counter_folders
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.counters.ports import find_counter_folders
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.plan import PreparedClaim, RequestMetadata
 from dranet.runtime.cdi import CdiSpecs
 from testbed.machine.hardware import MACHINE

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dranet.driver.metrics.reading import CounterReader, Readings
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.port_counters import PORT_COUNTERS, read_port_counters
-from dranet.kernel.rdmanl import attach_rdma, detach_rdma
+from dranet.kernel.counters.ports import PORT_COUNTERS, read_port_counters
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.netlink.rdma import attach_rdma, detach_rdma
 from dranet.model.device import Device, DeviceKind, RdmaIdentity
 from tests.driver.metrics_node import Node
 from tests.support.namespaces import Namespace

@@ -24,7 +24,7 @@ from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.inventory.build import build_devices
 from dranet.inventory.filter import decide
 from dranet.kernel.discovery.scan import read_node_facts
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.device import Device, DeviceKind
 from dranet.model.network import NetworkConfig
 from dranet.model.plan import AttachPlan, PreparedDevice

@@ -13,7 +13,7 @@ import pytest
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.record import read_link_state
-from dranet.kernel.steering import SRSSH, SRXCLSRLDEL, SRXCLSRLINS, SRXFH, Nic
+from dranet.kernel.ethtool.steering import SRSSH, SRXCLSRLDEL, SRXCLSRLINS, SRXFH, Nic
 from dranet.model.plan import AttachPlan, MoveLink, SetUp
 from testbed.machine.hardware import MACHINE
 from tests.kernel.settings_of_links import ADDRESSES, HOST_SETTINGS, VANDALISM, vandalise

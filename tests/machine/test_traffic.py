@@ -13,9 +13,9 @@ from dranet.errors import KernelError
 from dranet.kernel.attachment.locate import open_host_side, open_pod_side
 from dranet.kernel.attachment.programs import read_program_names, remove_programs
 from dranet.kernel.attachment.rates import limit_rate, remove_limits
-from dranet.kernel.bpf import BPF_TCX_INGRESS
-from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.tc import CLSACT_INGRESS, add_requests, read_filters, read_traffic_control
+from dranet.kernel.discovery.programs import BPF_TCX_INGRESS
+from dranet.kernel.netlink.socket import NetlinkSocket
+from dranet.kernel.netlink.tc import CLSACT_INGRESS, add_requests, read_filters, read_traffic_control
 from dranet.model.plan import LimitRate, TrafficControl
 from testbed.machine.hardware import MACHINE
 from tests.kernel.loaded import BPF_XDP, XDP, attach_filter, ifindex_of, loader

@@ -17,9 +17,9 @@ from dranet.kernel.attachment.detach import detach
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
-from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.netlink import NetlinkSocket
+from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.plan import AttachPlan, MoveLink
 from testbed.machine.hardware import MACHINE
 from tests.machine import kernel_view
@@ -76,7 +76,7 @@ def way_out() -> str:
 
 def take(rules: UplinkRules) -> Mapping[str, Decision]:
     scanner = NodeScanner(Path("/sys"), Path("/proc"))
-    scanner.set_lifelines(rules.lifelines)
+    scanner.set_protected_addresses(rules.protected_addresses)
     return {decision.device.ifname: decision for decision in take_inventory(scanner.read(), {})}
 
 
@@ -150,7 +150,7 @@ def test_an_uplink_on_a_virtual_function_keeps_the_physical_one_and_no_other(pod
 
 def test_a_nic_with_the_nodes_own_address_and_no_default_route_stays() -> None:
     name, address = ifname("chipset"), "192.0.2.30"
-    rules = UplinkRules((LifelineTarget("the node's address", address, is_own=True),))
+    rules = UplinkRules((ProtectedAddress("the node's address", address, is_own=True),))
     with node_with(f"addr add {address}/24 dev {name}\n", f"addr flush dev {name}\n"):
         assert [entry["ifname"] for entry in kernel_view.ip("addr", "show", "to", address)] == [name]
         assert kernel_view.ip("route", "show", "default") == []

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedDevice, RdmaAccess

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import pytest
 
 from dranet.errors import KernelError
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")

@@ -32,8 +32,8 @@ from dranet.cli.doctor.examine import Examination, Progress
 from dranet.cli.doctor.running import FEATURES_PATH, NobodyThere, fetch_page
 from dranet.desk.redact.text import redact_texts
 from dranet.errors import DranetError, SettingsError
-from dranet.kernel.boot import read_boot_id
 from dranet.kernel.host_checks.messages import read_kernel_messages
+from dranet.kernel.sysfs.procfs import read_boot_id
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.facts import NodeFacts
 from dranet.settings import DECLARATIONS, Settings

@@ -23,10 +23,10 @@ from dranet.driver.captured import CapturedFacts
 from dranet.driver.protected_addresses import OWN_ADDRESS
 from dranet.errors import DranetError
 from dranet.inventory.offer import take_inventory
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.host_checks.read import find_root, read_host_facts
-from dranet.kernel.lifelines import LifelineTarget
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.kubelet.config_files import read_device_plugins, read_kubelet_config
 from dranet.model.device import Device
 from dranet.model.facts import NodeFacts
@@ -155,8 +155,8 @@ def _read_node(settings: Settings) -> NodeFacts:
     if settings.facts_file:
         return CapturedFacts(str(settings.facts_file)).read()
     scanner = NodeScanner(settings.sysfs_root, settings.procfs_root, pci_ids=settings.pci_ids)
-    own = (LifelineTarget(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses)
-    scanner.set_lifelines(list(own))
+    own = (ProtectedAddress(OWN_ADDRESS, address, is_own=True) for address in settings.node_addresses)
+    scanner.set_protected_addresses(list(own))
     return scanner.read()
 
 

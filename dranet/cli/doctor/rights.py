@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dranet.desk.doctor.catalogue import CALL, CAPABILITY, FOLDER, GAIN, NO_NEW_PRIVILEGES, RIGHTS
-from dranet.kernel.rights import Rights, read_rights
-from dranet.kernel.rights_trials import try_calls
+from dranet.kernel.host_checks.rights_trials import try_calls
+from dranet.kernel.refusals import Rights, read_rights
 from dranet.model.findings import Finding, Severity, ok
 from dranet.security.context import (
     CAPABILITIES,

@@ -115,7 +115,7 @@ def _group_rails(seen: Surroundings) -> tuple[list[Link], ...]:
     Cards for storage are other boards, although often of the same chip.
     """
     boards = {device.pci_address: _name_board(seen, device) for device in seen.rdma}
-    own = {lifeline.ifindex for lifeline in seen.node.lifelines}
+    own = {link.ifindex for link in seen.node.protected_links}
     groups: dict[tuple[str, int], list[Link]] = defaultdict(list)
     for link in seen.physical_links:
         if link.pci_address in boards and link.ifindex not in own and link.master is None:

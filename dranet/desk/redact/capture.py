@@ -44,7 +44,7 @@ _MADE_UP = frozenset(
         "Address.label",
         "Host.kernel",
         "Host.product",
-        "Lifeline.purpose",
+        "ProtectedLink.purpose",
         "Link.altnames",
         "Link.ifname",
         "Link.parent_device",
@@ -57,7 +57,7 @@ _MADE_UP = frozenset(
 )
 """Texts that somebody made up: the host's name may be a part of them."""
 
-_SENTENCES = frozenset({"Lifeline.purpose", "NodeFacts.warnings"})
+_SENTENCES = frozenset({"ProtectedLink.purpose", "NodeFacts.warnings"})
 """An alias may be quoted in them."""
 
 _SENTENCE = "NodeFacts.warnings"
@@ -66,7 +66,7 @@ _SENTENCE = "NodeFacts.warnings"
 _WHOLE = {
     "Gpu.uuid": "gpu",
     "Host.name": "node",
-    "Lifeline.address": "host",
+    "ProtectedLink.address": "host",
     "Link.alias": "alias",
     "Link.phys_switch_id": "switch",
 }

@@ -19,7 +19,7 @@ when this driver ended: who served them may be in the middle of an update as wel
 Asks those of whom no watch tells: the Node, for what device plugins announce, and the kubelet, for what
 pods have of devices that nobody may serve any more.
 
-One look at the Node serves the node's lifelines, too (``driver.lifelines``).
+One look at the Node serves the node's protected addresses, too (``driver.protected_addresses``).
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from dranet.driver.publish import Inventory, View
 from dranet.errors import KernelError
-from dranet.kernel.discovery.vitals import VitalsTarget, read_rdma_ports, read_vitals
-from dranet.kernel.link_counters import SeenLink
-from dranet.kernel.rdma_ports import read_ports_here
+from dranet.kernel.counters.health import CounterTarget, read_health_counters, read_rdma_ports
+from dranet.kernel.counters.links import CountedLink
+from dranet.kernel.netlink.rdma import read_ports_here
 from dranet.model.claim import PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, PciFunction, RdmaPort
@@ -36,7 +36,7 @@ T = TypeVar("T")
 class LinksOfPods(Protocol):
     """Who sees the links inside pods (``kernel.podlinks.PodLinks``)."""
 
-    def get_links(self, pod_uid: str) -> Sequence[SeenLink]: ...
+    def get_links(self, pod_uid: str) -> Sequence[CountedLink]: ...
 
     def ask_again(self) -> None: ...
 
@@ -68,7 +68,7 @@ def find_holders(records: Iterable[PreparedClaim]) -> dict[str, Holder]:
     return holders
 
 
-def find_moved_link(device: Device, pod_ifname: str, links: Sequence[SeenLink]) -> SeenLink | None:
+def find_moved_link(device: Device, pod_ifname: str, links: Sequence[CountedLink]) -> CountedLink | None:
     """Of the links of a pod the one that was moved into it: by its PCI function, which a pod cannot change;
     where the kernel does not tell that, by its name."""
     mine = [seen for seen in links if device.pci_address and seen.link.pci_address == device.pci_address]
@@ -77,10 +77,10 @@ def find_moved_link(device: Device, pod_ifname: str, links: Sequence[SeenLink]) 
 
 
 class _Reading(Struct):
-    """The last vitals of one device, and who had it then: with another owner they mean nothing."""
+    """The last health counters of one device, and who had it then: with another owner they mean nothing."""
 
     mover: str
-    vitals: HealthCounters = field(default=HealthCounters())
+    polled: HealthCounters = field(default=HealthCounters())
     scanned_ports: tuple[RdmaPort, ...] = ()
     """What the scan said of the ports when they were read in between."""
 
@@ -115,9 +115,9 @@ class HealthObserver:
 
     def _collect_of(self, device: Device, holder: Holder, view: View) -> HealthObservation:
         seen = self._find_link(device, holder, view)
-        vitals = self._vitals(device.name, holder)
+        polled = self._counters(device.name, holder)
         rdma = view.rdma_devices.get(device.rdma_device)
-        ports = vitals.ports if vitals.ports is not None else rdma.ports if rdma is not None else ()
+        ports = polled.ports if polled.ports is not None else rdma.ports if rdma is not None else ()
         link = seen.link if seen is not None else None
         return HealthObservation(
             link=link,
@@ -125,8 +125,8 @@ class HealthObserver:
             holder=holder.mover,
             rdma_device=device.rdma_device,
             ports=ports,
-            counters={**vitals.counters, **(seen.counters if seen is not None else {})},
-            pcie=vitals.pcie,
+            counters={**polled.counters, **(seen.counters if seen is not None else {})},
+            pcie=polled.pcie,
             versions=_versions(
                 self._functions.get(device.pci_address),
                 None if holder.mover else link,
@@ -135,41 +135,41 @@ class HealthObserver:
             times_off=seen.times_off if seen is not None else 0,
         )
 
-    def _find_link(self, device: Device, holder: Holder, view: View) -> SeenLink | None:
+    def _find_link(self, device: Device, holder: Holder, view: View) -> CountedLink | None:
         if not holder.mover:
             link = view.links.get(device.ifname)
-            return SeenLink(link) if link is not None else None
+            return CountedLink(link) if link is not None else None
         return find_moved_link(device, holder.pod_ifname, self._pod_links.get_links(holder.mover))
 
-    def _vitals(self, name: str, holder: Holder) -> HealthCounters:
+    def _counters(self, name: str, holder: Holder) -> HealthCounters:
         """What was read while others had the device is forgotten for good: counters go on with it, and what
         they have counted meanwhile would look like something new when it comes back."""
         reading = self._readings.get(name)
         if reading is not None and reading.mover != holder.mover:
             del self._readings[name]
             return HealthCounters()
-        return reading.vitals if reading is not None else HealthCounters()
+        return reading.polled if reading is not None else HealthCounters()
 
     def get_pcie_links(self) -> Mapping[str, PcieLink]:
         """By device, as of the last full scan, whoever has it."""
         return self._pcie_links
 
     async def read_all(self) -> None:
-        """Read the vitals of every offered device, and have the links of pods told again."""
+        """Read the health counters of every offered device, and have the links of pods told again."""
         if not self._inventory.is_live:
             return
         holders, view = self.find_holders(), self._inventory.view
         devices = [device for device in view.offered.values() if device.kind is not DeviceKind.GPU]
         targets = [_target(device, holders.get(device.name, NOBODY), view) for device in devices]
         try:
-            vitals = await asyncio.to_thread(read_vitals, self._sysfs_root, targets)
+            polled = await asyncio.to_thread(read_health_counters, self._sysfs_root, targets)
         except KernelError as error:
             log.debug("counters were not read: %s", error)
             return
         self._readings = {
-            name: _Reading(holders.get(name, NOBODY).mover, found) for name, found in vitals.items()
+            name: _Reading(holders.get(name, NOBODY).mover, found) for name, found in polled.items()
         }
-        self._pcie_links = {name: found.pcie for name, found in vitals.items() if found.pcie is not None}
+        self._pcie_links = {name: found.pcie for name, found in polled.items() if found.pcie is not None}
         self._pod_links.ask_again()
         if view.facts.rdma_netns_exclusive:
             await self.read_ports({d.name for d in devices if holders.get(d.name, NOBODY).mover})
@@ -185,8 +185,8 @@ class HealthObserver:
                 continue
             ports = await self._read_ports_of(device.rdma_device, holder, view.facts.rdma_netns_exclusive)
             if ports is not None:
-                vitals = replace(self._vitals(name, holder), ports=ports)
-                self._readings[name] = _Reading(holder.mover, vitals, _scanned_ports(device, view))
+                polled = replace(self._counters(name, holder), ports=ports)
+                self._readings[name] = _Reading(holder.mover, polled, _scanned_ports(device, view))
 
     async def _read_ports_of(
         self, rdma_device: str, holder: Holder, is_exclusive: bool
@@ -208,7 +208,7 @@ class HealthObserver:
         for name, reading in self._readings.items():
             device = view.offered.get(name)
             if is_full or device is None or _scanned_ports(device, view) != reading.scanned_ports:
-                reading.vitals = replace(reading.vitals, ports=None)
+                reading.polled = replace(reading.polled, ports=None)
 
 
 def _scanned_ports(device: Device, view: View) -> tuple[RdmaPort, ...]:
@@ -216,10 +216,10 @@ def _scanned_ports(device: Device, view: View) -> tuple[RdmaPort, ...]:
     return rdma.ports if rdma is not None else ()
 
 
-def _target(device: Device, holder: Holder, view: View) -> VitalsTarget:
+def _target(device: Device, holder: Holder, view: View) -> CounterTarget:
     link = None if holder.mover else view.links.get(device.ifname)
     is_function = bool(device.pci_address) and not device.physical_function  # a VF has no link of its own
-    return VitalsTarget(
+    return CounterTarget(
         device=device.name,
         ifindex=link.ifindex if link is not None else 0,
         rdma_device=device.rdma_device if device.rdma_device in view.rdma_devices else "",

@@ -19,16 +19,14 @@ from msgspec import Struct, field
 
 from dranet.driver.metrics.snapshot import NodeDevice, Snapshot
 from dranet.errors import KernelError
-from dranet.kernel.discovery.ethtool import read_link_settings
-from dranet.kernel.limit_drops import read_limit_drops
-from dranet.kernel.link_counters import parse_link_counters
-from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_sysfs import open_sysfs
-from dranet.kernel.pause_counters import Pauses, get_pauses_request, parse_pauses
-from dranet.kernel.port_counters import PortReading, read_port_counters
-from dranet.kernel.rtnl import decode, get_link_request
-from dranet.kernel.traffic import Traffic, read_traffic
+from dranet.kernel.counters.links import Traffic, parse_link_counters, read_limit_drops, read_traffic
+from dranet.kernel.counters.ports import PortReading, read_port_counters
+from dranet.kernel.ethtool.link_info import read_link_settings
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.netlink.dcb import Pauses, get_pauses_request, parse_pauses
+from dranet.kernel.netlink.rtnl import decode, get_link_request
+from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.model.facts import Link
 from dranet.model.health import CARRIER_LOSSES
 

@@ -15,8 +15,8 @@ from dranet.driver.alignment.verdicts import NicKey
 from dranet.driver.health.observations import find_moved_link
 from dranet.driver.publish import View
 from dranet.kernel.attachment.rates import ifb_name
-from dranet.kernel.link_counters import SeenLink
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.counters.links import CountedLink
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
 from dranet.model.facts import Link
@@ -31,7 +31,7 @@ class PodDevice(Struct, frozen=True):
     prepared: PreparedDevice
     is_shared: bool
     """The pod has a link on top of it."""
-    seen: SeenLink | None
+    seen: CountedLink | None
     """The pod's link, as far as it has been told."""
     distance: Distance | None = None
     """To the pod's GPU; ``None`` where there is none, or nobody knows."""
@@ -100,7 +100,7 @@ class Records(Protocol):
 class SeenLinks(Protocol):
     """Who sees the links inside pods (``kernel.podlinks.PodLinks``)."""
 
-    def get_links(self, pod_uid: str) -> Sequence[SeenLink]: ...
+    def get_links(self, pod_uid: str) -> Sequence[CountedLink]: ...
 
     def open_namespaces(self) -> Mapping[str, NetworkNamespace]: ...
 
@@ -158,7 +158,7 @@ def _open_wanted(links: SeenLinks, wanted: Collection[str]) -> dict[str, Network
 
 
 def _find_in_pods(records: Records, links: SeenLinks, verdicts: KnownVerdicts) -> Iterator[PodDevice]:
-    seen_in: dict[str, Sequence[SeenLink]] = {}
+    seen_in: dict[str, Sequence[CountedLink]] = {}
     for record in records.get_all():
         if not record.netns_path:
             continue
@@ -185,7 +185,7 @@ def _find_in_pods(records: Records, links: SeenLinks, verdicts: KnownVerdicts) -
 
 
 def _find_limited(
-    plan: AttachPlan, seen: SeenLink | None, links: Sequence[SeenLink]
+    plan: AttachPlan, seen: CountedLink | None, links: Sequence[CountedLink]
 ) -> Iterator[tuple[str, int]]:
     """What the pod receives has its queue on a link of its own."""
     limit = next((step for step in plan.steps if isinstance(step, LimitRate)), None)
@@ -199,7 +199,9 @@ def _find_limited(
         yield "receive", ifb.link.ifindex
 
 
-def _find_link(prepared: PreparedDevice, links: Sequence[SeenLink], *, is_shared: bool) -> SeenLink | None:
+def _find_link(
+    prepared: PreparedDevice, links: Sequence[CountedLink], *, is_shared: bool
+) -> CountedLink | None:
     ifname = prepared.plan.pod_ifname if prepared.plan is not None else ""
     if not ifname:
         return None

@@ -12,11 +12,10 @@ from typing import TypeVar
 
 from dranet.claims.metadata import pod_rdma_device
 from dranet.errors import KernelError
-from dranet.kernel.discovery.rdma import read_gids
-from dranet.kernel.gid_table import read_gid_table
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_sysfs import open_sysfs
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.discovery.rdma import read_gid_table, read_gids
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.plan import MoveRdma, PreparedClaim
 from dranet.model.workload import GidSlot
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.cpus import parse_cpu_list
 
 _HAS_MEMORY = "devices/system/node/has_memory"

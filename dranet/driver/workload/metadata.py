@@ -46,7 +46,7 @@ from dranet.driver.workload.gids import Gids, read_pod_gids
 from dranet.errors import DranetError
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import fit_attributes
-from dranet.kernel.counter_folders import find_counter_folders
+from dranet.kernel.counters.ports import find_counter_folders
 from dranet.model.attributes import ESSENTIAL_NAMES, MAX_ATTRIBUTES_PER_DEVICE
 from dranet.model.claim import Claim
 from dranet.model.device import DeviceKind

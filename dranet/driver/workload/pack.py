@@ -189,7 +189,7 @@ class WorkloadPack:
 
     def _get_processor(self) -> Processor:
         """Read until it is known: the file tells of each of hundreds of CPUs how fast it is just now."""
-        from dranet.kernel.processor import read_processor
+        from dranet.kernel.sysfs.procfs import read_processor
 
         if self._processor == Processor():
             self._processor = read_processor(self._procfs_root)

@@ -8,7 +8,7 @@ from dranet.errors import KernelError
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import open_pod_side
 from dranet.kernel.discovery.scan import read_default_routes
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.uplinks import order_outputs
 
 log = logging.getLogger(__name__)

@@ -25,18 +25,18 @@ from dranet.kernel.attachment.detach import (
     give_back_rdma,
     restore_rdma_defaults,
 )
-from dranet.kernel.attachment.lacks import find_lack
+from dranet.kernel.attachment.drift import describe, find_lack, look_at
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locality import give_back_cpus, set_cpu_locality
 from dranet.kernel.attachment.locate import (
     Side,
+    UndoStack,
     find_link,
     is_same_device,
     open_host_side,
     open_pod_side,
     planned_move,
 )
-from dranet.kernel.attachment.readback import describe, look_at
 from dranet.kernel.attachment.routing import PodRules
 from dranet.kernel.attachment.steps import (
     Target,
@@ -53,13 +53,11 @@ from dranet.kernel.attachment.sublink import (
     find_sublink,
     planned_creation,
 )
-from dranet.kernel.attachment.undo import UndoStack
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
-from dranet.kernel.irq import InterruptFiles
-from dranet.kernel.netlink import attribute, attribute_text, attribute_u32
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rdmanl import attach_rdma, find_rdma_name, has_rdma
-from dranet.kernel.rtnl import (
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.netlink.rdma import attach_rdma, find_rdma_name, has_rdma
+from dranet.kernel.netlink.rtnl import (
+    IFF_UP,
     IFLA_ADDRESS,
     IFLA_IFNAME,
     IFLA_MTU,
@@ -67,6 +65,8 @@ from dranet.kernel.rtnl import (
     mac_bytes,
     set_link_request,
 )
+from dranet.kernel.netlink.socket import attribute, attribute_text, attribute_u32
+from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.facts import Link
 from dranet.model.plan import (
     AddRoute,
@@ -373,3 +373,36 @@ def _failure(plan: AttachPlan, refusal: KernelError) -> KernelError:
         hint=refusal.hint,
         reason=refusal.reason if refusal.reason in _KEPT_REASONS else Reason.ATTACH_FAILED,
     )
+
+
+# --- setting links down before they move ----------------------------------------------------------------
+# A NIC's driver may take half a second to stop its queues. Prepare has more time for that than the
+# runtime's hook, which blocks all other pods of the node.
+
+
+def set_down(plans: Sequence[AttachPlan], rules: UplinkRules) -> None:
+    """Set the link of each plan down in the calling thread's namespace; safe to repeat.
+
+    A link that is not there, enslaved, or down already is left alone: the attach says what is wrong with it.
+
+    Raises:
+        DeviceError: a link is the node's uplink or tied to it (``DeviceIsUplink``); it stays up.
+        KernelError: netlink failed.
+    """
+    moved = [(plan, plan.host) for plan in plans if plan.host is not None]
+    if not moved:
+        return
+    with open_host_side() as home:
+        guard = UplinkGuard(home.rtnl, rules)
+        for plan, host in moved:
+            found = find_link(plan, host, home, None)
+            if found is None or not is_same_device(found.link, plan, host):
+                continue
+            link = found.link
+            if link.is_up and link.master is None:
+                guard.check(link)
+                home.rtnl.request(
+                    set_link_request(
+                        link.ifindex, operation="set-down", link=link.ifname, flags=0, change=IFF_UP
+                    )
+                )

@@ -22,14 +22,10 @@ from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_si
 from dranet.kernel.attachment.rates import remove_limits
 from dranet.kernel.attachment.restore import restore_link
 from dranet.kernel.attachment.routing import remove_multipath_route, remove_rules
-from dranet.kernel.attachment.sublink import delete_sublink, planned_creation
-from dranet.kernel.attachment.vrf import remove_unused_vrf
-from dranet.kernel.irq import InterruptFiles
-from dranet.kernel.netlink import Request, attribute_text, attribute_u32
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rdma_cm import restore_cm_defaults
-from dranet.kernel.rdmanl import detach_rdma, restore_rdma_name
-from dranet.kernel.rtnl import (
+from dranet.kernel.attachment.sublink import delete_sublink, planned_creation, remove_unused_vrf
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.netlink.rdma import detach_rdma, restore_rdma_name
+from dranet.kernel.netlink.rtnl import (
     IFLA_IFNAME,
     IFLA_NET_NS_FD,
     IFLA_NEW_IFINDEX,
@@ -40,6 +36,9 @@ from dranet.kernel.rtnl import (
     parse_link,
     set_link_request,
 )
+from dranet.kernel.netlink.socket import Request, attribute_text, attribute_u32
+from dranet.kernel.sysfs.irq import InterruptFiles
+from dranet.kernel.sysfs.rdma_cm import restore_cm_defaults
 from dranet.model.facts import Link
 from dranet.model.plan import AddRoute, AddRule, AttachPlan, JoinVrf, LimitRate, LinkState, MoveRdma
 

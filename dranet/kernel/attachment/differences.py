@@ -15,9 +15,14 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.kernel.attachment.linkdetails import LinkDetails
-from dranet.kernel.inet import IFA_F_MANAGETEMPADDR, IFA_F_MCAUTOJOIN, IFA_F_NODAD, IFA_F_NOPREFIXROUTE
-from dranet.kernel.tc import format_handle
+from dranet.kernel.attachment.linkstate import LinkDetails
+from dranet.kernel.netlink.inet import (
+    IFA_F_MANAGETEMPADDR,
+    IFA_F_MCAUTOJOIN,
+    IFA_F_NODAD,
+    IFA_F_NOPREFIXROUTE,
+)
+from dranet.kernel.netlink.tc import format_handle
 from dranet.model.facts import Address, Neighbour, Route
 from dranet.model.plan import LinkState, TrafficControl
 

@@ -12,17 +12,17 @@ from typing import Any
 from msgspec import Struct
 
 from dranet.errors import KernelError
-from dranet.kernel import ethtool
-from dranet.kernel.attachment.locate import Side
-from dranet.kernel.attachment.queues import (
+from dranet.kernel.attachment.locality import (
     look_at_queues,
     open_queues,
     queue_difference,
     restore_queues,
 )
-from dranet.kernel.dcb import dcb_difference, read_dcb, restore_dcb
-from dranet.kernel.steering import Nic, read_steering, restore_steering, steering_difference
-from dranet.kernel.untold import report_untold
+from dranet.kernel.attachment.locate import Side
+from dranet.kernel.ethtool import settings as ethtool
+from dranet.kernel.ethtool.steering import Nic, read_steering, restore_steering, steering_difference
+from dranet.kernel.netlink.dcb import dcb_difference, read_dcb, restore_dcb
+from dranet.kernel.refusals import report_untold
 from dranet.model.facts import Link
 from dranet.model.plan import DcbState, EthtoolState, SteeringState
 

@@ -17,9 +17,8 @@ from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.locate import Side, open_host_side
 from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.attachment.restore import restore_link
-from dranet.kernel.netlink import attribute_text, attribute_u16, nested
-from dranet.kernel.netns_sysfs import open_sysfs
-from dranet.kernel.rtnl import (
+from dranet.kernel.namespaces.sysfs_mount import open_sysfs
+from dranet.kernel.netlink.rtnl import (
     IFLA_INFO_DATA,
     IFLA_INFO_KIND,
     IFLA_LINKINFO,
@@ -29,7 +28,8 @@ from dranet.kernel.rtnl import (
     parse_link_data,
     set_link_request,
 )
-from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
+from dranet.kernel.netlink.socket import attribute_text, attribute_u16, nested
+from dranet.kernel.sysfs.files import PseudoFiles, nearest_pci_address
 from dranet.model.facts import Link
 from dranet.model.plan import IpoibState
 

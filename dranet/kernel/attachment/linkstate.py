@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
+
+from msgspec import Struct
 
 from dranet.errors import DeviceError, KernelError, Reason
-from dranet.kernel.inet import (
+from dranet.kernel.netlink.inet import (
     IFA_F_TEMPORARY,
     RT_TABLE_LOCAL,
     RT_TABLE_MAIN,
@@ -33,20 +35,28 @@ from dranet.kernel.inet import (
     parse_permanent_neighbour,
     parse_route,
 )
-from dranet.kernel.netlink import (
+from dranet.kernel.netlink.rtnl import (
+    IFF_ALLMULTI,
+    IFF_MULTICAST,
+    IFF_NOARP,
+    IFF_PROMISC,
+    IFLA_INFO_KIND,
+    IFLA_LINK,
+    OFFLOAD_SIZES,
+    decode,
+    dump_links_request,
+    get_link_request,
+    link_header,
+    parse_ipv6_token,
+    parse_link,
+    u32,
+)
+from dranet.kernel.netlink.socket import (
     NetlinkSocket,
     attribute_text,
     attribute_u32,
     iter_attributes,
     parse_attributes,
-)
-from dranet.kernel.rtnl import (
-    IFLA_INFO_KIND,
-    IFLA_LINK,
-    decode,
-    dump_links_request,
-    get_link_request,
-    parse_link,
 )
 from dranet.model.facts import Address, Link, Neighbour, Route
 
@@ -241,3 +251,68 @@ def _read_neighbours(rtnl: NetlinkSocket, link: Link, *, proxies: bool) -> tuple
         decode(lambda data: parse_permanent_neighbour(data, link.ifindex), payload) for payload in payloads
     )
     return tuple(neighbour for neighbour in found if neighbour is not None)
+
+
+# --- details of a link message that a scan does not need (``linux/if_link.h``) --------------------------
+
+# linux/if.h
+IFF_DEBUG, IFF_NOTRAILERS, IFF_PORTSEL, IFF_AUTOMEDIA, IFF_DYNAMIC = 0x4, 0x20, 0x2000, 0x4000, 0x8000
+ODD_FLAGS = IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA | IFF_DYNAMIC
+"""An administrator can set these too, and does not; a tenant might."""
+SETTABLE_FLAGS = IFF_NOARP | IFF_MULTICAST | IFF_PROMISC | IFF_ALLMULTI | ODD_FLAGS
+"""All that ``ip link set`` changes, but for ``IFF_UP``. Of promiscuity the kernel tells here what an
+administrator asked for (``dev->gflags``); packet sockets and bridges only count in ``IFLA_PROMISCUITY``."""
+
+# linux/if_link.h
+IFLA_BROADCAST, IFLA_LINKMODE, IFLA_GSO_MAX_SEGS = 2, 17, 40
+SIZES = {**OFFLOAD_SIZES, "gso_max_segs": IFLA_GSO_MAX_SEGS}
+"""In the order to set them: ``gso_max_size`` of up to 64 KiB sets that of IPv4, too."""
+
+LINK_MODE_DEFAULT = 0
+"""``IF_LINK_MODE_DEFAULT``: in operation with the carrier, not when an authenticator says so."""
+ETHERNET_BROADCAST = b"\xff" * 6
+_ETHERNET = 1
+
+_WANTED = frozenset({IFLA_BROADCAST, IFLA_LINKMODE, *SIZES.values()})
+_HEADER_BYTES = len(link_header())
+
+
+class LinkDetails(Struct, frozen=True):
+    """``offload_sizes`` and ``token`` as :class:`~dranet.model.plan.LinkState` has them. The rest has no word
+    there: a link of a node has the kernel's default."""
+
+    offload_sizes: Mapping[str, int]
+    token: str = ""
+    odd_flags: int = 0
+    link_mode: int = LINK_MODE_DEFAULT
+    broadcast: str = ""
+    """Empty where it is that of every Ethernet link, or the link is of another type."""
+
+    @property
+    def oddities(self) -> Mapping[str, str]:
+        """What is not the kernel's default though nothing can record it, by what it is."""
+        found = {
+            "flags": f"{self.odd_flags:#x}" if self.odd_flags else "",
+            "link mode": str(self.link_mode) if self.link_mode != LINK_MODE_DEFAULT else "",
+            "broadcast address": self.broadcast,
+        }
+        return {what: value for what, value in found.items() if value}
+
+
+def parse_link_details(payload: bytes, link: Link) -> LinkDetails:
+    """Parse what is left of the RTM_NEWLINK that ``link`` was parsed from."""
+    found = parse_attributes(payload, _HEADER_BYTES, _WANTED)
+    broadcast = found.get(IFLA_BROADCAST, ETHERNET_BROADCAST)
+    has_odd_broadcast = link.arp_type == _ETHERNET and broadcast != ETHERNET_BROADCAST
+    return LinkDetails(
+        offload_sizes={name: u32(found, kind) for name, kind in SIZES.items() if kind in found},
+        token=_canonical(parse_ipv6_token(payload)),
+        odd_flags=link.flags & ODD_FLAGS,
+        link_mode=found.get(IFLA_LINKMODE, b"\0")[0],
+        broadcast=broadcast.hex(":") if has_odd_broadcast else "",
+    )
+
+
+def _canonical(token: str) -> str:
+    """``::5:6`` as claims and people write it; the C library says ``::0.5.0.6``."""
+    return str(IPv6Address(token)) if token else ""

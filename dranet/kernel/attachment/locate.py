@@ -10,17 +10,19 @@ dies, and a tenant may rename it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
 
+from dranet.errors import DranetError, KernelError
 from dranet.kernel.attachment.linkstate import read_link
-from dranet.kernel.genl import NETLINK_GENERIC
-from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.netns import NetworkNamespace, Visit
-from dranet.kernel.rtnl import decode_all, dump_links_request, parse_link
+from dranet.kernel.namespaces.netns import NetworkNamespace, Visit
+from dranet.kernel.netlink.rtnl import decode_all, dump_links_request, parse_link
+from dranet.kernel.netlink.socket import NETLINK_GENERIC, NetlinkSocket
+from dranet.kernel.sysfs.sysctl import write_sysctl
 from dranet.model.facts import Link
 from dranet.model.plan import AttachPlan, LinkState, MoveLink
 
@@ -169,3 +171,67 @@ def _find_by_index(plan: AttachPlan, host: LinkState, home: Side, pod: Side | No
         if candidate.link.ifindex == host.ifindex and not candidate.link.permanent_mac:
             return candidate
     return None
+
+
+# --- undo of a failed attach, last step first -----------------------------------------------------------
+
+Undo = Callable[[], Iterable[str] | None]
+"""Takes one thing back; returns what could not be taken back, one line each, or nothing."""
+
+
+class UndoStack:
+    """The undo of every step that was taken so far, each with the device that it was taken for."""
+
+    def __init__(self) -> None:
+        self._undos: list[tuple[str, Undo]] = []
+
+    def later(self, device: str, undo: Undo) -> None:
+        """Take this back if a later step fails."""
+        self._undos.append((device, undo))
+
+    def run(self) -> tuple[str, ...]:
+        """Take everything back, going on after a refusal; returns the problems, each with its device."""
+        problems: list[str] = []
+        while self._undos:
+            device, undo = self._undos.pop()
+            try:
+                problems += [f"{device}: {problem}" for problem in undo() or ()]
+            except DranetError as error:
+                problems.append(f"{device}: {error.message}")
+        return tuple(problems)
+
+
+# --- sysctls of a pod, with undo ------------------------------------------------------------------------
+
+
+def write_pod_sysctls(pod: Side, device: str, wanted: Iterable[tuple[str, str]], undo: UndoStack) -> None:
+    """Write values by path, in order.
+
+    Raises:
+        KernelError: the kernel refused one; those before it are written.
+    """
+    before: list[tuple[str, str]] = []
+
+    def write() -> None:
+        for path, value in wanted:
+            was = write_sysctl(path, value)
+            before.append((path, was))
+
+    undo.later(device, partial(_write_back, pod, before))
+    pod.run(write)
+
+
+def _write_back(pod: Side, before: Sequence[tuple[str, str]]) -> list[str]:
+    """An empty value is one that the kernel did not tell; it cannot be put back."""
+    problems: list[str] = []
+
+    def write() -> None:
+        for path, value in reversed(before):
+            try:
+                if value:
+                    write_sysctl(path, value)
+            except KernelError as error:
+                problems.append(error.message)
+
+    pod.run(write)
+    return problems

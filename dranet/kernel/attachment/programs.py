@@ -13,11 +13,11 @@ import errno
 from msgspec import Struct
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel import bpf
 from dranet.kernel.attachment.locate import Side
-from dranet.kernel.netlink import Request, attribute, attribute_u32, nested, parse_attributes
-from dranet.kernel.rtnl import IFLA_XDP, decode, get_link_request, link_header, set_link_request, u32
-from dranet.kernel.tc import (
+from dranet.kernel.discovery import programs as bpf
+from dranet.kernel.netlink.rtnl import IFLA_XDP, decode, get_link_request, link_header, set_link_request, u32
+from dranet.kernel.netlink.socket import Request, attribute, attribute_u32, nested, parse_attributes
+from dranet.kernel.netlink.tc import (
     CLSACT_EGRESS,
     CLSACT_INGRESS,
     Filter,

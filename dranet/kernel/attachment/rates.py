@@ -25,20 +25,7 @@ from msgspec import Struct
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.locate import Side
-from dranet.kernel.netlink import (
-    NLM_F_CREATE,
-    NLM_F_EXCL,
-    NetlinkSocket,
-    Outcome,
-    Request,
-    attribute,
-    attribute_text,
-    attribute_u8,
-    kernel_error,
-    nested,
-    parse_attributes,
-)
-from dranet.kernel.rtnl import (
+from dranet.kernel.netlink.rtnl import (
     IFF_UP,
     IFLA_IFALIAS,
     IFLA_IFNAME,
@@ -56,7 +43,20 @@ from dranet.kernel.rtnl import (
     set_link_request,
     u32,
 )
-from dranet.kernel.tc import (
+from dranet.kernel.netlink.socket import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NetlinkSocket,
+    Outcome,
+    Request,
+    attribute,
+    attribute_text,
+    attribute_u8,
+    kernel_error,
+    nested,
+    parse_attributes,
+)
+from dranet.kernel.netlink.tc import (
     CLSACT_EGRESS,
     CLSACT_HANDLE,
     CLSACT_INGRESS,

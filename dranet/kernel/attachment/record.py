@@ -10,10 +10,11 @@ from msgspec import Struct
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.hardware import HARDWARE
-from dranet.kernel.attachment.linkdetails import LinkDetails, parse_link_details
 from dranet.kernel.attachment.linkstate import (
+    LinkDetails,
     check_is_free,
     is_no_such_link,
+    parse_link_details,
     read_addresses,
     read_neighbours,
     read_routes,
@@ -21,8 +22,7 @@ from dranet.kernel.attachment.linkstate import (
 )
 from dranet.kernel.attachment.locate import Side, open_host_side
 from dranet.kernel.attachment.programs import read_program_names
-from dranet.kernel.boot import read_boot_clock
-from dranet.kernel.rtnl import (
+from dranet.kernel.netlink.rtnl import (
     IFF_ALLMULTI,
     IFF_MULTICAST,
     IFF_NOARP,
@@ -31,8 +31,9 @@ from dranet.kernel.rtnl import (
     get_link_request,
     parse_link,
 )
-from dranet.kernel.sysctl import read_link_sysctls
-from dranet.kernel.tc import read_filters, read_traffic_control
+from dranet.kernel.netlink.tc import read_filters, read_traffic_control
+from dranet.kernel.sysfs.procfs import read_boot_clock
+from dranet.kernel.sysfs.sysctl import read_link_sysctls
 from dranet.model.facts import Link, Route
 from dranet.model.plan import RECORD_VERSION, LinkState
 

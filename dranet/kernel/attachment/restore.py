@@ -8,32 +8,85 @@ MTU, some drivers take ring sizes only then). A link that is as it was is left a
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.failpoints import Failpoint, reached
-from dranet.kernel.attachment.aging import age_state
 from dranet.kernel.attachment.differences import Difference, find_differences
 from dranet.kernel.attachment.hardware import HARDWARE
 from dranet.kernel.attachment.linkstate import has_route, read_addresses
 from dranet.kernel.attachment.locate import Side
 from dranet.kernel.attachment.programs import remove_programs
 from dranet.kernel.attachment.record import Present, read_present
-from dranet.kernel.attachment.wishes import (
+from dranet.kernel.attachment.restore_requests import (
     Wish,
     iter_extra_address_wishes,
     iter_link_wishes,
     iter_network_wishes,
     iter_traffic_wishes,
 )
-from dranet.kernel.boot import read_boot_clock
-from dranet.kernel.rtnl import ipv6_token_attribute, set_link_request
-from dranet.kernel.sysctl import link_sysctl_path, write_sysctl
-from dranet.model.facts import Link
+from dranet.kernel.netlink.inet import RTNH_F_ONLINK, RTPROT_RA
+from dranet.kernel.netlink.rtnl import ipv6_token_attribute, set_link_request
+from dranet.kernel.sysfs.procfs import read_boot_clock
+from dranet.kernel.sysfs.sysctl import link_sysctl_path, write_sysctl
+from dranet.model.facts import Address, Link, Route
 from dranet.model.plan import WHOLE_STATE_VERSION, LinkState
+
+# --- expiry of recorded addresses -----------------------------------------------------------------------
+# A DHCP server or a router lends an address for a time, which continues while a pod has the link. When it
+# has passed, another host may have the address, so it is not restored (RFC 2131, 4.4.5; RFC 4862, 5.5.4).
+# The host loses nothing: to the programs that requested the address (systemd-networkd, NetworkManager,
+# dhcpcd, the kernel) the returning link is new, and they request one again.
+
+
+def age_state(state: LinkState, now: float) -> LinkState:
+    """The state with what is left of its lifetimes, ``now`` seconds after boot; without addresses whose time
+    is over, the routes that need them, and routes that a program makes of router advertisements."""
+    elapsed = 0 if state.read_at is None else max(0, int(now - state.read_at))
+    aged = [_age(address, elapsed) for address in state.addresses]
+    left = tuple(address for address in aged if address.valid_seconds != 0)
+    ended = [address for address in aged if address.valid_seconds == 0]
+    routes = [route for route in state.routes if route.protocol != RTPROT_RA]
+    on_link = {route.destination for route in routes if not route.gateway}
+    reached = [*map(_interface, left), *map(ip_interface, on_link)]
+    kept = (route for route in routes if not _needs(route, [*map(_interface, ended)], reached))
+    return replace(state, addresses=left, routes=tuple(kept))
+
+
+def _age(address: Address, elapsed: int) -> Address:
+    valid, preferred = address.valid_seconds, address.preferred_seconds
+    return replace(
+        address,
+        valid_seconds=None if valid is None else max(0, valid - elapsed),
+        preferred_seconds=None if preferred is None else max(0, preferred - elapsed),
+    )
+
+
+def _needs(
+    route: Route,
+    ended: Collection[IPv4Interface | IPv6Interface],
+    reached: Collection[IPv4Interface | IPv6Interface],
+) -> bool:
+    """Whether a route has an ended address as its source, or its gateway was reached by such a one alone."""
+    if route.source and ip_address(route.source) in {interface.ip for interface in ended}:
+        return True
+    if not route.gateway or route.flags & RTNH_F_ONLINK:
+        return False
+    gateway = ip_address(route.gateway)
+    return _is_in(gateway, ended) and not _is_in(gateway, reached)
+
+
+def _is_in(gateway: object, interfaces: Collection[IPv4Interface | IPv6Interface]) -> bool:
+    return any(gateway in interface.network for interface in interfaces)
+
+
+def _interface(address: Address) -> IPv4Interface | IPv6Interface:
+    return ip_interface(address.peer or address.cidr)
+
 
 _ROUNDS = 2
 

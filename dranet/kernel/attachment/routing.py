@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dranet.errors import KernelError
 from dranet.kernel.attachment.linkstate import iter_routes, read_link
 from dranet.kernel.attachment.locate import Side
-from dranet.kernel.inet import (
+from dranet.kernel.netlink.inet import (
     RT_SCOPE_LINK,
     RTN_UNICAST,
     RTNH_F_ONLINK,
@@ -26,15 +26,15 @@ from dranet.kernel.inet import (
     parse_hops,
     parse_route,
 )
-from dranet.kernel.netlink import NetlinkSocket, Request
-from dranet.kernel.rtnl import decode, decode_all
-from dranet.kernel.rules import (
+from dranet.kernel.netlink.policy_rules import (
     add_rule_request,
     canonical_rule,
     delete_rule_request,
     dump_rules_request,
     parse_rule,
 )
+from dranet.kernel.netlink.rtnl import decode, decode_all
+from dranet.kernel.netlink.socket import NetlinkSocket, Request
 from dranet.model.facts import Link, Route
 from dranet.model.plan import AddRoute, AddRule
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from dranet.errors import KernelError, Reason
 from dranet.kernel.attachment.linkstate import read_link
-from dranet.kernel.attachment.locate import Side
-from dranet.kernel.attachment.pod_sysctls import write_pod_sysctls
+from dranet.kernel.attachment.locate import Side, Undo, UndoStack, write_pod_sysctls
 from dranet.kernel.attachment.programs import remove_programs
 from dranet.kernel.attachment.rates import limit_rate, remove_limits
 from dranet.kernel.attachment.routing import (
@@ -30,13 +29,11 @@ from dranet.kernel.attachment.routing import (
     remove_rules,
     route_request,
 )
-from dranet.kernel.attachment.undo import Undo, UndoStack
-from dranet.kernel.attachment.vrf import join_vrf
-from dranet.kernel.dhcp.lifetime import seconds_left
-from dranet.kernel.ethtool import set_ethtool
-from dranet.kernel.inet import add_address_request, add_neighbour_request
-from dranet.kernel.netlink import Request, attribute_u32
-from dranet.kernel.rtnl import (
+from dranet.kernel.attachment.sublink import join_vrf
+from dranet.kernel.dhcp.message import seconds_left
+from dranet.kernel.ethtool.settings import set_ethtool
+from dranet.kernel.netlink.inet import add_address_request, add_neighbour_request
+from dranet.kernel.netlink.rtnl import (
     IFF_UP,
     IFLA_TXQLEN,
     decode,
@@ -46,7 +43,8 @@ from dranet.kernel.rtnl import (
     parse_ipv6_token,
     set_link_request,
 )
-from dranet.kernel.sysctl import read_sysctl
+from dranet.kernel.netlink.socket import Request, attribute_u32
+from dranet.kernel.sysfs.sysctl import read_sysctl
 from dranet.model.facts import Address, Link
 from dranet.model.plan import (
     AddAddress,

@@ -1,9 +1,9 @@
 """May the node spare a link? Asked again at attach, because routes change.
 
 The rules are those of the inventory (``inventory.ties``), read from the kernel as it is now: the node lives
-by its default routes, by the ways of policy routing for traffic of others, and by its lifelines, and a link
-is tied to them if either stands on what the other stands on. Links are looked up one by one: a node has a
-thousand, and the runtime is waiting.
+by its default routes, by the ways of policy routing for traffic of others, and by its protected addresses.
+A link is tied to them if either depends on what the other depends on. Links are looked up one by one: a node
+has a thousand, and the runtime is waiting.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from dranet.errors import DeviceError, Reason
 from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress, read_protected_links
 from dranet.kernel.discovery.rdma import RDMA_CLASS
 from dranet.kernel.discovery.scan import read_routing
-from dranet.kernel.inet import dump_addresses_request, parse_address
-from dranet.kernel.lifelines import LifelineTarget, read_lifelines
-from dranet.kernel.netlink import NetlinkSocket, Request
-from dranet.kernel.rtnl import decode_all, dump_links_request, parse_link
-from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
+from dranet.kernel.netlink.inet import dump_addresses_request, parse_address
+from dranet.kernel.netlink.rtnl import decode_all, dump_links_request, parse_link
+from dranet.kernel.netlink.socket import NetlinkSocket, Request
+from dranet.kernel.sysfs.files import PseudoFiles, nearest_pci_address
 from dranet.model.facts import Address, Link
 from dranet.model.uplinks import (
     OPENVSWITCH,
@@ -44,7 +44,7 @@ _DEFAULT_ROUTE = "default route"
 class UplinkRules(Struct, frozen=True):
     """What the check has to know of the node beyond netlink."""
 
-    lifelines: tuple[LifelineTarget, ...] = ()
+    protected_addresses: tuple[ProtectedAddress, ...] = ()
     sysfs_root: Path = Path("/sys")
 
 
@@ -79,7 +79,7 @@ class UplinkGuard:
 
     def __init__(self, rtnl: NetlinkSocket, rules: UplinkRules) -> None:
         self._rtnl = rtnl
-        self._lifelines = rules.lifelines
+        self._addresses = rules.protected_addresses
         self._sysfs = PseudoFiles(rules.sysfs_root, [])
         self._links: dict[int, Link | None] = {}
         self._foundation: _Foundation | None = None
@@ -111,17 +111,17 @@ class UplinkGuard:
             self.check(link)
 
     def _read_foundation(self) -> _Foundation:
-        """Everything that the node's vital links stand on, and what stands on it."""
-        lifelines = read_lifelines(self._rtnl, self._lifelines)
+        """Everything that the node's protected links stand on, and what stands on it."""
+        protected = read_protected_links(self._rtnl, self._addresses)
         uplinks = find_uplinks(read_routing(self._rtnl, []), self._read, Addresses(self._read_addresses))
-        vital = {line.ifindex: line.purpose for line in lifelines if line.ifindex}
-        vital |= {**uplinks.by_policy, **dict.fromkeys(uplinks.by_default, _DEFAULT_ROUTE)}
+        kept = {line.ifindex: line.purpose for line in protected if line.ifindex}
+        kept |= {**uplinks.by_policy, **dict.fromkeys(uplinks.by_default, _DEFAULT_ROUTE)}
         untold = [UNTOLD_DEFAULT_ROUTE] if uplinks.untold else []
-        untold += [f"{line.purpose}, {UNTOLD}" for line in lifelines if not line.ifindex]
-        below = {index: self._read_below(self._known([index])) for index in vital}
-        told = [(link, vital[index]) for index, links in below.items() for link in links]
+        untold += [f"{line.purpose}, {UNTOLD}" for line in protected if not line.ifindex]
+        below = {index: self._read_below(self._known([index])) for index in kept}
+        told = [(link, kept[index]) for index, links in below.items() for link in links]
         return _Foundation(
-            links=vital | {link.ifindex: purpose for link, purpose in told},
+            links=kept | {link.ifindex: purpose for link, purpose in told},
             macs={link.mac: purpose for link, purpose in told if is_hardware(link) and link.mac.strip("0:")},
             hidden=_hidden_way(_ways_out(told, uplinks.by_policy.values())),
             untold=next(iter(untold), ""),
@@ -187,7 +187,7 @@ class UplinkGuard:
 
 
 def _ways_out(told: Sequence[tuple[Link, str]], by_policy: Collection[str]) -> Sequence[tuple[Link, str]]:
-    """By what the node's own traffic leaves: default routes, or else the ways to its lifelines."""
+    """Return the links of the default routes, or else those of the routes to protected addresses."""
     by_default = [pair for pair in told if pair[1] == _DEFAULT_ROUTE]
     return by_default or [pair for pair in told if pair[1] not in by_policy] or told
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from dranet.errors import KernelError, ProtocolError, Reason
 from dranet.kernel.dhcp import message
-from dranet.kernel.dhcp.lifetime import leased_ip
-from dranet.kernel.dhcp.message import Message, MessageType
+from dranet.kernel.dhcp.message import Message, MessageType, leased_ip
 from dranet.kernel.dhcp.wire import Wire
 from dranet.model.facts import Link
 from dranet.model.plan import DhcpLease

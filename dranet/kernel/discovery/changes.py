@@ -18,7 +18,7 @@ class Changes(Struct, frozen=True):
     links: frozenset[int] = frozenset()
     """ifindexes of links that came, went or changed, in themselves or in their addresses."""
     routes: bool = False
-    """A default route, or another route that may carry a lifeline, came or went."""
+    """A default route, or another route that may lead to a protected address, came or went."""
     hardware: frozenset[str] = frozenset()
     """Names in sysfs of devices that told of a change: ``0000:21:00.0``, ``mlx5_0``, ``renderD128``."""
     everything: bool = False

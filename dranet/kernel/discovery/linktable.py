@@ -15,12 +15,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from dranet.errors import KernelError
-from dranet.kernel.discovery.ethtool import DriverInfo, LinkSettings, read_driver_infos, read_link_settings
 from dranet.kernel.discovery.programs import LinkPrograms, read_link_programs
-from dranet.kernel.inet import dump_addresses_request, parse_address
-from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.rtnl import (
+from dranet.kernel.ethtool.link_info import DriverInfo, LinkSettings, read_driver_infos, read_link_settings
+from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.netlink.inet import dump_addresses_request, parse_address
+from dranet.kernel.netlink.rtnl import (
     Surroundings,
     decode_all,
     dump_links_request,
@@ -30,7 +29,8 @@ from dranet.kernel.rtnl import (
     stay_request,
     tells_netns_immutable,
 )
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.netlink.socket import NetlinkSocket
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import Address, Link
 
 UNDETAILED_KINDS = frozenset({"veth"})

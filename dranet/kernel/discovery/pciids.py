@@ -21,7 +21,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dranet.kernel.sysfs import printable
+from dranet.kernel.sysfs.files import printable
 
 _PATH_VARIABLE = "PCIDB_PATH"
 """As DraNet has it."""

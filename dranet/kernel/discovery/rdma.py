@@ -8,15 +8,15 @@ access to the whole fabric.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from dranet.kernel.sysfs import PseudoFiles, nearest_pci_address
+from dranet.kernel.sysfs.files import PseudoFiles, nearest_pci_address
 from dranet.model.device import NamedRdma, RdmaIdentity
 from dranet.model.facts import CharDevice, RdmaDevice, RdmaPort
+from dranet.model.workload import GidSlot
 
 Slot = TypeVar("Slot")
 
@@ -171,18 +171,33 @@ def _read_port(sysfs: PseudoFiles, port: str, number: int, parent: str) -> RdmaP
     )
 
 
-def read_gids(sysfs: PseudoFiles, rdma_device: str) -> tuple[str, ...]:
-    """The GIDs in the tables of a device's ports, as the kernel writes them, in the order of the tables.
+def read_gid_table(sysfs: PseudoFiles, rdma_device: str) -> tuple[GidSlot, ...]:
+    """Return the entries of a device's GID tables that are not empty, by port and index.
 
-    Empty slots are left out, and tables are not listed but read up to a long gap: some have a thousand
-    slots. With RoCE the kernel fills them in its own time, some milliseconds after an address was set.
-    ``sysfs`` must be one that shows the device (:func:`~dranet.kernel.netns_sysfs.open_sysfs`).
+    ``sysfs`` must be one that shows the device (:func:`~dranet.kernel.namespaces.sysfs_mount.open_sysfs`).
     """
-    ports = f"{RDMA_CLASS}/{rdma_device}/ports"
-    gids: list[str] = []
-    for number in sysfs.numbered(ports):
-        gids += _read_slots(list(range(_MOST_SLOTS)), partial(_read_gid, sysfs, f"{ports}/{number}/gids"))
-    return tuple(gids)
+    return tuple(_iter_gid_slots(sysfs, rdma_device, with_types=True))
+
+
+def read_gids(sysfs: PseudoFiles, rdma_device: str) -> tuple[str, ...]:
+    """Return the GIDs of :func:`read_gid_table` alone, as the kernel writes them.
+
+    With RoCE the kernel fills the tables some milliseconds after an address was set.
+    """
+    return tuple(slot.gid for slot in _iter_gid_slots(sysfs, rdma_device, with_types=False))
+
+
+def _iter_gid_slots(sysfs: PseudoFiles, rdma_device: str, *, with_types: bool) -> Iterator[GidSlot]:
+    """Read tables up to a long gap instead of listing them: some have a thousand slots."""
+    for port in sysfs.numbered(f"{RDMA_CLASS}/{rdma_device}/ports"):
+        folder = f"{RDMA_CLASS}/{rdma_device}/ports/{port}"
+
+        def read(index: int, folder: str = folder, port: int = port) -> GidSlot | None:
+            gid = _read_gid(sysfs, f"{folder}/gids", index)
+            gid_type = sysfs.text(f"{folder}/gid_attrs/types/{index}") if gid and with_types else ""
+            return GidSlot(port, index, gid, gid_type) if gid else None
+
+        yield from _read_slots(range(_MOST_SLOTS), read)
 
 
 def _read_gid(sysfs: PseudoFiles, folder: str, slot: int) -> str:
@@ -214,7 +229,7 @@ def _read_pkeys(sysfs: PseudoFiles, folder: str) -> Iterator[str]:
     return _read_slots(sysfs.numbered(folder), read)
 
 
-def _read_slots(slots: list[int], read: Callable[[int], Slot]) -> Iterator[Slot]:
+def _read_slots(slots: Sequence[int], read: Callable[[int], Slot | None]) -> Iterator[Slot]:
     """The slots of a table that are not empty, up to a long gap."""
     gap = 0
     for slot in slots[:_MOST_SLOTS]:

@@ -1,4 +1,4 @@
-"""One scan of the node: links, addresses, default routes, lifelines and hardware -> ``NodeFacts``.
+"""One scan of the node: links, addresses, default routes, protected links and hardware -> ``NodeFacts``.
 
 It reads and merges, and judges nothing: what may be offered is the inventory's matter. :class:`NodeScanner`
 remembers the last scan, so that a change costs what changed and not the whole node.
@@ -17,22 +17,22 @@ from dranet.errors import KernelError
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.hardware import Hardware, HardwareReader
 from dranet.kernel.discovery.linktable import LinkTable
+from dranet.kernel.discovery.protected_addresses import ProtectedAddress, find_protected_links
 from dranet.kernel.discovery.rdma import RDMA_CLASS
-from dranet.kernel.inet import (
+from dranet.kernel.netlink.inet import (
     RT_TABLE_MAIN,
     RTN_UNICAST,
     dump_routes_request,
     is_beyond_default_routes,
     is_default_route,
     one_for_each_output,
+    parse_routes,
 )
-from dranet.kernel.lifelines import LifelineTarget, find_lifelines
-from dranet.kernel.netlink import NetlinkSocket, Request
-from dranet.kernel.nexthops import parse_routes
-from dranet.kernel.rdmanl import read_netns_exclusive
-from dranet.kernel.rtnl import decode_all
-from dranet.kernel.rules import dump_rules_request, is_of_local_or_main, parse_lookup
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.netlink.policy_rules import dump_rules_request, is_of_local_or_main, parse_lookup
+from dranet.kernel.netlink.rdma import read_netns_exclusive
+from dranet.kernel.netlink.rtnl import decode_all
+from dranet.kernel.netlink.socket import NetlinkSocket, Request
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import NodeFacts, Route, Rule
 from dranet.model.uplinks import Routing, outputs
 
@@ -55,12 +55,12 @@ class NodeScanner:
         self._sysfs_root, self._procfs_root = sysfs_root, procfs_root
         self._hardware = HardwareReader(sysfs_root, procfs_root, pci_ids)
         self._links = LinkTable()
-        self._targets: tuple[LifelineTarget, ...] = ()
+        self._targets: tuple[ProtectedAddress, ...] = ()
         self._facts = NodeFacts()
         self._owed = EVERYTHING
         """What the last complete read does not show yet; a read that fails leaves it for the next."""
 
-    def set_lifelines(self, targets: Sequence[LifelineTarget]) -> None:
+    def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
         """What the next reads look for; any thread may call this."""
         self._targets = tuple(targets)
 
@@ -148,7 +148,7 @@ class NodeScanner:
             default_routes=tuple(routing.default_routes),
             rules=tuple(routing.rules),
             policy_routes=tuple(routing.policy_routes),
-            lifelines=find_lifelines(rtnl, self._targets, links),
+            protected_links=find_protected_links(rtnl, self._targets, links),
             numa_nodes=hardware.numa_nodes,
             host=hardware.host,
         )

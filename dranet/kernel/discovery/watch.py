@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
-from dranet.kernel.inet import (
+from dranet.kernel.netlink.inet import (
     RT_TABLE_DEFAULT,
     RT_TABLE_MAIN,
     is_default_route,
@@ -33,16 +33,8 @@ from dranet.kernel.inet import (
     route_contains,
     route_table,
 )
-from dranet.kernel.netlink import (
-    NETLINK_ADD_MEMBERSHIP,
-    NETLINK_ROUTE,
-    SOL_NETLINK,
-    kernel_error,
-    open_raw_socket,
-    parse_messages,
-)
-from dranet.kernel.rdmanl import open_rdma_notifications, parse_rdma_changes
-from dranet.kernel.rtnl import (
+from dranet.kernel.netlink.rdma import open_rdma_notifications, parse_rdma_changes
+from dranet.kernel.netlink.rtnl import (
     RTM_DELADDR,
     RTM_DELLINK,
     RTM_DELNEXTHOP,
@@ -63,6 +55,14 @@ from dranet.kernel.rtnl import (
     RTNLGRP_NEXTHOP,
     decode,
     parse_link,
+)
+from dranet.kernel.netlink.socket import (
+    NETLINK_ADD_MEMBERSHIP,
+    NETLINK_ROUTE,
+    SOL_NETLINK,
+    kernel_error,
+    open_raw_socket,
+    parse_messages,
 )
 
 
@@ -116,10 +116,10 @@ _HARDWARE_SUBSYSTEMS = ("pci", "infiniband", "drm")
 class ChangeFilter:
     """Decides which notifications change what a scan shows. Holds one hash for each link and address."""
 
-    def __init__(self, lifelines: Collection[bytes] = (), tables: frozenset[int] = _TABLES) -> None:
-        """``lifelines``: packed addresses; a route that contains one matters as default routes do. So does
-        any route of ``tables``, which rules look up."""
-        self.lifelines = lifelines
+    def __init__(self, protected_addresses: Collection[bytes] = (), tables: frozenset[int] = _TABLES) -> None:
+        """``protected_addresses``: packed addresses. A route that contains one matters as default routes do,
+        and so does any route of ``tables``, which rules look up."""
+        self.protected_addresses = protected_addresses
         self.tables = tables
         self._links: dict[int, int] = {}
         self._addresses: dict[int, dict[str, int]] = {}
@@ -132,7 +132,7 @@ class ChangeFilter:
             if kind in (RTM_NEWADDR, RTM_DELADDR):
                 return self._judge_address(kind == RTM_DELADDR, payload)
             if kind in (RTM_NEWRULE, RTM_DELRULE):
-                return Changes(routes=True)  # it may lead to an uplink, or to a lifeline
+                return Changes(routes=True)  # it may lead to an uplink, or to a protected address
             if kind in (RTM_NEWNEXTHOP, RTM_DELNEXTHOP):
                 return Changes(routes=True)  # routes lead elsewhere without a word of their own
             is_route = kind in (RTM_NEWROUTE, RTM_DELROUTE)
@@ -167,7 +167,7 @@ class ChangeFilter:
         return named if known != on_link[address.cidr] else Changes()
 
     def _is_of_interest(self, payload: bytes) -> bool:
-        if any(route_contains(payload, address) for address in self.lifelines):
+        if any(route_contains(payload, address) for address in self.protected_addresses):
             return True  # of any table: rules may lead there
         table = route_table(payload)
         if table in self.tables:
@@ -222,9 +222,9 @@ class ChangeWatch:
                 source.close()
         self._readers.clear()
 
-    def set_lifelines(self, addresses: Collection[bytes]) -> None:
+    def set_protected_addresses(self, addresses: Collection[bytes]) -> None:
         """Packed addresses whose routes matter from now on."""
-        self._filter.lifelines = tuple(addresses)
+        self._filter.protected_addresses = tuple(addresses)
 
     def set_tables(self, tables: Collection[int]) -> None:
         """Routing tables whose routes matter from now on. What happened in a new one is not known."""
@@ -311,7 +311,7 @@ class ChangeWatch:
         if error.errno == errno.ENOBUFS:
             self.overruns += 1
             self._filter = ChangeFilter(
-                self._filter.lifelines, self._filter.tables
+                self._filter.protected_addresses, self._filter.tables
             )  # what it knows may be stale
         else:
             asyncio.get_running_loop().remove_reader(source.fileno())

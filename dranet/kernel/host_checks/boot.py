@@ -8,7 +8,7 @@ import re
 import zlib
 from io import BytesIO
 
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.host_facts import SOFT_OPTIONS, KernelFacts
 
 MODULES = (

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dranet.errors import KernelError
-from dranet.kernel.netlink import NetlinkSocket
-from dranet.kernel.pause_counters import find_flow_control, get_pauses_request
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.netlink.dcb import find_flow_control, get_pauses_request
+from dranet.kernel.netlink.socket import NetlinkSocket
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.host_facts import FlowFacts
 
 _PFC_ENABLED = 1

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import Link
 from dranet.model.host_facts import WITHOUT_CONNECTION, Manager
 

@@ -7,7 +7,7 @@ import re
 from collections import deque
 from pathlib import Path
 
-from dranet.kernel.netlink import kernel_error
+from dranet.kernel.netlink.socket import kernel_error
 
 KMSG = Path("/dev/kmsg")
 MOST_LINES = 2000

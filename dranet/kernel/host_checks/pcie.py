@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.host_facts import PciFacts
 
 _DEVICES = "bus/pci/devices"

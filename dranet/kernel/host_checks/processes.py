@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.host_facts import Process
 
 _COMM_LENGTH = 15

@@ -12,7 +12,7 @@ from dranet.kernel.host_checks.managers import read_managers
 from dranet.kernel.host_checks.pcie import read_pci
 from dranet.kernel.host_checks.processes import read_processes, sees_node
 from dranet.kernel.host_checks.tuning import read_tuning
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import NodeFacts
 from dranet.model.host_facts import GpuStack, HostFacts, Manager, PciFacts, Unseen
 

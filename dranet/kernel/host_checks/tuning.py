@@ -10,7 +10,7 @@ import ctypes
 import re
 from collections.abc import Iterable
 
-from dranet.kernel.sysfs import PseudoFiles
+from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.host_facts import HugePages, IdleState, TuningFacts
 
 _CPUS = "devices/system/cpu"

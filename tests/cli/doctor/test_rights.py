@@ -9,7 +9,7 @@ import pytest
 from dranet.cli.doctor import rights as doctor_rights
 from dranet.cli.doctor.rights import judge_rights, parse_mount_points
 from dranet.desk.doctor.catalogue import CALL, CAPABILITY, FOLDER, GAIN
-from dranet.kernel.rights import CAPABILITIES, Rights
+from dranet.kernel.refusals import CAPABILITIES, Rights
 from dranet.model.findings import Severity, find_worst
 from dranet.security.context import CAPABILITIES as WANTED
 from dranet.security.context import Capability

@@ -17,10 +17,10 @@ from dranet.model.facts import (
     Address,
     Gpu,
     Host,
-    Lifeline,
     Link,
     NodeFacts,
     PciFunction,
+    ProtectedLink,
     RdmaDevice,
     RdmaPort,
     Route,
@@ -243,14 +243,17 @@ def test_ipv6_subnets_stay_apart_and_a_host_part_that_holds_a_mac_goes() -> None
     assert "7b22" not in "".join(redacted)
 
 
-def test_gateways_sources_and_lifelines_follow_the_subnet_of_the_interface() -> None:
+def test_gateways_sources_and_protected_links_follow_the_subnet_of_the_interface() -> None:
     facts = NodeFacts(
         links=(Link(2, "eth0", addresses=(Address("10.1.2.3/24", broadcast="10.1.2.255"),)),),
         default_routes=(
             Route("0.0.0.0/0", gateway="10.1.2.1", ifindex=2, source="10.1.2.3"),
             Route("::/0", gateway="fe80::1", ifindex=2),
         ),
-        lifelines=(Lifeline("the node's address", "10.1.2.3", 2), Lifeline("the way out", "10.9.0.1", 2)),
+        protected_links=(
+            ProtectedLink("the node's address", "10.1.2.3", 2),
+            ProtectedLink("the way out", "10.9.0.1", 2),
+        ),
     )
     redacted = redact(facts)
     address = redacted.links[0].addresses[0]
@@ -258,13 +261,16 @@ def test_gateways_sources_and_lifelines_follow_the_subnet_of_the_interface() -> 
     default = redacted.default_routes[0]
 
     assert default.destination == "0.0.0.0/0"
-    assert default.source == address.cidr.split("/")[0] == redacted.lifelines[0].address
+    assert default.source == address.cidr.split("/")[0] == redacted.protected_links[0].address
     assert ip_address(default.gateway) in network
     assert address.broadcast == str(network.broadcast_address)
-    assert ip_address(redacted.lifelines[1].address) not in network
+    assert ip_address(redacted.protected_links[1].address) not in network
     assert redacted.default_routes[1].destination == "::/0"
     assert redacted.default_routes[1].gateway == "fe80::2"
-    assert (redacted.lifelines[0].purpose, redacted.lifelines[0].ifindex) == ("the node's address", 2)
+    assert (redacted.protected_links[0].purpose, redacted.protected_links[0].ifindex) == (
+        "the node's address",
+        2,
+    )
 
 
 def test_loopback_multicast_and_wildcards_say_nothing_and_stay() -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 from dranet.driver import planner, rdma_nodes
-from dranet.kernel.attachment import attach, detach, presence
-from dranet.kernel.netns import NetworkNamespace
-from dranet.kernel.netns_id import read_netns_id
+from dranet.kernel.attachment import attach, detach, drift
+from dranet.kernel.namespaces.netns import NetworkNamespace, read_netns_id
 from dranet.model.device import RdmaIdentity
 from dranet.model.plan import PreparedDevice
 
@@ -67,7 +66,7 @@ def _never_moved(_: PreparedDevice) -> bool:
     return False
 
 
-_MODULES: Sequence[ModuleType] = (attach, detach, presence, planner, rdma_nodes)
+_MODULES: Sequence[ModuleType] = (attach, detach, drift, planner, rdma_nodes)
 """Where the calls are made."""
 
 

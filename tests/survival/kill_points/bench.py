@@ -14,7 +14,7 @@ from dranet.cluster import paths
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint
 from dranet.kernel.dhcp.message import Message
-from dranet.kernel.netns import NetworkNamespace
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from testbed.cluster import NAMESPACE
 from testbed.driver.process import DriverProcess
 from testbed.node.fabric import FABRIC_NETNS

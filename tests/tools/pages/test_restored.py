@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dranet.kernel import ethtool
 from dranet.kernel.attachment.differences import _PROPERTIES
 from dranet.kernel.attachment.hardware import HARDWARE
+from dranet.kernel.ethtool import settings as ethtool
 from dranet.model.plan import AttachPlan, EthtoolState, LinkState
 from tools.pages.restored_table import DEVICE, IDENTITY, LINK, list_restored
 

@@ -1,0 +1,1 @@
+"""Counters of links and RDMA ports, for metrics and for the health watch."""

@@ -1,0 +1,460 @@
+"""What ``ethtool`` may change of a link: read it, set it, and give it back.
+
+Offloads, private flags, rings, channels, coalescing, pause frames, EEE and FEC go by generic netlink; a
+kernel without it (before Linux 5.6) has none of them for us. What is not in it (RSS, flow rules) is in
+``steering``. Reading takes one batch of requests, setting two: what is there, then the changes, with what
+came of them read behind them.
+"""
+
+from __future__ import annotations
+
+import errno as errno_numbers
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from dranet.errors import KernelError
+from dranet.kernel.ethtool.messages import (
+    CHANNELS,
+    COALESCE,
+    EEE,
+    ETHTOOL_A_FEATURES_WANTED,
+    ETHTOOL_A_PRIVFLAGS_FLAGS,
+    ETHTOOL_FAMILY,
+    ETHTOOL_FLAG_OMIT_REPLY,
+    ETHTOOL_MSG_FEATURES_GET,
+    ETHTOOL_MSG_FEATURES_SET,
+    ETHTOOL_MSG_PRIVFLAGS_GET,
+    ETHTOOL_MSG_PRIVFLAGS_SET,
+    FEC,
+    PAUSE,
+    RINGS,
+    Features,
+    bitset_attribute,
+    ethtool_request,
+    parse_features,
+    parse_private_flags,
+)
+from dranet.kernel.netlink.socket import NetlinkSocket, Outcome, Request, resolve_family
+from dranet.kernel.refusals import report_untold
+from dranet.model.plan import EthtoolState
+
+OPERATION = "set-ethtool"
+
+_RESTORE_ROUNDS = 2
+"""What was refused because of something that came later is taken the second time."""
+
+_NUMBERS = {numbers.name: numbers for numbers in (CHANNELS, RINGS, COALESCE, PAUSE, EEE, FEC)}
+
+
+class Part(Struct, frozen=True):
+    """One field of ``EthtoolState``: how people say it, which option of ``ethtool`` shows it, its request,
+    and its row in ``docs/user/restored.md``."""
+
+    word: str
+    option: str
+    get: int
+    what: str
+    limits: str = ""
+
+
+PARTS = {
+    "private_flags": Part("private flag", "--show-priv-flags", ETHTOOL_MSG_PRIVFLAGS_GET, "private flags"),
+    "channels": Part("channels", "-l", CHANNELS.get, "channels"),
+    "rings": Part("rings", "-g", RINGS.get, "ring sizes"),
+    "coalesce": Part(
+        "coalesce",
+        "-c",
+        COALESCE.get,
+        "interrupt coalescing",
+        "values that the driver adapts by itself are not",
+    ),
+    "pause": Part("pause", "-a", PAUSE.get, "pause frames", "with `autoneg` on only that"),
+    "eee": Part("eee", "--show-eee", EEE.get, "Energy-Efficient Ethernet"),
+    "fec": Part("fec", "--show-fec", FEC.get, "forward error correction", "Linux 5.13"),
+    "features": Part("feature", "-k", ETHTOOL_MSG_FEATURES_GET, "offloads"),
+}
+"""In the order in which they are set. Private flags decide what else a driver takes (mlx5's striding receive
+queues bound rings and offloads); a new number of channels makes many drivers put rings and coalescing back to
+their defaults. The table of what is restored (``restored``) is made of it."""
+
+_ADAPTIVE = {"rx_": "adaptive_rx", "tx_": "adaptive_tx"}
+"""By what the names of a direction start with: whether the driver adapts its coalescing by itself."""
+
+_SWITCHES = frozenset({"private_flags", "features"})
+
+
+def _values(state: EthtoolState) -> dict[str, Mapping[str, int]]:
+    return {part: getattr(state, part) for part in PARTS}
+
+
+class _Reading(Struct, frozen=True):
+    state: EthtoolState
+    features: Features
+    errors: Mapping[str, KernelError] = field(default_factory=dict)
+    """By part: the error of a driver that has such settings and failed to tell them."""
+
+
+class _Change(Struct, frozen=True):
+    """Values of one part that go out in one request."""
+
+    part: str
+    values: Mapping[str, int]
+
+    def __str__(self) -> str:
+        settings = " ".join(f"{name}={_say(self.part, value)}" for name, value in self.values.items())
+        return f"{PARTS[self.part].word} {settings}"
+
+    def attributes(self) -> list[bytes]:
+        if self.part in _NUMBERS:
+            return _NUMBERS[self.part].attributes(self.values)
+        kind = ETHTOOL_A_FEATURES_WANTED if self.part == "features" else ETHTOOL_A_PRIVFLAGS_FLAGS
+        return [bitset_attribute(kind, {name: bool(value) for name, value in self.values.items()})]
+
+    @property
+    def command(self) -> int:
+        if self.part in _NUMBERS:
+            return _NUMBERS[self.part].set
+        return ETHTOOL_MSG_FEATURES_SET if self.part == "features" else ETHTOOL_MSG_PRIVFLAGS_SET
+
+
+def _say(part: str, value: int | None) -> str:
+    if value is None:
+        return "nothing"
+    return ("on" if value else "off") if part in _SWITCHES else str(int(value))
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def read_ethtool_state(
+    genl: NetlinkSocket, ifindex: int, parts: Collection[str] = tuple(PARTS), link: str = ""
+) -> EthtoolState:
+    """Read these parts of a link of the socket's namespace. What the driver does not have is absent.
+
+    A part for which the driver answers with another error than EOPNOTSUPP is absent and has that error in
+    ``refused``: drivers answer a GET with whatever their firmware says, and a move does not need it.
+
+    Raises:
+        KernelError: there is no such link (ENODEV), or netlink failed.
+    """
+    if not parts:
+        return EthtoolState()
+    try:
+        family = resolve_family(genl, ETHTOOL_FAMILY)
+    except KernelError as error:
+        if error.errno == errno_numbers.ENOENT:
+            return EthtoolState()
+        raise
+    found = _Talk(genl, family, ifindex, link or str(ifindex)).read(parts)
+    for part, failure in found.errors.items():
+        report_untold(link, part, failure)
+    return found.state
+
+
+class _Talk(Struct, frozen=True):
+    """One link and the socket of its namespace."""
+
+    genl: NetlinkSocket
+    family: int
+    ifindex: int
+    link: str
+
+    def read(self, parts: Collection[str]) -> _Reading:
+        """Raises ``KernelError`` where the link is gone or netlink failed."""
+        return self.apply((), parts)[1]
+
+    def apply(self, changes: Sequence[_Change], parts: Collection[str]) -> tuple[list[Outcome], _Reading]:
+        """Send the changes and read the parts behind them. Returns an outcome for each change.
+
+        Raises:
+            KernelError: reading failed.
+        """
+        requests = [*map(self._set_request, changes), *map(self._get_request, parts)]
+        outcomes = self.genl.batch(requests)
+        payloads: dict[str, bytes] = {}
+        errors: dict[str, KernelError] = {}
+        for part, outcome in zip(parts, outcomes[len(changes) :], strict=True):
+            if not isinstance(outcome, KernelError):
+                payloads |= {part: outcome[0].payload} if outcome else {}
+            elif outcome.errno == errno_numbers.ENODEV:
+                raise outcome
+            elif outcome.errno != errno_numbers.EOPNOTSUPP:
+                errors[part] = outcome
+        return outcomes[: len(changes)], _parse(payloads, errors)
+
+    def _set_request(self, change: _Change) -> Request:
+        return ethtool_request(
+            self.family,
+            change.command,
+            self.ifindex,
+            *change.attributes(),
+            flags=ETHTOOL_FLAG_OMIT_REPLY,
+            operation=f"set {change} of",
+            link=self.link,
+        )
+
+    def _get_request(self, part: str) -> Request:
+        operation = f"read {PARTS[part].word} settings of link"
+        return ethtool_request(
+            self.family, PARTS[part].get, self.ifindex, operation=operation, link=self.link
+        )
+
+
+def _parse(payloads: Mapping[str, bytes], errors: Mapping[str, KernelError]) -> _Reading:
+    """Raises ``KernelError`` for a malformed answer."""
+    numbers: dict[str, dict[str, int]] = {name: {} for name in _NUMBERS}
+    maxima: dict[str, int] = {}
+    for name, message in _NUMBERS.items():
+        payload = payloads.get(name)
+        if payload is not None:
+            numbers[name], most = message.parse(payload)
+            maxima |= {f"{name}.{setting}": value for setting, value in most.items()}
+    flags, features = payloads.get("private_flags"), payloads.get("features")
+    found = parse_features(features) if features is not None else Features()
+    state = EthtoolState(
+        features=found.wanted,
+        fixed=found.fixed,
+        private_flags=parse_private_flags(flags) if flags is not None else {},
+        maxima=maxima,
+        refused={part: error.message for part, error in errors.items()},
+        **numbers,
+    )
+    return _Reading(state, found, errors)
+
+
+# --- setting -------------------------------------------------------------------------------------------
+
+
+def set_ethtool(genl: NetlinkSocket, ifindex: int, settings: EthtoolState, link: str) -> None:
+    """Set what ``settings`` names on a link of the socket's namespace, as far as it is not so already.
+
+    Each feature must be on or off afterwards as asked: the kernel answers "done" also where it drops one
+    that depends on another. Drivers may round ring sizes and microseconds to what the hardware has. After
+    an error some of it may be set: give back what was read before, with :func:`restore_ethtool`.
+
+    Raises:
+        KernelError: ``operation`` is ``set-ethtool``, ``link`` is ``link``: the driver does not have a
+            setting (EOPNOTSUPP), takes no such value (EINVAL), refused, or kept a feature as it was.
+    """
+    asked = [part for part, values in _values(settings).items() if values]
+    if not asked:
+        return
+    try:
+        talk = _Talk(genl, resolve_family(genl, ETHTOOL_FAMILY), ifindex, link)
+        before = talk.read(asked)
+        for error in before.errors.values():
+            raise error
+        _check_offered(settings, before, link)
+        changes = _changes_to_set(settings, before)
+        if not changes:
+            return
+        outcomes, after = talk.apply(changes, [part for part in asked if part == "features"])
+    except KernelError as error:
+        raise _refusal(error, link, "") from error
+    for change, outcome in zip(changes, outcomes, strict=True):
+        if isinstance(outcome, KernelError):
+            raise _refusal(outcome, link, change.part) from outcome
+    _check_features(settings.features, after.features, link)
+
+
+def _refusal(error: KernelError, link: str, part: str) -> KernelError:
+    hint = error.hint
+    if error.errno == errno_numbers.EOPNOTSUPP and part:
+        hint = f"the driver cannot change this; `ethtool {PARTS[part].option} {link}` shows what it has"
+    return KernelError(
+        error.message,
+        errno=error.errno,
+        operation=OPERATION,
+        link=link,
+        hint=hint,
+        reason=error.reason,
+        retryable=error.retryable,
+    )
+
+
+def _check_offered(settings: EthtoolState, found: _Reading, link: str) -> None:
+    """Refuse, all at once, what the driver does not have or cannot take.
+
+    Raises:
+        KernelError: EOPNOTSUPP or EINVAL.
+    """
+    lacks: list[str] = []
+    excesses: list[str] = []
+    for part, values in _values(settings).items():
+        has = _values(found.state)[part]
+        for name, value in values.items():
+            if name in has:
+                excesses += _excess(part, name, value, found.state.maxima)
+            elif part != "features":
+                lacks.append(f"the driver has no {PARTS[part].word} {name}")
+            elif name not in found.features.known:
+                lacks.append(f"there is no feature {name}")
+            elif (name in found.features.active) != bool(value):
+                lacks.append(f"feature {name} is fixed to {_say(part, not value)}")
+    if lacks or excesses:
+        number = errno_numbers.EOPNOTSUPP if lacks else errno_numbers.EINVAL
+        text = f"set ethtool settings of {link}: {'; '.join([*lacks, *excesses])}"
+        raise KernelError(text, errno=number, hint=_offer(settings, found.state), retryable=False)
+
+
+def _excess(part: str, name: str, value: int, maxima: Mapping[str, int]) -> list[str]:
+    if part not in _NUMBERS:
+        return []
+    room = 2 ** (8 * _NUMBERS[part].settings[name].size) - 1
+    most = min(room, maxima.get(f"{part}.{name}", room))
+    return [] if 0 <= value <= most else [f"{part} {name}={value}: the device takes 0 to {most}"]
+
+
+def _offer(settings: EthtoolState, found: EthtoolState) -> str:
+    """What the driver has of that which was asked for; features are too many to list."""
+    parts = [part for part, values in _values(settings).items() if values and part != "features"]
+    texts = [f"{PARTS[part].word}: {', '.join(_values(found)[part]) or 'none'}" for part in parts]
+    return f"the driver has {'; '.join(texts)}" if texts else ""
+
+
+def _changes_to_set(settings: EthtoolState, found: _Reading) -> list[_Change]:
+    changes: list[_Change] = []
+    for part, values in _values(settings).items():
+        has = _values(found.state)[part]
+        differing = {name: value for name, value in values.items() if name in has and value != has[name]}
+        if part == "features":  # also what is asked for already and yet is not so: it may come to be
+            active = found.features.active
+            differing |= {
+                name: value for name, value in values.items() if name in has and value != (name in active)
+            }
+        if differing:
+            changes.append(_Change(part, differing))
+    return changes
+
+
+def _check_features(asked: Mapping[str, bool], found: Features, link: str) -> None:
+    """Compare what is on with what was asked for.
+
+    Raises:
+        KernelError: the driver kept a feature as it was.
+    """
+    kept = [name for name, value in asked.items() if (name in found.active) != value]
+    if kept:
+        texts = "; ".join(_explain(name, asked[name], found.active) for name in kept)
+        change = _Change("features", {name: asked[name] for name in kept})
+        raise KernelError(f"set {change} of {link}: {texts}", operation=OPERATION, link=link)
+
+
+# --- why the kernel keeps a feature off ----------------------------------------------------------------
+
+_IPV4_CHECKSUM = ("tx-checksum-ipv4", "tx-checksum-ip-generic")
+_IPV6_CHECKSUM = ("tx-checksum-ipv6", "tx-checksum-ip-generic")
+
+_NEEDS_ONE_OF: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "tx-tcp-segmentation": (("tx-scatter-gather",), _IPV4_CHECKSUM),
+    "tx-tcp6-segmentation": (("tx-scatter-gather",), _IPV6_CHECKSUM),
+    "tx-tcp-mangleid-segmentation": (("tx-scatter-gather",), ("tx-tcp-segmentation",)),
+    "tx-tcp-ecn-segmentation": (("tx-scatter-gather",), ("tx-tcp-segmentation", "tx-tcp6-segmentation")),
+    "tx-generic-segmentation": (("tx-scatter-gather",),),
+    "tx-udp-segmentation": (_IPV4_CHECKSUM, _IPV6_CHECKSUM),
+    "tls-hw-tx-offload": (_IPV4_CHECKSUM, _IPV6_CHECKSUM),
+    "tls-hw-rx-offload": (("rx-checksum",),),
+    "rx-gro-hw": (("rx-checksum",),),
+    "rx-lro": (("rx-checksum",),),
+    "tx-vlan-hw-insert": (("rx-vlan-hw-parse",),),
+}
+"""``netdev_fix_features`` of ``net/core/dev.c``; the last line is what Intel's drivers add."""
+
+_HELD_ON_BY = {"tx-vlan-hw-insert": "rx-vlan-hw-parse"}
+"""Intel's drivers again: both or none."""
+
+_NOT_WITH: Mapping[str, tuple[str, ...]] = {
+    "tx-checksum-ipv4": ("tx-checksum-ip-generic",),
+    "tx-checksum-ipv6": ("tx-checksum-ip-generic",),
+    "rx-lro": ("rx-fcs", "rx-gro-hw"),
+    "rx-gro-hw": ("rx-fcs",),
+}
+
+
+def _explain(name: str, asked: bool, active: Collection[str]) -> str:
+    kept = f"the driver kept {name} {_say('features', not asked)}"
+    if not asked:
+        holder = _HELD_ON_BY.get(name, "")
+        return f"{kept}: it goes with {holder}" if holder in active else kept
+    missing = [
+        " or ".join(group)
+        for group in _NEEDS_ONE_OF.get(name, ())
+        if not any(other in active for other in group)
+    ]
+    barring = [other for other in _NOT_WITH.get(name, ()) if other in active]
+    reasons = [f"it depends on {' and '.join(missing)}"] if missing else []
+    reasons += [f"it excludes {' and '.join(barring)}"] if barring else []
+    return f"{kept}: {', '.join(reasons)}" if reasons else kept
+
+
+# --- giving back ---------------------------------------------------------------------------------------
+
+
+def restore_ethtool(genl: NetlinkSocket, ifindex: int, state: EthtoolState, link: str) -> list[str]:
+    """Put a link of the socket's namespace back to ``state``, as far as it can be, and read it again.
+
+    Unlike :func:`set_ethtool` one refusal stops nothing, and a feature that was asked for but not on before
+    need not be on now. Returns what is still different, as :func:`difference` says it, and then what the
+    kernel said; nothing where all is as before.
+
+    Raises:
+        KernelError: the link is gone (ENODEV), or netlink failed.
+    """
+    parts = [part for part, values in _values(state).items() if values]
+    if not parts:
+        return []
+    talk = _Talk(genl, resolve_family(genl, ETHTOOL_FAMILY), ifindex, link)
+    found = talk.read(parts)
+    refusals: list[str] = []
+    for _ in range(_RESTORE_ROUNDS):
+        changes = list(_changes_to_restore(state, found.state))
+        if not changes:
+            break
+        outcomes, found = talk.apply(changes, parts)
+        refusals = [outcome.message for outcome in outcomes if isinstance(outcome, KernelError)]
+    refusals += [error.message for error in found.errors.values()]
+    left = difference(state, found.state)
+    return [*left, *refusals] if left else []
+
+
+def _changes_to_restore(wanted: EthtoolState, found: EthtoolState) -> Iterable[_Change]:
+    differing: dict[str, dict[str, int]] = {part: {} for part in PARTS}
+    for part, name, value, has in _differing(wanted, found):
+        if has is not None:
+            differing[part][name] = value
+    coalesce = differing["coalesce"]
+    # While a driver adapts by itself some (ice) take no other values: first the values, then that.
+    last = {name: value for name, value in coalesce.items() if name in _ADAPTIVE.values() and value}
+    differing["coalesce"] = {name: value for name, value in coalesce.items() if name not in last}
+    yield from (_Change(part, values) for part, values in differing.items() if values)
+    if last:
+        yield _Change("coalesce", last)
+
+
+def difference(wanted: EthtoolState, found: EthtoolState) -> list[str]:
+    """One line for each setting of ``wanted`` that is not so: ``rings rx: wanted 256, found 512``.
+
+    What coalescing works with while the driver adapts it by itself is no difference, and neither are the
+    directions of pause frames that both ends of the cable agree on by themselves.
+    """
+    return [
+        f"{PARTS[part].word} {name}: wanted {_say(part, value)}, found {_say(part, has)}"
+        for part, name, value, has in _differing(wanted, found)
+    ]
+
+
+def _differing(wanted: EthtoolState, found: EthtoolState) -> Iterable[tuple[str, str, int, int | None]]:
+    """(part, name, wanted, found) in the order in which they are set."""
+    adapting = tuple(
+        direction
+        for direction, switch in _ADAPTIVE.items()
+        if wanted.coalesce.get(switch) and found.coalesce.get(switch)
+    )
+    for part, values in _values(wanted).items():
+        has = _values(found)[part]
+        agreed = part == "pause" and values.get("autoneg") and has.get("autoneg")
+        for name, value in values.items():
+            drifts = bool(agreed) or (part == "coalesce" and name.startswith(adapting))
+            if has.get(name) != value and not drifts:
+                yield part, name, value, has.get(name)

@@ -1,0 +1,390 @@
+"""How a NIC spreads what it receives over its queues: RSS and flow rules, read and restored.
+
+By ``SIOCETHTOOL`` (``linux/ethtool.h``), because netlink sets none of it before Linux 6.17 and has no flow
+rules at all. Any socket takes this ioctl and asks its own namespace, so the netlink socket of a side will do.
+Only a list of the additional RSS contexts is not in it: that is a dump of netlink (Linux 6.11). On an older
+kernel they are not told; a context steers nothing without a flow rule that names it, and rules are restored
+on any kernel.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Struct
+
+from dranet.errors import KernelError
+from dranet.kernel.ethtool.messages import ETHTOOL_FAMILY, ethtool_request
+from dranet.kernel.netlink.socket import (
+    GENL_HEADER_BYTES,
+    NetlinkSocket,
+    attribute_u32,
+    iter_attributes,
+    kernel_error,
+    resolve_family,
+)
+from dranet.kernel.refusals import report_untold
+from dranet.model.plan import FlowRule, RssContext, SteeringState
+
+# linux/sockios.h, linux/ethtool.h
+SIOCETHTOOL = 0x8946
+GRXFH, SRXFH, GRXRINGS = 0x29, 0x2A, 0x2D
+GRXCLSRLCNT, GRXCLSRULE, GRXCLSRLALL, SRXCLSRLDEL, SRXCLSRLINS = 0x2E, 0x2F, 0x30, 0x31, 0x32
+GRSSH, SRSSH = 0x46, 0x47
+NEW_CONTEXT = NO_CHANGE = 0xFFFFFFFF
+"""``ETH_RXFH_CONTEXT_ALLOC``, ``ETH_RXFH_INDIR_NO_CHANGE``."""
+
+# linux/ethtool_netlink.h
+_RSS_GET = 38
+_CONTEXT, _FUNCTION, _TABLE, _KEY, _TRANSFORM, _START_CONTEXT = 2, 3, 4, 5, 6, 7
+
+_IFREQ = struct.Struct("16sP16x")
+RSS = struct.Struct("=IIIIBBxxI")
+"""``struct ethtool_rxfh``: command, context, entries of the table, bytes of the key, hash function, input
+transformation; table and key follow."""
+FLOWS = struct.Struct("=IIQ168sI4x")
+"""``struct ethtool_rxnfc``: command, flow type, data, rule, number of rules or RSS context."""
+RULE_LOCATIONS = 188
+_FLOW_RSS = 0x20000000
+"""In the flow type of a rule: it spreads over an RSS context."""
+_U32 = struct.Struct("=I")
+_SPEC = struct.Struct("=160sI4x")
+"""``struct ethtool_rx_flow_spec``: what it matches and the queue, and its location."""
+
+FLOW_TYPES: Mapping[str, int] = {
+    "tcp4": 1, "udp4": 2, "sctp4": 3, "ah-esp4": 4, "tcp6": 5, "udp6": 6, "sctp6": 7, "ah-esp6": 8,
+}  # fmt: skip
+"""By ethtool's words (``ethtool -n LINK rx-flow-hash tcp4``)."""
+
+EQUAL = "equal "
+"""``ethtool -X LINK equal 8`` with eight queues: the kernel makes such a table where no administrator did. A
+table that was set keeps the number of channels from being lowered, so this one is restored by a reset."""
+
+T = TypeVar("T")
+
+
+class Nic(Struct, frozen=True):
+    """One link, by its name in the namespace of the socket."""
+
+    genl: NetlinkSocket
+    ifindex: int
+    ifname: str
+
+    def ask(self, data: bytes, operation: str) -> bytes:
+        """Send one command of ethtool; returns what the kernel made of ``data``.
+
+        Raises:
+            KernelError: the driver refused, or does not know the command (EOPNOTSUPP).
+        """
+        buffer = array("B", data)
+        request = _IFREQ.pack(self.ifname.encode(), buffer.buffer_info()[0])
+        try:
+            fcntl.ioctl(self.genl.fileno(), SIOCETHTOOL, request)
+        except OSError as error:
+            raise kernel_error(error.errno or 0, "", operation, self.ifname) from error
+        return buffer.tobytes()
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def read_steering(nic: Nic, recorded: SteeringState | None = None) -> SteeringState:
+    """Read what the driver tells. What it refuses to tell is ``None`` or absent; with a record so is what the
+    record does not have.
+
+    Raises:
+        KernelError: the link is gone (ENODEV).
+    """
+    wants = recorded or SteeringState(RssContext(), (), FLOW_TYPES, ())
+    rss = _if_told(nic, "RSS", _read_main) if wants.rss is not None else None
+    has_contexts = rss is not None and wants.contexts is not None
+    return SteeringState(
+        rss=rss,
+        contexts=_if_told(nic, "RSS contexts", _read_contexts) if has_contexts else None,
+        hash_fields=_read_hash_fields(nic, wants.hash_fields),
+        rules=_if_told(nic, "flow rules", _read_rules) if wants.rules is not None else None,
+    )
+
+
+def _if_told(nic: Nic, part: str, read: Callable[[Nic], T]) -> T | None:
+    try:
+        return read(nic)
+    except KernelError as error:
+        report_untold(nic.ifname, part, error)
+        return None
+
+
+def _read_main(nic: Nic) -> RssContext:
+    operation = "read RSS table of"
+    asked = nic.ask(RSS.pack(GRSSH, 0, 0, 0, 0, 0, 0), operation)
+    _, _, entries, key_bytes, _, _, _ = RSS.unpack_from(asked)
+    told = nic.ask(
+        RSS.pack(GRSSH, 0, entries, key_bytes, 0, 0, 0) + bytes(4 * entries + key_bytes), operation
+    )
+    _, _, _, _, function, transform, _ = RSS.unpack_from(told)
+    end = RSS.size + 4 * entries
+    table = _say_main_table(told[RSS.size : end], _read_queues(nic))
+    return RssContext(0, table, told[end : end + key_bytes].hex(), function, transform)
+
+
+def _read_queues(nic: Nic) -> int:
+    """The number of receive queues; 0 where the driver does not tell it."""
+    try:
+        return int(FLOWS.unpack_from(_flows(nic, GRXRINGS, "read receive queues of"))[2])
+    except KernelError:
+        return 0
+
+
+def _entries(table: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"={len(table) // 4}I", table[: len(table) // 4 * 4])
+
+
+def _say_table(table: bytes) -> str:
+    return ",".join(map(str, _entries(table)))
+
+
+def _say_main_table(table: bytes, queues: int) -> str:
+    """``equal 8`` for what the kernel makes of so many queues (``ethtool_rxfh_indir_default``)."""
+    entries = _entries(table)
+    is_equal = bool(queues and entries) and all(
+        queue == place % queues for place, queue in enumerate(entries)
+    )
+    return f"{EQUAL}{queues}" if is_equal else _say_table(table)
+
+
+def _read_contexts(nic: Nic) -> tuple[RssContext, ...]:
+    family = resolve_family(nic.genl, ETHTOOL_FAMILY)
+    start = attribute_u32(_START_CONTEXT, 1)
+    request = ethtool_request(
+        family, _RSS_GET, nic.ifindex, start, operation="read RSS contexts of", link=nic.ifname
+    )
+    found = (parse_context(payload) for payload in nic.genl.dump(request))
+    return tuple(sorted((context for context in found if context.number), key=lambda one: one.number))
+
+
+def parse_context(payload: bytes) -> RssContext:
+    """One message of a dump of RSS_GET.
+
+    Raises:
+        KernelError: the message is malformed.
+    """
+    found = dict(iter_attributes(payload, GENL_HEADER_BYTES))
+    number, function, transform = (_u32(found.get(kind, b"")) for kind in (_CONTEXT, _FUNCTION, _TRANSFORM))
+    return RssContext(
+        number, _say_table(found.get(_TABLE, b"")), found.get(_KEY, b"").hex(), function, transform
+    )
+
+
+def _u32(payload: bytes) -> int:
+    return int(_U32.unpack(payload)[0]) if len(payload) == _U32.size else 0
+
+
+def _read_hash_fields(nic: Nic, wanted: Mapping[str, int]) -> dict[str, int]:
+    """By flow. A driver that does not tell the first one is not asked for the others."""
+    found: dict[str, int] = {}
+    for flow in wanted:
+        try:
+            told = _flows(nic, GRXFH, "read flow hash of", FLOW_TYPES[flow])
+        except KernelError as error:  # drivers refuse the flows that they do not know with any errno
+            if error.errno == errno.ENODEV:
+                raise
+            if not found:
+                break
+        else:
+            found[flow] = int(FLOWS.unpack_from(told)[2])
+    return found
+
+
+def _flows(
+    nic: Nic,
+    command: int,
+    operation: str,
+    flow_type: int = 0,
+    data: int = 0,
+    spec: bytes = b"",
+    last: int = 0,
+    room: int = 0,
+) -> bytes:
+    body = FLOWS.pack(command, flow_type, data, spec, last)
+    return nic.ask(body + bytes(room), operation)
+
+
+def _read_rules(nic: Nic) -> tuple[FlowRule, ...]:
+    operation = "read flow rules of"
+    count = int(FLOWS.unpack_from(_flows(nic, GRXCLSRLCNT, operation))[4])
+    if not count:
+        return ()
+    told = _flows(nic, GRXCLSRLALL, operation, last=count, room=4 * count)
+    count = min(count, int(FLOWS.unpack_from(told)[4]))
+    locations = sorted(struct.unpack_from(f"={count}I", told, RULE_LOCATIONS))
+    return tuple(_read_rule(nic, location) for location in locations)
+
+
+def _read_rule(nic: Nic, location: int) -> FlowRule:
+    told = _flows(nic, GRXCLSRULE, "read flow rules of", spec=_SPEC.pack(b"", location))
+    _, _, _, spec, context = FLOWS.unpack_from(told)
+    return FlowRule(location, spec[:160].rstrip(b"\0").hex(), context if _names_context(spec) else 0)
+
+
+def _names_context(spec: bytes) -> bool:
+    return bool(_u32(spec[:4]) & _FLOW_RSS)
+
+
+# --- what differs --------------------------------------------------------------------------------------
+
+
+def steering_difference(wanted: SteeringState, found: SteeringState) -> list[str]:
+    """One line for each thing that is not as recorded: ``flow rule 7: wanted nothing, found a rule``."""
+    return [f"{what}: wanted {before}, found {now}" for what, before, now in _iter_differences(wanted, found)]
+
+
+def _iter_differences(wanted: SteeringState, found: SteeringState) -> Iterator[tuple[str, str, str]]:
+    if wanted.rss is not None and wanted.rss != found.rss:
+        yield from _differing_rss("RSS", wanted.rss, found.rss)
+    yield from _differing_contexts(wanted.contexts, found.contexts)
+    for flow, fields in wanted.hash_fields.items():
+        if found.hash_fields.get(flow) != fields:
+            now = found.hash_fields.get(flow)
+            yield f"flow hash {flow}", f"{fields:#x}", "nothing" if now is None else f"{now:#x}"
+    if wanted.rules is not None:
+        before = {rule.location: rule for rule in wanted.rules}
+        after = {rule.location: rule for rule in found.rules or ()}
+        for location in sorted(before.keys() | after.keys()):
+            if before.get(location) != after.get(location):
+                yield (
+                    f"flow rule {location}",
+                    _say_rule(before.get(location)),
+                    _say_rule(after.get(location)),
+                )
+
+
+def _differing_contexts(
+    wanted: tuple[RssContext, ...] | None, found: tuple[RssContext, ...] | None
+) -> Iterator[tuple[str, str, str]]:
+    before = {context.number: context for context in wanted or ()}
+    after = {context.number: context for context in found or ()} if wanted is not None else {}
+    for number in sorted(before.keys() | after.keys()):
+        name = f"RSS context {number}"
+        if number not in before:
+            yield name, "nothing", "a table"
+        elif before[number] != after.get(number):
+            yield from _differing_rss(name, before[number], after.get(number))
+
+
+def _differing_rss(name: str, wanted: RssContext, found: RssContext | None) -> Iterator[tuple[str, str, str]]:
+    if found is None:
+        yield name, "a table", "nothing"
+        return
+    if wanted.table != found.table:
+        yield f"{name} table", _shorten(wanted.table), _shorten(found.table)
+    if wanted.key != found.key:
+        yield f"{name} key", _shorten(wanted.key), _shorten(found.key)
+    if wanted.function != found.function:
+        yield f"{name} hash function", str(wanted.function), str(found.function)
+    if wanted.transform != found.transform:
+        yield f"{name} input transformation", str(wanted.transform), str(found.transform)
+
+
+def _shorten(text: str, most: int = 40) -> str:
+    return (text if len(text) <= most else f"{text[:most]}...") or "nothing"
+
+
+def _say_rule(rule: FlowRule | None) -> str:
+    return "nothing" if rule is None else _shorten(f"rule {rule.spec}")
+
+
+# --- restoring -----------------------------------------------------------------------------------------
+
+
+def restore_steering(nic: Nic, wanted: SteeringState, found: SteeringState) -> list[str]:
+    """Make ``found`` what was recorded; returns the kernel's refusals.
+
+    First goes what a tenant added: rules before the contexts that they name.
+    """
+    refusals: list[str] = []
+    numbers: dict[int, int] = {}
+    for write in (*_iter_removals(nic, wanted, found), *_iter_writes(nic, wanted, found, numbers)):
+        try:
+            write()
+        except KernelError as error:
+            refusals.append(error.message)
+    return refusals
+
+
+def _iter_removals(nic: Nic, wanted: SteeringState, found: SteeringState) -> Iterator[Callable[[], None]]:
+    if wanted.rules is not None:
+        yield from (
+            partial(_delete_rule, nic, rule.location)
+            for rule in found.rules or ()
+            if rule not in wanted.rules
+        )
+    if wanted.contexts is not None:
+        kept = {context.number for context in wanted.contexts}
+        yield from (
+            partial(_delete_context, nic, context.number)
+            for context in found.contexts or ()
+            if context.number not in kept
+        )
+
+
+def _iter_writes(
+    nic: Nic, wanted: SteeringState, found: SteeringState, numbers: dict[int, int]
+) -> Iterator[Callable[[], None]]:
+    """``numbers``: of contexts that are made again, by the old one; filled by the writes."""
+    there = {context.number: context for context in found.contexts or ()}
+    if wanted.rss is not None and wanted.rss != found.rss:
+        yield partial(_set_rss, nic, wanted.rss, found.rss, numbers)
+    for context in wanted.contexts or ():
+        if context != there.get(context.number):
+            yield partial(_set_rss, nic, context, there.get(context.number), numbers)
+    for flow, fields in wanted.hash_fields.items():
+        if found.hash_fields.get(flow) != fields:
+            yield partial(_set_hash_fields, nic, flow, fields)
+    for rule in wanted.rules or ():
+        if rule not in (found.rules or ()):
+            yield partial(_insert_rule, nic, rule, numbers)
+
+
+def _delete_rule(nic: Nic, location: int) -> None:
+    _flows(nic, SRXCLSRLDEL, f"delete flow rule {location} of", spec=_SPEC.pack(b"", location))
+
+
+def _insert_rule(nic: Nic, rule: FlowRule, numbers: Mapping[int, int]) -> None:
+    spec = _SPEC.pack(bytes.fromhex(rule.spec), rule.location)
+    context = numbers.get(rule.context, rule.context)
+    _flows(nic, SRXCLSRLINS, f"add flow rule {rule.location} of", spec=spec, last=context)
+
+
+def _set_hash_fields(nic: Nic, flow: str, fields: int) -> None:
+    _flows(nic, SRXFH, f"set flow hash {flow} of", FLOW_TYPES[flow], fields)
+
+
+def _delete_context(nic: Nic, number: int) -> None:
+    nic.ask(RSS.pack(SRSSH, number, 0, 0, 0, 0, 0), f"delete RSS context {number} of")
+
+
+def _set_rss(nic: Nic, wanted: RssContext, found: RssContext | None, numbers: dict[int, int]) -> None:
+    """Write what differs: drivers refuse a key or a function that they cannot change, though it is the same.
+
+    A context that is gone gets a new number, which goes into ``numbers``.
+    """
+    before = found or RssContext(wanted.number)
+    number = wanted.number if found is not None or not wanted.number else NEW_CONTEXT
+    entries, table = NO_CHANGE, b""
+    if wanted.table.startswith(EQUAL) and wanted.table != before.table:
+        entries = 0  # reset
+    elif wanted.table and wanted.table != before.table:
+        queues = [int(queue) for queue in wanted.table.split(",")]
+        entries, table = len(queues), struct.pack(f"={len(queues)}I", *queues)
+    key = bytes.fromhex(wanted.key) if wanted.key != before.key else b""
+    function = wanted.function if wanted.function != before.function else 0
+    head = RSS.pack(SRSSH, number, entries, len(key), function, wanted.transform, 0)
+    what = f"set RSS context {wanted.number} of" if wanted.number else "set RSS of"
+    told = nic.ask(head + table + key, what)
+    numbers[wanted.number] = int(RSS.unpack_from(told)[1])

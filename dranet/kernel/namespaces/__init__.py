@@ -1,0 +1,1 @@
+"""Network namespaces: enter, identify and find them, and read what is inside."""

@@ -1,0 +1,398 @@
+"""Network namespaces: a descriptor that keeps one alive, and sockets opened inside it.
+
+``setns`` changes the calling thread for good, so a namespace is entered only in a fresh thread that ends
+with the call or with the visit (never in a pooled one, never by fork). A netlink socket stays in the
+namespace where it was made; files below ``/proc/sys/net`` are those of the thread that opens them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import errno as errno_numbers
+import fcntl
+import logging
+import os
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self, TypeVar
+
+from dranet.errors import KernelError, Reason
+from dranet.kernel.netlink.socket import NETLINK_ROUTE, NetlinkSocket, open_raw_socket
+from dranet.kernel.refusals import explain_refusal
+from dranet.kernel.sysfs.procfs import find_node_proc, find_path_of_process
+
+CLONE_NEWNET = 0x40000000
+"""``linux/sched.h``."""
+NS_GET_NSTYPE = 0xB703
+"""``linux/nsfs.h``: answers ``CLONE_NEWNET`` for a network namespace, ENOTTY for a plain file."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+T = TypeVar("T")
+
+_NO_MOUNT = "mount this folder of the node into the driver's container at the same path"
+_NO_PROPAGATION = "if its pod runs, mount its folder with mountPropagation: HostToContainer"
+
+
+class NetworkNamespace:
+    """An open network namespace. As long as it is open the kernel keeps the namespace alive.
+
+    Equality is identity of the namespace, not of the path that led to it.
+    """
+
+    def __init__(self, fd: int, path: str = "") -> None:
+        """Take over ``fd``, a descriptor of a namespace; it is closed by :meth:`close`.
+
+        Raises:
+            KernelError: it is not a network namespace (``NetworkNamespaceGone``); ``fd`` is closed then.
+        """
+        self._fd = fd
+        self.path = path
+        try:
+            _check_is_network_namespace(fd, path)
+            status = os.fstat(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.identity = (status.st_dev, status.st_ino)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open by path: ``/run/netns/NAME``, ``/proc/PID/ns/net`` (of the node's processes).
+
+        Raises:
+            KernelError: the path is gone or no longer a network namespace (``NetworkNamespaceGone``); with
+                any other reason the namespace may well live.
+        """
+        try:
+            fd = os.open(find_path_of_process(str(path)), os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
+            has_folder = Path(path).parent.exists() or str(path).startswith("/proc/")
+            hint = "" if has_folder else _NO_MOUNT
+            raise _gone(f"{path}: {error.strerror}", error.errno or 0, hint) from error
+        except OSError as error:
+            raise KernelError(
+                f"network namespace {path}: {error.strerror}",
+                errno=error.errno or 0,
+                operation="open network namespace",
+                hint=explain_refusal(error.errno or 0, "SYS_PTRACE"),
+            ) from error
+        return cls(fd, str(path))
+
+    @classmethod
+    def from_fd(cls, fd: int) -> Self:
+        """A namespace from a descriptor that stays the caller's: it is duplicated."""
+        return cls(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0))
+
+    @classmethod
+    def current(cls) -> Self:
+        """The calling thread's namespace."""
+        return cls.open("/proc/thread-self/ns/net")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the namespace; safe to call twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NetworkNamespace) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __repr__(self) -> str:
+        return f"NetworkNamespace({self.path!r}, inode={self.identity[1]})"
+
+    def enter_for_good(self) -> None:
+        """Take the calling thread inside. It must be a fresh one that ends with what it does there.
+
+        Raises:
+            KernelError: the namespace could not be entered.
+        """
+        _enter(self._fd)
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call ``function`` in a fresh thread inside the namespace and return what it returns.
+
+        Raises:
+            KernelError: the namespace could not be entered.
+            Exception: whatever ``function`` raised.
+        """
+        results: list[T] = []
+        caught = _Caught()
+        fd = self._fd
+
+        def enter_and_call() -> None:
+            with caught:
+                _enter(fd)
+                results.append(function())
+
+        thread = threading.Thread(target=enter_and_call, name="netns", daemon=True)
+        thread.start()
+        thread.join()
+        if caught.error is not None:
+            raise caught.error
+        return results[0]
+
+    @contextmanager
+    def enter(self) -> Iterator[Visit]:
+        """Keep one thread inside the namespace, for several calls in a row.
+
+        That the namespace could not be entered is told by the first call.
+        """
+        visit = Visit(self._fd)
+        try:
+            yield visit
+        finally:
+            visit.end()
+
+    def open_socket(self, protocol: int = NETLINK_ROUTE) -> socket.socket:
+        """A plain netlink socket that lives in the namespace.
+
+        Raises:
+            KernelError: the namespace could not be entered or the socket not be made.
+        """
+        return self.run(lambda: open_raw_socket(protocol))
+
+    def open_netlink(self, protocol: int = NETLINK_ROUTE) -> NetlinkSocket:
+        """As :meth:`open_socket`, ready for requests."""
+        return NetlinkSocket(self.open_socket(protocol))
+
+
+class Visit:
+    """A thread inside a namespace that runs what it is given, one function at a time.
+
+    Made by :meth:`NetworkNamespace.enter`; for one caller, not safe for several threads.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._answers: SimpleQueue[None] = SimpleQueue()
+        self._refused = _Caught()
+        self._thread = threading.Thread(target=self._stay, args=(fd,), name="netns", daemon=True)
+        self._thread.start()
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Call ``function`` inside and return what it returns; it may itself use :meth:`run`.
+
+        Raises:
+            KernelError: the namespace could not be entered.
+            Exception: whatever ``function`` raised.
+        """
+        if threading.current_thread() is self._thread:
+            return function()
+        results: list[T] = []
+        caught = _Caught()
+
+        def call() -> None:
+            with caught:
+                results.append(function())
+
+        self._calls.put(call)
+        self._answers.get()
+        error = self._refused.error or caught.error
+        if error is not None:
+            raise error
+        return results[0]
+
+    def end(self) -> None:
+        """Let the thread end and wait for it."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _stay(self, fd: int) -> None:
+        with self._refused:
+            _enter(fd)
+        while (call := self._calls.get()) is not None:
+            if self._refused.error is None:
+                call()
+            self._answers.put(None)
+
+
+class _Caught:
+    """Carries an exception out of the thread that raised it."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self.error = error
+        return True
+
+
+def _enter(fd: int) -> None:
+    if _libc.setns(fd, CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise KernelError(
+            f"enter network namespace: {os.strerror(number)}",
+            errno=number,
+            operation="enter network namespace",
+            hint=explain_refusal(number, "SYS_ADMIN", "setns"),
+        )
+
+
+def _check_is_network_namespace(fd: int, path: str) -> None:
+    try:
+        kind = fcntl.ioctl(fd, NS_GET_NSTYPE)
+    except OSError as error:
+        raise _gone(f"{path or fd}: not a namespace any more", error.errno or 0, _NO_PROPAGATION) from error
+    if kind != CLONE_NEWNET:
+        raise _gone(f"{path or fd}: a namespace, but not a network namespace", errno_numbers.EINVAL)
+
+
+def _gone(message: str, number: int, hint: str = "") -> KernelError:
+    return KernelError(
+        f"network namespace {message}",
+        errno=number,
+        operation="open network namespace",
+        reason=Reason.NETNS_GONE,
+        hint=hint,
+    )
+
+
+# --- identity across reuse ------------------------------------------------------------------------------
+# Paths (``/proc/PID/ns/net``) are reused, and so are, at once, the inode numbers of namespaces that
+# ended. The kernel's cookie is unique until the node reboots.
+
+log = logging.getLogger(__name__)
+
+SO_NETNS_COOKIE = 71
+"""``asm-generic/socket.h``, Linux 5.14: 64 bits that are given once a boot (``net_gen_cookie``)."""
+_COOKIE_BYTES = 8
+
+
+def read_netns_id(netns: NetworkNamespace) -> str:
+    """``cookie 4711``; from an older kernel ``inode 4:4026532321``, which the next namespace may have.
+
+    Costs one entry into the namespace.
+
+    Raises:
+        KernelError: the namespace could not be entered, or no socket be made there.
+    """
+    try:
+        return f"cookie {netns.run(_read_cookie)}"
+    except OSError as error:
+        if error.errno == errno.ENOPROTOOPT:
+            device, inode = netns.identity
+            return f"inode {device}:{inode}"
+        raise KernelError(
+            f"network namespace {netns.path}: {error.strerror}",
+            errno=error.errno or 0,
+            operation="read network namespace cookie",
+        ) from error
+
+
+def open_netns(path: str, netns_id: str) -> NetworkNamespace | None:
+    """The namespace at a path that was noted with its name earlier; ``None`` where it is gone. What is there
+    under the same path is another pod's then. An empty ``netns_id`` is of a record without one.
+
+    Raises:
+        KernelError: what is there cannot be opened or entered.
+    """
+    if not path:
+        return None
+    try:
+        opened = NetworkNamespace.open(path)
+    except KernelError as error:
+        if error.reason is not Reason.NETNS_GONE:
+            raise
+        log.debug("no namespace at %s: %s", path, error)
+        return None
+    try:
+        found = read_netns_id(opened)
+    except BaseException:
+        opened.close()
+        raise
+    if netns_id in ("", found):
+        return opened
+    log.debug("at %s is namespace %s, not %s", path, found, netns_id)
+    opened.close()
+    return None
+
+
+def _read_cookie() -> int:
+    """Of the calling thread's namespace, by a socket that needs no address family but the cheapest."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+        return int.from_bytes(
+            probe.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, _COOKIE_BYTES), sys.byteorder
+        )
+
+
+# --- search for a namespace whose path is gone ----------------------------------------------------------
+# A namespace ends with its last process, mount and descriptor. A process that hangs in a driver, or that
+# the runtime did not end, keeps it and the NICs in it after its path is gone. A container sees the node's
+# processes if their ``/proc`` is mounted into it, and their namespaces with ``CAP_SYS_PTRACE``.
+
+
+_NAMED = Path("/run/netns")
+"""Where ``ip netns`` and the runtimes mount them."""
+
+
+@contextmanager
+def find_netns(netns_id: str, near: str = "") -> Iterator[NetworkNamespace | None]:
+    """Open the namespace that ``read_netns_id`` names so; ``None`` where nobody is found in it.
+
+    Enters each namespace of the node that it has rights for, a third of a millisecond each. ``near`` is a
+    path beside which namespaces are mounted, too.
+    """
+    found = _find(netns_id, near) if netns_id else None
+    if found is None:
+        yield None
+        return
+    with found:
+        log.info("a namespace whose path is gone lives on: %s is %s", found.path, netns_id)
+        yield found
+
+
+def _find(netns_id: str, near: str) -> NetworkNamespace | None:
+    with NetworkNamespace.current() as own:
+        seen = {own.identity}
+    for path in _iter_paths(near):
+        with suppress(OSError, KernelError):  # it ended meanwhile, or is not for us
+            status = path.stat()
+            identity = status.st_dev, status.st_ino
+            if stat.S_ISREG(status.st_mode) and identity not in seen:  # to open a pipe takes for ever
+                seen.add(identity)
+                if (match := open_netns(str(path), netns_id)) is not None:
+                    return match
+    return None
+
+
+def _iter_paths(near: str) -> Iterator[Path]:
+    folders = {_NAMED, Path(near).parent} if near else {_NAMED}
+    for folder in folders:
+        yield from _list(folder)
+    processes = Path(find_node_proc("self")).parent
+    yield from (process / "ns/net" for process in _list(processes) if process.name.isdigit())
+
+
+def _list(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""Netlink: sockets and messages of rtnetlink, RDMA, DCB and generic netlink. No policy."""

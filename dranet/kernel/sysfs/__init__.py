@@ -1,0 +1,1 @@
+"""Pseudo file systems: sysfs, procfs, sysctls and configfs."""
