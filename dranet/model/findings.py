@@ -46,7 +46,7 @@ class Finding(Struct, frozen=True):
     severity: Severity
     seen: str
     matters: str = ""
-    mend: str = ""
+    fix: str = ""
     id: str = ""
     """What was looked at, by a name that never changes: ``acs-redirect``; docs/user/doctor.md has all."""
 
@@ -75,8 +75,8 @@ def parse_finding(data: Mapping[str, Any]) -> Finding:
     Raises:
         ValueError: it is none.
     """
-    texts = [data.get(name, "") for name in ("part", "seen", "matters", "mend", "id")]
+    texts = [data.get(name, "") for name in ("part", "seen", "matters", "fix", "id")]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"no finding: {data!r}")
-    part, seen, matters, mend, id_ = texts
-    return Finding(part, Severity(str(data.get("severity"))), seen, matters, mend, id_)
+    part, seen, matters, fix, id_ = texts
+    return Finding(part, Severity(str(data.get("severity"))), seen, matters, fix, id_)

@@ -31,10 +31,10 @@ from benchmarks.alignment_model.page import write_page
 from benchmarks.alignment_model.plot import WIDTH, draw
 from benchmarks.alignment_model.simulate import SEED, SIZES, Node, Policy, estimate, run, sizes_on
 from dranet.desk.allocation.allocator import Unschedulable
-from dranet.desk.templates.candidates import CannotBeHad
+from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import read_hardware
-from dranet.desk.templates.request import MAX_RESULTS, Ask
+from dranet.desk.templates.request import MAX_RESULTS, ClaimRequest
 from dranet.model.distance import Distance
 from dranet.model.pairing import level
 from dranet.pictures.shapes import text_width
@@ -189,7 +189,7 @@ def test_the_allocator_gives_the_generated_claim_what_the_model_gives_a_job(name
         nics = size * machine.nics_per_gpu
         if size + nics > MAX_RESULTS:
             continue  # the page says so
-        (trial,) = choose_claim(Ask(size, nics, rdma=True), hardware).attempt.trials
+        (trial,) = choose_claim(ClaimRequest(size, nics, rdma=True), hardware).attempt.trials
         given, jobs = [sorted(map(level, pod.distances)) for pod in trial.pods], near_jobs(machine, size)
         if name == LADDER:
             assert given[0] == jobs[0]
@@ -201,7 +201,10 @@ def test_the_allocator_gives_the_generated_claim_what_the_model_gives_a_job(name
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_so_it_does_on_a_node_of_which_others_have_any_devices(name: str, size: int) -> None:
     machine, there = read_machine_once(name), world(name)
-    choice, draw_from = choose_claim(Ask(size, size, rdma=True), read_hardware(there.slices)), Random(SEED)
+    choice, draw_from = (
+        choose_claim(ClaimRequest(size, size, rdma=True), read_hardware(there.slices)),
+        Random(SEED),
+    )
     for taken in range(8 - size):
         node = Node(machine)
         devices = node.find_any(taken, draw_from)
@@ -217,8 +220,8 @@ def test_so_it_does_on_a_node_of_which_others_have_any_devices(name: str, size: 
 
 
 def test_a_whole_aws_p5_is_more_than_one_claim_can_name() -> None:
-    with pytest.raises(CannotBeHad, match="40 devices, and 32 are the most in a claim"):
-        choose_claim(Ask(8, 32, rdma=True), read_hardware(world("aws-p5").slices))
+    with pytest.raises(NotAvailable, match="40 devices, and 32 are the most in a claim"):
+        choose_claim(ClaimRequest(8, 32, rdma=True), read_hardware(world("aws-p5").slices))
 
 
 _MACHINES: dict[str, Machine] = {}

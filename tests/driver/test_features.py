@@ -70,11 +70,11 @@ def test_a_field_that_is_lost_matters_only_to_who_wants_it(support: Support) -> 
     lost = all_of(Support.KEPT).but(support, [Feature.LIST_ATTRIBUTES])
     (unwanted,) = [f for f in judge_api(lost, Settings()) if f.severity is not OK]
     assert unwanted.line == f"[-] api: list attributes {support} (feature gate DRAListTypeAttributes)"
-    assert (unwanted.severity, unwanted.mend) == (NOTE, "")
+    assert (unwanted.severity, unwanted.fix) == (NOTE, "")
     (wanted,) = [f for f in judge_api(lost, Settings(list_attributes=True)) if f.severity is not OK]
     assert wanted.severity is WARNING
-    assert "DRAListTypeAttributes" in wanted.mend
-    assert "--list-attributes=false" in wanted.mend
+    assert "DRAListTypeAttributes" in wanted.fix
+    assert "--list-attributes=false" in wanted.fix
 
 
 @pytest.mark.parametrize("feature", Feature)
@@ -90,7 +90,7 @@ def test_each_field_that_is_wanted_and_lost_says_why_and_what_to_do(feature: Fea
     ]
     assert finding.severity is WARNING
     assert finding.matters
-    assert feature.gate in finding.mend
+    assert feature.gate in finding.fix
 
 
 def test_a_server_that_answers_no_dry_run_is_no_complaint() -> None:
@@ -124,7 +124,7 @@ def test_a_driver_that_is_not_registered_is_a_problem_with_its_cause(
     (problem,) = [f for f in judge_kubelet(traits, shares_devices=False) if f.severity is PROBLEM]
     assert seen in problem.seen
     assert problem.matters
-    assert problem.mend
+    assert problem.fix
 
 
 @pytest.mark.parametrize(("shares_devices", "severity"), [(False, NOTE), (True, WARNING)])
@@ -190,7 +190,7 @@ def test_a_runtime_that_says_everything_is_fine() -> None:
 def test_a_runtime_that_never_came_is_a_problem() -> None:
     (finding,) = judge_runtime(RuntimeTraits(), 1.5)
     assert finding.severity is PROBLEM
-    assert "--nri-socket" in finding.mend
+    assert "--nri-socket" in finding.fix
 
 
 def test_a_runtime_that_waits_less_than_a_hook_may_take_is_a_warning() -> None:
@@ -207,7 +207,7 @@ def test_what_a_runtime_has_not_shown_is_a_note() -> None:
 def test_a_runtime_that_does_not_tell_its_timeout_is_believed_with_a_warning() -> None:
     judged = judge_runtime(RuntimeTraits("containerd", "1.7.24"), 10.0)
     (finding,) = [f for f in judged if f.severity is WARNING]
-    assert "plugin_request_timeout of the runtime is above 10 s" in finding.mend
+    assert "plugin_request_timeout of the runtime is above 10 s" in finding.fix
 
 
 # As findings, and on the page
@@ -231,7 +231,7 @@ def test_a_finding_survives_the_way_through_another_process(finding: Finding) ->
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"severity": "grave"}, {"part": 1, "severity": "ok", "seen": "", "matters": "", "mend": ""}]
+    "data", [{}, {"severity": "grave"}, {"part": 1, "severity": "ok", "seen": "", "matters": "", "fix": ""}]
 )
 def test_what_is_no_finding_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"no finding|not a valid Severity"):

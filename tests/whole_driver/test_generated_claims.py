@@ -17,10 +17,10 @@ import pytest
 
 from dranet.cli.main import main
 from dranet.cluster import paths
-from dranet.desk.templates.candidates import CannotBeHad
+from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
-from dranet.desk.templates.request import Ask
+from dranet.desk.templates.request import ClaimRequest
 from dranet.model.device import DeviceKind
 from testbed.cluster import NAMESPACE, Testbed
 from testbed.isolation import WORK_DIR
@@ -63,8 +63,8 @@ async def try_layout(testbed: Testbed, layout: str) -> None:
         nics = good_nics(machine, count, has_rdma(machine))
         gpus = count if machine.gpus else 0
         try:
-            choice = choose_claim(Ask(gpus, count, name=f"{layout}-{count}"), hardware)
-        except CannotBeHad:
+            choice = choose_claim(ClaimRequest(gpus, count, name=f"{layout}-{count}"), hardware)
+        except NotAvailable:
             assert gpus > len(machine.gpus) or count > len(nics), (layout, count)
             continue
         if count == 1 and gpus:

@@ -58,7 +58,7 @@ def _rank(part: str) -> tuple[int, str]:
 
 def _section(title: str, entries: list[Entry]) -> str:
     head = f"\n## {title}\n\n| id | looks at | why it matters | how to mend it |\n|---|---|---|---|\n"
-    rows = (f"| `{e.id}` | {_cell(e.what)} | {_cell(e.matters)} | {_cell(e.mend)} |\n" for e in entries)
+    rows = (f"| `{e.id}` | {_cell(e.what)} | {_cell(e.matters)} | {_cell(e.fix)} |\n" for e in entries)
     return head + "".join(rows)
 
 
@@ -71,7 +71,7 @@ def doctor_schema() -> str:
     text = {"type": "string"}
     count = {"type": "integer"}
     severity = {"enum": [str(state) for state in WORST_FIRST]}
-    finding = _object(part=text, severity=severity, seen=text, matters=text, mend=text, id=text)
+    finding = _object(part=text, severity=severity, seen=text, matters=text, fix=text, id=text)
     counts = _object(**{str(state): count for state in WORST_FIRST})
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

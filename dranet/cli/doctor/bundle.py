@@ -312,17 +312,17 @@ def _redact(
 def _describe(where: str, pieces: Sequence[Piece], counts: Mapping[str, int], redacts: bool) -> list[str]:
     """What the person who made it should know before it is sent."""
     missing = [f"{piece.file} ({piece.missing})" for piece in pieces if piece.missing]
-    told = [f"{where} in {len(pieces) - len(missing)} files"]
+    lines = [f"{where} in {len(pieces) - len(missing)} files"]
     if missing:
-        told.append(f"not collected: {'; '.join(missing)}")
+        lines.append(f"not collected: {'; '.join(missing)}")
     if redacts:
         what = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no name"
-        told.append(f"replaced: {what}, and all IP and hardware addresses, GUIDs and UUIDs")
-        told.append(
+        lines.append(f"replaced: {what}, and all IP and hardware addresses, GUIDs and UUIDs")
+        lines.append(
             "PCI addresses, interface names, models and versions stay. Look at it before you send it."
         )
     else:
-        told.append(
+        lines.append(
             "NOT REDACTED: it names pods, nodes, addresses and hosts. Send it to nobody you would not tell."
         )
-    return told
+    return lines

@@ -151,7 +151,7 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     if options.bundle:
         _check_bundle(options.bundle, force=options.force)
-    progress = _tell_progress if options.bundle else _keep_quiet
+    progress = _print_progress if options.bundle else _keep_quiet
     found = examine(settings, Path(options.host_root) if options.host_root else None, progress)
     findings = [
         f for f in sort_for_people(found.findings) if f.id not in ignored or f.severity is Severity.OK
@@ -188,7 +188,7 @@ def _keep_quiet(_: str) -> None:
     """Without a bundle it takes a second or two."""
 
 
-def _tell_progress(what: str) -> None:
+def _print_progress(what: str) -> None:
     print(f"looking at {what} ...", file=sys.stderr)
 
 
@@ -199,8 +199,8 @@ def _write_bundle(options: argparse.Namespace, settings: Settings, found: Examin
     findings = sort_for_people(found.findings)
     text = "\n".join(render(findings, Screen(columns=110), shows_all=True))
     document = build_document(findings, settings, frozenset())
-    progress: Progress = _tell_progress
-    told = write_bundle(
+    progress: Progress = _print_progress
+    lines = write_bundle(
         None if options.bundle == STANDARD_OUTPUT else Path(options.bundle),
         look_below(settings, Path(options.host_root) if options.host_root else None),
         found,
@@ -208,7 +208,7 @@ def _write_bundle(options: argparse.Namespace, settings: Settings, found: Examin
         redacts=not options.no_redact,
         progress=progress,
     )
-    print("\n".join(told), file=sys.stderr)
+    print("\n".join(lines), file=sys.stderr)
 
 
 def _list_ids() -> int:
@@ -278,7 +278,7 @@ def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = Fal
         yield from row if calm else map(screen.bold, row)
         if shows_all or not calm:
             yield from _explain("why", finding.matters, screen)
-            yield from _explain("do", finding.mend, screen)
+            yield from _explain("do", finding.fix, screen)
     if shown:
         yield ""
     yield _sum_up(findings, shows_all=shows_all)
@@ -304,12 +304,12 @@ def _explain(label: str, text: str, screen: Screen) -> Iterator[str]:
 
 def _sum_up(findings: Sequence[Finding], *, shows_all: bool) -> str:
     counts = Counter(finding.severity for finding in findings)
-    told = [
+    lines = [
         f"{counts[severity]} {severity}{'' if counts[severity] == 1 else 's'}"
         for severity in WORST_FIRST
         if severity is not Severity.OK and counts[severity]
     ]
-    total = f"{counts[Severity.OK]} ok" + (f", {', '.join(told)}" if told else "")
+    total = f"{counts[Severity.OK]} ok" + (f", {', '.join(lines)}" if lines else "")
     if shows_all:
         return total
     rest = "explains the notes and lists what is ok" if counts[Severity.NOTE] else "lists them"

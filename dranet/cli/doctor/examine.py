@@ -127,8 +127,8 @@ def look_around(
         offered = _find_offered(settings, node)
     except (DranetError, OSError) as error:
         why = "What depends on the node's devices is not judged."
-        seen, mend = (error.message, error.hint) if isinstance(error, DranetError) else (str(error), _AS_ROOT)
-        blind.append(Finding(VIEW, Severity.WARNING, seen, why, mend, BLIND))
+        seen, fix = (error.message, error.hint) if isinstance(error, DranetError) else (str(error), _AS_ROOT)
+        blind.append(Finding(VIEW, Severity.WARNING, seen, why, fix, BLIND))
     if settings.facts_file:
         seen = f"the devices are those of {settings.facts_file}, all else is this machine's"
         why = "Findings about both together may be of neither."

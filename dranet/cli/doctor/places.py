@@ -73,17 +73,17 @@ def _judge_damaged_stores(state_dir: Path) -> Iterator[Finding]:
 
 
 def _judge_folder(
-    folder: Path, matters: str, mend: str, *, may_be_made: bool = True, must_be_writable: bool = True
+    folder: Path, matters: str, fix: str, *, may_be_made: bool = True, must_be_writable: bool = True
 ) -> Finding:
     try:
-        return _look_at(folder, matters, mend, may_be_made=may_be_made, must_be_writable=must_be_writable)
+        return _look_at(folder, matters, fix, may_be_made=may_be_made, must_be_writable=must_be_writable)
     except OSError as error:
         if error.errno == errno.EACCES and not is_like_driver():
             return _hidden(str(folder))
-        return _unfit(f"{folder}: {error.strerror}", matters, mend)
+        return _unfit(f"{folder}: {error.strerror}", matters, fix)
 
 
-def _look_at(folder: Path, matters: str, mend: str, *, may_be_made: bool, must_be_writable: bool) -> Finding:
+def _look_at(folder: Path, matters: str, fix: str, *, may_be_made: bool, must_be_writable: bool) -> Finding:
     """
     Raises:
         OSError: the folder cannot even be looked at.
@@ -95,11 +95,11 @@ def _look_at(folder: Path, matters: str, mend: str, *, may_be_made: bool, must_b
             return Finding(
                 PLACES, Severity.NOTE, f"{folder} does not exist yet; the driver makes it", id=PLACE
             )
-        return _unfit(f"{folder} does not exist", matters, mend)
+        return _unfit(f"{folder} does not exist", matters, fix)
     if not folder.is_dir():
-        return _unfit(f"{folder} is not a folder", matters, mend)
+        return _unfit(f"{folder} is not a folder", matters, fix)
     if must_be_writable and is_like_driver() and not os.access(folder, os.W_OK):
-        return _unfit(f"{folder} cannot be written", matters, mend)
+        return _unfit(f"{folder} cannot be written", matters, fix)
     lack = _find_lack_of_room(os.statvfs(folder)) if must_be_writable else ""
     if lack:
         return _unfit(f"{folder} has {lack}", matters, "make room there")
@@ -163,9 +163,9 @@ def _hidden(what: str) -> Finding:
     )
 
 
-def _no_nri(seen: str, mend: str) -> Finding:
-    return _unfit(seen, "no NIC can be attached, so no claim with a NIC is prepared", mend)
+def _no_nri(seen: str, fix: str) -> Finding:
+    return _unfit(seen, "no NIC can be attached, so no claim with a NIC is prepared", fix)
 
 
-def _unfit(seen: str, matters: str, mend: str) -> Finding:
-    return Finding(PLACES, Severity.PROBLEM, seen, matters, mend, PLACE)
+def _unfit(seen: str, matters: str, fix: str) -> Finding:
+    return Finding(PLACES, Severity.PROBLEM, seen, matters, fix, PLACE)

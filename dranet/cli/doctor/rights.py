@@ -31,7 +31,7 @@ def judge_rights(settings: Settings) -> list[Finding]:
     """One finding for each right that lacks, or one that says that none does; reads only."""
     if os.geteuid() != 0:
         seen = "not judged: this is not root, as the driver is"
-        return [Finding(RIGHTS, Severity.NOTE, seen, mend="run it where the driver runs", id=CAPABILITY)]
+        return [Finding(RIGHTS, Severity.NOTE, seen, fix="run it where the driver runs", id=CAPABILITY)]
     rights, status = read_rights(), _OWN_PROC / "self/mountinfo"
     mounts = status.read_text(errors="replace") if settings.procfs_root != _OWN_PROC else ""
     lacks = [
@@ -46,7 +46,7 @@ def judge_rights(settings: Settings) -> list[Finding]:
 def rights_elsewhere() -> Finding:
     """Of another container than the driver's nothing is to be learnt."""
     seen = "not judged: this is not the driver's container"
-    return Finding(RIGHTS, Severity.NOTE, seen, mend="run it where the driver runs", id=CAPABILITY)
+    return Finding(RIGHTS, Severity.NOTE, seen, fix="run it where the driver runs", id=CAPABILITY)
 
 
 def _judge_capabilities(rights: Rights) -> Iterator[Finding]:
@@ -54,8 +54,8 @@ def _judge_capabilities(rights: Rights) -> Iterator[Finding]:
         if not rights.has(capability.name):
             severity = Severity.WARNING if capability.feature else Severity.PROBLEM
             seen = f"CAP_{capability.name} lacks"
-            mend = f"add {capability.name} to the capabilities of the driver's container"
-            yield Finding(RIGHTS, severity, seen, capability.without, mend, CAPABILITY)
+            fix = f"add {capability.name} to the capabilities of the driver's container"
+            yield Finding(RIGHTS, severity, seen, capability.without, fix, CAPABILITY)
 
 
 def _judge_calls(rights: Rights, refused: Mapping[str, str]) -> Iterator[Finding]:
@@ -64,14 +64,14 @@ def _judge_calls(rights: Rights, refused: Mapping[str, str]) -> Iterator[Finding
         if rule.name in refused and all(map(rights.has, rule.needs)):
             severity = Severity.WARNING if rule.feature else Severity.PROBLEM
             seen = f"the kernel or a seccomp profile refuses {', '.join(rule.calls)}: {refused[rule.name]}"
-            mend = "use the profile that `dranet seccomp` prints, or add this to yours"
-            yield Finding(RIGHTS, severity, seen, rule.without, mend, CALL)
+            fix = "use the profile that `dranet seccomp` prints, or add this to yours"
+            yield Finding(RIGHTS, severity, seen, rule.without, fix, CALL)
 
 
 def _judge_gain(rights: Rights) -> Iterator[Finding]:
     if rights.may_gain:
         seen = "a program that the driver starts could gain rights"
-        yield Finding(RIGHTS, Severity.NOTE, seen, NO_NEW_PRIVILEGES.matters, NO_NEW_PRIVILEGES.mend, GAIN)
+        yield Finding(RIGHTS, Severity.NOTE, seen, NO_NEW_PRIVILEGES.matters, NO_NEW_PRIVILEGES.fix, GAIN)
 
 
 def _judge_mounts(settings: Settings, points: Mapping[str, bool]) -> Iterator[Finding]:
@@ -89,10 +89,10 @@ def _judge_mounts(settings: Settings, points: Mapping[str, bool]) -> Iterator[Fi
         if lack := _find_lack(mount, path, points):
             severity = Severity.NOTE if mount.feature else Severity.PROBLEM
             folder = resolve_path(mount.host_path, places)
-            mend = f"mount the node's {folder} at {path}{'' if mount.read_only else ', writable'}"
+            fix = f"mount the node's {folder} at {path}{'' if mount.read_only else ', writable'}"
             if mount.propagation != "None":
-                mend += f", with mountPropagation: {mount.propagation}"
-            yield Finding(RIGHTS, severity, f"{path} {lack}", mount.without, mend, FOLDER)
+                fix += f", with mountPropagation: {mount.propagation}"
+            yield Finding(RIGHTS, severity, f"{path} {lack}", mount.without, fix, FOLDER)
 
 
 def _find_lack(mount: Mount, path: str, points: Mapping[str, bool]) -> str:

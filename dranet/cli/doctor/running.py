@@ -156,8 +156,10 @@ def parse_running(page: bytes) -> list[Finding]:
         ]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError("not the page of a driver") from error
-    told = {finding.part for finding in features if finding.severity is Severity.PROBLEM}
-    shown = [_judge_part(name, ready, detail) for name, ready, detail in parts if ready or name not in told]
+    reported = {finding.part for finding in features if finding.severity is Severity.PROBLEM}
+    shown = [
+        _judge_part(name, ready, detail) for name, ready, detail in parts if ready or name not in reported
+    ]
     return [*shown, *features]
 
 

@@ -120,10 +120,10 @@ def summarize(outcome: Outcome) -> str:
         return str(outcome.error or "")
     options = review_slot(outcome, slot).alternatives
     reasons = [(option.alternative.name, _count_reasons(option)) for option in options]
-    told = [f"{name}: {why}" if len(options) > 1 else why for name, why in reasons if why]
-    told += [f"pool {pool} is {pool.defect}" for pool in outcome.pools if pool.defect]
+    clauses = [f"{name}: {why}" if len(options) > 1 else why for name, why in reasons if why]
+    clauses += [f"pool {pool} is {pool.defect}" for pool in outcome.pools if pool.defect]
     published = sum(len(pool.devices) for pool in outcome.pools)
-    why = "; ".join(told) or f"only {published} devices are published for this node"
+    why = "; ".join(clauses) or f"only {published} devices are published for this node"
     return f"claim {slot.claim.label}: request {slot.request.name} cannot be satisfied: {why}"
 
 

@@ -24,7 +24,7 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import Hardware, read_hardware
 from dranet.desk.templates.notes import describe
-from dranet.desk.templates.request import Ask
+from dranet.desk.templates.request import ClaimRequest
 from dranet.errors import SettingsError
 from dranet.model.device import DeviceKind
 from dranet.terminal import PROSE, print_document
@@ -150,10 +150,12 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read the hardware, choose, print."""
-    ask = _read_ask(options)
+    request = _read_request(options)
     objects = _read_objects(options)
     hardware = _read_hardware(objects, options.node)
-    choice = choose_claim(ask, hardware, _read_classes(objects, options), _held_back(objects.looks))
+    choice = choose_claim(
+        request, hardware, _read_classes(objects, options), _list_not_offered(objects.looks)
+    )
     notes = describe(choice, with_tried=options.explain)
     if options.output == "json":
         print_document(as_json(choice.manifests))
@@ -164,7 +166,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read_ask(options: argparse.Namespace) -> Ask:
+def _read_request(options: argparse.Namespace) -> ClaimRequest:
     gpus = 1 if options.gpus is None else options.gpus
     nics = 1 if options.nics is None else options.nics
     if options.per_node and (options.nics is not None or options.gpus not in (None, 0)):
@@ -185,7 +187,7 @@ def _read_ask(options: argparse.Namespace) -> Ask:
             raise SettingsError(f"--{flag} {value}: is longer than {longest} characters")
     if not options.image or options.image != options.image.strip():
         raise SettingsError(f"--image {options.image!r}: is empty, or begins or ends with a space")
-    return Ask(
+    return ClaimRequest(
         gpus,
         nics,
         options.per_node,
@@ -223,7 +225,7 @@ def _read_classes(objects: ClusterObjects, options: argparse.Namespace) -> dict[
     return {entry["metadata"]["name"]: entry for entry in objects.classes}
 
 
-def _held_back(looks: Mapping[str, NodeView]) -> dict[str, Sequence[str]]:
+def _list_not_offered(looks: Mapping[str, NodeView]) -> dict[str, Sequence[str]]:
     """Of RDMA NICs, which are what is asked for in vain."""
     return {
         node: tuple(

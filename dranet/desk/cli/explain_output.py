@@ -33,7 +33,7 @@ def to_document(explanation: Explanation) -> str:
         "verdict": explanation.conclusion.value,
         "possible": explanation.conclusion.is_good,
         "headline": explanation.headline,
-        "mend": explanation.fix or None,
+        "fix": explanation.fix or None,
         "remarks": list(explanation.remarks),
         "claims": [
             {"name": claim.label, "podClaim": claim.pod_claim or None, "madeFrom": claim.origin or None}
@@ -68,7 +68,7 @@ def _group(group: NodeGroup) -> dict[str, Any]:
         "requests": [_request(request) for request in report.requests],
         "constraints": [_constraint(constraint) for constraint in report.constraints],
         "nearestMisses": [
-            {"text": miss.text, "devices": _ids(miss.devices), "mend": miss.fix or None}
+            {"text": miss.text, "devices": _ids(miss.devices), "fix": miss.fix or None}
             for miss in group.misses
         ],
     }
@@ -284,8 +284,8 @@ def _describe(step: Step) -> str:
     what = f"{what} {step.what}" if step.what else what
     if step.removal in (Removal.POOL_INCOMPLETE, Removal.POOL_INVALID):
         return what
-    told = {note.text for note in step.devices} - {""}
-    detail = f": {min(told)}" if len(told) == 1 else ""
+    details = {note.text for note in step.devices} - {""}
+    detail = f": {min(details)}" if len(details) == 1 else ""
     return f"{what}{detail} ({_names([note.name for note in step.devices])})"
 
 
@@ -304,11 +304,11 @@ def _render_constraint(report: ConstraintReport, width: int) -> Iterator[str]:
     kind = "distinctAttribute" if report.distinct else "matchAttribute"
     among = " and ".join(report.requests)
     if report.distinct:
-        told = f"{_count(sum(1 for row in report.rows if row.value), 'value')} among {among}"
+        summary = f"{_count(sum(1 for row in report.rows if row.value), 'value')} among {among}"
     else:
         number = len(report.common)
-        told = f"{among} have {_count(number, 'value') if number else 'no value'} in common"
-    title = f"constraint {report.index + 1} ({kind} {report.attribute}): {told}"
+        summary = f"{among} have {_count(number, 'value') if number else 'no value'} in common"
+    title = f"constraint {report.index + 1} ({kind} {report.attribute}): {summary}"
     yield from _wrap(title, width, CONTINUED)
     header = (report.attribute.rpartition("/")[2], *report.requests)
     rows = [

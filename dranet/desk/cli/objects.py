@@ -307,5 +307,5 @@ def _checked(body: JsonObject, source: Source) -> JsonObject:
 def _nothing_found(paths: Sequence[str], others: Sequence[JsonObject]) -> str:
     files = ", ".join(map(name_of, paths)) or "no file"
     counts = Counter(body["kind"] for body in others)
-    told = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
-    return f"{files}: {f'only {told}' if told else 'no objects'}, nothing that can be used here"
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+    return f"{files}: {f'only {kinds}' if kinds else 'no objects'}, nothing that can be used here"

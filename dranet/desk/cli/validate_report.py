@@ -188,8 +188,8 @@ def _draw_finding(finding: Finding, screen: Screen, explained: set[Rule]) -> Ite
     severity = finding.severity.ljust(_WIDEST_SEVERITY)
     yield f"  {severity}  {finding.path}  {screen.dim(f'[{finding.rule.name}]')}"
     yield from _wrap(finding.text, screen)
-    if finding.mend:
-        yield from _wrap(f"mend: {finding.mend}", screen)
+    if finding.fix:
+        yield from _wrap(f"fix: {finding.fix}", screen)
     if finding.rule not in explained:
         explained.add(finding.rule)
         yield from map(screen.dim, _wrap(f"why: {finding.rule.why}", screen))
@@ -210,9 +210,9 @@ def _wrap(text: str, screen: Screen) -> Iterable[str]:
 def summarize(reports: Sequence[Report], devices: int) -> str:
     """``5 objects, selectors tried on 16 devices: 1 error, 2 warnings``."""
     counts = _count(reports)
-    told = [_number(counts[severity], severity) for severity in Severity if counts[severity]]
+    counted = [_number(counts[severity], severity) for severity in Severity if counts[severity]]
     tried = f", selectors tried on {_number(devices, 'device')}" if devices else ""
-    return f"{_number(len(reports), 'object')}{tried}: {', '.join(told) or 'nothing found'}"
+    return f"{_number(len(reports), 'object')}{tried}: {', '.join(counted) or 'nothing found'}"
 
 
 def _number(number: int, noun: str) -> str:
@@ -243,7 +243,7 @@ def to_document(reports: Sequence[Report], devices: int) -> str:
                             "path": finding.path,
                             "what": finding.text,
                             "why": finding.rule.why,
-                            "mend": finding.mend or None,
+                            "fix": finding.fix or None,
                         }
                         for finding in report.findings
                     ],

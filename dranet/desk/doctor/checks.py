@@ -1,8 +1,8 @@
-"""What a check is: an id, what it looks at, why that matters and how to mend it, and who judges.
+"""What a check is: an id, what it looks at, why that matters, how to fix it, and the function that judges.
 
-Pure. A judge gets :class:`Surroundings` and yields what it :class:`Told`; the words that are the same for
-each node stand at the check, so that ``docs/user/doctor.md`` says what the command says. Ids never change:
-automation names them (``--ignore``, ``--fail-on``).
+Pure. A judge receives :class:`Surroundings` and yields an :class:`Evaluation` for each thing it has found.
+Texts that are the same for every node belong to the check, so that ``docs/user/doctor.md`` and the command
+explain a finding alike. Ids never change: automation names them (``--ignore``, ``--fail-on``).
 """
 
 from __future__ import annotations
@@ -111,32 +111,32 @@ class Surroundings(Struct, frozen=True, dict=True):
         return any(process.name == name for process in self.host.processes)
 
 
-class Told(Struct, frozen=True):
+class Evaluation(Struct, frozen=True):
     """What a judge says of this node; empty words are those of the check."""
 
     severity: Severity
     seen: str
     matters: str = ""
-    mend: str = ""
+    fix: str = ""
 
 
-def fine(seen: str) -> Told:
-    return Told(Severity.OK, seen)
+def fine(seen: str) -> Evaluation:
+    return Evaluation(Severity.OK, seen)
 
 
-def note(seen: str, *, matters: str = "", mend: str = "") -> Told:
-    return Told(Severity.NOTE, seen, matters, mend)
+def note(seen: str, *, matters: str = "", fix: str = "") -> Evaluation:
+    return Evaluation(Severity.NOTE, seen, matters, fix)
 
 
-def warning(seen: str, *, matters: str = "", mend: str = "") -> Told:
-    return Told(Severity.WARNING, seen, matters, mend)
+def warning(seen: str, *, matters: str = "", fix: str = "") -> Evaluation:
+    return Evaluation(Severity.WARNING, seen, matters, fix)
 
 
-def problem(seen: str, *, matters: str = "", mend: str = "") -> Told:
-    return Told(Severity.PROBLEM, seen, matters, mend)
+def problem(seen: str, *, matters: str = "", fix: str = "") -> Evaluation:
+    return Evaluation(Severity.PROBLEM, seen, matters, fix)
 
 
-Judge = Callable[[Surroundings], Iterator[Told]]
+Judge = Callable[[Surroundings], Iterator[Evaluation]]
 
 
 class Entry(Struct, frozen=True):
@@ -147,7 +147,7 @@ class Entry(Struct, frozen=True):
     what: str
     """What it looks at, as a noun phrase."""
     matters: str
-    mend: str
+    fix: str
 
 
 class Check(Struct, frozen=True):
@@ -159,16 +159,16 @@ class Check(Struct, frozen=True):
     def run(self, surroundings: Surroundings) -> Iterator[Finding]:
         """Its findings; why and how are told where there is something to do."""
         entry = self.entry
-        for told in self.judge(surroundings):
-            is_fine = told.severity is Severity.OK
-            matters = "" if is_fine else told.matters or entry.matters
-            mend = "" if is_fine else told.mend or entry.mend
-            yield Finding(entry.part, told.severity, told.seen, matters, mend, entry.id)
+        for evaluation in self.judge(surroundings):
+            is_fine = evaluation.severity is Severity.OK
+            matters = "" if is_fine else evaluation.matters or entry.matters
+            fix = "" if is_fine else evaluation.fix or entry.fix
+            yield Finding(entry.part, evaluation.severity, evaluation.seen, matters, fix, entry.id)
 
 
-def check(id_: str, part: str, what: str, *, matters: str, mend: str) -> Callable[[Judge], Check]:
+def check(id_: str, part: str, what: str, *, matters: str, fix: str) -> Callable[[Judge], Check]:
     """Declare a check; what it decorates becomes its judge."""
-    return lambda judge: Check(Entry(id_, part, what, matters, mend), judge)
+    return lambda judge: Check(Entry(id_, part, what, matters, fix), judge)
 
 
 def join(items: Iterable[str], most: int = 4) -> str:
@@ -187,11 +187,11 @@ VISIBILITY = "view"
     VISIBILITY,
     "what cannot be looked at from where the doctor runs",
     matters="Nothing is said of it, neither good nor bad.",
-    mend="On the node, as root: `dranet doctor`. In a debug container: `kubectl debug node/NODE -it "
+    fix="On the node, as root: `dranet doctor`. In a debug container: `kubectl debug node/NODE -it "
     "--image=IMAGE --profile=sysadmin -- dranet doctor --host-root /host --procfs-root /host/proc "
     "--sysfs-root /host/sys`.",
 )
-def not_visible(seen: Surroundings) -> Iterator[Told]:
+def not_visible(seen: Surroundings) -> Iterator[Evaluation]:
     found = [f"{part.what} ({part.why})" for part in seen.host.unseen]
     if seen.host.runtime is None and not any("/etc" in text for text in found):
         found.append("the runtime's configuration (no file where it usually is)")

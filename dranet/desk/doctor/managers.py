@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from dranet.desk.doctor.checks import Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.checks import Evaluation, Surroundings, check, fine, join, note, warning
 from dranet.model.host_facts import WITHOUT_CONNECTION
 
 MANAGERS = "managers"
@@ -25,18 +25,18 @@ def _managed_by(seen: Surroundings, name: str) -> dict[str, str]:
     matters="When a link comes back from a pod it is configured anew (addresses, DHCP, routes) before "
     "the driver has given back what was there, and a link that NetworkManager is busy with may not leave. A "
     "link without a connection is left as it is until somebody makes one for it.",
-    mend="/etc/NetworkManager/conf.d/90-dranet.conf: `[keyfile]` "
+    fix="/etc/NetworkManager/conf.d/90-dranet.conf: `[keyfile]` "
     "`unmanaged-devices=interface-name:LINK;...`, then `nmcli general reload`.",
 )
-def network_manager(seen: Surroundings) -> Iterator[Told]:
+def network_manager(seen: Surroundings) -> Iterator[Evaluation]:
     links = _managed_by(seen, NETWORK_MANAGER)
     if links:
         names = ";".join(f"interface-name:{link}" for link in list(links)[:16])
         idle = all(detail == WITHOUT_CONNECTION for detail in links.values())
-        tell, told = (note, f", {WITHOUT_CONNECTION}") if idle else (warning, "")
+        tell, evaluation = (note, f", {WITHOUT_CONNECTION}") if idle else (warning, "")
         yield tell(
-            f"NetworkManager manages {join(links)}{told}",
-            mend=f"/etc/NetworkManager/conf.d/90-dranet.conf: [keyfile] unmanaged-devices={names}, then "
+            f"NetworkManager manages {join(links)}{evaluation}",
+            fix=f"/etc/NetworkManager/conf.d/90-dranet.conf: [keyfile] unmanaged-devices={names}, then "
             "nmcli general reload.",
         )
     elif seen.process(NETWORK_MANAGER):
@@ -49,15 +49,15 @@ def network_manager(seen: Surroundings) -> Iterator[Told]:
     "systemd-networkd on links that the driver offers",
     matters="When a link comes back from a pod it is configured anew, and foreign addresses and routes "
     "are removed (ManageForeignRoutes), before the driver has given back what was there.",
-    mend="/etc/systemd/network/05-dranet.network: `[Match]` `Name=LINK ...` `[Link]` `Unmanaged=yes`, then "
+    fix="/etc/systemd/network/05-dranet.network: `[Match]` `Name=LINK ...` `[Link]` `Unmanaged=yes`, then "
     "`networkctl reload`.",
 )
-def networkd(seen: Surroundings) -> Iterator[Told]:
+def networkd(seen: Surroundings) -> Iterator[Evaluation]:
     links = _managed_by(seen, NETWORKD)
     if links:
         yield warning(
             f"systemd-networkd manages {join(links)}",
-            mend=f"/etc/systemd/network/05-dranet.network: [Match] Name={' '.join(list(links)[:16])} [Link] "
+            fix=f"/etc/systemd/network/05-dranet.network: [Match] Name={' '.join(list(links)[:16])} [Link] "
             f"Unmanaged=yes, then networkctl reload.",
         )
     elif seen.process("systemd-networkd"):
@@ -70,9 +70,9 @@ def networkd(seen: Surroundings) -> Iterator[Told]:
     "CNI configurations (Multus, SR-IOV, host-device, macvlan) that name a link the driver offers",
     matters="Kubernetes does not know that both give out the same link: the pod that comes second does "
     "not start, or finds somebody else's link.",
-    mend="Take the link out of one of the two: change the network, or leave it out here (`--filter`).",
+    fix="Take the link out of one of the two: change the network, or leave it out here (`--filter`).",
 )
-def cni(seen: Surroundings) -> Iterator[Told]:
+def cni(seen: Surroundings) -> Iterator[Evaluation]:
     ours = seen.offered_links | seen.offered_addresses
     for manager in seen.host.managers:
         if manager.name.startswith("/") and manager.link in ours:
@@ -84,10 +84,10 @@ def cni(seen: Surroundings) -> Iterator[Told]:
     MANAGERS,
     "device plugins (SR-IOV, RDMA) that give out functions which the driver offers",
     matters="The scheduler counts the same NIC twice: two pods get it, and the second one does not start.",
-    mend="One manager for each function: other selectors in the device plugin's configuration, or leave "
+    fix="One manager for each function: other selectors in the device plugin's configuration, or leave "
     "it out here (`--filter`). How to move over: docs/user/sriov-and-multus.md.",
 )
-def device_plugins(seen: Surroundings) -> Iterator[Told]:
+def device_plugins(seen: Surroundings) -> Iterator[Evaluation]:
     for plugin in seen.plugins:
         both = sorted(seen.offered_addresses.intersection(plugin.ids))
         if both:
@@ -103,9 +103,9 @@ _NIC_WORDS = ("sriov", "rdma", "hca", "netdevice", "/nic", "efa", "ib_", "roce")
     "extended resources of this node that are NICs by their names",
     matters="Another device plugin gives out NICs here. Nothing is wrong as long as they are others than "
     "those of this driver; which ones it has cannot be seen from here.",
-    mend="Compare its configuration with `dranet devices`: docs/user/sriov-and-multus.md.",
+    fix="Compare its configuration with `dranet devices`: docs/user/sriov-and-multus.md.",
 )
-def plugins_by_name(seen: Surroundings) -> Iterator[Told]:
+def plugins_by_name(seen: Surroundings) -> Iterator[Evaluation]:
     known = {plugin.resource for plugin in seen.plugins}
     names = [name for name in seen.cluster.resources if any(word in name.lower() for word in _NIC_WORDS)]
     unsure = [name for name in names if name not in known or not _tells_functions(seen, name)]
@@ -125,9 +125,9 @@ def _tells_functions(seen: Surroundings, resource: str) -> bool:
     "other DRA drivers that offer a NIC which this driver offers",
     matters="The scheduler sees two devices where there is one: both are given out, and one pod does not "
     "start.",
-    mend="Leave the NIC out of one of them (here: `--filter`), or remove the other driver's slices.",
+    fix="Leave the NIC out of one of them (here: `--filter`), or remove the other driver's slices.",
 )
-def other_drivers(seen: Surroundings) -> Iterator[Told]:
+def other_drivers(seen: Surroundings) -> Iterator[Evaluation]:
     both: dict[str, list[str]] = defaultdict(list)
     for device in seen.cluster.others:
         if device.pci_address in seen.offered_addresses:

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from dranet.desk.doctor.checks import FAST_MBPS, Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.checks import FAST_MBPS, Evaluation, Surroundings, check, fine, join, note, warning
 from dranet.model.facts import Link, RdmaDevice
 from dranet.model.host_facts import PciFacts
 
@@ -30,9 +30,9 @@ def parse_speed(text: str) -> float:
     "the PCIe link of each NIC against what card and slot can",
     matters="A link at half its width or speed carries half: x8 of Gen5 is 252 Gbit/s, not enough for a "
     "port of 400.",
-    mend="Seat the card again, look at riser and slot, and at the link speed in the firmware; then boot.",
+    fix="Seat the card again, look at riser and slot, and at the link speed in the firmware; then boot.",
 )
-def link(seen: Surroundings) -> Iterator[Told]:
+def link(seen: Surroundings) -> Iterator[Evaluation]:
     nics = sorted({link.pci_address for link in seen.physical_links} | {d.pci_address for d in seen.rdma})
     judged = [a for a in nics if a in seen.pci and seen.pci[a].width and _shows_its_slot(seen, a)]
     below = [text for address in judged if (text := _judge_link(seen, address))]
@@ -74,11 +74,11 @@ def _find_port(seen: Surroundings, address: str) -> PciFacts | None:
     "read request size and relaxed ordering of RDMA NICs of one model",
     matters="The slowest NIC of a job sets its pace. Vendors ask for read requests of 4096 bytes "
     "(ConnectX), and for relaxed ordering on AMD and in virtual machines.",
-    mend="Look with `lspci -s ADDRESS -vv | grep -E 'MaxReadReq|RlxdOrd'`. For 4096 bytes: "
+    fix="Look with `lspci -s ADDRESS -vv | grep -E 'MaxReadReq|RlxdOrd'`. For 4096 bytes: "
     "`setpci -s ADDRESS CAP_EXP+8.w=5000:7000`; for relaxed ordering: "
     "`setpci -s ADDRESS CAP_EXP+8.w=0010:0010`. After each boot, or for good in the firmware.",
 )
-def settings(seen: Surroundings) -> Iterator[Told]:
+def settings(seen: Surroundings) -> Iterator[Evaluation]:
     models: dict[tuple[int, int], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     functions = {function.address: function for function in seen.node.pci_functions}
     for device in seen.rdma:
@@ -90,8 +90,8 @@ def settings(seen: Surroundings) -> Iterator[Told]:
         model[f"{facts.max_read_request} bytes, {ordering} ordering"].append(device.name)
     for kinds in models.values():
         if len(kinds) > 1:
-            told = "; ".join(f"{join(names)}: {kind}" for kind, names in sorted(kinds.items()))
-            yield note(f"PCIe settings differ: {told}")
+            evaluation = "; ".join(f"{join(names)}: {kind}" for kind, names in sorted(kinds.items()))
+            yield note(f"PCIe settings differ: {evaluation}")
         else:
             yield fine(f"PCIe read requests of {next(iter(kinds))}")
 
@@ -157,10 +157,10 @@ def _differ(groups: Iterable[list[Link]], what: Mapping[int, object]) -> Iterato
     "the MTU of RDMA NICs of one board, ports without a cable left out",
     matters="The two ends of a connection must agree, and a switch drops what is larger: one odd rail "
     "makes jobs slow or hang, and small tests pass.",
-    mend="Set one MTU on all of them (`ip link set dev LINK mtu 9000`, and where the node's network is "
+    fix="Set one MTU on all of them (`ip link set dev LINK mtu 9000`, and where the node's network is "
     "configured), or in the claim: `interface.mtu`.",
 )
-def mtu(seen: Surroundings) -> Iterator[Told]:
+def mtu(seen: Surroundings) -> Iterator[Evaluation]:
     groups = _group_rails(seen)
     found = list(_differ(groups, {link.ifindex: link.mtu for link in seen.node.links}))
     yield from (warning(f"MTU differs: {text}") for text in found)
@@ -175,10 +175,10 @@ def mtu(seen: Surroundings) -> Iterator[Told]:
     "the RDMA MTU that follows from an interface's MTU",
     matters="RoCE takes the largest of 256 to 4096 bytes that fits into the interface's MTU less 96: "
     "1500 leaves 1024, which takes four times as many packets.",
-    mend="An MTU of 4200 or more (9000 is usual) on the NIC and on each switch of the fabric; in a claim: "
+    fix="An MTU of 4200 or more (9000 is usual) on the NIC and on each switch of the fabric; in a claim: "
     "`interface.mtu`.",
 )
-def roce_mtu(seen: Surroundings) -> Iterator[Told]:
+def roce_mtu(seen: Surroundings) -> Iterator[Evaluation]:
     small = []
     names = {flow.ifname for flow in seen.host.flows}
     for link in seen.physical_links:
@@ -194,9 +194,9 @@ def roce_mtu(seen: Surroundings) -> Iterator[Told]:
     RAILS,
     "the speed of RDMA NICs of one board",
     matters="A job goes as fast as its slowest rail.",
-    mend="Look at cable, transceiver and switch port of the slow one (`ethtool -m LINK`, `mlxlink`).",
+    fix="Look at cable, transceiver and switch port of the slow one (`ethtool -m LINK`, `mlxlink`).",
 )
-def speed(seen: Surroundings) -> Iterator[Told]:
+def speed(seen: Surroundings) -> Iterator[Evaluation]:
     known = {link.ifindex: f"{link.speed_mbps} Mbit/s" for link in seen.node.links if link.speed_mbps}
     for text in _differ(_group_rails(seen), known):
         yield warning(f"speed differs: {text}")
@@ -208,10 +208,10 @@ def speed(seen: Surroundings) -> Iterator[Told]:
     "the firmware of RDMA adapters of one board",
     matters="Congestion control and adaptive routing change with the firmware: rails of two versions do "
     "not behave alike, and a fault of one is hard to find.",
-    mend="Bring all to one version (`mlxfwmanager -u`, or your vendor's tool), then reset the adapters "
+    fix="Bring all to one version (`mlxfwmanager -u`, or your vendor's tool), then reset the adapters "
     "or boot.",
 )
-def firmware(seen: Surroundings) -> Iterator[Told]:
+def firmware(seen: Surroundings) -> Iterator[Evaluation]:
     boards: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     virtual = {f.address for f in seen.node.pci_functions if f.physical_function}
     for device in seen.rdma:
@@ -219,8 +219,8 @@ def firmware(seen: Surroundings) -> Iterator[Told]:
             boards[_name_board(seen, device)][device.firmware].append(device.name)
     for versions in boards.values():
         if len(versions) > 1:
-            told = "; ".join(f"{v}: {join(names)}" for v, names in sorted(versions.items()))
-            yield warning(f"firmware differs: {told}")
+            evaluation = "; ".join(f"{v}: {join(names)}" for v, names in sorted(versions.items()))
+            yield warning(f"firmware differs: {evaluation}")
         else:
             yield fine(f"firmware {next(iter(versions))} on adapters of one board")
 
@@ -230,21 +230,21 @@ def firmware(seen: Surroundings) -> Iterator[Told]:
     RAILS,
     "which priorities PFC pauses on RoCE NICs of one board",
     matters="The rails of one fabric should be set alike: one without PFC drops what the others hold back.",
-    mend="`mlnx_qos -i LINK --pfc 0,0,0,1,0,0,0,0` (or `dcb pfc set dev LINK prio-pfc all:off 3:on`) as "
+    fix="`mlnx_qos -i LINK --pfc 0,0,0,1,0,0,0,0` (or `dcb pfc set dev LINK prio-pfc all:off 3:on`) as "
     "on the others, and on the switch ports.",
 )
-def pfc_differs(seen: Surroundings) -> Iterator[Told]:
-    told = {f.ifname: f.pfc_priorities for f in seen.host.flows if f.pfc_priorities is not None}
+def pfc_differs(seen: Surroundings) -> Iterator[Evaluation]:
+    evaluation = {f.ifname: f.pfc_priorities for f in seen.host.flows if f.pfc_priorities is not None}
     groups = _group_rails(seen)
     masks = {
-        link.ifindex: f"priority {_describe_priorities(told[link.ifname])}"
+        link.ifindex: f"priority {_describe_priorities(evaluation[link.ifname])}"
         for links in groups
         for link in links
-        if link.ifname in told
+        if link.ifname in evaluation
     }
     found = list(_differ(groups, masks))
     yield from (warning(f"PFC differs: {text}") for text in found)
-    if any(told.values()) and not found:
+    if any(evaluation.values()) and not found:
         yield fine(f"PFC on RoCE NICs: {join(sorted(set(masks.values())))}")
 
 
@@ -255,13 +255,13 @@ def pfc_differs(seen: Surroundings) -> Iterator[Told]:
     matters="A switch that is full drops RoCE packets, and each loss costs a timeout or a repeated "
     "window. Right as it is on fabrics built for that (DCQCN alone, Spectrum-X, ECN with selective "
     "repeat), and in clouds.",
-    mend="Where your fabric is lossless: `mlnx_qos -i LINK --pfc 0,0,0,1,0,0,0,0 --trust dscp`, the same "
+    fix="Where your fabric is lossless: `mlnx_qos -i LINK --pfc 0,0,0,1,0,0,0,0 --trust dscp`, the same "
     "priority on the switches, and NCCL_IB_TC for it.",
 )
-def pfc_off(seen: Surroundings) -> Iterator[Told]:
-    told = [flow for flow in seen.host.flows if flow.pfc_priorities is not None]
-    if told and not any(flow.pfc_priorities for flow in told):
-        yield note(f"PFC pauses no priority on {join(flow.ifname for flow in told)}")
+def pfc_off(seen: Surroundings) -> Iterator[Evaluation]:
+    evaluation = [flow for flow in seen.host.flows if flow.pfc_priorities is not None]
+    if evaluation and not any(flow.pfc_priorities for flow in evaluation):
+        yield note(f"PFC pauses no priority on {join(flow.ifname for flow in evaluation)}")
 
 
 @check(
@@ -270,15 +270,15 @@ def pfc_off(seen: Surroundings) -> Iterator[Told]:
     "whether RoCE NICs mark and heed congestion (ecn/roce_np, ecn/roce_rp of NVIDIA's driver package)",
     matters="DCQCN slows a sender down before queues overflow. Without it PFC alone holds the fabric, "
     "and pauses spread.",
-    mend="`echo 1 > /sys/class/net/LINK/ecn/roce_np/enable/PRIORITY`, the same in roce_rp, and ECN on the "
+    fix="`echo 1 > /sys/class/net/LINK/ecn/roce_np/enable/PRIORITY`, the same in roce_rp, and ECN on the "
     "switches.",
 )
-def ecn(seen: Surroundings) -> Iterator[Told]:
-    told = [flow for flow in seen.host.flows if flow.ecn_np is not None and flow.ecn_rp is not None]
-    off = [flow.ifname for flow in told if not flow.ecn_np or not flow.ecn_rp]
+def ecn(seen: Surroundings) -> Iterator[Evaluation]:
+    evaluation = [flow for flow in seen.host.flows if flow.ecn_np is not None and flow.ecn_rp is not None]
+    off = [flow.ifname for flow in evaluation if not flow.ecn_np or not flow.ecn_rp]
     if off:
         yield note(f"ECN is off on {join(off)}")
-    elif told:
+    elif evaluation:
         yield fine("ECN on all RoCE NICs that tell")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dranet.desk.doctor.checks import Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.checks import Evaluation, Surroundings, check, fine, join, note, warning
 from dranet.desk.doctor.system import parse_kernel_version
 from dranet.inventory.build import is_ipoib
 from dranet.inventory.rdma_limits import find_immobility, find_loss
@@ -23,11 +23,11 @@ RDMA = "rdma"
     matters="In shared mode each pod sees the RDMA devices of the whole node in sysfs, and counters and "
     "state of them; what it can open is bounded by its device nodes alone. In exclusive mode a device is "
     "in one pod, as its interface is.",
-    mend="For exclusive mode: `echo options ib_core netns_mode=0 > /etc/modprobe.d/ib_core.conf`, then boot "
+    fix="For exclusive mode: `echo options ib_core netns_mode=0 > /etc/modprobe.d/ib_core.conf`, then boot "
     "(`rdma system set netns exclusive` works only while no other network namespace exists). Shared "
     "mode is right where other device plugins give out RDMA, or pods share one device.",
 )
-def mode(seen: Surroundings) -> Iterator[Told]:
+def mode(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.rdma:
         exclusive = seen.node.rdma_netns_exclusive
         yield fine("exclusive namespace mode") if exclusive else note("shared namespace mode")
@@ -39,9 +39,9 @@ def mode(seen: Surroundings) -> Iterator[Told]:
     "device nodes for verbs (uverbs) of each RDMA device",
     matters="Programs in pods open /dev/infiniband/uverbsN: without it there is no RDMA, and NCCL falls "
     "back to TCP in silence.",
-    mend="`modprobe ib_uverbs`, and for good `echo ib_uverbs > /etc/modules-load.d/rdma.conf`.",
+    fix="`modprobe ib_uverbs`, and for good `echo ib_uverbs > /etc/modules-load.d/rdma.conf`.",
 )
-def verbs(seen: Surroundings) -> Iterator[Told]:
+def verbs(seen: Surroundings) -> Iterator[Evaluation]:
     bare = [d.name for d in seen.rdma if not any("uverbs" in node.path for node in d.char_devices)]
     if bare:
         yield warning(f"no verbs node of {join(bare)}")
@@ -55,9 +55,9 @@ def verbs(seen: Surroundings) -> Iterator[Told]:
     "the device node of the RDMA connection manager (/dev/infiniband/rdma_cm)",
     matters="Programs that connect by address (rdma_cm: perftest -R, NVMe-oF, MPI, UCX) fail; NCCL does "
     "not need it.",
-    mend="`modprobe rdma_ucm`, and for good `echo rdma_ucm > /etc/modules-load.d/rdma.conf`.",
+    fix="`modprobe rdma_ucm`, and for good `echo rdma_ucm > /etc/modules-load.d/rdma.conf`.",
 )
-def connection_manager(seen: Surroundings) -> Iterator[Told]:
+def connection_manager(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.rdma:
         there = "rdma_cm" in seen.host.misc_devices
         yield fine("rdma_cm is there") if there else note("there is no rdma_cm")
@@ -70,10 +70,10 @@ def connection_manager(seen: Surroundings) -> Iterator[Told]:
     matters="bnxt_re before Linux 6.3, and software RDMA (rxe, siw), unregister the RDMA device when the "
     "interface leaves the node, and it does not come back. Such an interface is offered only as a shared "
     "one, with links on top of it.",
-    mend="Update the kernel to 6.3 or later; or offer the interface by `shared_devices`; or remove the "
+    fix="Update the kernel to 6.3 or later; or offer the interface by `shared_devices`; or remove the "
     "software RDMA device: `rdma link delete NAME`.",
 )
-def lost_with_link(seen: Surroundings) -> Iterator[Told]:
+def lost_with_link(seen: Surroundings) -> Iterator[Evaluation]:
     functions = {function.address: function for function in seen.node.pci_functions}
     for device in seen.node.rdma_devices:
         why = find_loss(device, functions.get(device.pci_address), seen.node.host.kernel)
@@ -89,9 +89,9 @@ def lost_with_link(seen: Surroundings) -> Iterator[Told]:
     "RDMA devices that exclusive mode would move, and whose driver cannot",
     matters="In exclusive mode an RDMA device works only in the network namespace that has it. EFA and "
     "software RDMA cannot change theirs, so these devices are not offered.",
-    mend="Use shared mode: remove `netns_mode=0` of ib_core from /etc/modprobe.d, and boot.",
+    fix="Use shared mode: remove `netns_mode=0` of ib_core from /etc/modprobe.d, and boot.",
 )
-def immobile(seen: Surroundings) -> Iterator[Told]:
+def immobile(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.node.rdma_netns_exclusive:
         functions = {function.address: function for function in seen.node.pci_functions}
         for device in seen.node.rdma_devices:
@@ -108,10 +108,10 @@ def immobile(seen: Surroundings) -> Iterator[Told]:
     "restored with its addresses, routes, mode and MTU; programs that use it until then (Lustre, NFS) lose "
     "it. "
     "An adapter whose interface is used by others (a bond, a partition) is not offered.",
-    mend="Use shared mode where pods need IPoIB interfaces; or exclude adapters whose IPoIB the node needs "
+    fix="Use shared mode where pods need IPoIB interfaces; or exclude adapters whose IPoIB the node needs "
     "by the setting `filter`.",
 )
-def ipoib(seen: Surroundings) -> Iterator[Told]:
+def ipoib(seen: Surroundings) -> Iterator[Evaluation]:
     names = sorted(link.ifname for link in seen.node.links if is_ipoib(link))
     if seen.node.rdma_netns_exclusive and names:
         yield note(f"exclusive mode, and IPoIB interfaces {join(names)}")
@@ -134,11 +134,11 @@ _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
     "how NVIDIA GPUs let NICs at their memory: nvidia_peermem, or dma-buf (Linux 5.12 and the open modules)",
     matters="Without it all that a GPU sends goes through memory of the host: NCCL says `GDR 0`, and "
     "each byte crosses the CPU's memory twice.",
-    mend="The open kernel modules on Linux 5.12 and later (GPU Operator: `driver.kernelModuleType=open`); or "
+    fix="The open kernel modules on Linux 5.12 and later (GPU Operator: `driver.kernelModuleType=open`); or "
     "`modprobe nvidia-peermem` (GPU Operator: `driver.rdma.enabled=true`), which takes the RDMA drivers of "
     "NVIDIA's package (DOCA-OFED, MLNX_OFED) or a kernel with the same interface.",
 )
-def path(seen: Surroundings) -> Iterator[Told]:
+def path(seen: Surroundings) -> Iterator[Evaluation]:
     vendors = {gpu.vendor for gpu in seen.gpus} if seen.rdma else set()
     if "amd" in vendors and "amdgpu" in seen.host.kernel.modules:
         yield fine("amdgpu gives its memory as dma-buf")
@@ -151,8 +151,7 @@ def path(seen: Surroundings) -> Iterator[Told]:
         yield note(
             "the NVIDIA driver is not loaded",
             matters="Nobody can use the GPUs, and how NICs reach their memory cannot be told.",
-            mend="Install the driver (GPU Operator); nothing to do where GPUs are passed to virtual "
-            "machines.",
+            fix="Install the driver (GPU Operator); nothing to do where GPUs are passed to virtual machines.",
         )
     elif peer or dma_buf:
         yield fine(
@@ -203,17 +202,17 @@ def find_ports_between(a: Sequence[str], b: Sequence[str]) -> tuple[str, ...]:
     "ACS redirection on the switch ports between a GPU and its NIC",
     matters="Traffic between two devices of one PCIe switch goes up to the CPU and back: GPUDirect RDMA "
     "drops to a fraction of the line rate (NCCL's manual: a significant loss, or even a hang).",
-    mend="`setpci -s PORT ECAP_ACS+0x6.w=0000` for each port, after each boot; or for good "
+    fix="`setpci -s PORT ECAP_ACS+0x6.w=0000` for each port, after each boot; or for good "
     "`pci=disable_acs_redir=PORT` on the kernel's command line; or switch ACS off in the firmware. "
     "Leave it on where virtual machines get these devices: it keeps them apart.",
 )
-def acs(seen: Surroundings) -> Iterator[Told]:
+def acs(seen: Surroundings) -> Iterator[Evaluation]:
     redirecting, is_sure = find_redirecting(seen)
     if redirecting:
         commands = "; ".join(f"setpci -s {port} ECAP_ACS+0x6.w=0000" for port in redirecting[:16])
         yield warning(
             f"ACS redirects between GPU and NIC at {join(redirecting, 6)}",
-            mend=f"After each boot: {commands}. For good: "
+            fix=f"After each boot: {commands}. For good: "
             f"pci=disable_acs_redir={';'.join(redirecting[:16])} on the kernel's command line, or ACS off "
             "in the firmware. Leave it on where virtual machines get these devices: it keeps them apart.",
         )
@@ -227,10 +226,10 @@ def acs(seen: Surroundings) -> Iterator[Told]:
     "whether an IOMMU translates what RDMA NICs and GPUs address",
     matters="Each access is looked up in the IOMMU's tables and goes by the CPU, also between devices of "
     "one switch.",
-    mend="`iommu=pt` on the kernel's command line (on Arm: `iommu.passthrough=1`), then boot; or switch the "
+    fix="`iommu=pt` on the kernel's command line (on Arm: `iommu.passthrough=1`), then boot; or switch the "
     "IOMMU off in the firmware. Leave it as it is where virtual machines get these devices.",
 )
-def iommu(seen: Surroundings) -> Iterator[Told]:
+def iommu(seen: Surroundings) -> Iterator[Evaluation]:
     addresses = [device.pci_address for device in seen.rdma] + [gpu.pci_address for gpu in seen.gpus]
     kinds = {address: seen.pci[address].iommu for address in addresses if address in seen.pci}
     translated = sorted({address for address, kind in kinds.items() if kind.startswith("DMA")})
@@ -250,9 +249,9 @@ def iommu(seen: Surroundings) -> Iterator[Told]:
     "NVIDIA's Fabric Manager, where there are NVSwitches",
     matters="Until it runs, the GPUs behind NVSwitches do not initialise: CUDA fails with error 802 "
     "(system not yet initialised).",
-    mend="Start nvidia-fabricmanager, in the version of the GPU driver.",
+    fix="Start nvidia-fabricmanager, in the version of the GPU driver.",
 )
-def fabric_manager(seen: Surroundings) -> Iterator[Told]:
+def fabric_manager(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.host.gpus.nvswitches:
         runs = seen.process("nv-fabricmanager")
         if runs is not None:
@@ -267,9 +266,9 @@ def fabric_manager(seen: Surroundings) -> Iterator[Told]:
     "nvidia-persistenced, where there are NVIDIA GPUs",
     matters="A GPU that nobody uses is put down, and brought up with the next program: that takes "
     "seconds, and forgets settings.",
-    mend="`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1`.",
+    fix="`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1`.",
 )
-def persistence(seen: Surroundings) -> Iterator[Told]:
+def persistence(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.host.gpus.nvidia_driver:
         runs = seen.process("nvidia-persistenced")
         if runs is not None:

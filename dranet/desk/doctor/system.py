@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dranet.desk.doctor.checks import Surroundings, Told, check, fine, join, note, problem, warning
+from dranet.desk.doctor.checks import Evaluation, Surroundings, check, fine, join, note, problem, warning
 from dranet.model.findings import (
     DEFAULT_REQUEST_TIMEOUT_SECONDS,
     PATIENCE,
@@ -41,9 +41,9 @@ def parse_kernel_version(release: str) -> tuple[int, int] | None:
     "the version of the kernel",
     matters="The driver reads links with strict netlink dumps (Linux 4.20), and moves RDMA devices between "
     "network namespaces (Linux 5.3).",
-    mend="Update the node's kernel; distributions of 2022 and later have 5.14 or more.",
+    fix="Update the node's kernel; distributions of 2022 and later have 5.14 or more.",
 )
-def kernel_version(seen: Surroundings) -> Iterator[Told]:
+def kernel_version(seen: Surroundings) -> Iterator[Evaluation]:
     release = seen.host.kernel.release
     found = parse_kernel_version(release)
     if found is None:
@@ -61,10 +61,10 @@ def kernel_version(seen: Surroundings) -> Iterator[Told]:
     KERNEL,
     "what the kernel was built with (/proc/config.gz, /boot/config-*)",
     matters="A claim that asks for what is missing is refused when it is prepared.",
-    mend="Use a kernel of the distribution's standard flavour: slim ones for clouds and micro VMs leave "
+    fix="Use a kernel of the distribution's standard flavour: slim ones for clouds and micro VMs leave "
     "these out.",
 )
-def kernel_options(seen: Surroundings) -> Iterator[Told]:
+def kernel_options(seen: Surroundings) -> Iterator[Evaluation]:
     config = seen.host.kernel.config
     if config is None:
         return
@@ -102,10 +102,10 @@ _ENOUGH_CHANNELS = 16
     "whether the runtime's configuration has NRI on",
     matters="The runtime never calls the driver: no NIC can be attached, and no claim with a NIC is "
     "prepared.",
-    mend=f"containerd: `disable = false` below {_CONTAINERD_NRI}, and nothing of it in disabled_plugins. "
+    fix=f"containerd: `disable = false` below {_CONTAINERD_NRI}, and nothing of it in disabled_plugins. "
     f"CRI-O: `enable_nri = true` below [crio.nri]. Then restart the runtime.",
 )
-def nri(seen: Surroundings) -> Iterator[Told]:
+def nri(seen: Surroundings) -> Iterator[Evaluation]:
     config = seen.host.runtime
     if config is None or config.nri is None or RUNTIME_NRI in seen.shown:
         return
@@ -117,9 +117,9 @@ def nri(seen: Surroundings) -> Iterator[Told]:
     RUNTIME,
     "where the runtime's configuration puts the NRI socket",
     matters="The driver waits at a socket where nobody will be.",
-    mend="`--nri-socket` as in the configuration, and the same folder mounted into the pod.",
+    fix="`--nri-socket` as in the configuration, and the same folder mounted into the pod.",
 )
-def nri_socket(seen: Surroundings) -> Iterator[Told]:
+def nri_socket(seen: Surroundings) -> Iterator[Evaluation]:
     config, ours = seen.host.runtime, seen.settings.nri_socket
     if RUNTIME_NRI in seen.shown:
         return
@@ -138,10 +138,10 @@ def _resolve(path: str) -> Path:
     "how long the runtime waits for a hook, against the driver's hook_budget_seconds",
     matters="Who has not answered in time is disconnected, and the pod starts without its NIC; the "
     "driver answers after 85 % of it; a slow attach goes on, and its containers are tried again.",
-    mend="Raise `plugin_request_timeout` (CRI-O: `nri_plugin_request_timeout`), or lower "
+    fix="Raise `plugin_request_timeout` (CRI-O: `nri_plugin_request_timeout`), or lower "
     "`--hook-budget-seconds`.",
 )
-def nri_timeout(seen: Surroundings) -> Iterator[Told]:
+def nri_timeout(seen: Surroundings) -> Iterator[Evaluation]:
     config, budget = seen.host.runtime, seen.settings.hook_budget_seconds
     if config is None or PATIENCE in seen.shown:
         return
@@ -159,9 +159,9 @@ def nri_timeout(seen: Surroundings) -> Iterator[Told]:
     "waits for a hook",
     matters="mlx5 closes and opens all channels of a NIC that moves. The driver keeps its progress and the "
     "containers wait at the start gate, so such a pod starts late and is not broken.",
-    mend="Raise `plugin_request_timeout` (CRI-O: `nri_plugin_request_timeout`) and `--hook-budget-seconds`.",
+    fix="Raise `plugin_request_timeout` (CRI-O: `nri_plugin_request_timeout`) and `--hook-budget-seconds`.",
 )
-def hook_estimate(seen: Surroundings) -> Iterator[Told]:
+def hook_estimate(seen: Surroundings) -> Iterator[Evaluation]:
     links = {link.ifname: link for link in seen.node.links}
     nics = [links[name] for name in sorted(seen.offered_links) if name in links]
     channels = {link.ifname: link.queues for link in nics if link.driver == _MLX5 and link.queues}
@@ -179,7 +179,7 @@ def hook_estimate(seen: Surroundings) -> Iterator[Told]:
     fewer = sum(min(count, _ENOUGH_CHANNELS) for count in channels.values()) * MLX5_SECONDS_PER_CHANNEL
     yield note(
         f"{text}, a hook has {usable:.1f} s",
-        mend=f"{commands} on the node: {fewer:.1f} s. RDMA does not use these channels." if many else "",
+        fix=f"{commands} on the node: {fewer:.1f} s. RDMA does not use these channels." if many else "",
     )
 
 
@@ -189,9 +189,9 @@ def hook_estimate(seen: Surroundings) -> Iterator[Told]:
     "whether the runtime's configuration has CDI on",
     matters="Containers get none of what a claim gives them; the ready file is missing, so they do not "
     "start.",
-    mend=f"containerd: `enable_cdi = true` below {_CONTAINERD_CRI}; then restart it. CRI-O has it always.",
+    fix=f"containerd: `enable_cdi = true` below {_CONTAINERD_CRI}; then restart it. CRI-O has it always.",
 )
-def cdi(seen: Surroundings) -> Iterator[Told]:
+def cdi(seen: Surroundings) -> Iterator[Evaluation]:
     config = seen.host.runtime
     if config is not None and config.cdi is not None and RUNTIME_CDI not in seen.shown:
         yield fine(f"CDI is on in {config.path}") if config.cdi else problem(f"CDI is off in {config.path}")
@@ -203,9 +203,9 @@ def cdi(seen: Surroundings) -> Iterator[Told]:
     "whether the runtime reads CDI specs from the driver's folder (--cdi-dir)",
     matters="The runtime does not find the devices that the driver promises: the container is not created "
     "(unresolvable CDI devices).",
-    mend="Add the folder to `cdi_spec_dirs` of the runtime, or set `--cdi-dir` to one that is there.",
+    fix="Add the folder to `cdi_spec_dirs` of the runtime, or set `--cdi-dir` to one that is there.",
 )
-def cdi_dirs(seen: Surroundings) -> Iterator[Told]:
+def cdi_dirs(seen: Surroundings) -> Iterator[Evaluation]:
     config = seen.host.runtime
     if config is None or RUNTIME_CDI in seen.shown:
         return
@@ -222,11 +222,11 @@ def cdi_dirs(seen: Surroundings) -> Iterator[Told]:
     "how much memory containers may lock (RLIMIT_MEMLOCK of the runtime, which they inherit)",
     matters="RDMA pins its buffers: above the limit ibv_reg_mr fails with ENOMEM (NCCL: `Call to "
     "ibv_reg_mr failed`). Claims with `rdma.memlock` are not bound by it.",
-    mend="`rdma.memlock: unlimited` in the DeviceClass (the chart's dranet-rdma has it), or the capability "
+    fix="`rdma.memlock: unlimited` in the DeviceClass (the chart's dranet-rdma has it), or the capability "
     "IPC_LOCK in the container, which then has no limit, or for all pods a drop-in of the runtime's unit: "
     "`[Service]` `LimitMEMLOCK=infinity`, then `systemctl daemon-reload` and a restart of it.",
 )
-def memlock(seen: Surroundings) -> Iterator[Told]:
+def memlock(seen: Surroundings) -> Iterator[Evaluation]:
     if not seen.rdma:
         return
     for process in seen.host.processes or ():
@@ -246,9 +246,9 @@ def _describe_bytes(text: str) -> str:
     RUNTIME,
     "the version of the runtime, as the kubelet sees it",
     matters="Before containerd 1.7 and CRI-O 1.26 there is no NRI that the driver can use.",
-    mend="Update the runtime; containerd 2 has NRI and CDI on from the start.",
+    fix="Update the runtime; containerd 2 has NRI and CDI on from the start.",
 )
-def runtime_version(seen: Surroundings) -> Iterator[Told]:
+def runtime_version(seen: Surroundings) -> Iterator[Evaluation]:
     name, _, number = seen.cluster.runtime_version.partition("://")
     least = {"containerd": (1, 7), "cri-o": (1, 26)}.get(name)
     if least is None or not number:
@@ -290,9 +290,9 @@ def parse_kubernetes_version(text: str) -> tuple[int, int] | None:
     "the kubelet's version",
     matters="Before 1.34 dynamic resource allocation is behind a feature gate, and its API is not the "
     "one that the driver writes.",
-    mend="Update the node to Kubernetes 1.34 or later.",
+    fix="Update the node to Kubernetes 1.34 or later.",
 )
-def kubelet_version(seen: Surroundings) -> Iterator[Told]:
+def kubelet_version(seen: Surroundings) -> Iterator[Evaluation]:
     found = parse_kubernetes_version(seen.cluster.kubelet_version)
     if found is not None:
         text = f"kubelet {seen.cluster.kubelet_version}"
@@ -305,9 +305,9 @@ def kubelet_version(seen: Surroundings) -> Iterator[Told]:
     "the kubelet's version beside the API server's",
     matters="Kubernetes supports a kubelet that is up to three minor versions behind the API server, and "
     "none that is ahead: fields that one of them does not know get lost.",
-    mend="Update the control plane first, then the nodes.",
+    fix="Update the control plane first, then the nodes.",
 )
-def kubelet_skew(seen: Surroundings) -> Iterator[Told]:
+def kubelet_skew(seen: Surroundings) -> Iterator[Evaluation]:
     ours, theirs = (
         parse_kubernetes_version(seen.cluster.kubelet_version),
         parse_kubernetes_version(seen.cluster.server_version),
@@ -323,9 +323,9 @@ def kubelet_skew(seen: Surroundings) -> Iterator[Told]:
     KUBELET,
     "the feature gate DynamicResourceAllocation of the kubelet",
     matters="The kubelet prepares no claims, so no pod with one starts here.",
-    mend="Take `DynamicResourceAllocation: false` out of featureGates in the kubelet's configuration.",
+    fix="Take `DynamicResourceAllocation: false` out of featureGates in the kubelet's configuration.",
 )
-def kubelet_gate(seen: Surroundings) -> Iterator[Told]:
+def kubelet_gate(seen: Surroundings) -> Iterator[Evaluation]:
     config = seen.host.kubelet
     if config is not None and dict(config.feature_gates).get(_DRA_GATE) is False:
         yield problem(f"{_DRA_GATE} is off in {config.path}")
@@ -338,18 +338,20 @@ def kubelet_gate(seen: Surroundings) -> Iterator[Told]:
     matters="Without the static CPU manager a pod's threads wander over all sockets, whatever NUMA node "
     "its NIC and GPU are on. The Topology Manager does not know devices of DRA drivers: it does not help "
     "a claim, and single-numa-node can refuse a pod whose device plugins and CPUs lie apart.",
-    mend="`cpuManagerPolicy: static` (whole CPUs, Guaranteed pods), `memoryManagerPolicy: Static` where "
+    fix="`cpuManagerPolicy: static` (whole CPUs, Guaranteed pods), `memoryManagerPolicy: Static` where "
     "memory is to be near; NICs and GPUs stay aligned by the claim (docs/user/alignment.md). Before a "
     "change of policy: drain the node, remove cpu_manager_state.",
 )
-def resource_managers(seen: Surroundings) -> Iterator[Told]:
+def resource_managers(seen: Surroundings) -> Iterator[Evaluation]:
     config = seen.host.kubelet
     if config is None or not seen.is_fast or len(seen.node.numa_nodes) < 2:
         return
-    told = f"CPU manager {config.cpu_policy or 'unknown'}, memory manager {config.memory_policy or 'unknown'}"
+    evaluation = (
+        f"CPU manager {config.cpu_policy or 'unknown'}, memory manager {config.memory_policy or 'unknown'}"
+    )
     topology = f", topology manager {config.topology_policy}" if config.topology_policy else ""
     tell = fine if config.cpu_policy == "static" else note
-    yield tell(f"{told}{topology} ({config.path})")
+    yield tell(f"{evaluation}{topology} ({config.path})")
 
 
 CHECKS = (

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import wraps
 
-from dranet.desk.doctor.checks import Judge, Surroundings, Told, check, fine, join, note, warning
+from dranet.desk.doctor.checks import Evaluation, Judge, Surroundings, check, fine, join, note, warning
 
 TUNING = "tuning"
 
@@ -23,7 +23,7 @@ def where_it_shows(judge: Judge) -> Judge:
     """Nothing is said of a node that nobody tunes for its network."""
 
     @wraps(judge)
-    def judge_if(seen: Surroundings) -> Iterator[Told]:
+    def judge_if(seen: Surroundings) -> Iterator[Evaluation]:
         return judge(seen) if seen.is_fast else iter(())
 
     return judge_if
@@ -35,10 +35,10 @@ def where_it_shows(judge: Judge) -> Judge:
     "the governor of the CPUs' clock",
     matters="A clock that first has to rise adds latency to each message after a pause, and the threads "
     "that feed a NIC (proxies of NCCL) run at it.",
-    mend="`cpupower frequency-set -g performance`, or a tuned profile (`tuned-adm profile network-latency`).",
+    fix="`cpupower frequency-set -g performance`, or a tuned profile (`tuned-adm profile network-latency`).",
 )
 @where_it_shows
-def governor(seen: Surroundings) -> Iterator[Told]:
+def governor(seen: Surroundings) -> Iterator[Evaluation]:
     tuning = seen.host.tuning
     saving = [name for name in tuning.governors if name != "performance"]
     if not tuning.governors:
@@ -62,11 +62,11 @@ def governor(seen: Surroundings) -> Iterator[Told]:
     "how deep idle CPUs sleep",
     matters="A CPU in deep sleep answers an interrupt later by the time that the kernel states here; it "
     "is seen as latency that jumps when a job waits.",
-    mend="`cpupower idle-set -D 10` now; for good `intel_idle.max_cstate=1 processor.max_cstate=1` on "
+    fix="`cpupower idle-set -D 10` now; for good `intel_idle.max_cstate=1 processor.max_cstate=1` on "
     "the kernel's command line, or tuned's network-latency. It costs power.",
 )
 @where_it_shows
-def c_states(seen: Surroundings) -> Iterator[Told]:
+def c_states(seen: Surroundings) -> Iterator[Evaluation]:
     states = [state for state in seen.host.tuning.idle_states if state.enabled]
     deep = [state for state in states if state.latency_us > DEEP_US]
     if deep:
@@ -82,10 +82,10 @@ def c_states(seen: Surroundings) -> Iterator[Told]:
     "automatic NUMA balancing",
     matters="The kernel unmaps memory to see who uses it: page faults in the middle of a job, and for "
     "memory that RDMA or a GPU has pinned there is nothing to win.",
-    mend="`sysctl -w kernel.numa_balancing=0`, and a line in /etc/sysctl.d.",
+    fix="`sysctl -w kernel.numa_balancing=0`, and a line in /etc/sysctl.d.",
 )
 @where_it_shows
-def numa_balancing(seen: Surroundings) -> Iterator[Told]:
+def numa_balancing(seen: Surroundings) -> Iterator[Evaluation]:
     if len(seen.node.numa_nodes) > 1 and seen.host.tuning.numa_balancing is not None:
         is_on = seen.host.tuning.numa_balancing
         yield note("automatic NUMA balancing is on") if is_on else fine("automatic NUMA balancing is off")
@@ -97,11 +97,11 @@ def numa_balancing(seen: Surroundings) -> Iterator[Told]:
     "swap, and how eagerly it is used",
     matters="A process whose memory was swapped out stands still for milliseconds, and with it its job; "
     "pinned memory stays, what is around it does not.",
-    mend="`swapoff -a` and take it out of /etc/fstab, or `sysctl -w vm.swappiness=0` where pods are to swap "
+    fix="`swapoff -a` and take it out of /etc/fstab, or `sysctl -w vm.swappiness=0` where pods are to swap "
     "(kubelet: memorySwap).",
 )
 @where_it_shows
-def swap(seen: Surroundings) -> Iterator[Told]:
+def swap(seen: Surroundings) -> Iterator[Evaluation]:
     tuning = seen.host.tuning
     if not tuning.swaps:
         yield fine("no swap")
@@ -117,11 +117,11 @@ def swap(seen: Surroundings) -> Iterator[Told]:
     "transparent huge pages",
     matters="Without them a registered gigabyte is 262,144 pages in the adapter's tables instead of 512: "
     "registering is slow, and lookups miss.",
-    mend="`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`; for good "
+    fix="`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`; for good "
     "`transparent_hugepage=madvise` on the kernel's command line.",
 )
 @where_it_shows
-def thp(seen: Surroundings) -> Iterator[Told]:
+def thp(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.host.tuning.thp:
         off = seen.host.tuning.thp == "never"
         yield (
@@ -137,10 +137,10 @@ def thp(seen: Surroundings) -> Iterator[Told]:
     "whether a page fault waits until the kernel has made a huge page",
     matters="With `always` in both files any program waits for compaction in a page fault, for "
     "milliseconds, when memory is in pieces.",
-    mend="`echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag`.",
+    fix="`echo defer+madvise > /sys/kernel/mm/transparent_hugepage/defrag`.",
 )
 @where_it_shows
-def thp_defrag(seen: Surroundings) -> Iterator[Told]:
+def thp_defrag(seen: Surroundings) -> Iterator[Evaluation]:
     tuning = seen.host.tuning
     if tuning.thp == "always" and tuning.thp_defrag == "always":
         yield note("transparent huge pages always, and a page fault always waits for one")
@@ -152,12 +152,12 @@ def thp_defrag(seen: Surroundings) -> Iterator[Told]:
     "huge pages that are kept, by NUMA node",
     matters="A pod beside a NIC of the other NUMA node finds none there: it does not start with the "
     "static memory manager, and takes far ones without it.",
-    mend="Reserve them by node: `echo N > "
+    fix="Reserve them by node: `echo N > "
     "/sys/devices/system/node/nodeX/hugepages/hugepages-2048kB/nr_hugepages`, or `hugepages=0:N,1:N` on "
     "the kernel's command line.",
 )
 @where_it_shows
-def huge_pages(seen: Surroundings) -> Iterator[Told]:
+def huge_pages(seen: Surroundings) -> Iterator[Evaluation]:
     sizes: dict[int, dict[int, int]] = defaultdict(dict)
     for pages in seen.host.tuning.huge_pages:
         sizes[pages.size_kib][pages.node] = pages.count
@@ -173,11 +173,11 @@ def huge_pages(seen: Surroundings) -> Iterator[Told]:
     "irqbalance beside claims that place interrupts (`cpuLocality.irq`)",
     matters="It would move interrupts away again within seconds, so a claim that asks for their locality is "
     "refused while it runs; no other claim minds.",
-    mend="Where claims ask for locality: `irqbalance --banmod=DRIVER` for the NICs' driver (mlx5_core), "
+    fix="Where claims ask for locality: `irqbalance --banmod=DRIVER` for the NICs' driver (mlx5_core), "
     "or stop it.",
 )
 @where_it_shows
-def irqbalance(seen: Surroundings) -> Iterator[Told]:
+def irqbalance(seen: Surroundings) -> Iterator[Evaluation]:
     runs = seen.process("irqbalance")
     if runs is not None:
         yield note("irqbalance runs") if runs else fine("irqbalance does not run")
@@ -190,9 +190,9 @@ def irqbalance(seen: Surroundings) -> Iterator[Told]:
     "keeps programs away from the clock",
     matters="Logs, Events and traces of several nodes cannot be laid beside each other, and tokens or "
     "certificates fail when the clock is minutes off.",
-    mend="Run chronyd or systemd-timesyncd on the node (`timedatectl set-ntp true`).",
+    fix="Run chronyd or systemd-timesyncd on the node (`timedatectl set-ntp true`).",
 )
-def clock(seen: Surroundings) -> Iterator[Told]:
+def clock(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.host.tuning.clock_is_synchronised is not None:
         synchronised = seen.host.tuning.clock_is_synchronised
         yield fine("the clock is synchronised") if synchronised else note("nobody synchronises the clock")

@@ -131,9 +131,9 @@ def _to_finding(line: str, path: str) -> Finding:
     match = _LINE.fullmatch(line)
     if not match:
         return Finding(rules.PARAMETERS, path.rstrip("."), line)
-    config, field, text, mend = match.groups()
+    config, field, text, fix = match.groups()
     where = f"{path}{config}.opaque.parameters{field}"
-    return Finding(rules.PARAMETERS, where, text, mend or "see docs/user/parameters.md")
+    return Finding(rules.PARAMETERS, where, text, fix or "see docs/user/parameters.md")
 
 
 def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[Finding]:
@@ -148,8 +148,8 @@ def _lint_opaque(config: JsonObject, path: str, scope: Scope) -> Iterator[Findin
     nearly = suggest(driver, [scope.driver])
     if driver not in publishers and (nearly or (scope.is_live and publishers)):
         text = f"no driver {show(driver)} is known"
-        mend = nearly or f"drivers with devices are {', '.join(sorted(publishers))}"
-        yield Finding(rules.DRIVER_UNKNOWN, f"{path}.opaque.driver", text, mend)
+        fix = nearly or f"drivers with devices are {', '.join(sorted(publishers))}"
+        yield Finding(rules.DRIVER_UNKNOWN, f"{path}.opaque.driver", text, fix)
 
 
 def _find_equal_names(asked: list[Asked]) -> Iterator[Finding]:

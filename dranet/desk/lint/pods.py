@@ -42,9 +42,9 @@ def lint_pod(spec: JsonObject, path: str, namespace: str, scope: Scope, pods: in
     yield from _lint_use(spec, path, claims)
     yield from _lint_network(spec, path, claims)
     if claims and spec.get("nodeName"):
-        mend = f"nodeSelector: {{kubernetes.io/hostname: {spec['nodeName']}}}"
+        fix = f"nodeSelector: {{kubernetes.io/hostname: {spec['nodeName']}}}"
         text = f"nodeName: {spec['nodeName']} with claims of the pod"
-        yield Finding(rules.NODE_NAME, f"{path}.nodeName", text, mend)
+        yield Finding(rules.NODE_NAME, f"{path}.nodeName", text, fix)
     yield from _lint_containers(spec, path, claims)
 
 
@@ -137,23 +137,23 @@ def _lint_use(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterat
             used.add(use["name"])
             claim = by_name.get(use["name"])
             if claim is None:
-                mend = suggest(use["name"], by_name, f"claims of the pod are {', '.join(by_name) or 'none'}")
+                fix = suggest(use["name"], by_name, f"claims of the pod are {', '.join(by_name) or 'none'}")
                 text = f"the pod declares no claim {show(use['name'])}"
-                yield Finding(rules.CLAIM_UNDECLARED, at, text, mend)
+                yield Finding(rules.CLAIM_UNDECLARED, at, text, fix)
             elif claim.spec is not None and use.get("request"):
                 yield from _find_request(use["request"], claim.spec, at)
     for claim in claims:
         if claim.name not in used:
             text = f"no container names claim {show(claim.name)}"
-            mend = f"resources: {{claims: [{{name: {claim.name}}}]}} in a container"
-            yield Finding(rules.CLAIM_UNUSED, claim.path, text, mend)
+            fix = f"resources: {{claims: [{{name: {claim.name}}}]}} in a container"
+            yield Finding(rules.CLAIM_UNUSED, claim.path, text, fix)
 
 
 def _find_request(name: str, spec: JsonObject, path: str) -> Iterator[Finding]:
     known = [request["name"] for request in claim_devices(spec).get("requests") or ()]
     if name not in known:
-        mend = suggest(name, known, f"requests are {', '.join(known) or 'none'}")
-        yield Finding(rules.REQUEST_UNKNOWN, f"{path}.request", f"there is no request {show(name)}", mend)
+        fix = suggest(name, known, f"requests are {', '.join(known) or 'none'}")
+        yield Finding(rules.REQUEST_UNKNOWN, f"{path}.request", f"there is no request {show(name)}", fix)
 
 
 def _lint_network(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[Finding]:
@@ -171,8 +171,8 @@ def _lint_network(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> It
                 text = (
                     f"claims {show(other.name)} and {show(claim.name)} both bring an interface {show(name)}"
                 )
-                mend = "give one of them another interface.name"
-                yield Finding(rules.IFNAME, claim.path, text, mend)
+                fix = "give one of them another interface.name"
+                yield Finding(rules.IFNAME, claim.path, text, fix)
 
 
 def _lint_containers(spec: JsonObject, path: str, claims: Sequence[PodClaim]) -> Iterator[Finding]:
@@ -186,8 +186,8 @@ def _lint_containers(spec: JsonObject, path: str, claims: Sequence[PodClaim]) ->
             yield Finding(rules.PRIVILEGED, f"{where}.securityContext.privileged", text)
         elif any(map(_wants_memlock, named)) and not _may_lock(security):
             text = f"container {show(container['name'])} may lock no more memory than the runtime lets it"
-            mend = "rdma.memlock: unlimited in the claim's parameters, or capability IPC_LOCK"
-            yield Finding(rules.MEMLOCK, where, text, mend)
+            fix = "rdma.memlock: unlimited in the claim's parameters, or capability IPC_LOCK"
+            yield Finding(rules.MEMLOCK, where, text, fix)
 
 
 def _wants_memlock(claim: PodClaim) -> bool:

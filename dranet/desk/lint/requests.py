@@ -42,11 +42,11 @@ def _find_class(alternative: Alternative, scope: Scope) -> Iterator[Finding]:
         return
     where = f"{alternative.path}.deviceClassName"
     if scope.is_live:
-        mend = suggest(name, scope.classes, "kubectl get deviceclasses")
-        yield Finding(rules.CLASS_MISSING, where, f"DeviceClass {show(name)} does not exist", mend)
+        fix = suggest(name, scope.classes, "kubectl get deviceclasses")
+        yield Finding(rules.CLASS_MISSING, where, f"DeviceClass {show(name)} does not exist", fix)
     elif scope.classes:
-        mend = suggest(name, scope.classes, "give its file, too, or ask the cluster with --live")
-        yield Finding(rules.CLASS_NOT_GIVEN, where, f"DeviceClass {show(name)} is not in the files", mend)
+        fix = suggest(name, scope.classes, "give its file, too, or ask the cluster with --live")
+        yield Finding(rules.CLASS_NOT_GIVEN, where, f"DeviceClass {show(name)} is not in the files", fix)
 
 
 def _count(alternatives: Sequence[Alternative], path: str) -> Iterator[Finding]:
@@ -99,8 +99,8 @@ def _find_unknown_requests(spec: JsonObject, path: str, names: set[str]) -> Iter
             for place, name in enumerate(entry.get("requests") or ()):
                 if name not in known:
                     where = f"{path}.devices.{kind}[{number}].requests[{place}]"
-                    mend = suggest(name, known, f"requests are {', '.join(sorted(known)) or 'none'}")
-                    yield Finding(rules.REQUEST_UNKNOWN, where, f"there is no request {show(name)}", mend)
+                    fix = suggest(name, known, f"requests are {', '.join(sorted(known)) or 'none'}")
+                    yield Finding(rules.REQUEST_UNKNOWN, where, f"there is no request {show(name)}", fix)
 
 
 def _lint_constraint(
@@ -117,8 +117,8 @@ def _lint_constraint(
     given = {name for sample in scope.devices for name in sample.attributes}
     if attribute not in _KNOWN and attribute not in given:
         if scope.devices or suggest(attribute, _KNOWN):
-            mend = suggest(attribute, _KNOWN, "see docs/user/attributes.md")
-            yield Finding(rules.CONSTRAINT_UNKNOWN, f"{path}.{key}", f"no device has {attribute}", mend)
+            fix = suggest(attribute, _KNOWN, "see docs/user/attributes.md")
+            yield Finding(rules.CONSTRAINT_UNKNOWN, f"{path}.{key}", f"no device has {attribute}", fix)
     elif key == "matchAttribute" and scope.devices:
         yield from _find_never_shared(attribute, f"{path}.{key}", covered, scope)
 
@@ -137,8 +137,8 @@ def _find_never_shared(
     if not shared and all(values):
         names = ", ".join(one.name for one in covered)
         text = f"no node has devices for {names} with one value of {attribute}"
-        mend = "let a claim fall back: dranet claim new writes a ladder of alternatives"
-        yield Finding(rules.NEVER_SHARED, path, text, mend)
+        fix = "let a claim fall back: dranet claim new writes a ladder of alternatives"
+        yield Finding(rules.NEVER_SHARED, path, text, fix)
 
 
 def _values_by_node(alternative: Alternative, attribute: str, scope: Scope) -> set[tuple[str, Any]] | None:

@@ -45,7 +45,7 @@ class Finding(Struct, frozen=True):
     """The field, from the object: ``spec.devices.requests[0].exactly.count``."""
     text: str
     """What is wrong, in a line."""
-    mend: str = ""
+    fix: str = ""
 
     @property
     def severity(self) -> Severity:

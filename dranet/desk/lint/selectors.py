@@ -255,18 +255,18 @@ def _fails(one: Placed, error: CelError, sample: Sample, rule: Rule, unless: str
     if isinstance(error, NotJudged):
         return Finding(rules.SELECTOR_NOT_JUDGED, one.path, f"on {_name(sample)}: {error.cause}", error.hint)
     text = f"fails on {_name(sample)}: {error.cause}{unless}"
-    return Finding(rule, one.path, text, _mend(error.cause))
+    return Finding(rule, one.path, text, _fix(error.cause))
 
 
 def _may_fail(path: str, causes: Mapping[str, str], class_is_known: bool) -> Finding:
-    told = [f"on {sample}: {cause}" for cause, sample in causes.items()]
-    more = f" (and {len(told) - 2} more)" if len(told) > 2 else ""
+    failures = [f"on {sample}: {cause}" for cause, sample in causes.items()]
+    more = f" (and {len(failures) - 2} more)" if len(failures) > 2 else ""
     unless = "" if class_is_known else ", unless the class turns it down"
-    text = f"fails {'; '.join(told[:2])}{more}{unless}"
-    return Finding(rules.SELECTOR_MAY_FAIL, path, text, _mend(next(iter(causes))))
+    text = f"fails {'; '.join(failures[:2])}{more}{unless}"
+    return Finding(rules.SELECTOR_MAY_FAIL, path, text, _fix(next(iter(causes))))
 
 
-def _mend(cause: str) -> str:
+def _fix(cause: str) -> str:
     return _GUARD if "has no attribute" in cause else ""
 
 

@@ -16,7 +16,7 @@ from dranet.desk.allocation.selectors import SelectorResults
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
-from dranet.desk.templates.request import Ask, count, listed
+from dranet.desk.templates.request import ClaimRequest, count, listed
 from dranet.errors import ClaimError, Reason
 
 Classes = Mapping[str, JsonObject]
@@ -25,29 +25,31 @@ Classes = Mapping[str, JsonObject]
 _RDMA_CLASS, _NIC_CLASS, _GPU_CLASS = "dranet-rdma", "dranet-nic", "dranet-gpu"
 
 
-def nic_class_name(ask: Ask, rdma: bool) -> str:
-    return ask.nic_class or (_RDMA_CLASS if rdma else _NIC_CLASS)
+def nic_class_name(request: ClaimRequest, rdma: bool) -> str:
+    return request.nic_class or (_RDMA_CLASS if rdma else _NIC_CLASS)
 
 
-def gpu_class_name(ask: Ask, hardware: Hardware) -> str:
+def gpu_class_name(request: ClaimRequest, hardware: Hardware) -> str:
     """What the user says; else ours for our own GPUs; else the driver's name, as vendors call their class."""
-    return ask.gpu_class or (_GPU_CLASS if hardware.has_own_gpus else hardware.gpu_driver)
+    return request.gpu_class or (_GPU_CLASS if hardware.has_own_gpus else hardware.gpu_driver)
 
 
-def build_classes(ask: Ask, hardware: Hardware, rdma: bool, known: Classes) -> tuple[JsonObject, ...]:
+def build_classes(
+    request: ClaimRequest, hardware: Hardware, rdma: bool, known: Classes
+) -> tuple[JsonObject, ...]:
     """The classes that the manifests bring with them: none that the cluster has, and not a vendor's."""
     driver = hardware.nic_driver
-    classes = [_nic_class(nic_class_name(ask, rdma), driver, rdma)]
-    if ask.gpus and hardware.has_own_gpus:
-        classes.append(_device_class(gpu_class_name(ask, hardware), selectors.own_gpu(driver)))
+    classes = [_nic_class(nic_class_name(request, rdma), driver, rdma)]
+    if request.gpus and hardware.has_own_gpus:
+        classes.append(_device_class(gpu_class_name(request, hardware), selectors.own_gpu(driver)))
     return tuple(one for one in classes if one["metadata"]["name"] not in known)
 
 
-def assumed_classes(ask: Ask, hardware: Hardware) -> dict[str, JsonObject]:
+def assumed_classes(request: ClaimRequest, hardware: Hardware) -> dict[str, JsonObject]:
     """A vendor's class as it must be for the manifests to work, for a look without the cluster's own."""
-    if not ask.gpus or hardware.has_own_gpus:
+    if not request.gpus or hardware.has_own_gpus:
         return {}
-    name = gpu_class_name(ask, hardware)
+    name = gpu_class_name(request, hardware)
     return {name: _device_class(name, selectors.vendors_gpu(hardware.gpu_driver))}
 
 
@@ -84,21 +86,21 @@ def _device_class(name: str, expression: str) -> JsonObject:
     }
 
 
-HeldBack = Mapping[str, Sequence[str]]
+NotOffered = Mapping[str, Sequence[str]]
 """Node -> the NICs that it has and does not offer, each with the reason: ``mlx5_8 is the node's uplink``."""
 
 
-class CannotBeHad(ClaimError):
+class NotAvailable(ClaimError):
     """No node can ever give this."""
 
     default_reason = Reason.DEVICE_NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
+class Candidates:
     """What is asked, in numbers, and the nodes that have it."""
 
-    ask: Ask
+    request: ClaimRequest
     rdma: bool
     nodes: tuple[NodeHardware, ...]
     """With the devices that count."""
@@ -120,23 +122,25 @@ class Fitting:
         return tuple(sorted(set().union(*mixed)))
 
 
-def find_fitting(ask: Ask, hardware: Hardware, held_back: HeldBack, known: Classes) -> Fitting:
-    """Raises :class:`CannotBeHad`."""
-    nodes = _of_classes(hardware.nodes, ask.nic_class, gpu_class_name(ask, hardware), known)
-    rdma = _wants_rdma(ask, nodes)
+def find_candidates(
+    request: ClaimRequest, hardware: Hardware, not_offered: NotOffered, known: Classes
+) -> Candidates:
+    """Raises :class:`NotAvailable`."""
+    nodes = _of_classes(hardware.nodes, request.nic_class, gpu_class_name(request, hardware), known)
+    rdma = _wants_rdma(request, nodes)
     kind = tuple(node.with_nics(lambda nic: nic.has_rdma if rdma else bool(nic.ifname)) for node in nodes)
-    nodes = kind if ask.nic_class else _of_classes(kind, nic_class_name(ask, rdma), "", known)
+    nodes = kind if request.nic_class else _of_classes(kind, nic_class_name(request, rdma), "", known)
     if not any(node.nics for node in nodes):
-        raise _no_nic(ask, hardware, rdma, known)
+        raise _no_nic(request, hardware, rdma, known)
     up = tuple(node.with_nics(lambda nic: nic.is_up) for node in nodes)
-    for fabric in (*(_fabrics(ask, up) if rdma else ()), ""):
+    for fabric in (*(_fabrics(request, up) if rdma else ()), ""):
         on = tuple(_on_fabric(node, fabric) for node in up)
-        if found := _fit(ask, rdma, on):
+        if found := _fit(request, rdma, on):
             down, off = _missing(nodes, up, found.nodes), _missing(up, on, found.nodes)
             return replace(found, without_link=down, fabric=fabric, off_fabric=off)
-    if found := _fit(ask, rdma, nodes):
+    if found := _fit(request, rdma, nodes):
         return replace(found, needs_down=True)
-    raise _refuse(ask, hardware, rdma, nodes, held_back, known)
+    raise _refuse(request, hardware, rdma, nodes, not_offered, known)
 
 
 def _of_classes(
@@ -148,18 +152,18 @@ def _of_classes(
     )
 
 
-def _wants_rdma(ask: Ask, nodes: Sequence[NodeHardware]) -> bool:
+def _wants_rdma(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> bool:
     """Where nobody says: if a node that has GPUs (when some are asked for) has RDMA."""
-    if ask.rdma is not None:
-        return ask.rdma
-    with_gpus = [node for node in nodes if node.gpus] if ask.gpus else []
+    if request.rdma is not None:
+        return request.rdma
+    with_gpus = [node for node in nodes if node.gpus] if request.gpus else []
     return any(nic.has_rdma for node in with_gpus or nodes for nic in node.nics)
 
 
-def _fabrics(ask: Ask, nodes: Sequence[NodeHardware]) -> list[str]:
+def _fabrics(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> list[str]:
     """None where no node has several; else first the one with most NICs that are as near to a GPU as any of
     their node: the others are for storage, or to reach the node."""
-    useful = [node for node in nodes if node.gpus or not ask.gpus]
+    useful = [node for node in nodes if node.gpus or not request.gpus]
     if not any(len(_fabrics_of(node)) > 1 for node in useful):
         return []
     near = Counter(nic.fabric for node in useful for nic in _nearest(node))
@@ -189,96 +193,97 @@ def _missing(
     return {name: number for name, number in numbers.items() if number and name in names}
 
 
-def _fit(ask: Ask, rdma: bool, nodes: Sequence[NodeHardware]) -> Fitting | None:
-    numbers = _in_numbers(ask, nodes)
+def _fit(request: ClaimRequest, rdma: bool, nodes: Sequence[NodeHardware]) -> Candidates | None:
+    numbers = _in_numbers(request, nodes)
     good = {node.name for node in nodes if _fits(numbers, node)}
     if not good:
         return None
     chosen = tuple(node for node in nodes if node.name in good)
-    return Fitting(numbers, rdma, chosen, tuple(node for node in nodes if node.name not in good))
+    return Candidates(numbers, rdma, chosen, tuple(node for node in nodes if node.name not in good))
 
 
-def _in_numbers(ask: Ask, nodes: Sequence[NodeHardware]) -> Ask:
+def _in_numbers(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> ClaimRequest:
     """With ``--per-node`` the numbers of the largest node; as rails only the NICs nearest to the GPUs. Where
     no GPUs are asked for, there are none."""
-    if not ask.per_node:
-        return ask
-    gpus = max((len(node.gpus) for node in nodes), default=0) if ask.gpus else 0
-    counts = [len(_nearest(node) if ask.rails else node.nics) for node in nodes]
-    return replace(ask, gpus=gpus, nics=max([1, *counts]))
+    if not request.per_node:
+        return request
+    gpus = max((len(node.gpus) for node in nodes), default=0) if request.gpus else 0
+    counts = [len(_nearest(node) if request.rails else node.nics) for node in nodes]
+    return replace(request, gpus=gpus, nics=max([1, *counts]))
 
 
-def _fits(ask: Ask, node: NodeHardware) -> bool:
-    if ask.per_node and not ask.rails:
-        return bool(node.nics) and (bool(node.gpus) or not ask.gpus)
-    return len(node.gpus) >= ask.gpus and len(node.nics) >= ask.nics
+def _fits(request: ClaimRequest, node: NodeHardware) -> bool:
+    if request.per_node and not request.rails:
+        return bool(node.nics) and (bool(node.gpus) or not request.gpus)
+    return len(node.gpus) >= request.gpus and len(node.nics) >= request.nics
 
 
 # --- refusals ----------------------------------------------------------------------------------------
 
 
-def _no_nic(ask: Ask, hardware: Hardware, rdma: bool, known: Classes) -> CannotBeHad:
+def _no_nic(request: ClaimRequest, hardware: Hardware, rdma: bool, known: Classes) -> NotAvailable:
     if not any(node.nics for node in hardware.nodes):
         why = listed((*hardware.defects, *(taint for node in hardware.nodes for taint in node.tainted)))
         hint = f"is the driver {hardware.nic_driver} running there? kubectl get resourceslices"
-        return CannotBeHad("no node offers a NIC", hint=why or hint)
-    name = nic_class_name(ask, rdma)
+        return NotAvailable("no node offers a NIC", hint=why or hint)
+    name = nic_class_name(request, rdma)
     if name in known:
         hint = "another one is named with --class; the default writes one"
-        return CannotBeHad(f"the DeviceClass {name} of this cluster selects no NIC", hint=hint)
+        return NotAvailable(f"the DeviceClass {name} of this cluster selects no NIC", hint=hint)
     if rdma:
-        return CannotBeHad("no node offers an RDMA NIC", hint="--no-rdma takes NICs without RDMA")
-    return CannotBeHad("no NIC here has a network interface", hint="--rdma takes RDMA devices alone, too")
+        return NotAvailable("no node offers an RDMA NIC", hint="--no-rdma takes NICs without RDMA")
+    return NotAvailable("no NIC here has a network interface", hint="--rdma takes RDMA devices alone, too")
 
 
 def _refuse(
-    ask: Ask,
+    request: ClaimRequest,
     hardware: Hardware,
     rdma: bool,
     nodes: Sequence[NodeHardware],
-    held_back: HeldBack,
+    not_offered: NotOffered,
     known: Classes,
-) -> CannotBeHad:
+) -> NotAvailable:
     kind = "RDMA NIC" if rdma else "NIC"
     flag = " --rdma" if rdma else " --no-rdma"
     most = max(nodes, key=lambda node: (len(node.gpus), len(node.nics)))
-    if ask.gpus and (beside := _beside_unpublished_gpus(nodes, hardware)):
-        return CannotBeHad(
+    if request.gpus and (beside := _find_node_near_unpublished_gpus(nodes, hardware)):
+        return NotAvailable(
             f"no claim can ask for the GPUs of {beside}: no DRA driver publishes them",
             hint="a device plugin gives them, publish_gpus is never, or dranet devices --all on the node "
             "says why; --gpus 0 writes a claim for the NICs alone, which nothing aligns",
         )
-    if ask.gpus > len(most.gpus):
-        nearest = f"--gpus {len(most.gpus)} --nics {min(ask.nics, len(most.nics))}"
-        of_class = _of_class(gpu_class_name(ask, hardware), known)
-        return CannotBeHad(
-            f"--gpus {ask.gpus}: {_largest(nodes)}, {most.name}, has {len(most.gpus) or 'none'}{of_class}",
+    if request.gpus > len(most.gpus):
+        nearest = f"--gpus {len(most.gpus)} --nics {min(request.nics, len(most.nics))}"
+        of_class = _of_class(gpu_class_name(request, hardware), known)
+        return NotAvailable(
+            f"--gpus {request.gpus}: {_largest(nodes)}, {most.name}, "
+            f"has {len(most.gpus) or 'none'}{of_class}",
             hint=f"the most that can be had is {nearest}",
         )
     most = max(nodes, key=lambda node: len(node.nics))
-    gpus = min(ask.gpus, len(most.gpus))
-    if ask.nics > len(most.nics):
-        of_class = _of_class(nic_class_name(ask, rdma), known)
-        held = listed((*held_back.get(most.name, ()), *most.tainted))
-        return CannotBeHad(
-            f"--nics {ask.nics}{flag}: {_largest(nodes)}, {most.name}, offers {count(len(most.nics), kind)}"
-            + of_class
-            + (f" ({held})" if held else ""),
+    gpus = min(request.gpus, len(most.gpus))
+    if request.nics > len(most.nics):
+        of_class = _of_class(nic_class_name(request, rdma), known)
+        reasons = listed((*not_offered.get(most.name, ()), *most.tainted))
+        return NotAvailable(
+            f"--nics {request.nics}{flag}: {_largest(nodes)}, {most.name}, "
+            f"offers {count(len(most.nics), kind)}{of_class}" + (f" ({reasons})" if reasons else ""),
             hint=f"the most that can be had is --gpus {gpus} --nics {len(most.nics)}",
         )
-    best = max(nodes, key=lambda node: min(len(node.gpus), ask.gpus) + min(len(node.nics), ask.nics))
-    return CannotBeHad(
-        f"no node has both {count(ask.gpus, 'GPU')} and {count(ask.nics, kind)}: {best.name} has "
+    best = max(nodes, key=lambda node: min(len(node.gpus), request.gpus) + min(len(node.nics), request.nics))
+    return NotAvailable(
+        f"no node has both {count(request.gpus, 'GPU')} and {count(request.nics, kind)}: {best.name} has "
         f"{count(len(best.gpus), 'GPU')} and {count(len(best.nics), kind)}",
-        hint=f"the nearest is --gpus {min(ask.gpus, len(best.gpus))} --nics {min(ask.nics, len(best.nics))}",
+        hint=f"the nearest is --gpus {min(request.gpus, len(best.gpus))} "
+        f"--nics {min(request.nics, len(best.nics))}",
     )
 
 
-def _beside_unpublished_gpus(nodes: Sequence[NodeHardware], hardware: Hardware) -> str:
+def _find_node_near_unpublished_gpus(nodes: Sequence[NodeHardware], hardware: Hardware) -> str:
     """A node that has GPUs, by what its NICs say, where no slice has any."""
     if any(node.gpus for node in hardware.nodes):
         return ""
-    return next((node.name for node in nodes if node.is_beside_gpus), "")
+    return next((node.name for node in nodes if node.has_gpus_nearby), "")
 
 
 def _of_class(name: str, known: Classes) -> str:

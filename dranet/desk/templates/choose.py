@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.candidates import (
-    CannotBeHad,
+    Candidates,
     Classes,
-    Fitting,
-    HeldBack,
+    NotAvailable,
+    NotOffered,
     assumed_classes,
     build_classes,
-    find_fitting,
+    find_candidates,
     gpu_class_name,
     nic_class_name,
 )
 from dranet.desk.templates.hardware import Hardware, NodeHardware, Spot
-from dranet.desk.templates.relations import ANY, Rung, find_rungs, gpu_address_attribute
-from dranet.desk.templates.request import MAX_RESULTS, Ask
+from dranet.desk.templates.relations import ANY, Relation, find_relations, gpu_address_attribute
+from dranet.desk.templates.request import MAX_RESULTS, ClaimRequest
 from dranet.desk.templates.shapes import (
-    Parts,
+    RequestDefaults,
     Shape,
     build_pod,
     build_templates,
@@ -68,11 +68,11 @@ class Choice:
     """The claim, and what is known of it."""
 
     hardware: Hardware
-    fitting: Fitting
+    candidates: Candidates
     attempt: Attempt
     tried: tuple[Attempt, ...]
     """In their order, the chosen one among them."""
-    rungs: tuple[Rung, ...]
+    relations: tuple[Relation, ...]
     classes: tuple[JsonObject, ...]
     templates: tuple[JsonObject, ...]
     pod: JsonObject
@@ -87,10 +87,10 @@ class Choice:
 
 
 def choose_claim(
-    ask: Ask,
+    request: ClaimRequest,
     hardware: Hardware,
     classes: Classes | None = None,
-    held_back: HeldBack | None = None,
+    not_offered: NotOffered | None = None,
 ) -> Choice:
     """The manifests for ``ask`` on this hardware.
 
@@ -104,53 +104,53 @@ def choose_claim(
         CannotBeHad: no node can give it, or no claim can say it.
     """
     known = classes or {}
-    fitting = find_fitting(ask, hardware, held_back or {}, known)
-    makes = _makes(fitting.nodes)
+    candidates = find_candidates(request, hardware, not_offered or {}, known)
+    makes = _makes(candidates.nodes)
     nodes = [node for node, _ in makes]
-    written = build_classes(fitting.ask, hardware, fitting.rdma, known)
+    written = build_classes(candidates.request, hardware, candidates.rdma, known)
     in_force = {
-        **assumed_classes(fitting.ask, hardware),
+        **assumed_classes(candidates.request, hardware),
         **known,
         **{c["metadata"]["name"]: c for c in written},
     }
-    rungs = find_rungs(nodes) if fitting.ask.gpus else (ANY,)
-    tried = tuple(_try_all(fitting, hardware, nodes, rungs, in_force))
+    relations = find_relations(nodes) if candidates.request.gpus else (ANY,)
+    tried = tuple(_try_all(candidates, hardware, nodes, relations, in_force))
     best = min((one for one in tried if not one.fault), key=lambda one: one.cost, default=None)
     if best is None or not all(trial.pods for trial in best.trials):
-        raise _no_shape(fitting, best or tried[0])
+        raise _no_shape(candidates, best or tried[0])
     return Choice(
         hardware,
-        fitting,
+        candidates,
         best,
         tried,
-        rungs,
+        relations,
         written,
-        build_templates(fitting.ask, best.shape),
-        build_pod(fitting.ask, best.shape),
+        build_templates(candidates.request, best.shape),
+        build_pod(candidates.request, best.shape),
         makes,
         classes,
     )
 
 
 def _try_all(
-    fitting: Fitting,
+    candidates: Candidates,
     hardware: Hardware,
     nodes: Sequence[NodeHardware],
-    rungs: Sequence[Rung],
+    relations: Sequence[Relation],
     classes: Mapping[str, JsonObject],
 ) -> Iterator[Attempt]:
     """The simplest shapes first, until one is always right."""
-    for shape in _shapes(fitting, hardware, nodes, rungs):
-        attempt = _attempt(shape, fitting.ask, nodes, classes)
+    for shape in _shapes(candidates, hardware, nodes, relations):
+        attempt = _attempt(shape, candidates.request, nodes, classes)
         yield attempt
-        if attempt.is_perfect and (fitting.ask.rails or not shape.is_for_one_pod):
+        if attempt.is_perfect and (candidates.request.rails or not shape.is_for_one_pod):
             return
 
 
-def _no_shape(fitting: Fitting, attempt: Attempt) -> CannotBeHad:
+def _no_shape(candidates: Candidates, attempt: Attempt) -> NotAvailable:
     why = attempt.fault or next((t.refusal for t in attempt.trials if t.refusal), "")
     hint = "ask for fewer devices" if attempt.fault else ""
-    return CannotBeHad(f"no claim for {fitting.ask.title} can be written: {why}", hint=hint)
+    return NotAvailable(f"no claim for {candidates.request.title} can be written: {why}", hint=hint)
 
 
 def _makes(nodes: Sequence[NodeHardware]) -> tuple[tuple[NodeHardware, tuple[str, ...]], ...]:
@@ -163,104 +163,120 @@ def _makes(nodes: Sequence[NodeHardware]) -> tuple[tuple[NodeHardware, tuple[str
 
 
 def _attempt(
-    shape: Shape, ask: Ask, nodes: Sequence[NodeHardware], classes: Mapping[str, JsonObject]
+    shape: Shape, request: ClaimRequest, nodes: Sequence[NodeHardware], classes: Mapping[str, JsonObject]
 ) -> Attempt:
     if shape.fault:
         return Attempt(shape, fault=shape.fault)
-    takes_all = ask.per_node and not ask.rails
+    takes_all = request.per_node and not request.rails
     numbers = [
-        (len(n.gpus) if ask.gpus else 0, len(n.nics)) if takes_all else (ask.gpus, ask.nics) for n in nodes
+        (len(n.gpus) if request.gpus else 0, len(n.nics)) if takes_all else (request.gpus, request.nics)
+        for n in nodes
     ]
     pairs = zip(nodes, numbers, strict=True)
     return Attempt(shape, tuple(try_shape(shape, node, classes, *wanted) for node, wanted in pairs))
 
 
 def _shapes(
-    fitting: Fitting, hardware: Hardware, nodes: Sequence[NodeHardware], rungs: Sequence[Rung]
+    candidates: Candidates, hardware: Hardware, nodes: Sequence[NodeHardware], relations: Sequence[Relation]
 ) -> Iterator[Shape]:
     """The simplest first."""
-    ask = fitting.ask
-    parts = Parts(
-        nic_class_name(ask, fitting.rdma),
-        gpu_class_name(ask, hardware),
+    request = candidates.request
+    defaults = RequestDefaults(
+        nic_class_name(request, candidates.rdma),
+        gpu_class_name(request, hardware),
         (
-            *((selectors.fabric_is(fitting.fabric),) if fitting.fabric else ()),
-            *((selectors.port_is_up(fitting.rdma),) if fitting.without_link else ()),
+            *((selectors.fabric_is(candidates.fabric),) if candidates.fabric else ()),
+            *((selectors.port_is_up(candidates.rdma),) if candidates.without_link else ()),
             *((selectors.is_not_shared(),) if hardware.has_shared_nics else ()),
         ),
         gpu_address_attribute(nodes),
     )
-    if ask.rails:
-        ladders = tuple(_ladders(rungs, ask, nodes)) if ask.gpus else ()
-        yield from rail_shapes(parts, ask, hardware.nic_driver, nodes, ladders)
-    elif ask.per_node:
-        apart = ask.gpus > 0 and any(len(node.nics) + len(node.gpus) > MAX_RESULTS for node in nodes)
-        yield everything(parts, gpus=ask.gpus > 0, apart=apart)
-    elif not ask.gpus:
-        yield together(parts, 0, ask.nics)
+    if request.rails:
+        ladders = tuple(_ladders(relations, request, nodes)) if request.gpus else ()
+        yield from rail_shapes(defaults, request, hardware.nic_driver, nodes, ladders)
+    elif request.per_node:
+        apart = request.gpus > 0 and any(len(node.nics) + len(node.gpus) > MAX_RESULTS for node in nodes)
+        yield everything(defaults, gpus=request.gpus > 0, apart=apart)
+    elif not request.gpus:
+        yield together(defaults, 0, request.nics)
     else:
-        yield from _aligned_shapes(parts, ask, nodes, rungs)
+        yield from _aligned_shapes(defaults, request, nodes, relations)
 
 
 def _aligned_shapes(
-    parts: Parts, ask: Ask, nodes: Sequence[NodeHardware], rungs: Sequence[Rung]
+    defaults: RequestDefaults,
+    request: ClaimRequest,
+    nodes: Sequence[NodeHardware],
+    relations: Sequence[Relation],
 ) -> Iterator[Shape]:
-    if all(len(node.gpus) == ask.gpus for node in nodes):
-        yield from _whole_shapes(parts, ask, nodes)
-    for ladder in _ladders(rungs, ask, nodes):
+    if all(len(node.gpus) == request.gpus for node in nodes):
+        yield from _whole_shapes(defaults, request, nodes)
+    for ladder in _ladders(relations, request, nodes):
         if ladder == (ANY,):
-            yield together(parts, ask.gpus, ask.nics)
+            yield together(defaults, request.gpus, request.nics)
             continue
-        has_groups = any(rung.groups for rung in ladder)
-        if ask.nics > ask.gpus and ask.nics % ask.gpus == 0 and not has_groups:
-            yield paired(parts, ask.gpus, ask.nics, ladder, in_bundles=True)
-        yield paired(parts, ask.gpus, ask.nics, ladder, in_bundles=False)
-    yield from pinned_shapes(parts, ask, nodes)
+        has_groups = any(relation.groups for relation in ladder)
+        if request.nics > request.gpus and request.nics % request.gpus == 0 and not has_groups:
+            yield paired(defaults, request.gpus, request.nics, ladder, in_bundles=True)
+        yield paired(defaults, request.gpus, request.nics, ladder, in_bundles=False)
+    yield from pinned_shapes(defaults, request, nodes)
 
 
-def _ladders(rungs: Sequence[Rung], ask: Ask, nodes: Sequence[NodeHardware]) -> Iterator[tuple[Rung, ...]]:
+def _ladders(
+    relations: Sequence[Relation], request: ClaimRequest, nodes: Sequence[NodeHardware]
+) -> Iterator[tuple[Relation, ...]]:
     """One PCIe rung alone, which is worth waiting for; then all rungs, with groups on at most one of them,
     because a GPU is in the groups of one rung only."""
-    for rung in reversed(rungs):
-        if rung.is_pcie and rung.attribute and _has_room(rung, ask, nodes):
-            yield (rung,)
-    steps = tuple(rung for rung in rungs if not rung.is_alone)
-    grouped: list[Rung | None] = [rung for rung in steps if rung.groups]
+    for relation in reversed(relations):
+        if relation.is_pcie and relation.attribute and _has_room(relation, request, nodes):
+            yield (relation,)
+    steps = tuple(relation for relation in relations if not relation.is_alone)
+    grouped: list[Relation | None] = [relation for relation in steps if relation.groups]
     for kept in grouped or [None]:
-        yield tuple(rung for rung in steps if not rung.groups or rung is kept)
+        yield tuple(relation for relation in steps if not relation.groups or relation is kept)
 
 
-def _has_room(rung: Rung, ask: Ask, nodes: Sequence[NodeHardware]) -> bool:
-    return all(rung.has_room(node, ask.gpus, ask.nics) for node in nodes)
+def _has_room(relation: Relation, request: ClaimRequest, nodes: Sequence[NodeHardware]) -> bool:
+    return all(relation.has_room(node, request.gpus, request.nics) for node in nodes)
 
 
-def _whole_shapes(parts: Parts, ask: Ask, nodes: Sequence[NodeHardware]) -> Iterator[Shape]:
+def _whole_shapes(
+    defaults: RequestDefaults, request: ClaimRequest, nodes: Sequence[NodeHardware]
+) -> Iterator[Shape]:
     """All GPUs are taken: it is enough to choose the NICs."""
-    best = [best_distances(node.nics, node.gpus, ask.gpus, ask.nics) for node in nodes]
+    best = [best_distances(node.nics, node.gpus, request.gpus, request.nics) for node in nodes]
     levels = {level for levels in best for level in levels}
     if None in levels:
-        yield together(parts, ask.gpus, ask.nics)
+        yield together(defaults, request.gpus, request.nics)
         return
     known = {level for level in levels if level is not None}
     near = [nic.nearest_gpu for node in nodes for nic in node.nics]
     is_choice = any(level is None or level > max(known) for level in near)
-    yield together(parts, ask.gpus, ask.nics, [d for d in Distance if d <= max(known)] if is_choice else ())
+    yield together(
+        defaults, request.gpus, request.nics, [d for d in Distance if d <= max(known)] if is_choice else ()
+    )
     if len(known) > 1 and len(set(best)) == 1:
-        yield by_level(parts, ask.gpus, Counter(level for level in best[0] if level is not None))
+        yield by_level(defaults, request.gpus, Counter(level for level in best[0] if level is not None))
 
 
-def pinned_shapes(parts: Parts, ask: Ask, nodes: Sequence[NodeHardware]) -> Iterator[Shape]:
+def pinned_shapes(
+    defaults: RequestDefaults, request: ClaimRequest, nodes: Sequence[NodeHardware]
+) -> Iterator[Shape]:
     """The best devices of the first node by their addresses, where every node has these."""
     attribute = gpu_address_attribute(nodes)
     if not attribute:
         return
-    nics, gpus = _best_devices(nodes[0], ask)
+    nics, gpus = _best_devices(nodes[0], request)
     if _have_all(nodes, nics, gpus):
-        yield pinned(parts, _pins(nics, attribute), _pins(gpus, attribute))
+        yield pinned(defaults, _pins(nics, attribute), _pins(gpus, attribute))
 
 
 def rail_shapes(
-    parts: Parts, ask: Ask, driver: str, nodes: Sequence[NodeHardware], ladders: Sequence[Sequence[Rung]]
+    defaults: RequestDefaults,
+    request: ClaimRequest,
+    driver: str,
+    nodes: Sequence[NodeHardware],
+    ladders: Sequence[Sequence[Relation]],
 ) -> Iterator[Shape]:
     """NICs by name, in the order of their GPUs, so that each pod has the same rail in the same place.
 
@@ -273,10 +289,10 @@ def rail_shapes(
     """
     attribute = gpu_address_attribute([replace(node, gpus=()) for node in nodes])
     everywhere = set[str].intersection(*map(_addresses, nodes))
-    nics, gpus = _best_devices(nodes[0].with_nics(lambda nic: nic.address in everywhere), ask)
-    if not attribute or len(nics) < ask.nics:
+    nics, gpus = _best_devices(nodes[0].with_nics(lambda nic: nic.address in everywhere), request)
+    if not attribute or len(nics) < request.nics:
         lacking = min(nodes, key=lambda node: len(_addresses(node) & _addresses(nodes[0])))
-        raise CannotBeHad(
+        raise NotAvailable(
             "rails need the same NICs at the same PCI addresses on every node, and "
             f"{nodes[0].name} and {lacking.name} differ",
             hint=f"write one claim for each kind of node: --node {nodes[0].name}",
@@ -284,38 +300,40 @@ def rail_shapes(
     pins = _pins(nics, attribute)
     names = [f"rail-{number}" for number in range(len(pins))]
     configs = name_interfaces(driver, names) if all(nic.ifname for nic in nics) else ()
-    whole = all(len(node.gpus) == ask.gpus for node in nodes)
-    for ladder in [(ANY,)] if whole or not ask.gpus else ladders:
+    whole = all(len(node.gpus) == request.gpus for node in nodes)
+    for ladder in [(ANY,)] if whole or not request.gpus else ladders:
         if tuple(ladder) == (ANY,):
-            shape = _plain_rails(parts, ask, pins)
+            shape = _plain_rails(defaults, request, pins)
         else:
-            shape = paired(parts, ask.gpus, ask.nics, ladder, in_bundles=False, pins=pins)
+            shape = paired(defaults, request.gpus, request.nics, ladder, in_bundles=False, pins=pins)
         yield replace(shape, configs=configs, is_for_one_pod=True)
     if ladders and not whole and gpu_address_attribute(nodes) and _have_all(nodes, (), gpus):
-        yield replace(pinned(parts, pins, _pins(gpus, gpu_address_attribute(nodes)), "rail"), configs=configs)
+        yield replace(
+            pinned(defaults, pins, _pins(gpus, gpu_address_attribute(nodes)), "rail"), configs=configs
+        )
 
 
-def _plain_rails(parts: Parts, ask: Ask, pins: Sequence[str]) -> Shape:
+def _plain_rails(defaults: RequestDefaults, request: ClaimRequest, pins: Sequence[str]) -> Shape:
     """No GPU to choose: all of the node's, or none."""
-    rails = paired(replace(parts, gpu_class=""), len(pins), len(pins), (ANY,), in_bundles=False, pins=pins)
+    rails = paired(replace(defaults, gpu_class=""), len(pins), len(pins), (ANY,), in_bundles=False, pins=pins)
     nics = tuple(request for request in rails.requests if request["name"].startswith("rail-"))
-    gpus = together(parts, ask.gpus, 1).requests[1:] if ask.gpus else ()
+    gpus = together(defaults, request.gpus, 1).requests[1:] if request.gpus else ()
     title = "a request for each NIC, by its PCI address"
-    if len(pins) + ask.gpus > MAX_RESULTS:
+    if len(pins) + request.gpus > MAX_RESULTS:
         return Shape(title, nics, apart=(gpus,))
     return Shape(title, (*nics, *gpus))
 
 
-def _best_devices(node: NodeHardware, ask: Ask) -> tuple[list[Spot], list[Spot]]:
+def _best_devices(node: NodeHardware, request: ClaimRequest) -> tuple[list[Spot], list[Spot]]:
     """The best NICs and GPUs of a node, the NICs in the order of their GPUs, or of their addresses."""
-    if not ask.gpus:
+    if not request.gpus:
         nearest = sorted(node.nics, key=lambda nic: (level(nic.nearest_gpu), nic.address))
-        return sorted(nearest[: ask.nics], key=lambda nic: nic.address), []
+        return sorted(nearest[: request.nics], key=lambda nic: nic.address), []
     order = {gpu: number for number, gpu in enumerate(node.gpus)}
-    pairs = find_best(node.nics, node.gpus, ask.gpus, ask.nics).pairs
+    pairs = find_best(node.nics, node.gpus, request.gpus, request.nics).pairs
     pairs = tuple(sorted(pairs, key=lambda pair: (order[pair[1]], pair[0].address)))
     gpus = dict.fromkeys((*(gpu for _, gpu in pairs), *node.gpus))
-    return [nic for nic, _ in pairs], list(gpus)[: ask.gpus]
+    return [nic for nic, _ in pairs], list(gpus)[: request.gpus]
 
 
 def _addresses(node: NodeHardware) -> set[str]:

@@ -124,7 +124,7 @@ GPU_DRIVER_PREFIX = "gpu."
 """Vendors call their drivers so: ``gpu.nvidia.com``, ``gpu.amd.com``, ``gpu.intel.com``."""
 _ACCELERATOR_DRIVERS = frozenset({"gaudi.intel.com", "neuron.aws.com", "tpu.google.com"})
 """Those that do not. Each of their devices counts."""
-_SAID_BY_US_ALONE = (a.CARRIER.qualified, a.RDMA_PORT_STATE.qualified)
+_PUBLISHED_BY_US_ALONE = (a.CARRIER.qualified, a.RDMA_PORT_STATE.qualified)
 """DraNet's devices have the other names, too."""
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
 
@@ -185,9 +185,9 @@ class Spot:
     @property
     def makeup(self) -> object:
         """What a choice depends on: with its place what it says of it itself, which a constraint compares."""
-        said = tuple(self.device.find_attribute(name) for name in PLACES)
+        published = tuple(self.device.find_attribute(name) for name in PLACES)
         kind = (self.device.driver, self.name, self.is_up, self.has_rdma, self.fabric, bool(self.ifname))
-        return kind, self.place, self.nearest_gpu, said
+        return kind, self.place, self.nearest_gpu, published
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class NodeHardware:
         return all(_is_measured(nic, distance(nic, gpu)) for nic in self.nics for gpu in self.gpus)
 
     @property
-    def is_beside_gpus(self) -> bool:
+    def has_gpus_nearby(self) -> bool:
         """Whether a NIC says so; who publishes them, if anybody does, is another matter."""
         return any(nic.nearest_gpu is not None for nic in self.nics)
 
@@ -361,7 +361,7 @@ def _is_gpu(device: Candidate) -> bool:
 def _nic_drivers(devices: Sequence[Candidate]) -> list[str]:
     """First the one that says most of what only this driver says, then the one with most devices."""
     every = Counter(device.driver for device in devices if _is_ours(device) and not _is_gpu(device))
-    own = Counter(d.driver for d in devices if any(map(d.find_attribute, _SAID_BY_US_ALONE)))
+    own = Counter(d.driver for d in devices if any(map(d.find_attribute, _PUBLISHED_BY_US_ALONE)))
     return sorted(every, key=lambda driver: (-own[driver], -every[driver], driver != a.DOMAIN, driver))
 
 

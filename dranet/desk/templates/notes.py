@@ -15,7 +15,7 @@ from dranet.desk.templates.trial import Distances, Trial
 from dranet.model.distance import Distance
 
 _MAX_NAMES = 4
-_Said = TypeVar("_Said", bound=Hashable)
+_Line = TypeVar("_Line", bound=Hashable)
 
 
 def describe(choice: Choice, *, with_tried: bool = False) -> tuple[str, ...]:
@@ -33,79 +33,80 @@ def describe(choice: Choice, *, with_tried: bool = False) -> tuple[str, ...]:
 
 
 def _title(choice: Choice) -> str:
-    ask, kind = choice.fitting.ask, "RDMA NIC" if choice.fitting.rdma else "NIC"
-    if ask.per_node and not ask.rails:
-        return f"All {'GPUs and ' if ask.gpus else ''}{kind}s of a node for each pod."
-    gpus = f"{count(ask.gpus, 'GPU')} and " if ask.gpus else ""
-    rails = ", each NIC the same rail in every pod" if ask.rails else ""
-    return f"{gpus}{count(ask.nics, kind)} for each pod{rails}."
+    request, kind = choice.candidates.request, "RDMA NIC" if choice.candidates.rdma else "NIC"
+    if request.per_node and not request.rails:
+        return f"All {'GPUs and ' if request.gpus else ''}{kind}s of a node for each pod."
+    gpus = f"{count(request.gpus, 'GPU')} and " if request.gpus else ""
+    rails = ", each NIC the same rail in every pod" if request.rails else ""
+    return f"{gpus}{count(request.nics, kind)} for each pod{rails}."
 
 
 def _seen(choice: Choice) -> Iterator[str]:
     for offer, names in _together((_offer(choice, node), names) for node, names in choice.makes):
         yield f"{_names(names)}: {offer}"
-    fitting, hardware = choice.fitting, choice.hardware
-    others = [node.name for node in fitting.others]
+    candidates, hardware = choice.candidates, choice.hardware
+    others = [node.name for node in candidates.others]
     if others:
         yield f"not enough on {_names(others)}"
-    if fitting.ask.gpus and hardware.other_gpu_drivers:
+    if candidates.request.gpus and hardware.other_gpu_drivers:
         left_out = " and ".join(hardware.other_gpu_drivers)
         yield f"GPUs of {left_out} left out, because a claim is for GPUs of one driver"
     if hardware.other_nic_drivers:
         yield f"NICs of {' and '.join(hardware.other_nic_drivers)} left out: they are another driver's"
     if hardware.defects:
         yield f"not looked at, because {listed(hardware.defects)}"
-    all_published = not fitting.ask.per_node or hardware.gpu_driver
-    if not all_published and any(node.is_beside_gpus for node in fitting.nodes):
+    all_published = not candidates.request.per_node or hardware.gpu_driver
+    if not all_published and any(node.has_gpus_nearby for node in candidates.nodes):
         yield "their GPUs left out, because no DRA driver publishes them"
-    if fitting.needs_down:
+    if candidates.needs_down:
         yield "too few of these NICs have a link now, so that those without one are used, too"
-    if fitting.several_fabrics:
-        yield f"NICs of {' and '.join(fitting.several_fabrics)} together, because there are too few of each"
+    if candidates.several_fabrics:
+        fabrics = " and ".join(candidates.several_fabrics)
+        yield f"NICs of {fabrics} together, because there are too few of each"
 
 
 def _offer(choice: Choice, node: NodeHardware) -> str:
-    fitting = choice.fitting
+    candidates = choice.candidates
     words = []
     if node.gpus:
         words.append(f"{count(len(node.gpus), 'GPU')} ({choice.hardware.gpu_driver})")
-    kind = " ".join(filter(None, (fitting.fabric, "RDMA NIC" if fitting.rdma else "NIC")))
+    kind = " ".join(filter(None, (candidates.fabric, "RDMA NIC" if candidates.rdma else "NIC")))
     words.append(f"{count(len(node.nics), kind)} ({choice.hardware.nic_driver})")
     text = " and ".join(words)
-    if off := fitting.off_fabric.get(node.name):
+    if off := candidates.off_fabric.get(node.name):
         text += f", {off} more of another fabric and left out"
-    if down := fitting.without_link.get(node.name):
+    if down := candidates.without_link.get(node.name):
         text += f", {down} more without a link and passed over"
     if node.tainted:
         text += f", {count(len(node.tainted), 'device')} left out for now ({listed(node.tainted)})"
     return text
 
 
-def _together(lines: Iterable[tuple[_Said, Sequence[str]]]) -> Iterator[tuple[_Said, list[str]]]:
+def _together(lines: Iterable[tuple[_Line, Sequence[str]]]) -> Iterator[tuple[_Line, list[str]]]:
     """What is said, once, with the names of all of which it is."""
-    found: dict[_Said, list[str]] = {}
-    for said, names in lines:
-        found.setdefault(said, []).extend(names)
+    found: dict[_Line, list[str]] = {}
+    for published, names in lines:
+        found.setdefault(published, []).extend(names)
     yield from found.items()
 
 
 def _why(choice: Choice) -> Iterator[str]:
-    shape, ask = choice.attempt.shape, choice.fitting.ask
-    if ask.gpus and not any(_meet_below_root(node) for node, _ in choice.makes):
+    shape, request = choice.attempt.shape, choice.candidates.request
+    if request.gpus and not any(_meet_below_root(node) for node, _ in choice.makes):
         yield "No NIC here has a PCIe root in common with a GPU, so pcieRoot would match nothing."
-    if len(shape.rungs) == 1:
-        yield f"By {shape.rungs[0].attribute}. There are enough such pairs, so a pod waits for one rather"
+    if len(shape.relations) == 1:
+        yield f"By {shape.relations[0].attribute}. There are enough such pairs, so a pod waits for one rather"
         yield "than take a farther one."
-    elif shape.rungs:
+    elif shape.relations:
         yield "Each NIC has an alternative for each of these, and stands before its GPU: the scheduler tries"
         yield "every pair on one before it goes on to the next."
-    elif ask.gpus and not ask.per_node and not shape.is_for_one_pod and len(choice.rungs) > 1:
+    elif request.gpus and not request.per_node and not shape.is_for_one_pod and len(choice.relations) > 1:
         yield "The pod takes all GPUs of its node, so that only the NICs need choosing."
-    if any(rung.groups for rung in shape.rungs):
+    if any(relation.groups for relation in shape.relations):
         yield f"{choice.hardware.gpu_driver} does not publish what they have in common: its GPUs are grouped"
         yield "by PCI address instead. The constraints on the address, which no two devices share, keep a NIC"
         yield "from a GPU of another group."
-    if shape.is_for_one_pod and not ask.rails:
+    if shape.is_for_one_pod and not request.rails:
         kinds = f" on {len(choice.makes)} kinds of node (--node: for one)" if len(choice.makes) > 1 else ""
         yield f"No claim that leaves the choice to the scheduler is sure to get the nearest{kinds}."
     if shape.is_for_one_pod:
@@ -116,9 +117,9 @@ def _why(choice: Choice) -> Iterator[str]:
 
 
 def _about_classes(choice: Choice) -> Iterator[str]:
-    ask, known = choice.fitting.ask, choice.known or {}
-    gpu_class = gpu_class_name(ask, choice.hardware) if ask.gpus else ""
-    used = [name for name in (nic_class_name(ask, choice.fitting.rdma), gpu_class) if name in known]
+    request, known = choice.candidates.request, choice.known or {}
+    gpu_class = gpu_class_name(request, choice.hardware) if request.gpus else ""
+    used = [name for name in (nic_class_name(request, choice.candidates.rdma), gpu_class) if name in known]
     if used:
         yield f"Used without a change, because the cluster has it: DeviceClass {' and '.join(used)}."
     if not gpu_class or gpu_class in known or choice.hardware.has_own_gpus:
@@ -134,14 +135,14 @@ def _meet_below_root(node: NodeHardware) -> bool:
 
 
 def _expect(choice: Choice) -> Iterator[str]:
-    if not choice.fitting.ask.gpus:
+    if not choice.candidates.request.gpus:
         places = (
             f"{count(len(t.pods), 'such pod')} on {_names(_alike(choice, t))}" for t in choice.attempt.trials
         )
         yield f"Expect: room for {'; '.join(places)}, if nothing else takes these devices."
         return
-    said = ((_expected(choice, trial), _alike(choice, trial)) for trial in choice.attempt.trials)
-    for (what, where), names in _together(said):
+    published = ((_expected(choice, trial), _alike(choice, trial)) for trial in choice.attempt.trials)
+    for (what, where), names in _together(published):
         yield f"Expect: {what} on {_names(names)}{where}."
     if any(map(_may_be_nearer, choice.attempt.trials, (node for node, _ in choice.makes))):
         yield (
@@ -154,7 +155,7 @@ def _expect(choice: Choice) -> Iterator[str]:
 
 
 def _mounted(choice: Choice) -> Iterator[str]:
-    if shares_memory(choice.fitting.ask):
+    if shares_memory(choice.candidates.request):
         yield (
             "Mounted: memory at /dev/shm, of which a container has 64 MB, and NCCL and data loaders of "
             "several GPUs share more. It counts as the container's."
@@ -176,12 +177,13 @@ def _may_be_nearer(trial: Trial, node: NodeHardware) -> bool:
 
 def _distances(trial: Trial, makes: int) -> str:
     first, last = trial.pods[0], trial.pods[-1]
-    text = say(first.distances)
-    if say(last.distances) != text:
-        text += f" for the first pod, {say(last.distances)} for the last"
+    text = format_distances(first.distances)
+    if format_distances(last.distances) != text:
+        text += f" for the first pod, {format_distances(last.distances)} for the last"
     if not first.is_best:
         one = "no claim" if makes == 1 else f"no claim for {makes} kinds of node (--node: for one)"
-        text += f", and not {say(first.best)}, the best that the node has, which {one} can be sure to get"
+        best = format_distances(first.best)
+        text += f", and not {best}, the best that the node has, which {one} can be sure to get"
     return text
 
 
@@ -198,7 +200,7 @@ def _room(trial: Trial) -> str:
     return f"{pods} {fit}"
 
 
-def say(distances: Distances) -> str:
+def format_distances(distances: Distances) -> str:
     """``PIX``, or ``PIX and 2 x NODE``."""
     if not distances:
         return "no distance"
@@ -219,10 +221,10 @@ def _alike(choice: Choice, trial: Trial) -> Sequence[str]:
 def _tried(choice: Choice) -> Iterator[str]:
     for attempt in choice.tried:
         chosen = " (chosen)" if attempt is choice.attempt else ""
-        yield f"{attempt.shape.title}{chosen}: {_verdict(attempt)}."
+        yield f"{attempt.shape.title}{chosen}: {_describe_attempt(attempt)}."
 
 
-def _verdict(attempt: Attempt) -> str:
+def _describe_attempt(attempt: Attempt) -> str:
     if attempt.fault:
         return attempt.fault
     return "; ".join(f"{trial.node}: {_result(trial)}" for trial in attempt.trials)
@@ -232,12 +234,10 @@ def _result(trial: Trial) -> str:
     if not trial.pods:
         return trial.refusal
     good = sum(pod.is_best for pod in trial.pods)
-    first = trial.pods[0]
-    least = (
-        ""
-        if first.is_best
-        else f", the first of them {say(first.distances)} where {say(first.best)} is possible"
-    )
+    first, least = trial.pods[0], ""
+    if not first.is_best:
+        best = format_distances(first.best)
+        least = f", the first of them {format_distances(first.distances)} where {best} is possible"
     return f"{len(trial.pods)} of {trial.possible} pods fit, {good} of them with the nearest possible{least}"
 
 

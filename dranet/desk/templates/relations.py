@@ -34,7 +34,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Relation:
     """One relation. Without attribute and groups it asks for nothing."""
 
     name: str
@@ -62,8 +62,8 @@ class Rung:
         return pairs >= min(gpus, nics) and fed >= nics and (nics % gpus != 0 or whole >= gpus)
 
 
-ANY = Rung("any", "anywhere on the node")
-_KNOWN = Rung(
+ANY = Relation("any", "anywhere on the node")
+_KNOWN = Relation(
     "known", "on another NUMA node, if it is said which", nic_selector=selectors.numa_node_is_known()
 )
 """Before :data:`ANY` where some NICs do not say their NUMA node: an unknown distance comes last."""
@@ -104,23 +104,23 @@ _NUMA = _Kind(
 )
 
 
-def find_rungs(nodes: Sequence[NodeHardware]) -> tuple[Rung, ...]:
+def find_relations(nodes: Sequence[NodeHardware]) -> tuple[Relation, ...]:
     """The rungs of these nodes, the nearest first; the last one is always :data:`ANY`."""
-    rungs: list[Rung] = [ANY]
+    relations: list[Relation] = [ANY]
     known: list[_Pairs] = [_pairs(nodes, lambda _: "")]
     for kind in (_NUMA, _ROOT, _SWITCH):
         pairs = _pairs(nodes, kind.key)
-        rung = _build(kind, nodes) if pairs else None
-        if rung is None:
+        relation = _build(kind, nodes) if pairs else None
+        if relation is None:
             continue
-        if pairs == known[0] and not rung.is_alone and not rungs[0].is_alone:
-            if kind is _ROOT and rungs[0].name == _NUMA.name:
-                rungs[0] = rung
+        if pairs == known[0] and not relation.is_alone and not relations[0].is_alone:
+            if kind is _ROOT and relations[0].name == _NUMA.name:
+                relations[0] = relation
             continue
-        rungs.insert(0, rung)
+        relations.insert(0, relation)
         known.insert(0, pairs)
     numas = {nic.numa_node is None for node in nodes for nic in node.nics}
-    return tuple([*rungs[:-1], _KNOWN, ANY] if len(numas) == 2 else rungs)
+    return tuple([*relations[:-1], _KNOWN, ANY] if len(numas) == 2 else relations)
 
 
 def _pairs(nodes: Iterable[NodeHardware], key: _Key) -> _Pairs:
@@ -133,21 +133,21 @@ def _pairs(nodes: Iterable[NodeHardware], key: _Key) -> _Pairs:
     )
 
 
-def _build(kind: _Kind, nodes: Sequence[NodeHardware]) -> Rung | None:
+def _build(kind: _Kind, nodes: Sequence[NodeHardware]) -> Relation | None:
     """By an attribute that related devices have in common, which is best if every GPU has it, else by groups;
     ``None`` if nothing can say it."""
-    rung = Rung(kind.name, kind.meaning, is_pcie=kind.is_pcie, key=kind.key)
-    told = [name for name in kind.attributes if all(_is_told(name, kind.key, node) for node in nodes)]
+    relation = Relation(kind.name, kind.meaning, is_pcie=kind.is_pcie, key=kind.key)
+    matching = [name for name in kind.attributes if all(_agrees(name, kind.key, node) for node in nodes)]
     gpus = [gpu.device for node in nodes for gpu in node.gpus]
-    for attribute in told:
+    for attribute in matching:
         if all(gpu.find_attribute(attribute) for gpu in gpus):
-            return replace(rung, attribute=attribute)
+            return replace(relation, attribute=attribute)
     if groups := _build_groups(kind, nodes):
-        return replace(rung, groups=groups)
-    return replace(rung, attribute=told[0], is_alone=True) if told else None
+        return replace(relation, groups=groups)
+    return replace(relation, attribute=matching[0], is_alone=True) if matching else None
 
 
-def _is_told(attribute: str, key: _Key, node: NodeHardware) -> bool:
+def _agrees(attribute: str, key: _Key, node: NodeHardware) -> bool:
     """Whether the attribute says of each pair what ``key`` says, in values of one scalar type."""
     for nic in node.nics:
         for gpu in node.gpus:

@@ -14,7 +14,7 @@ MAX_ALTERNATIVES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ClaimRequest:
     """Devices for each pod, and the names of what is written."""
 
     gpus: int = 1

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates import selectors
-from dranet.desk.templates.relations import Group, Rung
-from dranet.desk.templates.request import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESULTS, Ask, count
+from dranet.desk.templates.relations import Group, Relation
+from dranet.desk.templates.request import MAX_ALTERNATIVES, MAX_ENTRIES, MAX_RESULTS, ClaimRequest, count
 from dranet.model.distance import Distance
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RequestDefaults:
     """What every request is made with."""
 
     nic_class: str
@@ -46,7 +46,7 @@ class Shape:
     requests: tuple[JsonObject, ...]
     constraints: tuple[JsonObject, ...] = ()
     configs: tuple[JsonObject, ...] = ()
-    rungs: tuple[Rung, ...] = ()
+    relations: tuple[Relation, ...] = ()
     is_for_one_pod: bool = False
     """It names devices, so that a node can have one such pod only."""
     apart: tuple[tuple[JsonObject, ...], ...] = field(default=())
@@ -101,50 +101,58 @@ class _Asked:
     """A selector of its own."""
 
 
-def together(parts: Parts, gpus: int, nics: int, levels: Iterable[Distance] = ()) -> Shape:
+def together(defaults: RequestDefaults, gpus: int, nics: int, levels: Iterable[Distance] = ()) -> Shape:
     """A number of each, unrelated: right where all GPUs of the node are taken anyway."""
     wanted = frozenset(levels)
     near = (selectors.nearest_gpu_is(wanted),) if wanted else ()
     title = (
         f"{count(gpus, 'GPU')} and {count(nics, 'NIC')} without a constraint" if gpus else count(nics, "NIC")
     )
-    requests = [_exactly("nics" if nics > 1 else "nic", parts.nic_class, nics, (*parts.nic_selectors, *near))]
+    requests = [
+        _exactly("nics" if nics > 1 else "nic", defaults.nic_class, nics, (*defaults.nic_selectors, *near))
+    ]
     if gpus:
-        requests.append(_exactly("gpus" if gpus > 1 else "gpu", parts.gpu_class, gpus))
+        requests.append(_exactly("gpus" if gpus > 1 else "gpu", defaults.gpu_class, gpus))
     words = "/".join(level.name for level in sorted(wanted))
     return Shape(title + (f"; NICs that say they are {words} to a GPU" if wanted else ""), tuple(requests))
 
 
-def by_level(parts: Parts, gpus: int, numbers: Mapping[Distance, int]) -> Shape:
+def by_level(defaults: RequestDefaults, gpus: int, numbers: Mapping[Distance, int]) -> Shape:
     """All GPUs of the node, and so many NICs of each distance to their nearest GPU."""
     nics = [
         _exactly(
             f"nics-{level.name.lower()}",
-            parts.nic_class,
+            defaults.nic_class,
             number,
-            (*parts.nic_selectors, selectors.nearest_gpu_is([level])),
+            (*defaults.nic_selectors, selectors.nearest_gpu_is([level])),
         )
         for level, number in sorted(numbers.items())
     ]
     return Shape(
         "all GPUs, and so many NICs of each distance to them",
-        (*nics, _exactly("gpus", parts.gpu_class, gpus)),
+        (*nics, _exactly("gpus", defaults.gpu_class, gpus)),
     )
 
 
-def everything(parts: Parts, *, gpus: bool, apart: bool) -> Shape:
+def everything(defaults: RequestDefaults, *, gpus: bool, apart: bool) -> Shape:
     """All that the node has, whatever the numbers; in two claims where one has no room."""
-    nics = _all("nics", parts.nic_class, parts.nic_selectors)
+    nics = _all("nics", defaults.nic_class, defaults.nic_selectors)
     if not gpus:
         return Shape("all NICs of the node", (nics,))
-    found = _all("gpus", parts.gpu_class)
+    found = _all("gpus", defaults.gpu_class)
     if apart:
         return Shape("all GPUs and NICs of the node, in two claims", (nics,), apart=((found,),))
     return Shape("all GPUs and NICs of the node", (nics, found))
 
 
 def paired(
-    parts: Parts, gpus: int, nics: int, rungs: Sequence[Rung], *, in_bundles: bool, pins: Sequence[str] = ()
+    defaults: RequestDefaults,
+    gpus: int,
+    nics: int,
+    relations: Sequence[Relation],
+    *,
+    in_bundles: bool,
+    pins: Sequence[str] = (),
 ) -> Shape:
     """Each NIC with a GPU of its own, on the nearest rung that there is; GPUs in excess come last.
 
@@ -170,28 +178,32 @@ def paired(
     ]
     requests: list[JsonObject] = []
     seen: set[str] = set()
-    groups = next((rung.groups for rung in rungs if rung.groups), ())
+    groups = next((relation.groups for relation in relations if relation.groups), ())
     for one in asked:
-        requests.append(_nic_request(parts, one, rungs))
+        requests.append(_nic_request(defaults, one, relations))
         if one.gpu not in seen:
-            requests.append(_gpu_request(parts, one.gpu, groups))
+            requests.append(_gpu_request(defaults, one.gpu, groups))
             seen.add(one.gpu)
     if gpus > pairs:
-        requests.append(_exactly("more-gpus", parts.gpu_class, gpus - pairs))
-    constraints = [c for rung in rungs for c in _constraints(parts, rung, asked, len(rungs) > 1, groups)]
+        requests.append(_exactly("more-gpus", defaults.gpu_class, gpus - pairs))
+    constraints = [
+        c
+        for relation in relations
+        for c in _constraints(defaults, relation, asked, len(relations) > 1, groups)
+    ]
     bundle = f", {each} NICs for each GPU" if in_bundles and each > 1 else ""
-    title = f"each NIC with a GPU {', or else '.join(rung.meaning for rung in rungs)}{bundle}"
-    return Shape(title, tuple(requests), tuple(constraints), rungs=tuple(rungs))
+    title = f"each NIC with a GPU {', or else '.join(relation.meaning for relation in relations)}{bundle}"
+    return Shape(title, tuple(requests), tuple(constraints), relations=tuple(relations))
 
 
-def pinned(parts: Parts, nics: Sequence[str], gpus: Sequence[str], word: str = "nic") -> Shape:
+def pinned(defaults: RequestDefaults, nics: Sequence[str], gpus: Sequence[str], word: str = "nic") -> Shape:
     """Exactly these devices, each by a selector: the last resort; ``word`` is what a NIC is called."""
     requests = [
         *(
-            _exactly(_name(word, i, len(nics)), parts.nic_class, 1, (*parts.nic_selectors, pin))
+            _exactly(_name(word, i, len(nics)), defaults.nic_class, 1, (*defaults.nic_selectors, pin))
             for i, pin in enumerate(nics)
         ),
-        *(_exactly(_name("gpu", i, len(gpus)), parts.gpu_class, 1, (pin,)) for i, pin in enumerate(gpus)),
+        *(_exactly(_name("gpu", i, len(gpus)), defaults.gpu_class, 1, (pin,)) for i, pin in enumerate(gpus)),
     ]
     return Shape("devices named by their PCI address", tuple(requests), is_for_one_pod=True)
 
@@ -220,48 +232,52 @@ def _alternative(name: str, class_name: str, number: int, expressions: Iterable[
     return {"name": name, "deviceClassName": class_name, **_selectors(expressions), **amount}
 
 
-def _nic_request(parts: Parts, asked: _Asked, rungs: Sequence[Rung]) -> JsonObject:
-    common = (*parts.nic_selectors, asked.pin)
-    if len(rungs) == 1 and not rungs[0].groups:
-        return _exactly(asked.name, parts.nic_class, asked.count, common)
+def _nic_request(defaults: RequestDefaults, asked: _Asked, relations: Sequence[Relation]) -> JsonObject:
+    common = (*defaults.nic_selectors, asked.pin)
+    if len(relations) == 1 and not relations[0].groups:
+        return _exactly(asked.name, defaults.nic_class, asked.count, common)
     options = [
-        _alternative(name, parts.nic_class, asked.count, (*common, expression))
-        for rung in rungs
-        for name, expression in _alternatives_of(rung)
+        _alternative(name, defaults.nic_class, asked.count, (*common, expression))
+        for relation in relations
+        for name, expression in _alternatives_of(relation)
     ]
     return {"name": asked.name, "firstAvailable": options}
 
 
-def _alternatives_of(rung: Rung) -> list[tuple[str, str]]:
+def _alternatives_of(relation: Relation) -> list[tuple[str, str]]:
     """Name and selector of each alternative of a NIC on this rung."""
-    if not rung.groups:
-        return [(rung.name, rung.nic_selector)]
-    return [(group.name, group.nic_selector) for group in rung.groups if group.nic_selector]
+    if not relation.groups:
+        return [(relation.name, relation.nic_selector)]
+    return [(group.name, group.nic_selector) for group in relation.groups if group.nic_selector]
 
 
-def _gpu_request(parts: Parts, name: str, groups: Sequence[Group]) -> JsonObject:
+def _gpu_request(defaults: RequestDefaults, name: str, groups: Sequence[Group]) -> JsonObject:
     if not groups:
-        return _exactly(name, parts.gpu_class, 1)
-    options = [_alternative(group.name, parts.gpu_class, 1, (group.gpu_selector,)) for group in groups]
+        return _exactly(name, defaults.gpu_class, 1)
+    options = [_alternative(group.name, defaults.gpu_class, 1, (group.gpu_selector,)) for group in groups]
     return {"name": name, "firstAvailable": options}
 
 
 def _constraints(
-    parts: Parts, rung: Rung, asked: Sequence[_Asked], is_ladder: bool, groups: Sequence[Group]
+    defaults: RequestDefaults,
+    relation: Relation,
+    asked: Sequence[_Asked],
+    is_ladder: bool,
+    groups: Sequence[Group],
 ) -> Iterable[JsonObject]:
-    if rung.attribute:
+    if relation.attribute:
         of_gpu: dict[str, list[str]] = defaultdict(list)
         for one in asked:
-            of_gpu[one.gpu].append(f"{one.name}/{rung.name}" if is_ladder else one.name)
+            of_gpu[one.gpu].append(f"{one.name}/{relation.name}" if is_ladder else one.name)
         for gpu, nics in of_gpu.items():
-            yield {"matchAttribute": rung.attribute, "requests": [*nics, gpu]}
-    for group in rung.groups:
+            yield {"matchAttribute": relation.attribute, "requests": [*nics, gpu]}
+    for group in relation.groups:
         if not group.nic_selector:
             continue
         for one in asked:
             others = [f"{one.gpu}/{other.name}" for other in groups if other is not group]
             yield {
-                "matchAttribute": parts.never_equal,
+                "matchAttribute": defaults.never_equal,
                 "requests": [f"{one.name}/{group.name}", *others],
             }
 
@@ -277,22 +293,22 @@ def name_interfaces(driver: str, requests: Iterable[str]) -> tuple[JsonObject, .
     )
 
 
-def build_templates(ask: Ask, shape: Shape) -> tuple[JsonObject, ...]:
+def build_templates(request: ClaimRequest, shape: Shape) -> tuple[JsonObject, ...]:
     """One for each claim of the pod."""
-    names = _template_names(ask, shape)
+    names = _template_names(request, shape)
     return tuple(
-        _object("resource.k8s.io/v1", "ResourceClaimTemplate", name, {"spec": spec}, ask.namespace)
+        _object("resource.k8s.io/v1", "ResourceClaimTemplate", name, {"spec": spec}, request.namespace)
         for name, spec in zip(names, shape.specs, strict=True)
     )
 
 
-def build_pod(ask: Ask, shape: Shape) -> JsonObject:
+def build_pod(request: ClaimRequest, shape: Shape) -> JsonObject:
     """The container names every claim: that is what holds it back until its NICs are there."""
-    templates = _template_names(ask, shape)
+    templates = _template_names(request, shape)
     claims = ["devices"] if len(templates) == 1 else ["nics", "gpus"]
     container: JsonObject = {
         "name": "main",
-        "image": ask.image,
+        "image": request.image,
         "resources": {"claims": [{"name": name} for name in claims]},
     }
     spec: JsonObject = {
@@ -302,20 +318,20 @@ def build_pod(ask: Ask, shape: Shape) -> JsonObject:
             for name, template in zip(claims, templates, strict=True)
         ],
     }
-    if shares_memory(ask):
+    if shares_memory(request):
         container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 -- the pod's
         spec["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
-    return _object("v1", "Pod", ask.name or ask.default_name, spec, ask.namespace)
+    return _object("v1", "Pod", request.name or request.default_name, spec, request.namespace)
 
 
-def shares_memory(ask: Ask) -> bool:
+def shares_memory(request: ClaimRequest) -> bool:
     """Processes of several GPUs share memory (NCCL's buffers, batches of data loaders) through ``/dev/shm``,
     of which a container has 64 MB."""
-    return ask.gpus > 1
+    return request.gpus > 1
 
 
-def _template_names(ask: Ask, shape: Shape) -> Sequence[str]:
-    name = ask.name or ask.default_name
+def _template_names(request: ClaimRequest, shape: Shape) -> Sequence[str]:
+    name = request.name or request.default_name
     return [name, f"{name}-gpus"] if shape.apart else [name]
 
 

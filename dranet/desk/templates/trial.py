@@ -149,12 +149,12 @@ def _judge(claims: Sequence[JsonObject], hardware: NodeHardware, before: Sequenc
     taken, gone = _taken(claims), _taken(before)
     nics = tuple(nic for nic in hardware.nics if nic.device.id in taken)
     gpus = tuple(gpu for gpu in hardware.gpus if gpu.device.id in taken)
-    strays = (None,) * (len(taken) - len(nics) - len(gpus))
+    unrelated = (None,) * (len(taken) - len(nics) - len(gpus))
     if not gpus:
-        return Pod(nics, gpus, strays, ())
+        return Pod(nics, gpus, unrelated, ())
     free_nics = tuple(nic for nic in hardware.nics if nic.device.id not in gone)
     free_gpus = tuple(gpu for gpu in hardware.gpus if gpu.device.id not in gone)
-    distances = tuple(sorted((*pair(nics, gpus).distances, *strays), key=level))
+    distances = tuple(sorted((*pair(nics, gpus).distances, *unrelated), key=level))
     return Pod(nics, gpus, distances, best_distances(free_nics, free_gpus, len(gpus), len(nics)))
 
 

@@ -244,7 +244,7 @@ def _findings(findings: Sequence[Finding]) -> Html:
             finding.part,
             element("span", str(finding.severity), class_=_CLASS[finding.severity]),
             finding.seen,
-            ". ".join(filter(None, (finding.matters, finding.mend))),
+            ". ".join(filter(None, (finding.matters, finding.fix))),
         )
         for finding in findings
     ]

@@ -145,14 +145,14 @@ async def test_with_the_drivers_role_nothing_is_to_mend(tmp_path: Path) -> None:
 
 async def test_a_feature_gate_that_is_off_is_found_by_a_dry_run(tmp_path: Path) -> None:
     findings = await ask(tmp_path, "driver", gates={"DRAListTypeAttributes": False})
-    assert any("DRAListTypeAttributes" in finding.mend for finding in unfit(findings))
+    assert any("DRAListTypeAttributes" in finding.fix for finding in unfit(findings))
 
 
 async def test_rights_that_lack_are_named_with_what_they_are_for(tmp_path: Path) -> None:
     findings = unfit(await ask(tmp_path, "nobody"))
     seen = [finding.seen for finding in findings if finding.part == "permissions"]
     assert any(text.startswith("may not create resourceslices in resource.k8s.io") for text in seen)
-    assert all(finding.matters and finding.mend for finding in findings)
+    assert all(finding.matters and finding.fix for finding in findings)
 
 
 async def test_a_node_name_that_nobody_has_is_a_problem(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ async def test_a_kubeconfig_that_is_not_there_is_one_problem_with_its_mend(tmp_p
     (finding,), _ = await cluster.ask_cluster(settings, ask_for_features=True)
     assert finding.severity is PROBLEM
     assert str(tmp_path / "none") in finding.seen
-    assert finding.mend
+    assert finding.fix
 
 
 async def test_where_nobody_has_told_of_an_api_server_it_is_not_blamed(
@@ -184,7 +184,7 @@ async def test_where_nobody_has_told_of_an_api_server_it_is_not_blamed(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     (finding,), _ = await cluster.ask_cluster(Settings(), ask_for_features=True)
     assert (finding.severity, finding.id) == (NOTE, "api-server")
-    assert "--kubeconfig" in finding.mend
+    assert "--kubeconfig" in finding.fix
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # a pod, but without its token
     (finding,), _ = await cluster.ask_cluster(Settings(), ask_for_features=True)
     assert finding.severity is PROBLEM
@@ -252,7 +252,7 @@ def test_a_folder_of_others_that_is_missing_is_a_problem(node: Settings, tmp_pat
     (finding,) = unfit(judge_places(node))
     assert finding.seen == f"{tmp_path / folder} does not exist"
     assert finding.matters
-    assert finding.mend
+    assert finding.fix
 
 
 def test_a_file_in_place_of_a_folder_is_a_problem(node: Settings, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_an_nri_socket_that_is_none_is_a_problem(node: Settings, tmp_path: Path,
         path.touch()
     (finding,) = unfit(judge_places(replace(node, nri_socket=path)))
     assert str(path) in finding.seen
-    assert "--nri-socket" in finding.mend
+    assert "--nri-socket" in finding.fix
 
 
 def test_an_nri_socket_that_a_killed_runtime_has_left_is_a_problem(node: Settings) -> None:
@@ -296,7 +296,7 @@ def test_an_nri_socket_that_a_killed_runtime_has_left_is_a_problem(node: Setting
     (finding,) = unfit(judge_places(replace(node, nri_socket=Path("left.sock"))))
     assert finding.severity is PROBLEM
     assert finding.seen == "the NRI socket left.sock is left over: nobody listens on it"
-    assert "enable NRI" in finding.mend
+    assert "enable NRI" in finding.fix
 
 
 def test_a_runtime_that_listens_does_not_notice_the_doctor(node: Settings) -> None:
@@ -314,7 +314,7 @@ def test_a_socket_that_this_user_may_not_use_is_not_judged(node: Settings, tmp_p
     (tmp_path / "nri.sock").chmod(0o600)
     with as_nobody():
         (finding,) = [f for f in judge_places(replace(node, nri_socket=Path("nri.sock"))) if "nri" in f.seen]
-    assert (finding.severity, finding.mend) == (NOTE, "run the doctor as root")
+    assert (finding.severity, finding.fix) == (NOTE, "run the doctor as root")
     assert finding.seen == "the NRI socket nri.sock cannot be looked at by this user"
 
 

@@ -314,7 +314,7 @@ async def test_a_bad_certificate_changes_nothing_and_is_told_once(
         assert len([r for r in caplog.records if "keeps its certificate" in r.getMessage()]) == 1
         (finding,) = tls.read_findings()
         assert "key values mismatch" in finding.seen
-        assert "Secret" in finding.mend
+        assert "Secret" in finding.fix
         assert (
             "\ndranet_certificate_ok 0.0\n"
             in (await get(server, "/metrics", tls=trusting(pairs["first"])))[1]

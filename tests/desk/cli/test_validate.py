@@ -81,7 +81,7 @@ def test_an_error_is_shown_with_its_place_and_the_mend(validate: Validate) -> No
         "ResourceClaim fast  /objects.yaml, document 2\n"
         "  error    spec.devices.requests  [too-many-devices]\n"
         "           asks for 40 devices at the least; a claim can have 32\n"
-        "           mend: split it into several claims\n"
+        "           fix: split it into several claims\n"
         "           why: It can never be allocated.\n"
         "\n"
         "2 objects: 1 error\n"
@@ -113,7 +113,7 @@ def test_programs_get_json(validate: Validate) -> None:
         "path": "spec.selectors[0].cel.expression",
         "what": "no device has dra.net/rdmaa",
         "why": "Where it is guarded the selector never matches, elsewhere it fails.",
-        "mend": "did you mean rdma?",
+        "fix": "did you mean rdma?",
     }
 
 
@@ -238,7 +238,7 @@ def test_a_live_cluster_knows_what_there_is(validate: Validate, tmp_path: Path) 
     right, wrong = asyncio.run(serve())
     assert right == (0, "1 object: nothing found\n")
     assert wrong[0] == 1
-    assert "DeviceClass 'nik' does not exist\n           mend: did you mean nic?" in wrong[1]
+    assert "DeviceClass 'nik' does not exist\n           fix: did you mean nic?" in wrong[1]
 
 
 def test_to_name_a_cluster_is_to_ask_it_and_each_device_counts_once(

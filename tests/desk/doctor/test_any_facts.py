@@ -95,4 +95,4 @@ def test_findings_are_whole_whatever_the_facts_are(
     for finding in run_checks(seen):
         assert finding.id
         assert finding.seen
-        assert finding.severity is Severity.OK or (finding.matters and finding.mend)
+        assert finding.severity is Severity.OK or (finding.matters and finding.fix)

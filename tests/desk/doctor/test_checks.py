@@ -75,7 +75,7 @@ def test_a_node_with_one_thing_amiss_is_told_just_that(
 ) -> None:
     found = [finding for finding in amiss(surroundings) if finding.id == id_]
     assert any(finding.severity is severity and words in finding.seen for finding in found), found
-    assert all(finding.matters and finding.mend for finding in found)
+    assert all(finding.matters and finding.fix for finding in found)
 
 
 MEANT_TOGETHER = {
@@ -99,7 +99,7 @@ def test_ids_are_plain_words_and_each_is_there_once() -> None:
     ids = [entry.id for entry in list_entries()]
     assert len(ids) == len(set(ids))
     assert all(id_ == id_.lower() and " " not in id_ and 4 < len(id_) < 25 for id_ in ids)
-    assert all(entry.what and entry.matters and entry.mend for entry in list_entries())
+    assert all(entry.what and entry.matters and entry.fix for entry in list_entries())
     assert {entry.id for entry in ENTRIES}.isdisjoint(IDS)
 
 
@@ -121,20 +121,20 @@ def test_nics_with_many_channels_take_longer_than_a_hook_has_and_fewer_channels_
     found = estimate(with_mlx5(8, 63))
     assert found.severity is Severity.NOTE
     assert found.seen.endswith("some 3.5 s for all of them in one pod, a hook has 1.7 s")
-    assert "`ethtool -L rail0 combined 16`" in found.mend
-    assert "and 5 more on the node: 0.9 s" in found.mend
+    assert "`ethtool -L rail0 combined 16`" in found.fix
+    assert "and 5 more on the node: 0.9 s" in found.fix
     assert "starts late and is not broken" in found.matters
 
 
 def test_nics_with_few_channels_are_in_time() -> None:
     found = estimate(with_mlx5(8, 16))
-    assert (found.severity, found.mend) == (Severity.OK, "")
+    assert (found.severity, found.fix) == (Severity.OK, "")
     assert "8 mlx5 NICs with 128 channels: some 0.9 s" in found.seen
     assert estimate(with_mlx5(8, 63, timeout_seconds=10.0)).severity is Severity.OK
 
 
 def test_where_fewer_channels_do_not_help_the_runtime_has_to_wait_longer() -> None:
-    assert estimate(with_mlx5(32, 16)).mend.startswith("Raise `plugin_request_timeout`")
+    assert estimate(with_mlx5(32, 16)).fix.startswith("Raise `plugin_request_timeout`")
 
 
 def test_a_root_port_that_redirects_does_not_matter() -> None:

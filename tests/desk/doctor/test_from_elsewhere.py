@@ -82,7 +82,7 @@ def test_what_may_not_be_read_at_all_is_a_finding_and_ends_nothing(monkeypatch: 
     (finding,) = blind
     assert (finding.id, finding.severity) == ("doctor-blind", Severity.WARNING)
     assert "/proc/1/root/sys" in finding.seen
-    assert finding.mend
+    assert finding.fix
 
 
 def test_that_devices_are_those_of_a_capture_is_said() -> None:

@@ -396,7 +396,7 @@ def test_a_finding_names_the_field_the_device_and_the_mend() -> None:
     assert finding.path == "spec.devices.requests[0].exactly.selectors[0].cel.expression"
     assert "a NIC without RDMA" in finding.text
     assert "'rdmaDevice'" in finding.text
-    assert "orValue" in finding.mend
+    assert "orValue" in finding.fix
 
 
 def test_a_suggestion_is_made_for_what_is_misspelt() -> None:
@@ -404,13 +404,13 @@ def test_a_suggestion_is_made_for_what_is_misspelt() -> None:
         request("nic", 'device.attributes["dra.net"].?rdmaDev.orValue("") == "x"'),
         config=[config({"interface": {"mtuu": 1}}, "nic")],
     )
-    mends = {finding.rule.name: finding.mend for finding in lint_object(body, scope(NIC))}
+    fixes = {finding.rule.name: finding.fix for finding in lint_object(body, scope(NIC))}
 
-    assert mends == {"attribute-unknown": "did you mean rdmaDevice?", "parameters": "did you mean mtu?"}
+    assert fixes == {"attribute-unknown": "did you mean rdmaDevice?", "parameters": "did you mean mtu?"}
 
 
 @pytest.mark.parametrize(
-    ("expression", "mend"),
+    ("expression", "fix"),
     [
         ('attributes["dra.net/rdma"].BoolValue', 'device.attributes["dra.net"].rdma'),
         ('device.attributes["dra.net/rdma"]', 'device.attributes["dra.net"].rdma'),
@@ -427,12 +427,12 @@ def test_a_suggestion_is_made_for_what_is_misspelt() -> None:
         ("hostname()", ""),
     ],
 )
-def test_a_selector_that_does_not_compile_is_mended(expression: str, mend: str) -> None:
+def test_a_selector_that_does_not_compile_is_mended(expression: str, fix: str) -> None:
     (finding,) = lint_object(claim(request("nic", expression)), scope(NIC))
 
     assert finding.rule.name == "selector"
-    assert finding.mend.startswith(mend)
-    assert bool(finding.mend) is bool(mend)
+    assert finding.fix.startswith(fix)
+    assert bool(finding.fix) is bool(fix)
 
 
 def test_a_template_of_another_namespace_is_told() -> None:
@@ -440,11 +440,11 @@ def test_a_template_of_another_namespace_is_told() -> None:
     (finding,) = lint_object(pod(FAST), known)
 
     assert finding.rule.name == "claim-not-given"
-    assert "namespace ml" in finding.mend
+    assert "namespace ml" in finding.fix
 
 
 def test_the_field_of_older_versions_is_told_where_it_went() -> None:
     body = pod({"name": "fast", "source": {"resourceClaimTemplateName": "fast"}})
-    mends = [finding.mend for finding in lint_object(body, scope()) if finding.rule.name == "unknown-field"]
+    fixes = [finding.fix for finding in lint_object(body, scope()) if finding.rule.name == "unknown-field"]
 
-    assert mends == ["its content belongs here: resourceClaimTemplateName, resourceClaimName"]
+    assert fixes == ["its content belongs here: resourceClaimTemplateName, resourceClaimName"]

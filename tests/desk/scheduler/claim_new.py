@@ -16,10 +16,10 @@ from pathlib import Path
 
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient
-from dranet.desk.templates.candidates import CannotBeHad
+from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import Hardware, read_hardware
-from dranet.desk.templates.request import Ask
+from dranet.desk.templates.request import ClaimRequest
 from dranet.desk.templates.trial import Pod
 from e2e.cluster.controlplane import ControlPlaneKit
 from e2e.installation import read_manifests
@@ -112,11 +112,11 @@ async def _begin(
     hardware = read_hardware(slices, nodes)
     try:
         choice = choose_claim(machine.ask, hardware, {item["metadata"]["name"]: item for item in classes})
-    except CannotBeHad as error:
+    except NotAvailable as error:
         report.counts["refused"] += 1
         plain = write_plain(machine, _find_nic_class(machine.ask, hardware), _find_gpu_class(machine))
         refused = Filling(machine, nodes, slices, plain, refusal=str(error))
-        nearest = [Ask(int(gpus), int(nics)) for gpus, nics in _NEAREST.findall(error.hint)]
+        nearest = [ClaimRequest(int(gpus), int(nics)) for gpus, nics in _NEAREST.findall(error.hint)]
         others = [
             filling
             for ask in nearest
@@ -132,7 +132,7 @@ async def _begin(
     return [Filling(machine, nodes, slices, choice.manifests, trial.pods)]
 
 
-def _find_nic_class(ask: Ask, hardware: Hardware) -> str:
+def _find_nic_class(ask: ClaimRequest, hardware: Hardware) -> str:
     has_rdma = any(nic.has_rdma for node in hardware.nodes for nic in node.nics)
     return "dranet-rdma" if has_rdma and ask.rdma is not False else "dranet-nic"
 

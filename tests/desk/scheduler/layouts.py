@@ -8,28 +8,28 @@ from itertools import product
 
 from dranet.cluster.features import Feature
 from dranet.cluster.slice_fields import withhold
-from dranet.desk.templates.request import MAX_RESULTS, Ask
+from dranet.desk.templates.request import MAX_RESULTS, ClaimRequest
 from tests.data.layouts import LAYOUTS
 from tests.desk.scheduler.cases import EVERYTHING, NAMESPACE, Json
 from tests.desk.templates.layout_clusters import VENDOR, Gpus, World, world
 
 ASKS = (
-    *(Ask(number, number) for number in (1, 2, 3, 4, 8)),
-    Ask(1, 2),
-    Ask(2, 1),
-    Ask(2, 4),
-    Ask(0, 1),
-    Ask(0, 2),
-    Ask(1, 1, rdma=False),
-    Ask(0, 1, rdma=False),
-    Ask(1, 1, per_node=True),
-    Ask(0, 1, per_node=True),
-    Ask(1, 1, per_node=True, rails=True),
-    Ask(2, 2, rails=True),
-    Ask(8, 8, rails=True),
-    Ask(0, 2, rails=True),
-    Ask(1, MAX_RESULTS - 1),
-    Ask(MAX_RESULTS - 1, 1),
+    *(ClaimRequest(number, number) for number in (1, 2, 3, 4, 8)),
+    ClaimRequest(1, 2),
+    ClaimRequest(2, 1),
+    ClaimRequest(2, 4),
+    ClaimRequest(0, 1),
+    ClaimRequest(0, 2),
+    ClaimRequest(1, 1, rdma=False),
+    ClaimRequest(0, 1, rdma=False),
+    ClaimRequest(1, 1, per_node=True),
+    ClaimRequest(0, 1, per_node=True),
+    ClaimRequest(1, 1, per_node=True, rails=True),
+    ClaimRequest(2, 2, rails=True),
+    ClaimRequest(8, 8, rails=True),
+    ClaimRequest(0, 2, rails=True),
+    ClaimRequest(1, MAX_RESULTS - 1),
+    ClaimRequest(MAX_RESULTS - 1, 1),
 )
 """Every form of the command; no layout has what the last two ask for."""
 
@@ -48,7 +48,7 @@ class Machine:
 
     layout: str
     gpus: Gpus
-    ask: Ask
+    ask: ClaimRequest
     node: str
 
     @property
@@ -63,7 +63,7 @@ class Machine:
     def world(self) -> World:
         return world(self.layout, self.gpus, self.node)
 
-    def for_ask(self, ask: Ask) -> Machine:
+    def for_ask(self, ask: ClaimRequest) -> Machine:
         """Another node of the same hardware."""
         return replace(self, ask=ask, node=f"{self.node}-nearest")
 

@@ -107,7 +107,7 @@ def has_rdma(machine: World) -> bool:
 def classes_of(choice: Choice) -> dict[str, JsonObject]:
     """Those that the manifests bring, and the vendor's."""
     written = {o["metadata"]["name"]: o for o in choice.manifests if o["kind"] == "DeviceClass"}
-    return {**assumed_classes(choice.fitting.ask, choice.hardware), **(choice.known or {}), **written}
+    return {**assumed_classes(choice.candidates.request, choice.hardware), **(choice.known or {}), **written}
 
 
 def allocate_choice(choice: Choice, machine: World, taken: Iterable[str] = ()) -> list[Device]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.templates.candidates import CannotBeHad
+from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
-from dranet.desk.templates.request import Ask
+from dranet.desk.templates.request import ClaimRequest
 from dranet.model.distance import Distance, distance
 from tests.data.layouts import CLAIMED_LAYOUTS
 from tests.desk.templates.distances import allocate_choice, distances_of, good_nics
@@ -22,9 +22,9 @@ from tests.desk.templates.layout_clusters import VENDOR, Gpus, World, world
 WITH_GPUS = [layout for layout in CLAIMED_LAYOUTS if layout != "plain-server"]
 
 
-def choice(*machines: World, held_back: dict[str, list[str]] | None = None, **asked: Any) -> Choice:
+def choice(*machines: World, not_offered: dict[str, list[str]] | None = None, **asked: Any) -> Choice:
     slices = [entry for machine in machines for entry in machine.slices]
-    return choose_claim(Ask(**asked), read_hardware(slices), held_back=held_back)
+    return choose_claim(ClaimRequest(**asked), read_hardware(slices), not_offered=not_offered)
 
 
 def devices_of(found: Choice, number: int = 0) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_of_many_kinds_of_nodes_one_line_says_what_is_the_same_on_all() -> None:
     text = json.dumps(world("azure-nd-h100-v5").slices)
     machines = [text.replace("node-1", f"node-{n}").replace('"010', f'"0{n}0') for n in range(2, 9)]
     hardware = read_hardware([entry for one in machines for entry in json.loads(one)])
-    notes = describe(choose_claim(Ask(), hardware))
+    notes = describe(choose_claim(ClaimRequest(), hardware))
 
     seen = "node-2, node-3, node-4 and 4 more nodes like it: 8 GPUs (dra.net) and 8 RDMA NICs (dra.net)"
     assert notes[1] == f"Seen: {seen}."
@@ -175,7 +175,7 @@ def test_a_vendor_that_does_not_say_the_numa_node_gets_groups_that_cannot_be_mix
 
 def test_a_rung_is_by_an_attribute_of_one_type_and_never_by_a_list() -> None:
     listed = [with_lists(entry) for entry in world("azure-nd-h100-v5").slices]
-    found = choose_claim(Ask(), read_hardware(listed))
+    found = choose_claim(ClaimRequest(), read_hardware(listed))
 
     assert constraints(found) == ["dra.net/numaNode"]
 
@@ -197,7 +197,7 @@ def test_nics_that_say_no_more_than_dranets_are_aligned_by_root() -> None:
     machine = world("dgx-h100", Gpus.VENDOR)
     said = ("rdma", "virtual", "type", "ifName", "pcieRoot", "numaNode", "pciAddress")
     slices = [only_attributes(entry, said) for entry in machine.slices]
-    found = choose_claim(Ask(gpus=2, nics=2), read_hardware(slices))
+    found = choose_claim(ClaimRequest(gpus=2, nics=2), read_hardware(slices))
     given = allocate_choice(found, World(machine.node, tuple(slices), machine.gpus, machine.nics))
 
     assert set(constraints(found)) == {"resource.kubernetes.io/pcieRoot"}
@@ -255,7 +255,7 @@ def test_rails_on_nodes_whose_nics_are_elsewhere_are_refused() -> None:
     machines = [world("dgx-h100", node="a"), world("hgx-b200", node="b")]
     much_like_a = without(world("dgx-h100", node="c"), "pci-0000-29-00-0")
 
-    with pytest.raises(CannotBeHad, match="every node, and a and b differ") as refused:
+    with pytest.raises(NotAvailable, match="every node, and a and b differ") as refused:
         choice(*machines, much_like_a, gpus=8, nics=8, rails=True)
     assert "one claim for each kind of node" in refused.value.hint
 
@@ -335,7 +335,7 @@ def test_a_nic_that_is_shared_is_no_answer_to_who_asks_for_a_whole_one() -> None
     machine = world("dgx-h100")
     slices = [with_shared(entry, "pci-0000-18-00-0") for entry in machine.slices]
     shared = World(machine.node, tuple(slices), machine.gpus, machine.nics)
-    found = choose_claim(Ask(), read_hardware(slices))
+    found = choose_claim(ClaimRequest(), read_hardware(slices))
 
     assert "!device.allowMultipleAllocations" in expressions(found)
     assert "pci-0000-18-00-0" not in {device.name for device in allocate_choice(found, shared)}
@@ -352,7 +352,7 @@ def with_shared(entry: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def refusal(machines: Iterable[World], **asked: Any) -> str:
-    with pytest.raises(CannotBeHad) as refused:
+    with pytest.raises(NotAvailable) as refused:
         choice(*machines, **asked)
     return f"{refused.value.message} / {refused.value.hint}"
 
@@ -368,7 +368,7 @@ def test_more_gpus_than_a_node_has_are_refused_with_the_largest_node() -> None:
 def test_more_nics_than_a_node_offers_are_refused_with_those_that_it_keeps() -> None:
     held = {"node-1": ["mlx5_8 is the node's uplink: enp39s0f0np0 carries a default route"]}
 
-    assert refusal([world("hgx-b200")], nics=9, held_back=held) == (
+    assert refusal([world("hgx-b200")], nics=9, not_offered=held) == (
         "--nics 9 --rdma: the only node, node-1, offers 8 RDMA NICs (mlx5_8 is the node's uplink: "
         "enp39s0f0np0 carries a default route) / the most that can be had is --gpus 1 --nics 8"
     )

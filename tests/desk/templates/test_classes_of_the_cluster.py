@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.templates.candidates import CannotBeHad
+from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
-from dranet.desk.templates.request import Ask
+from dranet.desk.templates.request import ClaimRequest
 from tests.desk.templates.distances import allocate_choice
 from tests.desk.templates.layout_clusters import VENDOR, Gpus, JsonObject, World, world
 
@@ -24,7 +24,7 @@ def device_class(name: str, expression: str) -> dict[str, JsonObject]:
 
 
 def choice(machine: World, classes: dict[str, JsonObject] | None, **asked: Any) -> Choice:
-    return choose_claim(Ask(**asked), read_hardware(machine.slices), classes)
+    return choose_claim(ClaimRequest(**asked), read_hardware(machine.slices), classes)
 
 
 def written(found: Choice) -> list[str]:
@@ -48,7 +48,7 @@ def test_of_nics_that_the_class_does_not_select_none_is_counted_on(named: str) -
     assert [trial.possible for trial in two.attempt.trials] == [1]
     assert written(two) == ["dranet-gpu"]
     assert len(allocate_choice(two, machine)) == 4
-    with pytest.raises(CannotBeHad, match=f"offers 2 RDMA NICs of the DeviceClass {named or 'dranet-rdma'}"):
+    with pytest.raises(NotAvailable, match=f"offers 2 RDMA NICs of the DeviceClass {named or 'dranet-rdma'}"):
         choice(machine, known, nic_class=named, nics=3)
 
 
@@ -60,12 +60,12 @@ def test_of_gpus_that_the_class_does_not_select_none_is_counted_on() -> None:
 
     assert "0000:43:00.0" in {device.pci_address for device in given}
     assert found.attempt.is_perfect
-    with pytest.raises(CannotBeHad, match="has 1 of the DeviceClass one"):
+    with pytest.raises(NotAvailable, match="has 1 of the DeviceClass one"):
         choice(world("dgx-h100"), known, gpu_class="one", gpus=2)
 
 
 def test_a_class_that_selects_no_nic_is_named() -> None:
-    with pytest.raises(CannotBeHad, match="the DeviceClass none of this cluster selects no NIC") as refused:
+    with pytest.raises(NotAvailable, match="the DeviceClass none of this cluster selects no NIC") as refused:
         choice(world("dgx-h100"), device_class("none", NO_NICS), nic_class="none")
     assert "--class" in refused.value.hint
 
@@ -73,7 +73,7 @@ def test_a_class_that_selects_no_nic_is_named() -> None:
 def test_a_class_that_the_scheduler_could_not_ask_is_refused_with_its_error() -> None:
     broken = device_class("broken", 'device.attributes["dra.net"].rail == "0"')
 
-    with pytest.raises(CannotBeHad, match="the device has no attribute or capacity 'rail'") as refused:
+    with pytest.raises(NotAvailable, match="the device has no attribute or capacity 'rail'") as refused:
         choice(world("dgx-h100"), broken, nic_class="broken")
     assert "fewer" not in refused.value.hint
 

@@ -10,10 +10,10 @@ import pytest
 
 from dranet.desk.kubeapi.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES
 from dranet.desk.kubeapi.validation import validate
-from dranet.desk.templates.candidates import CannotBeHad
+from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import choose_claim
 from dranet.desk.templates.hardware import read_hardware
-from dranet.desk.templates.request import Ask
+from dranet.desk.templates.request import ClaimRequest
 from tests.data.layouts import LAYOUTS
 from tests.desk.templates.distances import allocate_choice, best_rank, good_nics, has_rdma, rank_of
 from tests.desk.templates.layout_clusters import Gpus, World, world
@@ -51,18 +51,20 @@ def test_rails_beside_some_of_the_gpus_are_the_best_there_is(layout: str) -> Non
     machine = world(layout)
     for gpu_count in (1, 2, 4):
         for nic_count in counts_of_nics(gpu_count):
-            choice = choose_claim(Ask(gpu_count, nic_count, rails=True), read_hardware(machine.slices))
+            choice = choose_claim(
+                ClaimRequest(gpu_count, nic_count, rails=True), read_hardware(machine.slices)
+            )
             given = allocate_choice(choice, machine)
             wanted = best_rank(machine, good_nics(machine, nic_count, rdma=True), gpu_count, nic_count)
             assert rank_of(given, machine) == wanted, (gpu_count, nic_count)
 
 
 def check(machine: World, gpu_count: int, nic_count: int, rdma: bool) -> None:
-    ask = Ask(gpu_count, nic_count, rdma=rdma, namespace="team-a")
+    ask = ClaimRequest(gpu_count, nic_count, rdma=rdma, namespace="team-a")
     nics = good_nics(machine, nic_count, rdma)
     try:
         choice = choose_claim(ask, read_hardware(machine.slices))
-    except CannotBeHad:
+    except NotAvailable:
         assert gpu_count > len(machine.gpus) or nic_count > len(nics), ask
         return
     assert [faults for o in choice.manifests if (faults := validate(KINDS[o["kind"]], o, None))] == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dranet.desk.allocation.allocator import Unschedulable
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
-from dranet.desk.templates.request import Ask
+from dranet.desk.templates.request import ClaimRequest
 from tests.desk.templates.distances import allocate_choice, best_rank, good_nics, has_rdma, rank_of
 from tests.desk.templates.layout_clusters import Gpus, World, world
 
@@ -23,7 +23,7 @@ CASES = [
 
 
 def choice_for(machine: World, count: int, rdma: bool) -> Choice:
-    return choose_claim(Ask(count, count, rdma=rdma), read_hardware(machine.slices))
+    return choose_claim(ClaimRequest(count, count, rdma=rdma), read_hardware(machine.slices))
 
 
 @pytest.mark.parametrize(("layout", "gpus"), CASES, ids=str)
@@ -51,7 +51,7 @@ def test_a_pod_gets_the_best_of_what_others_have_left(layout: str, gpus: Gpus, c
 
 def waits_for_a_near_one(choice: Choice, machine: World, taken: set[str], count: int) -> bool:
     """A claim with one rung, where so many pairs of it are not left."""
-    (rung,) = choice.attempt.shape.rungs
+    (rung,) = choice.attempt.shape.relations
     near = [
         best_rank(machine, [nic], 1, 1, taken)[0]
         for nic in good_nics(machine, count, rdma=True)

@@ -14,7 +14,7 @@ import pytest
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
-from dranet.desk.templates.request import Ask
+from dranet.desk.templates.request import ClaimRequest
 from dranet.model.pairing import pair
 from tests.desk.templates.distances import allocate_choice
 from tests.desk.templates.layout_clusters import Gpus, World, build_world, world
@@ -28,7 +28,7 @@ def test_a_claim_is_the_best_on_an_empty_node(gpus: Gpus) -> None:
     for seed in range(120):
         random = Random(seed)
         machine = build_world(random_machine(random), gpus)
-        ask = Ask(random.randint(1, len(machine.gpus)), random.randint(1, len(machine.nics)))
+        ask = ClaimRequest(random.randint(1, len(machine.gpus)), random.randint(1, len(machine.nics)))
         choice = choose_claim(ask, read_hardware(machine.slices))
         check(choice, machine, seed)
 
@@ -37,7 +37,7 @@ def test_a_claim_for_unlike_nodes_is_the_best_on_each_or_says_on_which_it_is_not
     for seed in range(60):
         random = Random(seed)
         machines = [build_world(random_machine(random), node=f"node-{number}") for number in (1, 2)]
-        ask = Ask(
+        ask = ClaimRequest(
             random.randint(1, min(len(machine.gpus) for machine in machines)),
             random.randint(1, min(len(machine.nics) for machine in machines)),
         )
@@ -52,7 +52,7 @@ def test_nodes_whose_gpu_driver_is_of_two_versions_each_get_the_best_or_are_said
         random = Random(seed)
         facts = random_machine(random)
         two = [build_world(facts, gpus, f"node-{gpus.name}") for gpus in random.sample(versions, 2)]
-        ask = Ask(random.randint(1, len(two[0].gpus)), random.randint(1, len(two[0].nics)))
+        ask = ClaimRequest(random.randint(1, len(two[0].gpus)), random.randint(1, len(two[0].nics)))
         choice = choose_claim(ask, read_hardware([entry for one in two for entry in one.slices]))
         refused = {trial.node for trial in choice.attempt.trials if not trial.pods}
         for machine in two:
@@ -63,7 +63,7 @@ def test_nodes_whose_gpu_driver_is_of_two_versions_each_get_the_best_or_are_said
 def test_a_gpu_without_the_attribute_of_one_rung_can_still_be_chosen_on_the_others() -> None:
     """A constraint refuses every device without its attribute, whichever alternative the NIC has."""
     machines = [world("azure-nd-h100-v5"), _without_numa_nodes(world("dgx-h100", node="node-2"))]
-    choice = choose_claim(Ask(), read_hardware([entry for one in machines for entry in one.slices]))
+    choice = choose_claim(ClaimRequest(), read_hardware([entry for one in machines for entry in one.slices]))
 
     assert all(len(trial.pods) == 8 for trial in choice.attempt.trials)
     assert all(len(allocate_choice(choice, machine)) == 2 for machine in machines)
@@ -87,15 +87,15 @@ def test_the_output_does_not_depend_on_the_order_of_the_slices() -> None:
             for number in (1, 2)
             for entry in build_world(random_machine(random), kind, f"node-{number}").slices
         ]
-        first = choose_claim(Ask(), read_hardware(slices))
+        first = choose_claim(ClaimRequest(), read_hardware(slices))
         random.shuffle(slices)
-        again = choose_claim(Ask(), read_hardware(slices))
+        again = choose_claim(ClaimRequest(), read_hardware(slices))
 
         assert (again.manifests, describe(again)) == (first.manifests, describe(first)), seed
 
 
 def check(choice: Choice, machine: World, seed: int) -> None:
-    ask = choice.fitting.ask
+    ask = choice.candidates.request
     given = {device.name for device in allocate_choice(choice, machine)}
     notes = " ".join(describe(choice))
     node = next(one for one in choice.hardware.nodes if one.name == machine.node)

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.templates.candidates import CannotBeHad
+from dranet.desk.templates.candidates import NotAvailable
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
-from dranet.desk.templates.request import Ask
+from dranet.desk.templates.request import ClaimRequest
 from tests.desk.templates.distances import allocate_choice
 from tests.desk.templates.layout_clusters import VENDOR, Gpus, JsonObject, World, world
 
 
 def choice(slices: list[JsonObject], **asked: Any) -> Choice:
-    return choose_claim(Ask(**asked), read_hardware(slices))
+    return choose_claim(ClaimRequest(**asked), read_hardware(slices))
 
 
 def changed(machine: World, change: Callable[[JsonObject], bool | None]) -> list[JsonObject]:
@@ -57,7 +57,7 @@ def test_nics_of_a_peer_that_publishes_them_in_the_same_words_are_not_counted(pe
     assert "8 GPUs (dra.net) and 8 RDMA NICs (dra.net); " in describe(found)[1]
     assert f"NICs of {peer} left out" in describe(found)[1]
     assert [trial.possible for trial in found.attempt.trials] == [4]
-    with pytest.raises(CannotBeHad, match="offers 8 RDMA NICs"):
+    with pytest.raises(NotAvailable, match="offers 8 RDMA NICs"):
         choice([*peers_slices(machine, peer), *machine.slices], nics=9)
 
 
@@ -78,7 +78,7 @@ def test_a_driver_of_accelerators_need_not_be_called_gpu() -> None:
 def test_gpus_that_a_device_plugin_gives_are_not_said_to_be_missing() -> None:
     slices = changed(world("dgx-h100"), lambda device: not device["name"].startswith("gpu-"))
 
-    with pytest.raises(CannotBeHad, match="no claim can ask for the GPUs of node-1") as refused:
+    with pytest.raises(NotAvailable, match="no claim can ask for the GPUs of node-1") as refused:
         choice(slices)
     assert "a device plugin gives them" in refused.value.hint
     assert (
@@ -92,7 +92,7 @@ def test_a_pool_that_is_not_complete_is_named_where_no_nic_is_found_and_where_so
     for entry in half:
         entry["spec"]["pool"]["resourceSliceCount"] = 2
 
-    with pytest.raises(CannotBeHad, match="no node offers a NIC") as refused:
+    with pytest.raises(NotAvailable, match="no node offers a NIC") as refused:
         choice(half)
     assert "the pool dra.net/half is incomplete: 1 of 2 slices" in refused.value.hint
     found = choice([*half, *world("hgx-b200", node="whole").slices])
@@ -108,7 +108,7 @@ def test_a_device_that_is_tainted_now_is_named() -> None:
     why = "pci-0000-4b-00-0 is tainted dra.net/link:NoSchedule"
 
     assert f"7 RDMA NICs (dra.net), 1 device left out for now ({why})" in describe(choice(slices))[1]
-    with pytest.raises(CannotBeHad, match=f"offers 7 RDMA NICs .{why}"):
+    with pytest.raises(NotAvailable, match=f"offers 7 RDMA NICs .{why}"):
         choice(slices, nics=8)
 
 
@@ -116,7 +116,7 @@ def test_of_many_reasons_a_few_are_said() -> None:
     def taint(device: JsonObject) -> None:
         device["taints"] = [{"key": "dra.net/broken", "effect": "NoExecute"}]
 
-    with pytest.raises(CannotBeHad, match="no node offers a NIC") as refused:
+    with pytest.raises(NotAvailable, match="no node offers a NIC") as refused:
         choice(changed(world("hgx-b200"), taint))
     assert refused.value.hint.count("is tainted dra.net/broken:NoExecute") == 4
     assert refused.value.hint.endswith("; 12 more such")
@@ -179,5 +179,5 @@ def test_nodes_of_different_fabrics_do_not_keep_each_other_out() -> None:
     machines = [world("dgx-h100", node="ethernet"), world("azure-nd-h100-v5", node="infiniband")]
     found = choice([entry for machine in machines for entry in machine.slices])
 
-    assert found.fitting.others == ()
+    assert found.candidates.others == ()
     assert "rdmaLinkLayer" not in str(found.templates)

@@ -68,8 +68,8 @@ class ClusterView:
     def known_nodes(self) -> dict[str, JsonObject | None]:
         """By name; those that no Node object tells of, but a slice does, have ``None``."""
         named = {str(entry["spec"].get("nodeName") or "") for entry in self.slices} - {""}
-        told = {str(body["metadata"].get("name")): body for body in self.nodes}
-        return {name: told.get(name) for name in sorted({*told, *named})}
+        bodies = {str(body["metadata"].get("name")): body for body in self.nodes}
+        return {name: bodies.get(name) for name in sorted({*bodies, *named})}
 
     @cached_property
     def nodes_by_name(self) -> dict[str, JsonObject | None]:

@@ -229,8 +229,8 @@ def _try_capacity(
     outcome = _succeeds(failed.inputs, blocker)
     if outcome:
         needed = _picked(outcome, ids)
-        told = next((note.text for note in step.devices if note.id in needed and note.text), "")
-        why = f" ({told})" if told else ""
+        detail = next((note.text for note in step.devices if note.id in needed and note.text), "")
+        why = f" ({detail})" if detail else ""
         have = "have" if len(needed) > 1 else "has"
         text = f"{join_names(needed)} would fit, but {have} too little capacity{why}"
         yield Miss(blocker, needed, text, f"ask for less, or for what it has, in request {request.name}")
@@ -255,8 +255,8 @@ def _try_constraint(failed: FailedAttempt, report: ConstraintReport) -> Iterator
     kind = "distinctAttribute" if report.distinct else "matchAttribute"
     picked = [pick for pick in outcome.selected if pick.slot.claim.label == report.claim]
     covered = [pick.candidate for pick in picked if pick.alternative.name in report.requests]
-    told = ", ".join(f"{c.id[2]} ({describe_value(c, report.attribute)})" for c in covered[:NAMES_SHOWN])
-    text = f"without constraint {report.index + 1} ({kind} {report.attribute}) it would get {told}"
+    detail = ", ".join(f"{c.id[2]} ({describe_value(c, report.attribute)})" for c in covered[:NAMES_SHOWN])
+    text = f"without constraint {report.index + 1} ({kind} {report.attribute}) it would get {detail}"
     instead = "" if report.distinct else _find_other_attribute(failed, report)
     fix = f"match {instead} instead: it can be met here" if instead else ""
     yield Miss(blocker, tuple(c.id for c in covered), text, fix)
