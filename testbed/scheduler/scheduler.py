@@ -17,8 +17,8 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.desk.allocation.allocator import (
     AllocationError,
     Attempt,
+    AttemptResult,
     ClusterDevices,
-    Ending,
     Node,
     Unschedulable,
     read_devices_in_use,
@@ -208,7 +208,7 @@ def _allocate(attempt: Attempt, node: Node) -> tuple[JsonObject, ...]:
     outcome = attempt.on(node)
     if outcome.error:
         raise outcome.error
-    if outcome.ending is not Ending.ALLOCATED:
+    if outcome.ending is not AttemptResult.ALLOCATED:
         raise Unschedulable(summarize(outcome))
     return attempt.allocations(outcome)
 

@@ -1,4 +1,20 @@
-"""What a search found, as ``status.allocation`` of the claims (KEP-4381)."""
+"""Which devices a pod's claims get on a node, as Kubernetes' structured allocator decides it.
+
+How to use it::
+
+    attempt = Attempt(claims, ClusterDevices(slices, classes, in_use, taint_rules))   # parses once outcome =
+    attempt.on(Node("node-1", labels))                      # asks about one of many nodes outcome.ending,
+    outcome.selected, outcome.blocked, outcome.error  # dranet.desk.allocation.outcome review(outcome)
+    # what removed each device attempt.allocations(outcome)                                      #
+    status.allocation of each claim (KEP-4381)
+
+:func:`allocate` does all of it for one node, and raises where nothing can be allocated.
+
+Pure, except for the random ids of shares. The claims of one pod are allocated all or nothing. Alpha features
+that are not modelled (derived attributes, compatibility groups, node-allocatable resources, policies of
+counters) and unknown fields end the attempt by name where they would matter; nothing is guessed. Where each
+rule is implemented: docs/decisions/034-allocation-room.md.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +26,7 @@ from dataclasses import dataclass, field
 from dranet.desk.allocation.capacity import format_amount
 from dranet.desk.allocation.devices import Candidate, CounterId, InUse, Node, read_devices_in_use
 from dranet.desk.allocation.failures import AllocationError, Cause, Unschedulable
-from dranet.desk.allocation.outcome import Ending, Outcome, review, summarize
+from dranet.desk.allocation.outcome import AttemptResult, Outcome, review, summarize
 from dranet.desk.allocation.pools import Generation, Inventory, Pool, subtract
 from dranet.desk.allocation.requests import Alternative, ClaimView, covers, parse_claim
 from dranet.desk.allocation.search import Search
@@ -97,7 +113,7 @@ def _build_node_selector(candidates: Sequence[Candidate], node: Node) -> JsonObj
 
 
 def _holds(requirements: Sequence[JsonObject], new: JsonObject) -> bool:
-    """Whether the same is required already; the order of the values says nothing."""
+    """Whether the same is required already; the order of the values does not matter."""
     return any(_normal(requirement) == _normal(new) for requirement in requirements)
 
 
@@ -108,9 +124,9 @@ def _normal(requirement: JsonObject) -> tuple[str, str, frozenset[str]]:
 __all__ = [
     "AllocationError",
     "Attempt",
+    "AttemptResult",
     "Cause",
     "ClusterDevices",
-    "Ending",
     "InUse",
     "Node",
     "Outcome",
@@ -127,7 +143,7 @@ class ClusterDevices:
     """What the API server knows that matters for an allocation, as raw objects."""
 
     slices: Sequence[JsonObject]
-    """Of all nodes and drivers."""
+    """ResourceSlices of all nodes and drivers."""
     classes: Mapping[str, JsonObject]
     """DeviceClass by name."""
     in_use: InUse = field(default_factory=InUse)
@@ -153,17 +169,19 @@ class Attempt:
         self._available: dict[Generation, Mapping[CounterId, int]] = {}
 
     def on(self, node: Node) -> Outcome:
-        """Try one node. Never raises: :attr:`Outcome.error` says if the attempt broke off."""
+        """Try one node. Never raises: :attr:`Outcome.error` is set if the attempt broke off."""
         context = self._context(node)
         search = Search(self.slots, context)
         try:
             found = search.run()
         except AllocationError as error:
-            return self._outcome(node, context, search, Ending.BROKE_OFF, error)
+            return self._outcome(node, context, search, AttemptResult.BROKE_OFF, error)
         if found:
-            return self._outcome(node, context, search, Ending.ALLOCATED)
+            return self._outcome(node, context, search, AttemptResult.ALLOCATED)
         invalid = any(pool.invalid for pool in context.pools)
-        return self._outcome(node, context, search, Ending.POOL_INVALID if invalid else Ending.UNSATISFIED)
+        return self._outcome(
+            node, context, search, AttemptResult.POOL_INVALID if invalid else AttemptResult.UNSATISFIED
+        )
 
     def allocations(self, outcome: Outcome) -> tuple[JsonObject, ...]:
         """``status.allocation`` of each claim, in order, for an outcome that ended well."""
@@ -192,7 +210,7 @@ class Attempt:
         node: Node,
         context: NodeContext,
         search: Search,
-        ending: Ending,
+        ending: AttemptResult,
         error: AllocationError | None = None,
     ) -> Outcome:
         return Outcome(node, ending, self.slots, search.best, max(search.deepest, 0), context, error)
@@ -207,13 +225,13 @@ def allocate(claims: Sequence[JsonObject], node: Node, cluster: ClusterDevices) 
         cluster: slices, classes, taint rules and the devices that other claims have.
 
     Raises:
-        Unschedulable: not all claims fit; the message says which request failed and on what.
+        Unschedulable: not all claims fit; the message names the request that failed, and why.
         AllocationError: the attempt broke off (see there); the pod is unschedulable as well.
     """
     attempt = Attempt(claims, cluster)
     outcome = attempt.on(node)
     if outcome.error:
         raise outcome.error
-    if outcome.ending is not Ending.ALLOCATED:
+    if outcome.ending is not AttemptResult.ALLOCATED:
         raise Unschedulable(summarize(outcome))
     return attempt.allocations(outcome)

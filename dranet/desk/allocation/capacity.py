@@ -1,7 +1,7 @@
 """Capacity of devices that several claims share (KEP-5075): what a request takes, and whether it is there.
 
-Amounts are integers of billionths, as Kubernetes' quantities are exact down to them. A step is counted
-exactly, too: the API server does so where one of the numbers is a fraction.
+Amounts are integers of billionths (1e-9), the precision of Kubernetes' quantities. Steps are also counted
+exactly, as the API server does where one of the numbers is a fraction.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Policy:
         return cls(_read(body.get("default")), values, low, high, step or None)
 
     def fit(self, asked: int) -> int | None:
-        """The next amount that is allowed and not less; ``None`` if there is none."""
+        """Return the smallest allowed amount that is not less than ``asked``; ``None`` if no such amount
+        exists."""
         if self.low is not None:
             amount = max(asked, self.low)
             if self.step:
@@ -73,7 +74,8 @@ class Capacity:
         return cls(spelling, text, parse_quantity(text), Policy.parse(policy) if policy else None)
 
     def take(self, asked: int | None) -> int | None:
-        """What an allocation takes: what it asks for, else the default, else all. ``None``: not allowed."""
+        """Return what an allocation takes: what it asks for, else the default, else all; ``None`` if not
+        allowed."""
         if asked is None and self.policy and self.policy.default is not None:
             return self.policy.default
         amount = self.value if asked is None else asked
@@ -105,10 +107,16 @@ class Shortage:
 def find_shortage(
     capacities: Mapping[str, Capacity], asked: Amounts, used: Amounts, *, counted: bool
 ) -> Shortage | None:
-    """What keeps a request from a device; ``counted``, what of it is ``used``: of one that is or was shared.
+    """Find the first capacity that keeps a request from a device.
 
-    Schedulers compare names as they are written: who asks for ``bw`` does not get what is published with the
-    driver's domain before it, or the other way round.
+    Schedulers compare names as they are written: a request for ``bw`` does not match a capacity that is
+    published with the driver's domain, or the other way round.
+
+    Args:
+        capacities: the device's, by qualified name.
+        asked: by the names that the claim writes.
+        used: what other claims have taken, by qualified name.
+        counted: whether ``used`` counts: the device is shared, or was.
     """
     published = {capacity.spelling for capacity in capacities.values()}
     for name in asked:
@@ -134,7 +142,7 @@ def _find_spelling(name: str, capacities: Mapping[str, Capacity]) -> str:
 
 
 def consume(capacities: Mapping[str, Capacity], asked: Amounts) -> tuple[tuple[str, int], ...]:
-    """What one allocation of a shared device takes of each of its capacities, where nothing is short."""
+    """Return what one allocation of a shared device takes of each capacity, by qualified name."""
     taken = ((name, capacity.take(asked.get(capacity.spelling))) for name, capacity in capacities.items())
     return tuple((name, amount) for name, amount in taken if amount is not None)
 

@@ -1,4 +1,9 @@
-"""A node, and whether a ``NodeSelector`` selects it."""
+"""Nodes, the devices of ResourceSlices, and the devices that claims already have.
+
+Each device is read once for all nodes and requests. A field that is not known here makes a device one that
+cannot be judged: :attr:`Candidate.blocker` names the field, and a search that would allocate the device
+breaks off instead of guessing.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +39,8 @@ def matches_node(selector: JsonObject, node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """To which nodes a slice, or one device of it, reaches. If nothing is set it reaches none: that must be a
-    field of the future."""
+    """The nodes that a slice, or one device of it, reaches. Without any field set it reaches no node, because
+    only a field of a later version can be meant."""
 
     node_name: str = ""
     node_selector: JsonObject | None = None
@@ -148,11 +153,11 @@ class Candidate:
     skipped: tuple[str, ...]
     """``skipNodeOperations`` of its slice."""
     blocker: str
-    """Why nobody can say here who may have it, or empty."""
+    """Why the device cannot be judged here; empty if it can."""
     unreadable: str
-    """Why no selector can be asked about it, or empty; an obstacle as well."""
+    """Why no selector can be evaluated for it, which is a blocker as well; empty if selectors can."""
     _found: dict[str, Attribute | None] = field(default_factory=dict)
-    """The attributes that somebody has asked for: most are never."""
+    """Attributes parsed so far, on demand: most are never asked for."""
 
     @property
     def driver(self) -> str:
@@ -249,7 +254,7 @@ def _unknown_fields(body: JsonObject) -> Iterator[str]:
 
 
 def _cel_value(body: JsonObject) -> Any:
-    """Of an attribute whose type is known: no other is ever asked about."""
+    """Convert an attribute of a known type for CEL."""
     kind, value = next(iter(body.items()))
     if kind == "version":
         return Version(value)
@@ -278,13 +283,15 @@ class InUse:
     """The claims, as ``namespace/name``."""
 
     def holds(self, device: DeviceId) -> bool:
-        """Whether somebody has the device or a share of it."""
+        """Whether a claim has the device or a share of it."""
         return device in self.devices or device in self.shares
 
 
 def read_devices_in_use(claims: Iterable[JsonObject]) -> InUse:
-    """From the status of all claims of the cluster. A result without a share has the device alone, whatever
-    its driver says of it by now."""
+    """Read the devices in use from the status of all claims of the cluster.
+
+    A result without a share has the device alone, whatever the driver publishes about it now.
+    """
     devices: set[DeviceId] = set()
     shares: dict[DeviceId, dict[str, int]] = defaultdict(dict)
     holders: dict[DeviceId, list[str]] = defaultdict(list)

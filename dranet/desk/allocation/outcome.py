@@ -19,7 +19,7 @@ from dranet.desk.allocation.selection import NodeContext, Removal, SelectedDevic
 from dranet.desk.allocation.taints import AppliedTaint, find_untolerated
 
 
-class Ending(Enum):
+class AttemptResult(Enum):
     """How an attempt on a node ended."""
 
     ALLOCATED = "every request has its devices"
@@ -58,7 +58,7 @@ class AlternativeReview:
 
     @property
     def satisfied(self) -> bool:
-        """Whether this alternative could be met where the search stood."""
+        """Whether this alternative could be met at that point of the search."""
         if self.alternative.count is None:
             return bool(self.had) and all(r.removal in _NOT_OF_ALL for r in self.removed)
         return len(self.had) >= self.alternative.count
@@ -81,7 +81,7 @@ class Outcome:
     """What came of one node."""
 
     node: Node
-    ending: Ending
+    ending: AttemptResult
     slots: tuple[Slot, ...]
     """All requests of all claims, in the order in which they are decided."""
     selected: tuple[SelectedDevice, ...]
@@ -128,7 +128,7 @@ def summarize(outcome: Outcome) -> str:
 
 
 class _Review:
-    """Of one slot."""
+    """The review of one slot."""
 
     def __init__(self, outcome: Outcome, slot: Slot) -> None:
         self._outcome = outcome
@@ -159,7 +159,7 @@ class _Review:
         return AlternativeReview(option, had, spare, removed)
 
     def _have(self, option: Alternative, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        """What the search chose, or the first that fit beside each other; they stay pushed."""
+        """What the search chose, or the first devices that fit together; they stay pushed."""
         chosen = [
             pick.candidate
             for pick in self._outcome.selected
@@ -234,7 +234,7 @@ class _Review:
         return Removed(candidate, Removal.IN_USE, ", ".join(holders))
 
     def _is_of_all(self, option: Alternative, candidate: Candidate) -> bool:
-        """Among "all devices", which are those that would do if nobody had them: it is missed."""
+        """Whether it belongs to "all devices": those that would do if no claim had them."""
         return option.count is None and self._context.could_suffice(option, candidate)
 
 

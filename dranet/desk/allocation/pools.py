@@ -1,6 +1,9 @@
-"""Counters that devices of a pool share (partitionable devices, KEP-4815): what there is, what is left.
+"""ResourceSlices -> the pools, counters and devices that an allocator may use for one node.
 
-Everything a device takes it takes whole. A shared device takes its part once, however many have a share.
+:class:`Inventory` reads the slices of the whole cluster once; :meth:`Inventory.pools_for` picks what reaches
+a node. The rules are those of ``staging/src/k8s.io/dynamic-resource-allocation/structured`` of Kubernetes.
+Counters are those of partitionable devices (KEP-4815): a device takes all that it names, a shared device
+takes its part once, however many claims have a share.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class CounterShortage:
 
 
 class InvalidCounters(Exception):
-    """The pool's counters contradict each other; the text says how."""
+    """The pool's counters contradict each other; the message describes how."""
 
 
 def parse_counters(sets: Iterable[JsonObject]) -> dict[CounterId, int]:
@@ -100,9 +103,9 @@ class Pool:
     elsewhere: frozenset[Candidate]
     """Those of them that are not the node's."""
     incomplete: str = ""
-    """Says why, if the driver has not published all of it (yet)."""
+    """Why, if the driver has not published all of it (yet)."""
     invalid: str = ""
-    """Says why, if what is published contradicts itself."""
+    """Why, if what is published contradicts itself."""
 
     @property
     def id(self) -> PoolId:
@@ -130,7 +133,7 @@ class _Slice:
 
     name: str
     expected: int
-    """How many slices the driver says there are."""
+    """``resourceSliceCount``: how many slices the pool has according to the driver."""
     reach: Reach
     per_device: bool
     devices: tuple[Candidate, ...]
@@ -196,7 +199,7 @@ class Inventory:
 
 
 def _find_pool(generations: Sequence[Generation], node: Node) -> Pool | None:
-    """Of the newest generation that has a slice for the node."""
+    """Find the pool in the newest generation that has a slice for the node."""
     for generation in generations:
         if any(entry.reaches(node) for entry in generation.slices):
             return generation.for_node(node, is_newest=generation is generations[0])
@@ -255,6 +258,7 @@ def _number(body: JsonObject) -> int:
 
 
 def _find_double(devices: Iterable[Candidate]) -> str:
-    """Names must be unique in the slices that reach a node; nobody compares them with the others."""
+    """Names must be unique in the slices that reach a node; the scheduler does not compare them with the
+    others."""
     doubles = [device for (_, _, device), n in Counter(c.id for c in devices).items() if n > 1]
     return f"device {min(doubles)} twice" if doubles else ""

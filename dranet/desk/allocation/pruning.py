@@ -1,7 +1,10 @@
-"""What devices give in parts, over all of a node: capacity of shared devices, counters of pools.
+"""Whether a search that has come this far can still succeed: bounds that never change its outcome.
 
-A bound for :mod:`dranet.desk.allocation.pruning`: requests that need more together than there is altogether
-cannot be met, however it is divided.
+Each bound leaves rules out, so what it calls lost is lost under all of them. Nothing is called lost where
+going on could meet an error: an error ends the attempt and must not be hidden. Tests show that the outcome
+stays the same by comparing it with an allocator that tries everything (``tests/desk/allocation``).
+
+Sets of devices are bits of an integer by place (:class:`dranet.desk.allocation.selection.NodeContext`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ Volumes = dict[Resource, int]
 
 
 class Supply:
-    """One for each search."""
+    """What devices share out over all of a node: capacity of shared devices, counters of pools. One for each
+    search."""
 
     def __init__(self, context: NodeContext) -> None:
         self._whole: Counter[Resource] = Counter()
@@ -37,7 +41,7 @@ class Supply:
                 self._whole[*pool, name] += max(amount, 0)
 
     def left(self, selection: Selection) -> Volumes:
-        """What is there beside the devices chosen so far."""
+        """What the devices chosen so far leave."""
         left = Counter(self._whole)
         for stack in selection.used.values():
             for name, amount in stack[-1].items() if stack else ():
@@ -49,7 +53,7 @@ class Supply:
 
 
 def find_least(alternative: Alternative, devices: Iterable[Candidate]) -> Volumes:
-    """What one of these devices takes at the least; nothing is said of what some take and others do not."""
+    """What each of these devices takes at the least; resources that only some of them take are left out."""
     least: Volumes | None = None
     for device in devices:
         taken = _taken(alternative, device)
@@ -114,7 +118,7 @@ class Rest:
 
 @dataclass(slots=True, eq=False)
 class _Left:
-    """An option as it stands now."""
+    """An option and the devices that are left for it."""
 
     option: _Option
     mask: int
@@ -142,7 +146,7 @@ class Pruning:
         self._shared = self._mask(device for device in context.usable if device.shared)
 
     def is_lost(self, selection: Selection, first: int, last: int, rest: Rest | None = None) -> bool:
-        """Whether the slots from ``first`` to ``last`` cannot all be satisfied beside what the state holds;
+        """Whether the slots from ``first`` to ``last`` cannot all be satisfied next to what is selected;
         ``rest`` if the first of them has some of its devices already."""
         slots = range(first, min(last + 1, len(self._slots)))
         if any(option.risky for index in slots for option in self._options_of(index)):
@@ -251,7 +255,8 @@ class Pruning:
         return self._options[index]
 
     def _judge(self, slot: Slot, alternative: Alternative) -> _Option:
-        """Requests of one pod are often alike but for their constraints: those come last."""
+        """Judge an alternative; requests of one pod are often alike except for their constraints, so those
+        come last."""
         asked = repr((alternative.tolerations, alternative.asked))
         key = alternative.expressions, alternative.admin_access, asked
         if key not in self._judged:

@@ -1,11 +1,13 @@
-"""``matchAttribute`` and ``distinctAttribute``: what devices of one claim must have in common, or must not.
+"""A ResourceClaim's spec and its DeviceClasses -> the requests and constraints that an allocator works on.
 
-A value is a set: a scalar has one element, a list attribute has several. Matching devices have an
-element in common, all of them together; distinct ones have none in common, any two of them. Elements carry
-their type, so the number 1 and the text "1" are not the same.
+Parsed once, used for every node. A selector that does not compile is an error only when a device is asked
+about, as for a real scheduler: an alternative that is never reached does no harm.
 
-``distinctAttribute`` is played as it is specified. Older schedulers remembered one value for each request and
-so let two devices of one request be equal.
+``matchAttribute`` and ``distinctAttribute`` compare sets: a scalar has one element, a list attribute has
+several. Matching devices have an element in common, all of them together; distinct ones have none in common,
+any two of them. Elements carry their type, so the number 1 and the text "1" differ. ``distinctAttribute``
+follows its specification; older schedulers remembered one value for each request, so that two devices of one
+request could be equal.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Constraint:
         """What the constraint knows of its devices after one more; ``None`` if it forbids that one.
 
         Args:
-            elements: of the new device; ``None`` if it lacks the attribute.
+            elements: those of the new device; ``None`` if it lacks the attribute.
             before: what this returned for the device before, ``None`` for the first.
         """
         if elements is None:
@@ -96,7 +98,7 @@ _KNOWN_OF_ALTERNATIVE = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selector:
-    """One CEL selector and who wrote it."""
+    """One CEL selector and the object that contains it."""
 
     of_class: str
     """The DeviceClass, or empty for the request's own."""
@@ -120,13 +122,13 @@ class Alternative:
     """What one request asks for, or one of its prioritised alternatives."""
 
     name: str
-    """``req`` or ``req/sub``, as the result will say."""
+    """``req`` or ``req/sub``, as in the result."""
     class_name: str
     class_configs: tuple[JsonObject, ...]
     selectors: tuple[Selector, ...]
     """Those of the class first."""
     expressions: tuple[str, ...]
-    """Of the selectors."""
+    """The expressions of the selectors."""
     count: int | None
     """``None`` asks for all devices."""
     admin_access: bool
@@ -158,7 +160,7 @@ def parse_claim(claim: JsonObject, classes: Mapping[str, JsonObject]) -> ClaimVi
     """One claim with the DeviceClasses by name.
 
     Raises:
-        AllocationError: a class that does not exist, an amount that is none, or a feature that is not
+        AllocationError: a class that does not exist, an amount that is invalid, or a feature that is not
             modelled here.
     """
     metadata, devices = claim["metadata"], claim["spec"].get("devices") or {}

@@ -19,7 +19,8 @@ from dranet.desk.allocation.requests import MAX_RESULTS_PER_CLAIM, Alternative, 
 from dranet.desk.allocation.selection import NodeContext, Removal, SelectedDevice, Selection, Slot
 
 MAX_CHOICES = 20_000
-"""Some seconds. To pack amounts into devices may take for ever; a real scheduler gives up after ten."""
+"""Choices of a device before the search gives up, some seconds. Packing amounts into devices can take
+exponential time; a real scheduler gives up after ten seconds."""
 
 _Key = tuple[object, ...]
 

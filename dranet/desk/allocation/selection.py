@@ -63,7 +63,7 @@ class SelectedDevice:
     alternative: Alternative
     candidate: Candidate
     consumed: tuple[tuple[str, int], ...] = ()
-    """Of a shared device: each of its capacities and the billionths that this allocation takes."""
+    """For a shared device: (capacity name, consumed amount in 1e-9 units)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class NodeContext:
     selector_results: SelectorResults
     usable: tuple[Candidate, ...] = field(init=False)
     """Devices of pools without a defect, by place; those of other nodes among them, because selectors are
-    asked about them, too."""
+    also evaluated for them."""
     places: Mapping[Candidate, int] = field(init=False)
     _elsewhere: frozenset[Candidate] = field(init=False)
 
@@ -89,10 +89,10 @@ class NodeContext:
         object.__setattr__(self, "_elsewhere", elsewhere)
 
     def find_unwanted(self, alternative: Alternative, candidate: Candidate) -> Removal | None:
-        """What speaks against the device whoever has it: a selector, or the node.
+        """Find a reason against the device that does not depend on other claims: a selector, or the node.
 
         Raises:
-            AllocationError: a selector fails on it, or nobody can tell.
+            AllocationError: a selector fails on it, or it cannot be judged.
         """
         result = self.selector_results.of(alternative, candidate)
         if candidate in self._elsewhere and result.selector is None:
@@ -104,11 +104,11 @@ class NodeContext:
         return Removal.CLASS_SELECTOR if result.selector.of_class else Removal.REQUEST_SELECTOR
 
     def is_free(self, alternative: Alternative, candidate: Candidate) -> bool:
-        """Whether no other claim has it; who asks for admin access does not mind."""
+        """Whether no other claim has it; admin access ignores other claims."""
         return alternative.admin_access or candidate.id not in self.in_use.devices
 
     def could_suffice(self, alternative: Alternative, candidate: Candidate) -> bool:
-        """Whether its capacity would do if nobody had any of it."""
+        """Whether its capacity would do if no claim had any of it."""
         return (
             find_shortage(candidate.capacity, alternative.asked, _NOTHING, counted=candidate.shared) is None
         )
@@ -186,7 +186,7 @@ class Selection:
                 what this run takes of the capacity comes last then.
 
         Raises:
-            AllocationError: a selector fails on it, or nobody can tell.
+            AllocationError: a selector fails on it, or it cannot be judged.
         """
         if self.is_taken(slot, alternative, candidate):
             return Removal.TAKEN

@@ -1,4 +1,4 @@
-"""What selectors say of devices: each is asked once, on how many nodes and in how many requests it may be."""
+"""Results of selectors for devices: each is evaluated once, for however many nodes and requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dranet.desk.allocation.requests import Alternative, Selector
 
 
 class SelectorResult(NamedTuple):
-    """Of the selectors of one alternative for one device."""
+    """The result of the selectors of one alternative for one device."""
 
     selector: Selector | None = None
     """The first that does not match, or that failed."""
@@ -46,7 +46,8 @@ class SelectorResults:
         return result
 
     def _judge(self, alternative: Alternative, candidate: Candidate) -> SelectorResult:
-        """Requests of one pod are often alike: what their selectors say together is known after the first."""
+        """Evaluate the selectors; requests of one pod are often alike, so results are shared by
+        expressions."""
         key = alternative.expressions, candidate
         answer = self._by_expressions.get(key)
         if answer is None:
@@ -90,7 +91,7 @@ class SelectorResults:
 
 
 def _refuse(alternative: Alternative, candidate: Candidate) -> SelectorResult:
-    """Of a device that matches and that nobody can judge."""
+    """The result for a device that matches but cannot be judged."""
     what = f"request {alternative.name}: {candidate}: {candidate.blocker}"
     cause, device = Cause.NOT_MODELLED, str(candidate)
     return SelectorResult(None, AllocationError(what, cause, request=alternative.name, device=device))

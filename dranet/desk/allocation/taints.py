@@ -1,4 +1,5 @@
-"""Taints of devices: their drivers' own, those that a DeviceTaintRule adds, and who tolerates them."""
+"""Taints of devices: those of their drivers, those that a DeviceTaintRule adds, and how requests tolerate
+them."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def find_untolerated(
 
 
 def is_tolerated(taint: AppliedTaint, tolerations: Sequence[JsonObject]) -> bool:
-    """Whether a taint keeps nothing from who has these tolerations."""
+    """Whether a taint does not apply with these tolerations."""
     return taint.effect not in _EFFECTS or any(_tolerates(toleration, taint) for toleration in tolerations)
 
 

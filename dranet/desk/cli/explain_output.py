@@ -18,7 +18,7 @@ from dranet.desk.allocation.explain.explanation import (
     Step,
     ValueRow,
 )
-from dranet.desk.allocation.outcome import Ending
+from dranet.desk.allocation.outcome import AttemptResult
 from dranet.desk.allocation.selection import Removal
 from dranet.desk.allocation.taints import DeviceId
 from dranet.terminal import CONTINUED, PROSE, Screen, format_table, printable
@@ -187,7 +187,7 @@ def _render_group(group: NodeGroup, screen: Screen, width: int) -> Iterator[str]
     if len(group.nodes) > 1:
         where = f"{len(group.nodes)} nodes like {report.node} ({_names(group.nodes[1:])})"
     yield from map(screen.bold, _wrap(f"{where}: {_ending(report)}", width))
-    if report.ending is Ending.ALLOCATED:
+    if report.ending is AttemptResult.ALLOCATED:
         yield from _indent(_given_table(report.allocated, screen))
         return
     yield from _render_troubles(report, width)
@@ -218,7 +218,7 @@ def _section(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _ending(report: NodeReport) -> str:
-    if report.ending is Ending.ALLOCATED:
+    if report.ending is AttemptResult.ALLOCATED:
         return "would give"
     if report.failure:
         return "the attempt breaks off"

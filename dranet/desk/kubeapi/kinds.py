@@ -13,8 +13,8 @@ FieldPath = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Kind:
-    """One served kind; each exists once, and is told from others by identity. ``fields`` are its selectable
-    fields beside ``metadata.name`` and ``metadata.namespace``; ``counts_generation``: a change of the spec
+    """One served kind; each exists once and is compared by identity. ``fields`` are its selectable fields in
+    addition to ``metadata.name`` and ``metadata.namespace``; ``counts_generation``: a change of the spec
     increments ``metadata.generation``."""
 
     group: str
@@ -193,7 +193,7 @@ REVIEWS = (ACCESS_REVIEW, RULES_REVIEW, SUBJECT_REVIEW, TOKEN_REVIEW, OTHERS_ACC
 
 
 def build_discovery(path: str) -> JsonObject | None:
-    """The discovery document at a path without trailing slash; ``None`` when there is none."""
+    """The discovery document at a path without trailing slash; ``None`` if the path has none."""
     if path == "/api":
         return {"kind": "APIVersions", "versions": ["v1"]}
     if path == "/apis":

@@ -1,4 +1,4 @@
-"""Which Kubernetes the stand-in plays: a minor version with its feature gates and limits.
+"""The Kubernetes that objects are validated for: a minor version with its feature gates and limits.
 
 A field behind a gate that is off is dropped on write without a word (``drops``), and so is a field that the
 version does not know: that is how a client meets an older server. Gates: ``pkg/features/kube_features.go`` of
@@ -45,7 +45,7 @@ _SINCE: Mapping[str, int] = {
     "DRADerivedAttributes": 37,
     "DRADeviceCompatibilityGroups": 37,
 }
-"""First minor that knows the gate at all, where that is not the oldest played here."""
+"""First minor that knows the gate at all, where that is not the oldest version here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Profile:
 
     @property
     def max_taints(self) -> int:
-        """Of a device."""
+        """Limit of a device."""
         return 4 if self.minor < 35 else 16
 
     @property
@@ -75,7 +75,7 @@ class Profile:
 
     @property
     def max_advanced_devices(self) -> int:
-        """Of a slice in which a device has taints, counters or list attributes."""
+        """Limit of a slice in which a device has taints, counters or list attributes."""
         return 128 if self.minor < 35 else 64
 
     @property
@@ -102,7 +102,7 @@ def load_profile(version: str = LATEST, gates: Mapping[str, bool] | None = None)
     """The defaults of a version (``1.36``), with some ``gates`` set otherwise.
 
     Raises:
-        SettingsError: a version that is not played, or a gate that it does not know.
+        SettingsError: a version that is not supported, or a gate that it does not know.
     """
     known = {f"1.{minor}": minor for minor in _MINORS}
     if version not in known:

@@ -1,8 +1,8 @@
 """Quantities as a server stores them: parsed and written in the canonical form (``apimachinery``
 ``resource``).
 
-``1024Mi`` comes back as ``1Gi``: a client that compares texts updates for ever. Apart from the reader of the
-driver on purpose: two sides that share a fault would never notice it."""
+``1024Mi`` comes back as ``1Gi``: a client that compares texts updates without end. Apart from the reader of
+the driver on purpose: two sides that share a fault would never notice it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXPONENTS = {suffix: exponent for exponent, suffix in _DECIMAL.items()}
 
 
 def parse_quantity(value: object) -> Fraction | None:
-    """Its value, exactly; ``None`` when it is none. Numbers are quantities, too."""
+    """Return the exact value; ``None`` if it is no quantity. Numbers are also quantities."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     match = _QUANTITY.fullmatch(str(value))

@@ -144,7 +144,7 @@ def without_nulls(value: Any) -> Any:
     """As the API server keeps it: a field that is null is absent. Parameters of drivers stay as they are.
 
     Raises:
-        ValueError: text that is none: JSON can spell half a character.
+        ValueError: invalid text: JSON can spell half a character.
     """
     if isinstance(value, str) and not value.isascii():
         value.encode()

@@ -1,7 +1,7 @@
 """Refuse what a real API server refuses, for the fields that this driver and its users write.
 
 Limits and rules of ``resource.k8s.io/v1`` (``pkg/apis/resource/validation``) and the common metadata rules,
-by the version that is played. Each check yields causes; all are reported at once. What an object had before
+by the chosen version. Each check yields causes; all are reported at once. What an object had before
 and keeps is not judged again where a real server does not: taints, capacity and the CEL of a class."""
 
 from __future__ import annotations

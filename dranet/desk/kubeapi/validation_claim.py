@@ -1,4 +1,4 @@
-"""What a ResourceClaim, its template and a DeviceClass may say (``pkg/apis/resource/validation``)."""
+"""Validation of a ResourceClaim, its template and a DeviceClass (``pkg/apis/resource/validation``)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.kubeapi.profiles import Profile
 
 _MAX_ENTRIES = 32
-"""Of requests, constraints, configs, selectors and results."""
+"""Limit of requests, constraints, configs, selectors and results."""
 _MAX_ALTERNATIVES = 8
 _MAX_TOLERATIONS = 16
 _MAX_ALLOCATION_CONFIGS = 64

@@ -1,4 +1,4 @@
-"""What a ResourceSlice may say (``pkg/apis/resource/validation``)."""
+"""Validation of a ResourceSlice (``pkg/apis/resource/validation``)."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _INT64 = range(-(2**63), 2**63)
 _MAX_DEVICES = 128
 _MAX_ATTRIBUTES_AND_CAPACITIES = 32
 _MAX_ATTRIBUTE_VALUES = 48
-"""Of a device; each item of a list counts."""
+"""Limit of a device; each item of a list counts."""
 _MAX_COUNTER_SETS = 8
 _MAX_COUNTERS = 32
-"""Of a set; before 1.35 of all sets of a slice together."""
+"""Limit of a set; before 1.35 of all sets of a slice together."""
 _MAX_CONSUMED_SETS = 2
 _MAX_BINDING_CONDITIONS = 4
 _MAX_VALID_VALUES = 10

@@ -1,7 +1,7 @@
 """What is wrong with claims, templates, classes and pods, before any of them is applied (pure).
 
-Objects are JSON whose fields have the types that the API gives them; who reads files makes sure of that. What
-is known of a cluster beside them is a :class:`Scope`.
+Objects are JSON whose fields have the types of the API; the reader of files makes sure of that. What else is
+known of a cluster is a :class:`Scope`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLUSTER_SCOPED = ("DeviceClass", "ResourceSlice", "Node", "DeviceTaintRule")
 
 
 def key_of(body: JsonObject) -> Key:
-    """Its namespace and name; a file that says no namespace means the default one."""
+    """Its namespace and name; a file without a namespace means the default one."""
     metadata = body.get("metadata") or {}
     namespace = metadata.get("namespace") or _DEFAULT_NAMESPACE
     return Key("" if body.get("kind") in _CLUSTER_SCOPED else namespace, metadata.get("name") or "")

@@ -25,7 +25,7 @@ def find_unknown_fields(body: JsonObject) -> Iterator[Finding]:
 
 
 def find_unknown_pod_fields(spec: JsonObject, path: str) -> Iterator[Finding]:
-    """What a pod says of claims; nothing is known here of its other fields."""
+    """Find unknown fields of a pod that are about claims; its other fields are not looked into."""
     yield from _find(spec.get("resourceClaims"), [POD_CLAIM], f"{path}.resourceClaims")
     for kind in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(kind) or ()):

@@ -22,9 +22,9 @@ from dranet.model.network import NetworkConfig
 _LINE = re.compile(
     r"(config\[\d+\])(?: \(from .*?\))?\.parameters(.*?): (.*?)(?:; (did you mean .*))?", re.DOTALL
 )
-"""A problem as :mod:`dranet.claims.config` tells it."""
+"""A problem as :mod:`dranet.claims.config` reports it."""
 _FAR = 1_000_000
-"""Configs of a class are told from the claim's by their number; problems of theirs are told at the class."""
+"""Configs of a class are numbered from here; problems of them are reported at the class."""
 
 
 class Asked(NamedTuple):
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
 
     alternative: Alternative
     kinds: frozenset[DeviceKind]
-    """Of our devices; empty where none passes, as for another driver's."""
+    """Our devices that pass; empty for requests of another driver's devices."""
     config: NetworkConfig
     brings_rdma: bool = False
     """Every device of ours that passes has an RDMA device."""
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 def lint_parameters(spec: JsonObject, path: str, namespace: str, scope: Scope) -> Iterator[Finding]:
-    """Of a claim's configs."""
+    """Lint the configs of a claim."""
     configs = claim_devices(spec).get("config") or ()
     for number, config in enumerate(configs):
         yield from _lint_opaque(config, f"{path}.devices.config[{number}]", scope)
@@ -55,7 +55,7 @@ def lint_parameters(spec: JsonObject, path: str, namespace: str, scope: Scope) -
 
 
 def lint_class_config(body: JsonObject, scope: Scope) -> Iterator[Finding]:
-    """Of a DeviceClass's configs, each by itself and all together."""
+    """Lint the configs of a DeviceClass, each by itself and all together."""
     spec = body.get("spec") or {}
     for number, config in enumerate(spec.get("config") or ()):
         yield from _lint_opaque(config, f"spec.config[{number}]", scope)
@@ -171,7 +171,7 @@ def _find_equal_names(asked: list[Asked]) -> Iterator[Finding]:
 
 
 def fixed_name(asked: Asked) -> str:
-    """The name that the device gets in the pod whatever it is; empty where it keeps its own, or is none."""
+    """The name that the device gets in the pod; empty where it keeps its own, or has no interface."""
     is_link = not asked.kinds or DeviceKind.NIC in asked.kinds
     interface = asked.config.interface
     return (interface.name or "") if is_link else ""

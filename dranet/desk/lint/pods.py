@@ -22,7 +22,7 @@ class PodClaim(NamedTuple):
     name: str
     path: str
     source: str
-    """``ResourceClaim fast``; empty where it is not said."""
+    """``ResourceClaim fast``; empty where it is not named."""
     spec: JsonObject | None
     asked: tuple[Asked, ...]
 
@@ -49,14 +49,14 @@ def lint_pod(spec: JsonObject, path: str, namespace: str, scope: Scope, pods: in
 
 
 def find_shared_claims(pods: Sequence[tuple[Key, JsonObject]]) -> Iterator[tuple[Key, Finding]]:
-    """Pods (name and spec) after the first that name a ResourceClaim which is another's, too."""
+    """Pods (name and spec) after the first that name a ResourceClaim that another pod also names."""
     owners: dict[Key, Key] = {}
     for pod, spec in pods:
         for number, entry in enumerate(spec.get("resourceClaims") or ()):
             claim = entry.get(_CLAIM)
             if claim and owners.setdefault(Key(pod.namespace, claim), pod) != pod:
                 other = owners[Key(pod.namespace, claim)].name
-                text = f"ResourceClaim {claim} is that of pod {other}, too"
+                text = f"ResourceClaim {claim} is also that of pod {other}"
                 path = f"spec.resourceClaims[{number}].{_CLAIM}"
                 yield pod, Finding(rules.CLAIM_SHARED, path, text, _TEMPLATE)
 
@@ -105,7 +105,7 @@ def _find_missing(claim: PodClaim, key: Key, scope: Scope) -> Iterator[Finding]:
         kind, field = ("ResourceClaimTemplate", _TEMPLATE) if is_claim else ("ResourceClaim", _CLAIM)
         yield Finding(rules.CLAIM_KIND, claim.path, f"{key.name} is a {kind}", f"{field}: {key.name}")
     elif known or scope.is_live:
-        rule = rules.CLAIM_MISSING if scope.is_live else rules.CLAIM_NOT_GIVEN
+        rule = rules.CLAIM_MISSING if scope.is_live else rules.CLAIM_NOT_PROVIDED
         where = "in the cluster" if scope.is_live else "in the files"
         text = f"{claim.source} is not {where}, in namespace {key.namespace}"
         yield Finding(rule, claim.path, text, _find_namesake(key, known))

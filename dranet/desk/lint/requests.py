@@ -46,7 +46,7 @@ def _find_class(alternative: Alternative, scope: Scope) -> Iterator[Finding]:
         yield Finding(rules.CLASS_MISSING, where, f"DeviceClass {show(name)} does not exist", fix)
     elif scope.classes:
         fix = suggest(name, scope.classes, "give its file, too, or ask the cluster with --live")
-        yield Finding(rules.CLASS_NOT_GIVEN, where, f"DeviceClass {show(name)} is not in the files", fix)
+        yield Finding(rules.CLASS_NOT_PROVIDED, where, f"DeviceClass {show(name)} is not in the files", fix)
 
 
 def _count(alternatives: Sequence[Alternative], path: str) -> Iterator[Finding]:
@@ -69,7 +69,9 @@ def _find_unreachable(alternatives: Sequence[Alternative], spec: JsonObject) -> 
             if not earlier.name.startswith(f"{request}/"):
                 continue
             if _asks_no_more(earlier, later) and _is_bound_no_more(earlier, later, spec):
-                text = f"alternative {name} is never chosen: {earlier.name} before it asks for no more"
+                text = (
+                    f"alternative {name} is never chosen: {earlier.name} before it requires no more than this"
+                )
                 yield Finding(rules.ALTERNATIVE, later.path, text, "put it first, or leave it out")
                 break
 
@@ -87,7 +89,7 @@ def _asks_no_more(earlier: Alternative, later: Alternative) -> bool:
 
 
 def _is_bound_no_more(earlier: Alternative, later: Alternative, spec: JsonObject) -> bool:
-    """Every constraint on the earlier one is on the later, too: a ladder lets go of one with each step."""
+    """Whether every constraint on the earlier one is also on the later: a ladder drops one with each step."""
     constraints = [constraint.get("requests") for constraint in claim_devices(spec).get("constraints") or ()]
     return all(covers(requests, later.name) for requests in constraints if covers(requests, earlier.name))
 
@@ -114,8 +116,8 @@ def _lint_constraint(
     if len({one.name.partition("/")[0] for one in covered}) == 1 and all(one.number == 1 for one in covered):
         text = f"{key} covers one device: request {covered[0].name}"
         yield Finding(rules.CONSTRAINT_ALONE, path, text, "name two requests, or leave it out")
-    given = {name for sample in scope.devices for name in sample.attributes}
-    if attribute not in _KNOWN and attribute not in given:
+    published = {name for sample in scope.devices for name in sample.attributes}
+    if attribute not in _KNOWN and attribute not in published:
         if scope.devices or suggest(attribute, _KNOWN):
             fix = suggest(attribute, _KNOWN, "see docs/user/attributes.md")
             yield Finding(rules.CONSTRAINT_UNKNOWN, f"{path}.{key}", f"no device has {attribute}", fix)

@@ -1,4 +1,8 @@
-"""What a lint finds: a rule, where it is broken, and the mend."""
+"""The rules of ``dranet validate`` and the findings that break them.
+
+A finding has a rule, the place where it is broken, and a fix. The page ``docs/user/validate.md`` lists the
+same rules; a test compares.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +75,7 @@ SHAPE = Rule(
     "shape",
     _ERROR,
     "a field whose value has the wrong type",
-    "The API server refuses the object; nothing else is said of it here.",
+    "The API server refuses the object; it is not checked further here.",
 )
 REFUSED = Rule(
     "refused",
@@ -101,7 +105,7 @@ DRIVER_UNKNOWN = Rule(
     "driver-unknown",
     _WARNING,
     "a config for a driver that is nearly ours, or that publishes nothing in the given slices",
-    "No driver reads the config, and nothing says so.",
+    "No driver reads the config, and no error shows it.",
 )
 REQUEST_UNKNOWN = Rule(
     "request-unknown",
@@ -115,7 +119,7 @@ CLASS_MISSING = Rule(
     "a DeviceClass that the cluster does not have (with --live)",
     "The pod stays Pending: no device can be chosen without the class.",
 )
-CLASS_NOT_GIVEN = Rule(
+CLASS_NOT_PROVIDED = Rule(
     "class-not-given",
     _NOTE,
     "a DeviceClass that is not in the files, where others are",
@@ -179,7 +183,7 @@ SELECTOR_NOT_JUDGED = Rule(
     "selector-not-judged",
     _NOTE,
     "a selector with functions that this program does not have",
-    "A cluster may well evaluate it; nothing is said of it here.",
+    "A cluster may well evaluate it; it is not judged here.",
 )
 ATTRIBUTE_UNKNOWN = Rule(
     "attribute-unknown",
@@ -211,11 +215,11 @@ CLAIM_MISSING = Rule(
     "a pod whose claim or template the cluster does not have (with --live)",
     "The pod stays Pending.",
 )
-CLAIM_NOT_GIVEN = Rule(
+CLAIM_NOT_PROVIDED = Rule(
     "claim-not-given",
     _NOTE,
     "a pod whose claim or template is not in the files, where others are",
-    "Nothing is said of it. It may be in the cluster.",
+    "It is not checked. It may be in the cluster.",
 )
 CLAIM_UNDECLARED = Rule(
     "claim-undeclared",
@@ -252,7 +256,7 @@ NODE_NAME = Rule(
     "node-name",
     _WARNING,
     "a pod that comes with its nodeName and has claims",
-    "The scheduler does not see it, and nobody else allocates its claims: the pod waits for ever.",
+    "The scheduler does not see it, and its claims are never allocated: the pod waits without end.",
 )
 IFNAME = Rule(
     "interface-name",
@@ -282,7 +286,7 @@ RULES: tuple[Rule, ...] = (
     DRIVER_UNKNOWN,
     REQUEST_UNKNOWN,
     CLASS_MISSING,
-    CLASS_NOT_GIVEN,
+    CLASS_NOT_PROVIDED,
     TOO_MANY,
     ALTERNATIVE,
     CONSTRAINT_ALONE,
@@ -298,7 +302,7 @@ RULES: tuple[Rule, ...] = (
     OTHER_TYPE,
     CLAIM_KIND,
     CLAIM_MISSING,
-    CLAIM_NOT_GIVEN,
+    CLAIM_NOT_PROVIDED,
     CLAIM_UNDECLARED,
     CLAIM_UNUSED,
     CLAIM_SOURCE,

@@ -36,7 +36,7 @@ class Sample(Struct, frozen=True, dict=True):
     attributes: Mapping[str, Any]
     kind: DeviceKind | None = None
     """``None`` for a device of another driver."""
-    lacks: str = ""
+    omits: str = ""
     """What a made-up device was made to lack."""
     capacity: Mapping[str, Any] | None = None
     shared: bool = False
@@ -53,7 +53,7 @@ class _Kind(Struct, frozen=True):
     kind: DeviceKind
     type: str
     has: frozenset[str]
-    """Of ``link``, ``pci``, ``rdma``, ``gpu``, ``vf``, ``pcie``."""
+    """Some of ``link``, ``pci``, ``rdma``, ``gpu``, ``vf``, ``pcie``."""
 
 
 _KINDS = (
@@ -77,23 +77,23 @@ _NEEDS: Mapping[str, str] = {
 
 
 @cache
-def made_up(driver: str) -> tuple[Sample, ...]:
-    """A device of each kind with all that it can say, each again without one of what it may leave out, and a
+def make_samples(driver: str) -> tuple[Sample, ...]:
+    """Make a device of each kind with all of its attributes, each again without one that it may omit, and a
     device of another driver."""
     return (*(sample for kind in _KINDS for sample in _variants(kind, driver)), _stranger())
 
 
 def _variants(kind: _Kind, driver: str) -> Iterator[Sample]:
-    said = [attribute for attribute in CATALOGUE if _says(attribute, kind)]
-    full = {attribute.qualified: _sample(attribute, kind) for attribute in said}
+    attributes = [attribute for attribute in CATALOGUE if _has_attribute(attribute, kind)]
+    full = {attribute.qualified: _sample(attribute, kind) for attribute in attributes}
     yield Sample(kind.label, driver, full, kind.kind)
-    for attribute in said:
-        if _may_lack(attribute, kind):
+    for attribute in attributes:
+        if _may_omit(attribute, kind):
             rest = {name: value for name, value in full.items() if name != attribute.qualified}
             yield Sample(kind.label, driver, rest, kind.kind, attribute.qualified)
 
 
-def _says(attribute: Attribute, kind: _Kind) -> bool:
+def _has_attribute(attribute: Attribute, kind: _Kind) -> bool:
     if kind.kind is DeviceKind.GPU and attribute.name in _EMPTY_ON_GPU:
         return True
     if attribute.omitted_when == "the device is RDMA-only":
@@ -104,8 +104,8 @@ def _says(attribute: Attribute, kind: _Kind) -> bool:
     return not need or need in kind.has
 
 
-def _may_lack(attribute: Attribute, kind: _Kind) -> bool:
-    """Whether some device of the kind says all but this."""
+def _may_omit(attribute: Attribute, kind: _Kind) -> bool:
+    """Whether some device of the kind has all attributes except this."""
     if kind.kind is DeviceKind.GPU and attribute.name in _EMPTY_ON_GPU:
         return False
     return bool(attribute.omitted_when) and attribute.omitted_when not in (*_NEEDS, "the device is RDMA-only")
@@ -176,14 +176,14 @@ class Key(NamedTuple):
 
 
 class Scope(Struct, frozen=True):
-    """Objects by name. ``is_live`` says that the cluster has no others."""
+    """Objects by name. With ``is_live`` the cluster has no others."""
 
     driver: str = "dra.net"
     classes: Mapping[str, JsonObject] = field(default_factory=dict)
     claims: Mapping[Key, JsonObject] = field(default_factory=dict)
     templates: Mapping[Key, JsonObject] = field(default_factory=dict)
     devices: tuple[Sample, ...] = ()
-    """Of slices and captures."""
+    """Devices of slices and captures."""
     is_live: bool = False
 
 
@@ -206,12 +206,12 @@ class Alternative(NamedTuple):
 
 
 def claim_devices(spec: JsonObject) -> JsonObject:
-    """``spec.devices``; empty where there is none."""
+    """``spec.devices``; empty if the claim has none."""
     return spec.get("devices") or {}
 
 
 def iter_alternatives(spec: JsonObject, path: str) -> Iterator[Alternative]:
-    """Of all requests of a claim's spec at ``path``, in order."""
+    """Iterate over the alternatives of all requests of a claim's spec at ``path``, in order."""
     for number, request in enumerate(claim_devices(spec).get("requests") or ()):
         where = f"{path}.devices.requests[{number}]"
         if request.get("exactly"):

@@ -1,4 +1,9 @@
-"""Selectors that do not compile: what was meant, for the mistakes that people make."""
+"""Selectors: do they compile, do they name existing attributes, and do they fail on a device without one?
+
+The last is not derived from the expression but tried, on every kind of device with every attribute that it
+may omit. Those devices have the values that the expression compares attributes with, so that what comes
+after a comparison is also evaluated. For a selector that does not compile, common mistakes are recognised.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from dranet.cel.uses import Use
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.rules import Finding, Rule, suggest
-from dranet.desk.lint.scope import Alternative, Sample, Scope, expressions, made_up
+from dranet.desk.lint.scope import Alternative, Sample, Scope, expressions, make_samples
 from dranet.model.attributes import CATALOGUE
 
 _MEMBERS = ("device.driver", "device.attributes", "device.capacity", "device.allowMultipleAllocations")
@@ -27,7 +32,7 @@ _DOMAIN_OF = {attribute.name: attribute.domain for attribute in reversed(CATALOG
 
 
 def find_fix(expression: str, complaint: str) -> str:
-    """How the expression should have been written; empty where nobody can tell."""
+    """How the expression should have been written; empty if that is unknown."""
     tokens = significant_tokens(expression)
     if _AMOUNTS in complaint:
         return "quantities compare with .isGreaterThan(...), .isLessThan(...) and .compareTo(...)"
@@ -79,12 +84,12 @@ _DOMAINS = frozenset(attribute.domain for attribute in CATALOGUE)
 
 
 class Placed(NamedTuple):
-    """A selector that compiles, and where it stands."""
+    """A selector that compiles, and its path."""
 
     path: str
     selector: DeviceSelector
     is_own: bool = True
-    """Of the object that is looked at, not of a class that it names."""
+    """It belongs to the linted object, not to a class that the object names."""
 
 
 _compiled = lru_cache(maxsize=1024)(DeviceSelector.compile)
@@ -96,13 +101,13 @@ _literals = lru_cache(maxsize=1024)(DeviceSelector.find_literals)
 
 
 def lint_class_selectors(body: JsonObject, scope: Scope) -> Iterator[Finding]:
-    """Of a DeviceClass, which meets every device of a node."""
+    """Lint the selectors of a DeviceClass, which are evaluated for every device of a node."""
     placed = yield from _compile(body.get("spec") or {}, "spec", scope)
     yield from _find_failures(placed, scope, class_is_known=True)
 
 
 def lint_request_selectors(alternative: Alternative, scope: Scope) -> Iterator[Finding]:
-    """Of a request; those of its class are asked first, and whom they turn down it never meets."""
+    """Lint the selectors of a request; they only see devices that those of its class accept."""
     own = yield from _compile(alternative.demand, alternative.path, scope)
     of_class, is_known = class_selectors(alternative.class_name, scope)
     placed = (*of_class, *own)
@@ -148,7 +153,7 @@ def match_all(placed: Sequence[Placed], sample: Sample) -> bool:
 def find_passing(placed: Sequence[Placed], driver: str) -> list[Sample]:
     """The made-up devices of ours, one of each kind, that pass."""
     wanted = _wanted_values([one.selector for one in placed])
-    samples = (sample for sample in made_up(driver) if sample.kind and not sample.lacks)
+    samples = (sample for sample in make_samples(driver) if sample.kind and not sample.omits)
     return [s for s in samples if match_all(placed, s) or match_all(placed, _adjusted(s, wanted))]
 
 
@@ -178,20 +183,21 @@ def _compile(owner: JsonObject, path: str, scope: Scope) -> Generator[Finding, N
 
 
 def _find_unknown(uses: Sequence[Use], where: str, scope: Scope) -> Iterator[Finding]:
-    """Attributes in our domains that nobody publishes. Capacities and other drivers' names are theirs."""
-    given = {name for sample in scope.devices for name in sample.attributes}
+    """Find attributes in our domains that no device has. Names of capacities and other drivers are not
+    checked."""
+    published = {name for sample in scope.devices for name in sample.attributes}
     named = ((u.domain or scope.driver, u.name) for u in uses if u.table == "attributes")
     for domain, name in dict.fromkeys(named):
         qualified = f"{domain}/{name}"
-        if qualified in given or qualified in _NAMES:
+        if qualified in published or qualified in _NAMES:
             continue
         if domain not in _DOMAINS and not (domain == scope.driver or _is_near(domain)):
             continue
-        yield Finding(rules.ATTRIBUTE_UNKNOWN, where, f"no device has {qualified}", _mend_name(domain, name))
+        yield Finding(rules.ATTRIBUTE_UNKNOWN, where, f"no device has {qualified}", _fix_name(domain, name))
 
 
 def _find_other_types(selector: DeviceSelector, where: str) -> Iterator[Finding]:
-    """Attributes of ours beside a literal of a type that they never have."""
+    """Find attributes of ours compared with a literal of a type that they never have."""
     for use, literal, _ in _literals(selector):
         attribute = _NAMES.get(f"{use.domain}/{use.name}")
         if attribute is None or use.table != "attributes" or use.is_guarded:
@@ -206,7 +212,7 @@ def _is_near(domain: str) -> bool:
     return bool(suggest(domain, _DOMAINS))
 
 
-def _mend_name(domain: str, name: str) -> str:
+def _fix_name(domain: str, name: str) -> str:
     """The name in its own domain, in another one, or spelt nearly so."""
     for attribute in CATALOGUE:
         if attribute.name == name and attribute.domain != domain:
@@ -235,7 +241,7 @@ def _find_failures(placed: Sequence[Placed], scope: Scope, class_is_known: bool)
     wanted = _wanted_values([one.selector for one in placed])
     causes: dict[str, dict[str, str]] = {}
     unjudged: dict[str, Finding] = {}
-    for sample in made_up(scope.driver):
+    for sample in make_samples(scope.driver):
         if sample.kind is None and not class_is_known:
             continue
         broken = _broken_by(placed, _adjusted(sample, wanted).values)
@@ -282,18 +288,18 @@ def _broken_by(placed: Sequence[Placed], values: DeviceValues) -> tuple[Placed, 
 
 def _name(sample: Sample) -> str:
     node = f" of node {sample.node}" if sample.node else ""
-    lacks = f" that does not say {sample.lacks.rpartition('/')[2]}" if sample.lacks else ""
-    return f"{sample.label}{node}{lacks}"
+    omits = f" without {sample.omits.rpartition('/')[2]}" if sample.omits else ""
+    return f"{sample.label}{node}{omits}"
 
 
 def _adjusted(sample: Sample, wanted: Mapping[str, Any]) -> Sample:
-    """With the values that the selectors ask for, except what tells the kind."""
+    """The sample with the values that the selectors ask for, except those that define its kind."""
     fixed = ("dra.net/type", "dra.net/rdma", "dra.net/virtual")
     values = {
         name: wanted[name] if name in wanted and name not in fixed and value != "" else value
         for name, value in sample.attributes.items()
     }
-    return Sample(sample.label, sample.driver, values, sample.kind, sample.lacks)
+    return Sample(sample.label, sample.driver, values, sample.kind, sample.omits)
 
 
 def _wanted_values(selectors: Sequence[DeviceSelector]) -> dict[str, Any]:

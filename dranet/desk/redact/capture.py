@@ -39,7 +39,7 @@ _IDENTIFIER = re.compile(
 _VERSIONS = frozenset({"Link.driver_version", "Link.firmware", "RdmaDevice.firmware", "Host.kernel"})
 """Here four numbers with dots are a version."""
 
-_MADE_UP = frozenset(
+_CHOSEN_BY_PEOPLE = frozenset(
     {
         "Address.label",
         "Host.kernel",
@@ -55,7 +55,7 @@ _MADE_UP = frozenset(
         "RdmaPort.netdevs",
     }
 )
-"""Texts that somebody made up: the host's name may be a part of them."""
+"""Texts that people have chosen: the host's name may be a part of them."""
 
 _SENTENCES = frozenset({"ProtectedLink.purpose", "NodeFacts.warnings"})
 """An alias may be quoted in them."""
@@ -75,7 +75,7 @@ _WHOLE = {
 _NEW_WORD = re.compile(rf"(?:{'|'.join(_WHOLE.values())})-\d+")
 
 _FREE_FORM = frozenset({"Host.name", "Link.alias"})
-"""Here an address is only a part of what tells."""
+"""Texts in which an address is only a part of what identifies the owner."""
 
 _UUID_DIGITS, _IPOIB_DIGITS, _GUID_DIGITS = 32, 40, 16
 
@@ -84,7 +84,7 @@ _Change = Callable[[str, str], str]
 
 
 def redact(facts: NodeFacts) -> NodeFacts:
-    """The same layout without what tells whose it is. The same facts always give the same result."""
+    """Return the same layout without what identifies its owner. Equal facts give equal results."""
     return redact_with(facts, ())[0]
 
 
@@ -137,7 +137,7 @@ class _Replacements:
         """The text as it may be shown."""
         if place in _WHOLE and text in self._words:
             return self._words[text]
-        if place in _MADE_UP:
+        if place in _CHOSEN_BY_PEOPLE:
             words = self._all_words if place in _SENTENCES else self._host_words
             text = words.sub(lambda found: self._words[found[0]], text)
         parts, end = [], 0
@@ -177,7 +177,7 @@ def _tokens(place: str, text: str) -> Iterator[_Token]:
 
 
 def _ip_token(start: int, text: str, prefix_length: str | None) -> Iterator[_Token]:
-    """Nothing if it is none after all. A colon at its end may belong to the sentence."""
+    """Parse an address; ``None`` if it is invalid. A colon at its end may belong to the sentence."""
     for candidate in (text, text.removesuffix(":"), text.removeprefix(":")):
         try:
             address = ip_address(candidate)
@@ -191,7 +191,7 @@ def _ip_token(start: int, text: str, prefix_length: str | None) -> Iterator[_Tok
 def _replace_digits(originals: Collection[str]) -> dict[str, str]:
     """Numbered in the order in which they occur, after the maker's prefix where there is one.
 
-    All zeros and all ones say nothing and stay. The first three bytes of an address that somebody
+    All zeros and all ones identify nothing and stay. The first three bytes of an address that somebody
     administers himself (bit 1 of the first byte) are no maker's.
     """
     renamed: dict[str, str] = {}
@@ -206,8 +206,9 @@ def _replace_digits(originals: Collection[str]) -> dict[str, str]:
 
 
 def _maker_of(digits: str) -> str:
-    """The digits that say the maker; a locally administered address has none. A GUID that was made from a MAC
-    (EUI-64, ``fffe`` in the middle) has the bit that tells them apart inverted (RFC 4291, appendix A)."""
+    """The digits that identify the vendor; a locally administered address has none. A GUID that was made
+    from a MAC (EUI-64, ``fffe`` in the middle) has the bit that distinguishes them inverted (RFC 4291,
+    appendix A)."""
     if len(digits) == _UUID_DIGITS:
         return ""
     is_local = bool(int(digits[:2], 16) & 2)
@@ -241,7 +242,7 @@ def _host_names(texts: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str]:
-    """Any of the words, the longest first, where it stands by itself."""
+    """Match any of the words, the longest first, where it is a word by itself."""
     longest_first = sorted(filter(None, words), key=lambda word: (-len(word), word))
     alternatives = "|".join(map(re.escape, longest_first)) or "(?!)"
     return re.compile(rf"(?<![0-9A-Za-z])(?:{alternatives})(?![0-9A-Za-z])")

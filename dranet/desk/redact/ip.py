@@ -1,4 +1,4 @@
-"""IP addresses of a capture -> addresses that belong to nobody, with their subnets kept apart and together.
+"""IP addresses of a capture -> unassigned addresses, with their subnets kept apart and together.
 
 They come from the blocks for documentation (RFC 5737, RFC 3849, RFC 9637) and, where a node has more networks
 than fit there, from those for benchmarks (RFC 2544) and for future use (240.0.0.0/4).
@@ -28,7 +28,7 @@ _LINK_LOCAL: Mapping[int, IpNetwork] = {4: IPv4Network("169.254.0.0/16"), 6: IPv
 
 
 def is_telling(address: IpAddress) -> bool:
-    """Whether the address says anything about a machine: loopback, multicast and wildcards do not."""
+    """Whether the address identifies a machine: loopback, multicast and wildcards do not."""
     return not (
         address.is_loopback
         or address.is_multicast
@@ -40,7 +40,7 @@ def is_telling(address: IpAddress) -> bool:
 def replace_addresses(
     addresses: Collection[IpAddress], networks: Collection[IpNetwork]
 ) -> dict[IpAddress, IpAddress]:
-    """A new address for each one that tells something; none of the new ones is among the old.
+    """Choose a new address for each one that identifies a machine; no new address is among the old.
 
     Args:
         addresses: all that occur.

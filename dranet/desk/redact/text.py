@@ -1,8 +1,8 @@
-"""Redact texts beside a capture: what a support bundle is made of, from JSON to kernel messages.
+"""Redact texts other than a capture: what a support bundle is made of, from JSON to kernel messages.
 
 Three passes over each text. Secrets go for good: tokens, keys, passwords, whatever is long and random. Names
 of things that people name (pods, claims, nodes, hosts) become ``pod-3f2a91c4``: the same name the same word
-in all texts of one bundle, made with a key that nobody keeps, so that nobody can try names until one
+in all texts of one bundle, made with a key that is not kept, so that names cannot be tried until one
 fits. Addresses and hardware identifiers are replaced as in a capture, together with it (``model.redact``).
 Where it is not clear what something is, it goes: a reader loses less than an owner.
 """
@@ -34,21 +34,22 @@ PLAIN_NAMES = frozenset(
         "localhost",
     }
 )
-"""Names that every cluster has tell nothing, and would tear holes into sentences."""
+"""Names that every cluster has: they identify nothing, and without them sentences would have holes."""
 
 _OPEN = r"(?<![0-9A-Za-z])"
 _CLOSE = r"(?![0-9A-Za-z])"
 
 _QUOTED = r"(?<=\\\")(?:(?!\\\").)+|(?<=(?<!\\)\")(?:\\.|[^\"\\\n])+|(?<=')[^'\n]+"
-"""What stands between quotes, those within a JSON string, too."""
+"""Text between quotes, also within a JSON string."""
 _NO_TEXT = r"\[removed\]|(?:null|true|false)\b|[\[{][\[{\s]*(?:[\"\]}\d]|$)"
-"""Values that JSON has beside texts and numbers: they hide nothing, and a list or an object must stay one."""
+"""Values of JSON that are no text or number: they identify nothing, and a list or an object must stay one."""
 _ASSIGNED = rf"(\\?[\"']?\s*[=:]\s*\\?[\"']?)(?!{_NO_TEXT})(?:{_QUOTED}|[^\s\"',;}}\\]+)"
 """The value behind ``name: value``, ``name=value`` and ``"name": "value"``, also within a JSON string."""
 _HIDDEN_KEYS = r"token|passw(?:or)?d|passphrase|secret|api[_-]?key|private[_-]?key|credential"
 _SERIAL_KEYS = r"serial(?:[ _-]?(?:number|no))?|s/n|sn|asset[ _-]?tag"
 _WORD = r"(?<![\w.-])"
-"""Where a key can begin: once in each run of such characters, so that no text takes for ever."""
+"""Where a key can begin: once in each run of such characters, so that the time is linear in the length of
+the text."""
 
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL), REMOVED),
@@ -105,7 +106,7 @@ KNOWN_DOMAINS = (
     "v1.cri",
     "v1.runtime",
 )
-"""Of software that everybody has: they say nothing of whose it is."""
+"""Names of common software: they do not identify the owner."""
 
 
 class Redacted(Struct, frozen=True):
@@ -174,7 +175,7 @@ class _Namer:
         return self._replace(_LONG_HEX, "id", text)
 
     def _replace_names(self, text: str) -> str:
-        """Twice: a name may stand only where another one has gone."""
+        """Redact twice: a name may only be found where another one was replaced."""
         for _ in range(2):
             text = self._pattern.sub(lambda found: self._rename(found[0], self._names[found[0]]), text)
         return text
@@ -198,6 +199,6 @@ class _Namer:
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str]:
-    """Any of the words, the longest first, where it stands by itself."""
+    """Match any of the words, the longest first, where it is a word by itself."""
     longest_first: Sequence[str] = sorted(words, key=lambda word: (-len(word), word))
     return re.compile(f"{_OPEN}(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'}){_CLOSE}")

@@ -1,7 +1,7 @@
-"""DeviceClasses: which ones requests name, which of them are written, and what those of the cluster select.
+"""DeviceClasses that requests name, and the nodes with the NICs that can give what is requested.
 
 A class that the cluster has is used as it is: it is an administrator's, and every claim that names it would
-change with it.
+change with it. When no node can give what is requested, the refusal names the reason and what one could give.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def nic_class_name(request: ClaimRequest, rdma: bool) -> str:
 
 
 def gpu_class_name(request: ClaimRequest, hardware: Hardware) -> str:
-    """What the user says; else ours for our own GPUs; else the driver's name, as vendors call their class."""
+    """The user's choice; else ours for our own GPUs; else the driver's name, as vendors name their class."""
     return request.gpu_class or (_GPU_CLASS if hardware.has_own_gpus else hardware.gpu_driver)
 
 
@@ -107,7 +107,7 @@ class Candidates:
     others: tuple[NodeHardware, ...]
     """Nodes that can not give it."""
     needs_down: bool = False
-    """There are not enough NICs with a link, so those without count, too."""
+    """There are not enough NICs with a link, so those without one also count."""
     without_link: Mapping[str, int] = field(default_factory=dict)
     """By node, how many NICs are passed over because their port is down."""
     fabric: str = ""
@@ -153,7 +153,7 @@ def _of_classes(
 
 
 def _wants_rdma(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> bool:
-    """Where nobody says: if a node that has GPUs (when some are asked for) has RDMA."""
+    """The user's choice; else whether a node with GPUs (when some are requested) has RDMA."""
     if request.rdma is not None:
         return request.rdma
     with_gpus = [node for node in nodes if node.gpus] if request.gpus else []
@@ -180,7 +180,7 @@ def _fabrics_of(node: NodeHardware) -> set[str]:
 
 
 def _nearest(node: NodeHardware) -> list[Spot]:
-    """The NICs nearest to the GPUs; all, where none says how far it is."""
+    """The NICs nearest to the GPUs; all of them where no distance is published."""
     known = [nic.nearest_gpu for nic in node.nics if nic.nearest_gpu is not None]
     return [nic for nic in node.nics if not known or nic.nearest_gpu == min(known)]
 
@@ -204,7 +204,7 @@ def _fit(request: ClaimRequest, rdma: bool, nodes: Sequence[NodeHardware]) -> Ca
 
 def _in_numbers(request: ClaimRequest, nodes: Sequence[NodeHardware]) -> ClaimRequest:
     """With ``--per-node`` the numbers of the largest node; as rails only the NICs nearest to the GPUs. Where
-    no GPUs are asked for, there are none."""
+    no GPUs are requested, it has 0."""
     if not request.per_node:
         return request
     gpus = max((len(node.gpus) for node in nodes), default=0) if request.gpus else 0
@@ -232,7 +232,9 @@ def _no_nic(request: ClaimRequest, hardware: Hardware, rdma: bool, known: Classe
         return NotAvailable(f"the DeviceClass {name} of this cluster selects no NIC", hint=hint)
     if rdma:
         return NotAvailable("no node offers an RDMA NIC", hint="--no-rdma takes NICs without RDMA")
-    return NotAvailable("no NIC here has a network interface", hint="--rdma takes RDMA devices alone, too")
+    return NotAvailable(
+        "no NIC here has a network interface", hint="--rdma also takes RDMA devices without one"
+    )
 
 
 def _refuse(
@@ -250,7 +252,7 @@ def _refuse(
         return NotAvailable(
             f"no claim can ask for the GPUs of {beside}: no DRA driver publishes them",
             hint="a device plugin gives them, publish_gpus is never, or dranet devices --all on the node "
-            "says why; --gpus 0 writes a claim for the NICs alone, which nothing aligns",
+            "shows why; --gpus 0 writes a claim for the NICs alone, which nothing aligns",
         )
     if request.gpus > len(most.gpus):
         nearest = f"--gpus {len(most.gpus)} --nics {min(request.nics, len(most.nics))}"
@@ -280,7 +282,7 @@ def _refuse(
 
 
 def _find_node_near_unpublished_gpus(nodes: Sequence[NodeHardware], hardware: Hardware) -> str:
-    """A node that has GPUs, by what its NICs say, where no slice has any."""
+    """Name a node whose NICs publish a GPU next to them while no slice has any GPU."""
     if any(node.gpus for node in hardware.nodes):
         return ""
     return next((node.name for node in nodes if node.has_gpus_nearby), "")

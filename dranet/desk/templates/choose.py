@@ -1,4 +1,8 @@
-"""The simplest claim that gets the best of this hardware: shapes by simplicity, each tried out."""
+"""The simplest claim that gets the best of this hardware: shapes by simplicity, each tried with the
+allocator.
+
+The last shapes name devices by PCI address: rails, which are the same NIC on every node, and the last resort.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,7 @@ class Choice:
     makes: tuple[tuple[NodeHardware, tuple[str, ...]], ...]
     """One node of each make, and the names of all that are alike."""
     known: Classes | None = None
-    """DeviceClasses of the cluster; ``None`` where nobody asked it for them."""
+    """DeviceClasses of the cluster; ``None`` where they were not asked for."""
 
     @property
     def manifests(self) -> tuple[JsonObject, ...]:
@@ -96,12 +100,12 @@ def choose_claim(
 
     Args:
         ask: what is wanted.
-        hardware: of every node.
+        hardware: that of every node.
         classes: DeviceClasses of the cluster, by name; ``None`` where they are not known.
         held_back: NICs that the nodes have and do not offer.
 
     Raises:
-        CannotBeHad: no node can give it, or no claim can say it.
+        NotAvailable: no node can give it, or no claim can express it.
     """
     known = classes or {}
     candidates = find_candidates(request, hardware, not_offered or {}, known)

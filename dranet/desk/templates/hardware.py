@@ -1,9 +1,9 @@
-"""Where published devices sit, as far as their attributes tell: enough to measure distances by.
+"""ResourceSlices -> for each node the NICs and GPUs that a claim may choose from, and their places.
 
-A slice has no PCI paths. A NIC of ours says which GPUs are nearest to it and how far they are, on which
-switch and below which root it is; a GPU, whoever publishes it, may say its PCI address, root and NUMA node.
-From these a path is made up for each device, so that :func:`dranet.model.distance.distance` gives what was
-said. What nobody said counts as farther: devices below one root as ``PHB``, and none at all as unknown.
+A slice has no PCI paths. One of our NICs publishes which GPUs are nearest to it and how far they are, its
+switch and its root; a GPU of any driver may publish its PCI address, root and NUMA node. A path is invented
+for each device from these, so that :func:`dranet.model.distance.distance` returns what was published. What is
+not published counts as farther: devices below one root as ``PHB``, and without a root as unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ADDRESSES = (a.STANDARD_PCI_BUS_ID.qualified, a.PCI_ADDRESS.qualified)
 """Where drivers publish the PCI address, the best first."""
 NUMA_NODES = (a.STANDARD_NUMA_NODE.qualified, a.NUMA_NODE.qualified)
 PLACES = (*ADDRESSES, *NUMA_NODES, a.STANDARD_PCIE_ROOT.qualified, a.PCIE_SWITCH.qualified)
-"""All by which two devices may be told to be near each other."""
+"""All attributes from which it may follow that two devices are near each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,12 @@ class Place:
     pcie_root: str = ""
     numa_node: int | None = None
     switch: str = ""
-    """As ``dra.net/pcieSwitch``, published or said of it by a NIC; empty where nobody said."""
+    """As ``dra.net/pcieSwitch``, published by the device or by a NIC next to it; empty if unknown."""
 
 
 def value_of(device: Candidate, name: str) -> object:
-    """The value of an attribute by its qualified name; of a list the first; ``None`` if it is not there."""
+    """The value of an attribute by its qualified name; the first of a list; ``None`` without the
+    attribute."""
     found = device.find_attribute(name)
     return found.values[0] if found is not None else None
 
@@ -59,7 +60,7 @@ def address_of(device: Candidate) -> str:
 
 
 def near_of(nic: Candidate) -> tuple[Distance | None, tuple[str, ...]]:
-    """What a NIC says of its nearest GPUs: how far, and their PCI addresses."""
+    """Distance and PCI addresses of the GPUs nearest to a NIC, as it publishes them."""
     word = text_of(nic, a.NEAREST_GPU_DISTANCE.qualified)
     addresses = text_of(nic, a.NEAREST_GPUS.qualified).split(",")
     known = Distance.__members__.get(word)
@@ -112,7 +113,7 @@ def _numa_of(device: Candidate) -> int | None:
 
 
 def _join_ports(ports: Mapping[DeviceId, str], statements: Iterable[_Statement]) -> Mapping[DeviceId, str]:
-    """The name of the root port above each device: one for what a NIC says is ``PXB`` to it."""
+    """The name of the root port above each device: the same for a NIC and a GPU at distance ``PXB``."""
     for nic, far, gpu in statements:
         if far is Distance.PXB and ports[nic] != ports[gpu]:
             old, new = ports[gpu], ports[nic]
@@ -125,7 +126,7 @@ GPU_DRIVER_PREFIX = "gpu."
 _ACCELERATOR_DRIVERS = frozenset({"gaudi.intel.com", "neuron.aws.com", "tpu.google.com"})
 """Those that do not. Each of their devices counts."""
 _PUBLISHED_BY_US_ALONE = (a.CARRIER.qualified, a.RDMA_PORT_STATE.qualified)
-"""DraNet's devices have the other names, too."""
+"""Attributes that DraNet's devices do not have; they share the other names."""
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
 
 
@@ -166,12 +167,12 @@ class Spot:
 
     @property
     def fabric(self) -> str:
-        """``InfiniBand`` or ``Ethernet``, where it has RDMA and says so."""
+        """``InfiniBand`` or ``Ethernet``, where it has RDMA and publishes it."""
         return text_of(self.device, a.RDMA_LINK_LAYER.qualified)
 
     @property
     def is_up(self) -> bool:
-        """Whether its port has a link, as far as it says."""
+        """Whether its port has a link, as far as it is published."""
         state = text_of(self.device, a.RDMA_PORT_STATE.qualified)
         if self.has_rdma and state:
             return state == "ACTIVE"
@@ -179,12 +180,12 @@ class Spot:
 
     @property
     def nearest_gpu(self) -> Distance | None:
-        """How far it says that its nearest GPUs are."""
+        """The published distance of its nearest GPUs."""
         return near_of(self.device)[0]
 
     @property
     def makeup(self) -> object:
-        """What a choice depends on: with its place what it says of it itself, which a constraint compares."""
+        """What a choice depends on: its place, and the attributes of it that a constraint compares."""
         published = tuple(self.device.find_attribute(name) for name in PLACES)
         kind = (self.device.driver, self.name, self.is_up, self.has_rdma, self.fabric, bool(self.ifname))
         return kind, self.place, self.nearest_gpu, published
@@ -213,13 +214,13 @@ class NodeHardware:
 
     @property
     def is_measured(self) -> bool:
-        """Whether every distance is told. Of GPUs that are not its nearest a NIC says nothing; the switch,
-        root and NUMA node of both tell the rest, but not ``PXB`` from ``PHB``."""
+        """Whether every distance is known. A NIC publishes only its nearest GPUs; the switch, root and NUMA
+        node of both give the rest, but do not distinguish ``PXB`` from ``PHB``."""
         return all(_is_measured(nic, distance(nic, gpu)) for nic in self.nics for gpu in self.gpus)
 
     @property
     def has_gpus_nearby(self) -> bool:
-        """Whether a NIC says so; who publishes them, if anybody does, is another matter."""
+        """Whether a NIC publishes a nearest GPU; the GPU itself may be published by no driver."""
         return any(nic.nearest_gpu is not None for nic in self.nics)
 
     def with_nics(self, is_wanted: Callable[[Spot], bool]) -> NodeHardware:
@@ -259,7 +260,7 @@ def read_hardware(
     """Read what may be claimed: no tainted devices, no shared ones, no links that software made.
 
     Args:
-        slices: of all drivers.
+        slices: those of all drivers.
         nodes: Node objects, for their labels; nodes without one are taken from the slices.
         only: names of the nodes that count; empty: all.
     """
@@ -338,7 +339,7 @@ def _of_tainted(devices: Iterable[Candidate]) -> Iterator[str]:
 
 
 def _is_ours(device: Candidate) -> bool:
-    """Of this driver, or of another one that says as much in the same words."""
+    """Whether it is a device of this driver, or of another one with the same attributes."""
     return device.find_attribute(a.RDMA.qualified) is not None
 
 
@@ -349,7 +350,7 @@ def _is_nic(device: Candidate) -> bool:
 
 
 def _is_gpu(device: Candidate) -> bool:
-    """One of ours says so; one of a vendor's driver may be a part of a GPU, and says that instead."""
+    """Whether it is a whole GPU; a device of a vendor's driver may be a part of one, as its type shows."""
     if _is_ours(device):
         return value_of(device, a.TYPE.qualified) == "gpu"
     kind = text_of(device, f"{device.driver}/type")
@@ -359,14 +360,14 @@ def _is_gpu(device: Candidate) -> bool:
 
 
 def _nic_drivers(devices: Sequence[Candidate]) -> list[str]:
-    """First the one that says most of what only this driver says, then the one with most devices."""
+    """First the driver with most attributes that only this driver publishes, then that with most devices."""
     every = Counter(device.driver for device in devices if _is_ours(device) and not _is_gpu(device))
     own = Counter(d.driver for d in devices if any(map(d.find_attribute, _PUBLISHED_BY_US_ALONE)))
     return sorted(every, key=lambda driver: (-own[driver], -every[driver], driver != a.DOMAIN, driver))
 
 
 def _gpu_drivers(nodes: Iterable[Sequence[Candidate]], nic_driver: str) -> tuple[str, ...]:
-    """First the one with most GPUs beside NICs; a vendor's before ours, which steps back for it."""
+    """First the driver with most GPUs on nodes with NICs; a vendor's before ours, which yields to it."""
     beside: Counter[str] = Counter()
     every: Counter[str] = Counter()
     for devices in nodes:

@@ -1,4 +1,4 @@
-"""What the manifests say of themselves: what was seen, what was chosen and why, what to expect, and where."""
+"""The comments above the manifests: what was seen, what was chosen and why, what to expect, and where."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _seen(choice: Choice) -> Iterator[str]:
     if not all_published and any(node.has_gpus_nearby for node in candidates.nodes):
         yield "their GPUs left out, because no DRA driver publishes them"
     if candidates.needs_down:
-        yield "too few of these NICs have a link now, so that those without one are used, too"
+        yield "too few of these NICs have a link now, so that those without one are used as well"
     if candidates.several_fabrics:
         fabrics = " and ".join(candidates.several_fabrics)
         yield f"NICs of {fabrics} together, because there are too few of each"
@@ -83,7 +83,7 @@ def _offer(choice: Choice, node: NodeHardware) -> str:
 
 
 def _together(lines: Iterable[tuple[_Line, Sequence[str]]]) -> Iterator[tuple[_Line, list[str]]]:
-    """What is said, once, with the names of all of which it is."""
+    """Each line once, with the names of all nodes that it applies to."""
     found: dict[_Line, list[str]] = {}
     for published, names in lines:
         found.setdefault(published, []).extend(names)
@@ -98,7 +98,7 @@ def _why(choice: Choice) -> Iterator[str]:
         yield f"By {shape.relations[0].attribute}. There are enough such pairs, so a pod waits for one rather"
         yield "than take a farther one."
     elif shape.relations:
-        yield "Each NIC has an alternative for each of these, and stands before its GPU: the scheduler tries"
+        yield "Each NIC has an alternative for each of these, and comes before its GPU: the scheduler tries"
         yield "every pair on one before it goes on to the next."
     elif request.gpus and not request.per_node and not shape.is_for_one_pod and len(choice.relations) > 1:
         yield "The pod takes all GPUs of its node, so that only the NICs need choosing."
@@ -146,8 +146,8 @@ def _expect(choice: Choice) -> Iterator[str]:
         yield f"Expect: {what} on {_names(names)}{where}."
     if any(map(_may_be_nearer, choice.attempt.trials, (node for node, _ in choice.makes))):
         yield (
-            "Not told: how far some NICs are from GPUs that are not their nearest. Such pairs count as PHB "
-            "below one root complex, else as unknown, and may be nearer."
+            "Not published: how far some NICs are from GPUs that are not their nearest. Such pairs count as "
+            "PHB below one root complex, else as unknown, and may be nearer."
         )
     words = sorted({d for t in choice.attempt.trials for p in t.pods for d in p.distances if d is not None})
     if words:
@@ -163,14 +163,14 @@ def _mounted(choice: Choice) -> Iterator[str]:
 
 
 def _expected(choice: Choice, trial: Trial) -> tuple[str, str]:
-    """What stands before and after the names of the nodes."""
+    """The text before and after the names of the nodes."""
     if not trial.pods:
         return "none", f": {trial.refusal}"
     return _distances(trial, len(choice.makes)), f", where {_room(trial)}"
 
 
 def _may_be_nearer(trial: Trial, node: NodeHardware) -> bool:
-    """Nothing is nearer than ``PIX``, which is always told."""
+    """Nothing is nearer than ``PIX``, which is always published."""
     levels = {level for pod in trial.pods for level in pod.distances}
     return levels != {Distance.PIX} and not node.is_measured
 

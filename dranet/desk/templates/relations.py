@@ -1,10 +1,11 @@
-"""The ladder: what NIC and GPU may have in common on this hardware, from the nearest rung to the farthest.
+"""What NIC and GPU may have in common on this hardware, from the nearest relation to the farthest: a ladder.
 
-A rung is a relation that a claim can ask for. Where both devices publish one attribute of one type, it is a
-``matchAttribute``. Where the GPU's driver does not say what the NIC says, it is a division into groups: which
-GPU (by PCI address) belongs to which group of NICs, both as alternatives of their requests (``shapes`` says
-how they are kept together). A rung that no pair of this hardware stands on, or the same pairs as another one,
-is left out: on Azure ``pcieRoot`` never matches, on a DGX H100 the root is as fine as the switch.
+A relation is something that a claim can ask for. Where both devices publish one attribute of one type, it is
+a ``matchAttribute``. Where the GPU's driver does not publish what the NIC publishes, it is a division into
+groups: which GPU (by PCI address) belongs to which group of NICs, both as alternatives of their requests
+(``shapes`` describes how they are kept together). A relation that no pair of this hardware has, or the same
+pairs as another one, is left out: on Azure ``pcieRoot`` never matches, on a DGX H100 the root is as fine as
+the switch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dranet.desk.templates.request import MAX_ALTERNATIVES
 from dranet.model import attributes as a
 
 _Key = Callable[[Spot], object]
-"""What two devices on one rung have in common; ``None`` stands on no rung."""
+"""What two related devices have in common; a device with ``None`` is related to no other."""
 _Pairs = frozenset[tuple[str, str, str]]
 """Node, NIC, GPU."""
 
@@ -38,12 +39,12 @@ class Relation:
     """One relation. Without attribute and groups it asks for nothing."""
 
     name: str
-    """Of the alternative in the claim."""
+    """Name of the alternative in the claim."""
     meaning: str
     attribute: str = ""
     groups: tuple[Group, ...] = ()
     nic_selector: str = ""
-    """Which NICs may stand on it, where not all may."""
+    """The NICs that may have it, where not all may."""
     is_pcie: bool = False
     """Traffic of such a pair does not leave the root complex: worth waiting for."""
     is_alone: bool = False
@@ -64,9 +65,9 @@ class Relation:
 
 ANY = Relation("any", "anywhere on the node")
 _KNOWN = Relation(
-    "known", "on another NUMA node, if it is said which", nic_selector=selectors.numa_node_is_known()
+    "known", "on another NUMA node, if it is known which", nic_selector=selectors.numa_node_is_known()
 )
-"""Before :data:`ANY` where some NICs do not say their NUMA node: an unknown distance comes last."""
+"""Before :data:`ANY` where some NICs do not publish their NUMA node: an unknown distance comes last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def _pairs(nodes: Iterable[NodeHardware], key: _Key) -> _Pairs:
 
 def _build(kind: _Kind, nodes: Sequence[NodeHardware]) -> Relation | None:
     """By an attribute that related devices have in common, which is best if every GPU has it, else by groups;
-    ``None`` if nothing can say it."""
+    ``None`` if a claim cannot express it."""
     relation = Relation(kind.name, kind.meaning, is_pcie=kind.is_pcie, key=kind.key)
     matching = [name for name in kind.attributes if all(_agrees(name, kind.key, node) for node in nodes)]
     gpus = [gpu.device for node in nodes for gpu in node.gpus]
@@ -148,7 +149,8 @@ def _build(kind: _Kind, nodes: Sequence[NodeHardware]) -> Relation | None:
 
 
 def _agrees(attribute: str, key: _Key, node: NodeHardware) -> bool:
-    """Whether the attribute says of each pair what ``key`` says, in values of one scalar type."""
+    """Whether the attribute is equal for exactly the pairs with equal ``key``, in values of one scalar
+    type."""
     for nic in node.nics:
         for gpu in node.gpus:
             ours, theirs = nic.device.find_attribute(attribute), gpu.device.find_attribute(attribute)
@@ -160,7 +162,7 @@ def _agrees(attribute: str, key: _Key, node: NodeHardware) -> bool:
 
 def _build_groups(kind: _Kind, nodes: Sequence[NodeHardware]) -> tuple[Group, ...]:
     """Every GPU in one group, by its PCI address, which must mean the same on each node; in one without NICs
-    are those of which nobody says where they are."""
+    are those with an unknown place."""
     attribute = gpu_address_attribute(nodes)
     addresses: dict[object, set[str]] = defaultdict(set)
     nic_of: dict[object, Spot] = {}
@@ -186,7 +188,7 @@ def _build_groups(kind: _Kind, nodes: Sequence[NodeHardware]) -> tuple[Group, ..
 
 
 def gpu_address_attribute(nodes: Iterable[NodeHardware]) -> str:
-    """The attribute by which all GPUs say their PCI address, and the NICs theirs; empty if there is none."""
+    """The attribute with the PCI address that all GPUs and NICs publish; empty if no attribute does."""
     spots = [spot for node in nodes for spot in (*node.gpus, *node.nics)]
     return next(
         (name for name in ADDRESSES if spots and all(text_of(spot.device, name) for spot in spots)), ""

@@ -1,4 +1,4 @@
-"""What somebody asks ``claim new`` for."""
+"""What the user requests of ``claim new``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClaimRequest:
 
     @property
     def default_name(self) -> str:
-        """What the template is called where nobody says."""
+        """The name of the template, unless the user chooses one."""
         ending = "-rails" if self.rails else ""
         if self.per_node:
             return f"whole-node{ending}"
@@ -57,7 +57,7 @@ def count(number: int, word: str) -> str:
 
 
 def listed(reasons: Iterable[str], most: int = 4) -> str:
-    """``one; another``, and not more of them than somebody reads."""
+    """``one; another``, shortened to ``most`` of them."""
     every = tuple(reasons)
     more = (f"{len(every) - most} more such",) if len(every) > most else ()
     return "; ".join((*every[:most], *more))

@@ -48,12 +48,12 @@ def vendors_gpu(driver: str) -> str:
 
 
 def fabric_is(fabric: str) -> str:
-    """``InfiniBand`` or ``Ethernet``, as RDMA NICs say it."""
+    """``InfiniBand`` or ``Ethernet``, as RDMA NICs publish it."""
     return f"{_optional(a.RDMA_LINK_LAYER.name, _EMPTY)} == {json.dumps(fabric)}"
 
 
 def port_is_up(rdma: bool) -> str:
-    """A port that can be used; what does not say is taken to be able."""
+    """A port that can be used; a device without a state is taken to be usable."""
     if rdma:
         return _optional(a.RDMA_PORT_STATE.name, '"ACTIVE"') + ' == "ACTIVE"'
     return _optional(a.STATE.name, '"up"') + ' in ["up", "unknown"]'

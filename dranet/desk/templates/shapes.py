@@ -2,10 +2,11 @@
 
 Two facts about the scheduler decide how these are written. It searches depth first, in the order of the
 requests and of their alternatives, and takes the first combination that fits. And of a constraint it looks
-at the chosen alternatives alone: what names ``nic/same-root`` says nothing when ``nic/same-numa`` is chosen.
-So a NIC with its ladder stands *before* its GPU: then every NIC with every GPU is tried on a rung before the
-next rung is. Rungs are nested (a switch is below one root, a root in one NUMA node), which makes taking the
-nearest pair that there is, pair by pair, as good as any search over all pairs (decision 037).
+at the chosen alternatives alone: what names ``nic/same-root`` has no effect when ``nic/same-numa`` is
+chosen. So a NIC with its ladder comes *before* its GPU: then every NIC is tried with every GPU in one
+relation before the next one. Relations are nested (a switch is below one root, a root in one NUMA node),
+which makes taking the nearest pair that there is, pair by pair, as good as any search over all pairs
+(decision 037).
 
 Where GPU and NIC share no attribute, both requests have one alternative for each group, and a constraint
 keeps the NIC's from meeting another group's GPU: it asks for equal PCI addresses, which no two devices have,
@@ -50,7 +51,7 @@ class Shape:
     is_for_one_pod: bool = False
     """It names devices, so that a node can have one such pod only."""
     apart: tuple[tuple[JsonObject, ...], ...] = field(default=())
-    """More claims beside the first, each with its requests."""
+    """More claims in addition to the first, each with its requests."""
 
     @property
     def fault(self) -> str:
@@ -70,7 +71,7 @@ class Shape:
         return ""
 
     def spec(self, number: int = 0) -> JsonObject:
-        """``spec`` of its claim, or of another one beside it."""
+        """``spec`` of its claim, or of another claim (``apart``)."""
         if number:
             return {"devices": {"requests": list(self.apart[number - 1])}}
         devices: JsonObject = {"requests": list(self.requests)}
@@ -114,7 +115,7 @@ def together(defaults: RequestDefaults, gpus: int, nics: int, levels: Iterable[D
     if gpus:
         requests.append(_exactly("gpus" if gpus > 1 else "gpu", defaults.gpu_class, gpus))
     words = "/".join(level.name for level in sorted(wanted))
-    return Shape(title + (f"; NICs that say they are {words} to a GPU" if wanted else ""), tuple(requests))
+    return Shape(title + (f"; NICs that publish {words} to a GPU" if wanted else ""), tuple(requests))
 
 
 def by_level(defaults: RequestDefaults, gpus: int, numbers: Mapping[Distance, int]) -> Shape:

@@ -20,7 +20,7 @@ from dranet.model.distance import Distance
 from dranet.model.pairing import best_possible, choose, level, pair, rank
 
 Distances = tuple[Distance | None, ...]
-"""Of the NICs of one pod to their GPUs, the nearest first."""
+"""Distances of the NICs of one pod to their GPUs, the nearest first."""
 
 _MAX_PODS = 128
 """More devices than a node has."""
@@ -70,7 +70,7 @@ def try_shape(
         shape: what to try.
         hardware: the node, with the NICs that count.
         classes: DeviceClasses by name.
-        gpus: of each pod; 0 as well where the claim takes all.
+        gpus: GPUs of each pod; 0 as well where the claim takes all.
         nics: likewise.
     """
     possible = min((len(hardware.gpus) // gpus if gpus else _MAX_PODS), len(hardware.nics) // nics, _MAX_PODS)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dranet.desk.allocation.allocator import (
     AllocationError,
     Attempt,
+    AttemptResult,
     ClusterDevices,
-    Ending,
     Node,
     read_devices_in_use,
     review,
@@ -68,11 +68,11 @@ def by_brute_force(situation: dict[str, Any]) -> BruteForce:
 def told(outcome: Outcome) -> tuple[Any, ...]:
     """In the words of the brute force."""
     match outcome.ending:
-        case Ending.ALLOCATED:
+        case AttemptResult.ALLOCATED:
             return "allocated", [(p.alternative.name, p.candidate.id) for p in outcome.selected]
-        case Ending.UNSATISFIED:
+        case AttemptResult.UNSATISFIED:
             return ("unsatisfied",)
-        case Ending.POOL_INVALID:
+        case AttemptResult.POOL_INVALID:
             return ("pool invalid",)
     assert outcome.error
     return "broke off", outcome.error.cause.name
@@ -106,7 +106,7 @@ def test_where_nothing_can_break_off_the_first_of_all_assignments_that_keep_ever
     first = brute.first_of_all()
 
     if first is None:
-        assert outcome.ending in (Ending.UNSATISFIED, Ending.POOL_INVALID)
+        assert outcome.ending in (AttemptResult.UNSATISFIED, AttemptResult.POOL_INVALID)
     else:
         assert told(outcome) == ("allocated", _names(first))
 
@@ -115,7 +115,7 @@ def test_where_nothing_can_break_off_the_first_of_all_assignments_that_keep_ever
 @given(situations(failing=False))
 def test_every_share_says_what_it_takes(situation: dict[str, Any]) -> None:
     attempt, outcome = play(situation)
-    if outcome.ending is not Ending.ALLOCATED:
+    if outcome.ending is not AttemptResult.ALLOCATED:
         return
     results = [r for a in attempt.allocations(outcome) for r in a["devices"]["results"]]
     (_, entries) = by_brute_force(situation).run()
@@ -140,7 +140,7 @@ def test_every_device_has_a_reason_or_is_had_or_spare(situation: dict[str, Any])
         for option in slot.alternatives:
             listed = [c.id for c in (*option.had, *option.spare)] + [r.candidate.id for r in option.removed]
             assert sorted(listed) == devices
-    if outcome.ending in (Ending.UNSATISFIED, Ending.POOL_INVALID):
+    if outcome.ending in (AttemptResult.UNSATISFIED, AttemptResult.POOL_INVALID):
         assert not any(_could_go_on(o) for o in review(outcome)[outcome.deepest].alternatives)
 
 
@@ -168,7 +168,7 @@ def test_leaving_out_what_is_lost_changes_nothing(data: st.DataObject) -> None:
     assert broken == str(outcome.error or "")
     if broken:
         return
-    assert found is (outcome.ending is Ending.ALLOCATED)
+    assert found is (outcome.ending is AttemptResult.ALLOCATED)
     assert (plain.deepest, [(p.slot.index, p.candidate.id) for p in plain.best]) == (
         outcome.deepest,
         [(p.slot.index, p.candidate.id) for p in outcome.selected],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.allocation.allocator import AllocationError, Ending, read_devices_in_use, summarize
+from dranet.desk.allocation.allocator import AllocationError, AttemptResult, read_devices_in_use, summarize
 from tests.desk.allocation.documented_rules import shows
 from tests.desk.allocation.objects import (
     TWO,
@@ -43,7 +43,7 @@ def test_a_physical_function_and_its_virtual_functions_exclude_each_other() -> N
 
     assert run(claim(request("one"), request("two")), slices=slices) == [[("one", "vf0"), ("two", "vf1")]]
     assert run(claim(request()), slices=slices) == [[("nic", "pf")]]
-    assert attempt(claim(request(count=3)), slices=slices).ending is Ending.UNSATISFIED
+    assert attempt(claim(request(count=3)), slices=slices).ending is AttemptResult.UNSATISFIED
 
 
 @shows("counter.exclude")
@@ -80,7 +80,7 @@ def test_a_shared_device_takes_its_counters_once() -> None:
     assert run(wanted, slices=slices) == [[("one", "many"), ("two", "many")]]
     in_use = read_devices_in_use([holder(share("many"))])
     assert run(wanted, slices=slices, in_use=in_use) == [[("one", "many"), ("two", "many")]]
-    assert attempt(claim(request(count=2)), slices=slices, in_use=in_use).ending is Ending.UNSATISFIED
+    assert attempt(claim(request(count=2)), slices=slices, in_use=in_use).ending is AttemptResult.UNSATISFIED
 
 
 @shows("capacity.filter", "capacity.exclusive")
@@ -92,7 +92,9 @@ def test_a_device_of_one_user_must_have_what_is_asked_and_is_given_whole() -> No
     (result,) = results(claim(asking("40G")), slices=slices)
 
     assert (result["device"], "shareID" in result, "consumedCapacity" in result) == ("fast", False, False)
-    assert attempt(claim(asking("40G", capacity="a.dev/bw")), slices=slices).ending is Ending.UNSATISFIED
+    assert (
+        attempt(claim(asking("40G", capacity="a.dev/bw")), slices=slices).ending is AttemptResult.UNSATISFIED
+    )
 
 
 @shows("capacity.names")
@@ -102,7 +104,7 @@ def test_a_capacity_is_asked_for_as_its_driver_spells_it(published: str, asked: 
     outcome = attempt(claim(asking("40G", capacity=asked)), slices=[slice_of(device)])
 
     assert run(claim(asking("40G", capacity=published)), slices=[slice_of(device)]) == [[("nic", "a")]]
-    assert outcome.ending is Ending.UNSATISFIED
+    assert outcome.ending is AttemptResult.UNSATISFIED
     assert f"it has no capacity {asked}, but {published}" in summarize(outcome)
 
 
@@ -126,7 +128,7 @@ def test_what_was_consumed_is_known_by_its_qualified_name_as_well() -> None:
     slices = [slice_of(shared("a", {"bw": "100G"}))]
     full = read_devices_in_use([holder(share("a", **{"dra.net/bw": "100G"}))])
 
-    assert attempt(claim(asking("1")), slices=slices, in_use=full).ending is Ending.UNSATISFIED
+    assert attempt(claim(asking("1")), slices=slices, in_use=full).ending is AttemptResult.UNSATISFIED
 
 
 @shows("capacity.default", "capacity.share")
@@ -137,7 +139,7 @@ def test_what_is_not_asked_for_takes_the_default_or_all() -> None:
     (result,) = results(claim(request()), slices=slices)
 
     assert result["consumedCapacity"] == {"bw": "100G", "queues": "2", "dra.net/free": "0"}
-    assert attempt(claim(request("one"), request("two")), slices=slices).ending is Ending.UNSATISFIED
+    assert attempt(claim(request("one"), request("two")), slices=slices).ending is AttemptResult.UNSATISFIED
 
 
 @shows("capacity.range")
@@ -151,7 +153,7 @@ def test_an_amount_is_raised_to_the_range_and_rounded_up_to_a_step(asked: str, t
     slices = [slice_of(shared("a", {"bw": {"value": "100G", "requestPolicy": policy}}))]
 
     if taken is None:
-        assert attempt(claim(asking(asked)), slices=slices).ending is Ending.UNSATISFIED
+        assert attempt(claim(asking(asked)), slices=slices).ending is AttemptResult.UNSATISFIED
     else:
         assert results(claim(asking(asked)), slices=slices)[0]["consumedCapacity"] == {"bw": taken}
 
@@ -163,7 +165,7 @@ def test_an_amount_becomes_the_next_valid_value(asked: str, taken: str | None) -
     slices = [slice_of(shared("a", {"bw": {"value": "16Gi", "requestPolicy": policy}}))]
 
     if taken is None:
-        assert attempt(claim(asking(asked)), slices=slices).ending is Ending.UNSATISFIED
+        assert attempt(claim(asking(asked)), slices=slices).ending is AttemptResult.UNSATISFIED
     else:
         assert results(claim(asking(asked)), slices=slices)[0]["consumedCapacity"] == {"bw": taken}
 
@@ -182,7 +184,8 @@ def test_a_device_that_was_given_whole_stays_so() -> None:
     in_use = read_devices_in_use([holder({"device": "a"})])
 
     assert (
-        attempt(claim(request()), slices=[slice_of(shared("a"))], in_use=in_use).ending is Ending.UNSATISFIED
+        attempt(claim(request()), slices=[slice_of(shared("a"))], in_use=in_use).ending
+        is AttemptResult.UNSATISFIED
     )
 
 
@@ -193,6 +196,6 @@ def test_a_device_that_has_shares_out_is_not_given_whole() -> None:
     outcome = attempt(claim(request()), slices=[slice_of(whole)], in_use=in_use)
 
     assert (outcome.ending, attempt(claim(request()), slices=[slice_of(whole)]).ending) == (
-        Ending.UNSATISFIED,
-        Ending.ALLOCATED,
+        AttemptResult.UNSATISFIED,
+        AttemptResult.ALLOCATED,
     )

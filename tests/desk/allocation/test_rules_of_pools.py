@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.allocation.allocator import Cause, Ending, read_devices_in_use
+from dranet.desk.allocation.allocator import AttemptResult, Cause, read_devices_in_use
 from tests.desk.allocation.documented_rules import shows
 from tests.desk.allocation.objects import (
     TWO,
@@ -46,7 +46,7 @@ def test_a_slice_reaches_the_nodes_that_it_selects(selection: dict[str, Any]) ->
 def test_and_no_others(selection: dict[str, Any]) -> None:
     outcome = attempt(claim(request()), slices=[slice_of(device("a"), **selection)])
 
-    assert (outcome.ending, outcome.pools) == (Ending.UNSATISFIED, ())
+    assert (outcome.ending, outcome.pools) == (AttemptResult.UNSATISFIED, ())
 
 
 @shows("pool.reach.unknown")
@@ -60,7 +60,7 @@ def test_a_device_with_a_selection_of_its_own_is_there_for_its_nodes() -> None:
     slices = [slice_of(far, near, perDeviceNodeSelection=True)]
 
     assert run(claim(request()), slices=slices) == [[("nic", "near")]]
-    assert attempt(claim(request(count=2)), slices=slices).ending is Ending.UNSATISFIED
+    assert attempt(claim(request(count=2)), slices=slices).ending is AttemptResult.UNSATISFIED
 
 
 @shows("pool.device-selection.last")
@@ -71,7 +71,7 @@ def test_a_selector_that_fails_on_a_device_of_another_node_breaks_off_as_well() 
     careless = 'device.attributes["dra.net"].fast'
     careful = 'has(device.attributes["dra.net"].fast)'
 
-    assert attempt(claim(request("nic", careless)), slices=slices).ending is Ending.BROKE_OFF
+    assert attempt(claim(request("nic", careless)), slices=slices).ending is AttemptResult.BROKE_OFF
     assert run(claim(request("nic", careful)), slices=slices) == [[("nic", "a")]]
     in_use = read_devices_in_use([holder({"device": "b"})])
     assert run(claim(request("nic", careless)), slices=slices, in_use=in_use) == [[("nic", "a")]]
@@ -118,7 +118,7 @@ def test_slices_of_other_nodes_count_for_completeness() -> None:
 def test_nothing_is_taken_from_an_incomplete_pool_and_others_do() -> None:
     incomplete, other = slice_of(device("a"), **TWO), slice_of(device("b"), driver="z.dev")
 
-    assert attempt(claim(request()), slices=[incomplete]).ending is Ending.UNSATISFIED
+    assert attempt(claim(request()), slices=[incomplete]).ending is AttemptResult.UNSATISFIED
     assert run(claim(request(deviceClassName="any")), slices=[incomplete, other]) == [[("nic", "b")]]
 
 
@@ -137,7 +137,7 @@ def test_an_invalid_pool_is_passed_over_or_is_to_blame() -> None:
     invalid, other = slice_of(device("a"), device("a")), slice_of(device("b"), driver="z.dev")
 
     assert run(claim(request(deviceClassName="any")), slices=[invalid, other]) == [[("nic", "b")]]
-    assert attempt(claim(request(count=2)), slices=[invalid, other]).ending is Ending.POOL_INVALID
+    assert attempt(claim(request(count=2)), slices=[invalid, other]).ending is AttemptResult.POOL_INVALID
 
 
 @shows("pool.invalid")
@@ -157,7 +157,7 @@ def test_counters_that_are_not_there_make_a_pool_invalid_wherever_the_device_is(
         [counters({"m": "1"}), slice_of(taker("a", {"m": "1"}, "other"), **TWO)],
         [counters({"m": "1"}, **three), slice_of(good, **three), elsewhere],
     ):
-        assert attempt(claim(request()), slices=slices).ending is Ending.POOL_INVALID
+        assert attempt(claim(request()), slices=slices).ending is AttemptResult.POOL_INVALID
 
 
 @shows("pool.invalid.counters")

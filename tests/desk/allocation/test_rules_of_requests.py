@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.allocation.allocator import AllocationError, Cause, Ending, read_devices_in_use, review
+from dranet.desk.allocation.allocator import (
+    AllocationError,
+    AttemptResult,
+    Cause,
+    read_devices_in_use,
+    review,
+)
 from dranet.desk.allocation.selection import Removal
 from tests.desk.allocation.documented_rules import shows
 from tests.desk.allocation.objects import (
@@ -44,7 +50,9 @@ def test_claims_and_requests_are_satisfied_in_order_all_or_none() -> None:
     first, second = claim(request("one"), request("two")), claim(request(), name="d")
 
     assert run(first, second, slices=slices) == [[("one", "a"), ("two", "b")], [("nic", "c")]]
-    assert attempt(first, second, claim(request(), name="e"), slices=slices).ending is Ending.UNSATISFIED
+    assert (
+        attempt(first, second, claim(request(), name="e"), slices=slices).ending is AttemptResult.UNSATISFIED
+    )
 
 
 @shows("request.backtracking")
@@ -144,7 +152,7 @@ def test_one_request_does_not_get_two_shares_of_one_device() -> None:
     slices = [slice_of(shared("a"), shared("b"))]
 
     assert run(claim(request(count=2)), slices=slices) == [[("nic", "a"), ("nic", "b")]]
-    assert attempt(claim(request(count=3)), slices=slices).ending is Ending.UNSATISFIED
+    assert attempt(claim(request(count=3)), slices=slices).ending is AttemptResult.UNSATISFIED
 
 
 @shows("request.all")
@@ -154,9 +162,9 @@ def test_all_devices_are_every_match_at_least_one_and_all_to_be_had() -> None:
 
     assert run(wanted, slices=slices) == [[("nic", "a"), ("nic", "c")]]
     taken = read_devices_in_use([holder({"device": "c"})])
-    assert attempt(wanted, slices=slices, in_use=taken).ending is Ending.UNSATISFIED
+    assert attempt(wanted, slices=slices, in_use=taken).ending is AttemptResult.UNSATISFIED
     none = claim(request("nic", "false", allocationMode="All"))
-    assert attempt(none, slices=slices).ending is Ending.UNSATISFIED
+    assert attempt(none, slices=slices).ending is AttemptResult.UNSATISFIED
 
 
 @shows("request.all")
@@ -196,7 +204,7 @@ def test_one_of_all_without_room_now_is_missed() -> None:
     outcome = attempt(claim(request(allocationMode="All")), slices=slices, in_use=full("full"))
     (option,) = review(outcome)[0].alternatives
 
-    assert (outcome.ending, option.satisfied) == (Ending.UNSATISFIED, False)
+    assert (outcome.ending, option.satisfied) == (AttemptResult.UNSATISFIED, False)
     assert [(r.candidate.id[2], r.removal, r.detail) for r in option.removed] == [
         ("full", Removal.IN_USE, "default/other")
     ]
@@ -208,7 +216,7 @@ def test_one_of_all_whose_room_an_earlier_request_took_is_missed() -> None:
     outcome = attempt(wanted, slices=slices, in_use=full("full"))
     (option,) = review(outcome)[1].alternatives
 
-    assert (outcome.ending, option.satisfied) == (Ending.UNSATISFIED, False)
+    assert (outcome.ending, option.satisfied) == (AttemptResult.UNSATISFIED, False)
     assert [(r.candidate.id[2], r.removal) for r in option.removed] == [
         ("full", Removal.IN_USE),
         ("free", Removal.TAKEN),
@@ -251,7 +259,7 @@ def test_a_device_is_given_once() -> None:
 
     assert run(claim(request()), slices=slices, in_use=in_use) == [[("nic", "b")]]
     two = claim(request("one"), request("two"))
-    assert attempt(two, slices=slices, in_use=in_use).ending is Ending.UNSATISFIED
+    assert attempt(two, slices=slices, in_use=in_use).ending is AttemptResult.UNSATISFIED
 
 
 @shows("use.admin")
@@ -262,7 +270,7 @@ def test_admin_access_sees_what_others_have_but_nothing_twice_in_a_claim() -> No
 
     assert run(claim(admin), claim(admin, name="d"), slices=slices, in_use=in_use) == [[("watch", "a")]] * 2
     twice = claim(admin, request("again", adminAccess=True))
-    assert attempt(twice, slices=slices, in_use=in_use).ending is Ending.UNSATISFIED
+    assert attempt(twice, slices=slices, in_use=in_use).ending is AttemptResult.UNSATISFIED
 
 
 @shows("use.admin.shared")
@@ -286,7 +294,7 @@ def test_who_only_watches_takes_nothing_away() -> None:
 def test_taints_keep_devices_away_by_their_effect(effect: str, kept: bool) -> None:
     outcome = attempt(claim(request()), slices=[slice_of(device("a", [taint(effect)]))])
 
-    assert (outcome.ending is Ending.UNSATISFIED) is kept
+    assert (outcome.ending is AttemptResult.UNSATISFIED) is kept
 
 
 @shows("taint.tolerations")
@@ -308,7 +316,7 @@ def test_tolerations_by_key_effect_and_value(toleration: dict[str, str], tolerat
     slices = [slice_of(device("a", [taint(value="yes")]))]
     outcome = attempt(claim(request(tolerations=[toleration])), slices=slices)
 
-    assert (outcome.ending is Ending.ALLOCATED) is tolerated
+    assert (outcome.ending is AttemptResult.ALLOCATED) is tolerated
 
 
 @shows("taint.tolerations")
@@ -316,14 +324,14 @@ def test_every_taint_must_be_tolerated() -> None:
     slices = [slice_of(device("a", [taint(), taint(key="other")]))]
     wanted = claim(request(tolerations=[{"key": "broken", "operator": "Exists"}]))
 
-    assert attempt(wanted, slices=slices).ending is Ending.UNSATISFIED
+    assert attempt(wanted, slices=slices).ending is AttemptResult.UNSATISFIED
 
 
 @shows("taint.admin")
 def test_admin_access_needs_tolerations_as_well() -> None:
     slices = [slice_of(device("a", [taint()]))]
 
-    assert attempt(claim(request(adminAccess=True)), slices=slices).ending is Ending.UNSATISFIED
+    assert attempt(claim(request(adminAccess=True)), slices=slices).ending is AttemptResult.UNSATISFIED
 
 
 def rule(selector: dict[str, str] | None) -> dict[str, Any]:
@@ -345,14 +353,14 @@ def rule(selector: dict[str, str] | None) -> dict[str, Any]:
 def test_a_rule_taints_what_it_selects(selector: dict[str, str], tainted: bool) -> None:
     outcome = attempt(claim(request()), slices=[slice_of(device("a"))], taint_rules=[rule(selector)])
 
-    assert (outcome.ending is Ending.UNSATISFIED) is tainted
+    assert (outcome.ending is AttemptResult.UNSATISFIED) is tainted
 
 
 @shows("taint.rule.no-selector")
 def test_a_rule_without_a_selector_taints_nothing() -> None:
     outcome = attempt(claim(request()), slices=[slice_of(device("a"))], taint_rules=[rule(None)])
 
-    assert outcome.ending is Ending.ALLOCATED
+    assert outcome.ending is AttemptResult.ALLOCATED
 
 
 @shows("constraint.match")
@@ -376,7 +384,7 @@ def test_lists_match_while_all_have_an_element_in_common() -> None:
 
     assert [name for _, name in chosen] == ["a", "b", "d"]
     pairwise = claim(request(count=3), constraints=constraints)
-    assert attempt(pairwise, slices=[slice_of(*devices[:3])]).ending is Ending.UNSATISFIED
+    assert attempt(pairwise, slices=[slice_of(*devices[:3])]).ending is AttemptResult.UNSATISFIED
 
 
 @shows("constraint.distinct")
@@ -388,7 +396,7 @@ def test_distinct_devices_have_the_attribute_and_differ_in_pairs() -> None:
         [("nic", "a0"), ("nic", "b0")]
     ]
     three = claim(request(count=2), request("one"), constraints=constraints)
-    assert attempt(three, slices=[slice_of(*devices)]).ending is Ending.UNSATISFIED
+    assert attempt(three, slices=[slice_of(*devices)]).ending is AttemptResult.UNSATISFIED
 
 
 @shows("constraint.distinct.list")

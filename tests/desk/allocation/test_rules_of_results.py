@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.allocation.allocator import AllocationError, Cause, ClusterDevices, Ending, allocate
+from dranet.desk.allocation.allocator import AllocationError, AttemptResult, Cause, ClusterDevices, allocate
 from tests.desk.allocation.documented_rules import shows
 from tests.desk.allocation.objects import (
     NODE,
@@ -161,7 +161,7 @@ def test_a_device_that_nobody_can_judge_is_refused_by_name(slices: list[dict[str
     outcome = attempt(claim(request(deviceClassName="any")), slices=slices)
 
     assert outcome.error is not None
-    assert (outcome.error.cause, outcome.ending) == (Cause.NOT_MODELLED, Ending.BROKE_OFF)
+    assert (outcome.error.cause, outcome.ending) == (Cause.NOT_MODELLED, AttemptResult.BROKE_OFF)
     assert f"{named} is not modelled here" in str(outcome.error)
 
 
@@ -170,7 +170,7 @@ def test_where_it_would_not_be_given_it_does_no_harm() -> None:
     odd = {**device("odd"), "nodeAllocatableResources": {"cpu": 1}}
     outcome = attempt(claim(request()), slices=[slice_of(device("a"), odd)])
 
-    assert outcome.ending is Ending.ALLOCATED
+    assert outcome.ending is AttemptResult.ALLOCATED
 
 
 @shows("unknown.device")

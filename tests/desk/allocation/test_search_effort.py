@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranet.desk.allocation.allocator import Attempt, Cause, ClusterDevices, Ending, InUse
+from dranet.desk.allocation.allocator import Attempt, AttemptResult, Cause, ClusterDevices, InUse
 from dranet.desk.allocation.search import Search
 from tests.desk.allocation.objects import (
     DRIVER,
@@ -70,7 +70,7 @@ def test_what_cannot_be_had_is_known_after_few_choices(name: str) -> None:
     outcome = made.on(NODE)
     search = Search(made.slots, outcome.context)
 
-    assert outcome.ending is Ending.UNSATISFIED
+    assert outcome.ending is AttemptResult.UNSATISFIED
     assert not search.run()
     assert search.choices < 500
 

@@ -131,7 +131,7 @@ def test_devices_in_use_are_told_with_their_claims_and_the_nearest_one(explained
     assert code == 1
     assert "-8  in use by team-b/rank-0 (pci-0000-18-00-0)" in out
     assert "pci-0000-9a-00-0 would fit, but is in use by team-c/storage" in out
-    assert "do: wait until team-c/storage is given back" in out
+    assert "do: wait until team-c/storage is released" in out
 
 
 def test_whole_claims_are_the_nearest_miss_when_every_pair_is_taken(
@@ -166,7 +166,9 @@ def test_a_class_that_matches_nothing_shows_what_the_device_says(explained: Expl
 
     assert code == 1
     assert "selector 1 of DeviceClass nic-800g leaves none of 20" in unwrapped(out)
-    assert "would fit, but for selector 1 of DeviceClass nic-800g (linkSpeedMbps is 400000)" in unwrapped(out)
+    assert "would fit, except for selector 1 of DeviceClass nic-800g (linkSpeedMbps is 400000)" in unwrapped(
+        out
+    )
 
 
 def test_a_misspelt_class_gets_a_suggestion(explained: Explain) -> None:
@@ -532,7 +534,7 @@ def test_of_a_pod_that_has_ended_it_says_so(explained: Explain, tmp_path: Path) 
     pod["spec"]["nodeName"], pod["status"] = "dgx-00", {"phase": "Succeeded"}
     _, out = explained("pod", "trainer", "-f", write(tmp_path, objects), "--facts", DGX)
 
-    assert "note: the pod has ended (Succeeded), and what it had is given back" in out
+    assert "note: the pod has ended (Succeeded), and its devices are released" in out
 
 
 def test_labels_that_nobody_gave_are_not_held_against_a_node(explained: Explain, tmp_path: Path) -> None:

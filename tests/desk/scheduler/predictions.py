@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dranet.desk.allocation.allocator import AllocationError, Attempt, Ending, Node, Outcome
+from dranet.desk.allocation.allocator import AllocationError, Attempt, AttemptResult, Node, Outcome
 from dranet.desk.allocation.explain.explain import ClusterView, explain
 from dranet.desk.allocation.explain.explanation import Conclusion, Explanation
 from dranet.desk.allocation.explain.subject import pod_subject
@@ -44,7 +44,7 @@ class Foretold:
     def allocations(self, node: str) -> tuple[Json, ...] | None:
         """What the claims get on a node; ``None`` if nothing."""
         outcome = self.outcomes.get(node)
-        if self.attempt is None or outcome is None or outcome.ending is not Ending.ALLOCATED:
+        if self.attempt is None or outcome is None or outcome.ending is not AttemptResult.ALLOCATED:
             return None
         return self.attempt.allocations(outcome)
 

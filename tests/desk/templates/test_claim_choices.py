@@ -387,7 +387,7 @@ def test_a_node_without_gpus_gives_nics_alone() -> None:
 
 def test_nics_without_an_interface_are_no_answer_to_no_rdma() -> None:
     assert refusal([world("aws-p5")], rdma=False) == (
-        "no NIC here has a network interface / --rdma takes RDMA devices alone, too"
+        "no NIC here has a network interface / --rdma also takes RDMA devices without one"
     )
 
 

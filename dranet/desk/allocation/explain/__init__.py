@@ -1,5 +1,5 @@
-"""Why a claim gets its devices or not: attempts on each node -> an explanation as plain values.
+"""Why a claim gets its devices or not: attempts on each node, as plain values.
 
-It asks the allocator again and again, also with an obstacle taken away, and tells only what then succeeds.
-It prints nothing.
+It runs the allocator repeatedly, also with one blocker removed, and reports only what then succeeds. It
+prints nothing.
 """

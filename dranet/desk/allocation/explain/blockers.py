@@ -1,6 +1,7 @@
-"""Obstacles that can be taken away: each says how the same attempt looks without it.
+"""Blockers: things that can be in the way of an attempt. Each returns the inputs of the same attempt without
+it.
 
-So a miss is never guessed: it is told only if the attempt without its obstacle succeeds.
+So a near miss is never guessed: it is reported only if the attempt without its blocker succeeds.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Miss:
 
     blocker: Blocker
     devices: tuple[DeviceId, ...]
-    """What the obstacle keeps away."""
+    """The devices that the blocker keeps away."""
     text: str
     fix: str = ""
 

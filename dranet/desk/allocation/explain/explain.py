@@ -1,4 +1,4 @@
-"""Why a claim, or a pod with all its claims, gets its devices or not, as the allocator says."""
+"""Why a claim, or a pod with all its claims, gets its devices or not, according to the allocator."""
 
 from __future__ import annotations
 
@@ -29,15 +29,20 @@ from dranet.desk.allocation.explain.subject import (
     with_label,
 )
 from dranet.desk.allocation.failures import AllocationError, Cause
-from dranet.desk.allocation.outcome import Ending, Outcome, review, review_slot
+from dranet.desk.allocation.outcome import AttemptResult, Outcome, review, review_slot
 from dranet.desk.allocation.taints import AppliedTaint, find_untolerated, is_tolerated
 from dranet.desk.kubeapi.objects import JsonObject
 
 GROUPS_WITH_MISSES = 3
-"""The nearest; to look for misses takes an attempt for each obstacle."""
+"""Groups of nodes for which near misses are searched: each blocker costs an attempt."""
 
-_UNHAPPY = (Ending.UNSATISFIED, Ending.POOL_INVALID)
-_PROMISE = (Ending.ALLOCATED, Ending.UNSATISFIED, Ending.POOL_INVALID, Ending.BROKE_OFF)
+_UNHAPPY = (AttemptResult.UNSATISFIED, AttemptResult.POOL_INVALID)
+_PROMISE = (
+    AttemptResult.ALLOCATED,
+    AttemptResult.UNSATISFIED,
+    AttemptResult.POOL_INVALID,
+    AttemptResult.BROKE_OFF,
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class ClusterView:
 
     @cached_property
     def known_nodes(self) -> dict[str, JsonObject | None]:
-        """By name; those that no Node object tells of, but a slice does, have ``None``."""
+        """Nodes by name; ``None`` for a node that only a slice names."""
         named = {str(entry["spec"].get("nodeName") or "") for entry in self.slices} - {""}
         bodies = {str(body["metadata"].get("name")): body for body in self.nodes}
         return {name: bodies.get(name) for name in sorted({*bodies, *named})}
@@ -79,7 +84,7 @@ class ClusterView:
 
 
 def explain(subject: Subject, view: ClusterView) -> Explanation:
-    """The verdict, and the story of every node."""
+    """Return the conclusion and a report for every node."""
     allocated = tuple(_read_allocated(subject))
     claims = tuple(with_label(claim.body) for claim in subject.waiting)
     if subject.problems:
@@ -119,13 +124,13 @@ def _parse_node(name: str, body: JsonObject | None) -> Node:
 
 
 def judge(reports: Iterable[NodeReport]) -> Conclusion:
-    """Of all nodes together. An error on one of them ends the attempt for the pod, whatever others have."""
+    """Conclude from all nodes. An error on one of them ends the attempt for the pod, whatever others have."""
     endings = list(reports)
-    broken = [report for report in endings if report.ending is Ending.BROKE_OFF]
+    broken = [report for report in endings if report.ending is AttemptResult.BROKE_OFF]
     guessed = [s for s in broken if s.failure and s.failure.cause == Cause.NOT_MODELLED.name]
     if len(broken) > len(guessed):
         return Conclusion.BROKEN
-    if any(report.ending is Ending.ALLOCATED for report in endings):
+    if any(report.ending is AttemptResult.ALLOCATED for report in endings):
         return Conclusion.POSSIBLE
     return Conclusion.UNKNOWN if guessed else Conclusion.IMPOSSIBLE
 
@@ -163,7 +168,7 @@ def _explain_allocated(
         return Explanation(subject, Conclusion.IMPOSSIBLE, headline, fix, allocated, (), excluded, remarks)
     users = dict.fromkeys(user for claim in subject.claims for user in claim.reserved_for)
     headline = "it is allocated" + (f", and reserved for {', '.join(users)}" if users else "")
-    fix = "" if users else "no pod uses it: it is given back when the scheduler needs to"
+    fix = "" if users else "no pod uses it: the scheduler deallocates it when it needs the devices"
     return Explanation(subject, Conclusion.ALLOCATED, headline, fix, allocated, (), (), remarks)
 
 
@@ -197,8 +202,8 @@ def _remarks(subject: Subject, view: ClusterView) -> tuple[str, ...]:
 def _group(
     outcomes: Mapping[str, Outcome], claims: tuple[JsonObject, ...], view: ClusterView
 ) -> Iterator[NodeGroup]:
-    """The most promising first, each with the whole story of its first node; of those that need it the first
-    few with their misses."""
+    """Group nodes with equal reports, the most promising first, each with the full report of its first node;
+    near misses are searched for the first few groups that need them."""
     grouped = group_reports(_report_blocked(outcome) for outcome in outcomes.values())
     grouped.sort(key=lambda group: (_rank(group[0]), -len(group), group[0].node))
     unhappy = 0
@@ -223,7 +228,7 @@ def _rank(report: NodeReport) -> tuple[int, int, int, int]:
 
 
 def _describe_attempt(report: NodeReport, claims: tuple[JsonObject, ...], view: ClusterView) -> FailedAttempt:
-    """The node by itself: of the cluster only the pools that reach it."""
+    """Describe the node by itself: only the pools that reach it."""
     pools = {pool for pool, _, _ in report.pools}
     slices = [s for s in view.slices if f"{s['spec']['driver']}/{s['spec']['pool']['name']}" in pools]
     node = _parse_node(report.node, view.nodes_by_name[report.node])

@@ -1,4 +1,5 @@
-"""What happened on one node, as values: how many devices each step took from each request, what was left."""
+"""An explanation as frozen values: what happened on each node, and the conclusion. ``dranet explain`` prints
+it."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from enum import Enum
 
 from dranet.desk.allocation.explain.blockers import Miss
 from dranet.desk.allocation.explain.subject import Subject
-from dranet.desk.allocation.outcome import Ending
+from dranet.desk.allocation.outcome import AttemptResult
 from dranet.desk.allocation.selection import Removal
 from dranet.desk.allocation.taints import AppliedTaint, DeviceId
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One device, and what is to be said of it at this step."""
+    """One device, and a remark about it at this step."""
 
     id: DeviceId
     text: str = ""
@@ -34,9 +35,9 @@ class Step:
     """Names the step: the selector, the taint, the constraint."""
     devices: tuple[Note, ...]
     index: int = 0
-    """Of the selector or the constraint, among those of its owner."""
+    """Place of the selector or the constraint among those of its owner."""
     expression: str = ""
-    """Of a selector."""
+    """The CEL expression, for a selector."""
     taint: AppliedTaint | None = None
 
 
@@ -54,7 +55,7 @@ class RequestReport:
     """Devices published for this node."""
     steps: tuple[Step, ...]
     left: tuple[DeviceId, ...]
-    """What it could have where the search stood."""
+    """The devices that it could have at that point of the search."""
     satisfied: bool
     blocked: bool
     """It belongs to the request that the search could not get past."""
@@ -69,7 +70,7 @@ class RequestReport:
 
 @dataclass(frozen=True, slots=True)
 class ValueRow:
-    """A value of a constraint's attribute, and who has it: devices by the name of the request."""
+    """A value of a constraint's attribute, and the devices that have it, by the name of the request."""
 
     value: str
     """Empty for the devices that lack the attribute."""
@@ -127,7 +128,7 @@ class NodeReport:
     """One node."""
 
     node: str
-    ending: Ending
+    ending: AttemptResult
     reached: int
     """How many requests had what they want when the search came as far as it ever did."""
     pools: tuple[tuple[str, int, str], ...]
@@ -191,7 +192,7 @@ class Explanation:
     remarks: tuple[str, ...] = ()
     """What to know of the answer."""
 
-    def ending_in(self, *endings: Ending) -> Iterator[NodeGroup]:
+    def ending_in(self, *endings: AttemptResult) -> Iterator[NodeGroup]:
         return (group for group in self.groups if group.report.ending in endings)
 
 

@@ -1,4 +1,4 @@
-"""The verdict in one clause, and the mend that would most likely help."""
+"""The conclusion in one clause, and the hint that would most likely help."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dranet.desk.allocation.explain.explanation import (
     RequestReport,
     Step,
 )
-from dranet.desk.allocation.outcome import Ending
+from dranet.desk.allocation.outcome import AttemptResult
 from dranet.desk.allocation.selection import Removal
 
 _BREAKS_OFF = "that ends the attempt for the whole pod, on every node"
 
 
 def write_headline(conclusion: Conclusion, groups: Sequence[NodeGroup], looked_at: int) -> tuple[str, str]:
-    """The clause that follows the name of the claim or pod, and the mend or nothing."""
+    """Return the clause that follows the name of the claim or pod, and a hint, which may be empty."""
     if conclusion is Conclusion.POSSIBLE:
-        number = sum(len(group.nodes) for group in groups if group.report.ending is Ending.ALLOCATED)
+        number = sum(len(group.nodes) for group in groups if group.report.ending is AttemptResult.ALLOCATED)
         return f"it can be allocated on {_of_nodes(number, looked_at)}", ""
     if conclusion in (Conclusion.BROKEN, Conclusion.UNKNOWN):
         return _describe_failure(conclusion, groups)
@@ -44,11 +44,11 @@ def _of_nodes(number: int, every: int) -> str:
 
 
 def _describe_failure(conclusion: Conclusion, groups: Sequence[NodeGroup]) -> tuple[str, str]:
-    """Of a failure that decides: one that is not modelled is told only where nothing else failed."""
+    """Describe the failure that decides: one that is not modelled only where nothing else failed."""
     failed = [group.report.failure for group in groups if group.report.failure]
     failure = min(failed, key=lambda failure: failure.cause == "NOT_MODELLED")
     if conclusion is Conclusion.UNKNOWN:
-        return f"nobody can tell here: {failure.message}", failure.hint
+        return f"cannot be decided here: {failure.message}", failure.hint
     if failure.cause != "SELECTOR_FAILED":
         return f"the attempt breaks off: {failure.message}", failure.hint
     what = f"a selector of request {failure.request} fails on device {failure.device}"
@@ -94,8 +94,8 @@ def _describe_apart(request: RequestReport, constraint: ConstraintReport, before
     devices = (
         f"none of the {before} that match has" if before > 1 else "the only one that matches does not have"
     )
-    beside = f"of a device that fits {others}" if others else "that others have"
-    return f"{devices} the {attribute} {beside} (constraint {constraint.index + 1})"
+    shared = f"of a device that fits {others}" if others else "that others have"
+    return f"{devices} the {attribute} {shared} (constraint {constraint.index + 1})"
 
 
 def find_decisive(request: RequestReport) -> tuple[int, Step | None]:

@@ -1,7 +1,7 @@
 """The nearest misses on a node: which single thing, had it not been in the way, would have been enough.
 
-Each obstacle of the story is taken away by itself and the whole attempt is made again: only what succeeds
-then is told, with the devices that it would have given.
+Each blocker of the report is removed by itself and the whole attempt is made again. Only what then succeeds
+is reported, with the devices that it would have allocated.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from dranet.desk.allocation.explain.explanation import (
 )
 from dranet.desk.allocation.explain.node_report import values_of
 from dranet.desk.allocation.failures import AllocationError
-from dranet.desk.allocation.outcome import Ending, Outcome
+from dranet.desk.allocation.outcome import AttemptResult, Outcome
 from dranet.desk.allocation.selection import Removal
 from dranet.desk.allocation.taints import DeviceId
 from dranet.desk.kubeapi.objects import JsonObject
 
 MOST_ATTEMPTS = 48
-"""For one node: each obstacle costs an attempt."""
+"""Attempts for one node: each blocker costs one."""
 
 _MENDABLE = (
     Removal.IN_USE,
@@ -74,7 +74,7 @@ class FailedAttempt:
 
 
 def find_misses(failed: FailedAttempt) -> tuple[Miss, ...]:
-    """What can change without the claim, then the claim; what the classes say only if nothing else helps."""
+    """Find what can change without the claim, then in the claim; classes only if nothing else helps."""
     for tier in (_around, _together, _of_classes):
         found = tuple(_unique(tier(failed)))
         if found:
@@ -157,16 +157,16 @@ def _in_use_here(failed: FailedAttempt) -> tuple[DeviceId, ...]:
 
 
 def _succeeds(inputs: AttemptInputs, blocker: Blocker) -> Outcome | None:
-    """The attempt without the obstacle, if it ends well."""
+    """The attempt without the blocker, if it succeeds."""
     changed = blocker.without(inputs)
     try:
         outcome = Attempt(changed.claims, changed.cluster).on(inputs.node)
     except AllocationError:
         return None
-    return outcome if outcome.ending is Ending.ALLOCATED else None
+    return outcome if outcome.ending is AttemptResult.ALLOCATED else None
 
 
-# --- one obstacle ---------------------------------------------------------------------------------------
+# --- one blocker ---------------------------------------------------------------------------------------
 
 
 def _try_step(failed: FailedAttempt, request: RequestReport, step: Step) -> Iterator[Miss]:
@@ -197,10 +197,10 @@ def _try_in_use(failed: FailedAttempt, ids: tuple[DeviceId, ...]) -> Iterator[Mi
     if not needed or not _succeeds(failed.inputs, InUseBy(needed)):
         needed = ids
     holders = failed.inputs.cluster.in_use.holders
-    who = ", ".join(dict.fromkeys(name for device in needed for name in holders.get(device, ())))
-    text = f"{join_names(needed)} would fit, but {are(needed)} in use by {who or 'another claim'}"
-    verb = "are" if ", " in who else "is"
-    yield Miss(InUseBy(needed), needed, text, f"wait until {who} {verb} given back" if who else "")
+    claims = ", ".join(dict.fromkeys(name for device in needed for name in holders.get(device, ())))
+    text = f"{join_names(needed)} would fit, but {are(needed)} in use by {claims or 'another claim'}"
+    verb = "are" if ", " in claims else "is"
+    yield Miss(InUseBy(needed), needed, text, f"wait until {claims} {verb} released" if claims else "")
 
 
 def _try_taint(
@@ -284,10 +284,10 @@ def _try_selector(
     ]
     if not picked:
         return
-    said = list(describe_named_values(step.expression, picked[0]))
-    why = f" ({', '.join(said)})" if said else ""
+    values = list(describe_named_values(step.expression, picked[0]))
+    why = f" ({', '.join(values)})" if values else ""
     needed = tuple(candidate.id for candidate in picked)
-    yield Miss(blocker, needed, f"{join_names(needed)} would fit, but for {step.what}{why}")
+    yield Miss(blocker, needed, f"{join_names(needed)} would fit, except for {step.what}{why}")
 
 
 def _picked(outcome: Outcome, ids: Sequence[DeviceId]) -> tuple[DeviceId, ...]:
@@ -309,7 +309,7 @@ def describe_value(candidate: Candidate, attribute: str) -> str:
 
 
 def describe_named_values(expression: str, candidate: Candidate) -> Iterator[str]:
-    """What the device says of the attributes that the expression names."""
+    """The device's values of the attributes that the expression names."""
     words = {name for found in _NAMED.findall(expression) for name in found}
     for name in candidate.attributes:
         short = name.rpartition("/")[2]

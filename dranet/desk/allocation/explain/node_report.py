@@ -1,7 +1,7 @@
-"""A review of an attempt on one node -> its story.
+"""A review of an attempt on one node, as a report.
 
-What it says is what the allocator did. Only the order is a reader's: a device that is in use *and* not wanted
-by a selector, or tainted, is told under that, because freeing it would help nobody.
+It contains what the allocator did; only the order is meant for readers. A device that is in use *and* also
+not matched by a selector, or tainted, is listed under the latter, because freeing it would not help.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ ORDER = (
     Removal.CONSTRAINT,
     Removal.LIMIT,
 )
-"""In which the steps are told: first what the device is, then who has it, then what it would be beside."""
+"""Order of the steps: first what the device is, then which claim has it, then what it conflicts with."""
 
 _MISSING = re.compile(r"no attribute or capacity '([^']+)'")
-_TOLD_BY_STEP = (Removal.CLASS_SELECTOR, Removal.REQUEST_SELECTOR, Removal.TAINT, Removal.CONSTRAINT)
-"""Every device has the same to say."""
+_DESCRIBED_BY_STEP = (Removal.CLASS_SELECTOR, Removal.REQUEST_SELECTOR, Removal.TAINT, Removal.CONSTRAINT)
+"""The step describes all of its devices alike."""
 
 _COULD_BE = (Removal.TAKEN, Removal.CONSTRAINT, Removal.LIMIT)
 """What these remove fits the request by itself."""
@@ -61,7 +61,7 @@ def report_node(outcome: Outcome, reviews: Sequence[SlotReview]) -> NodeReport:
 
     Args:
         outcome: what came of the attempt.
-        reviews: of all slots; none are needed where the attempt ended well.
+        reviews: one for each slot; may be empty where the attempt succeeded.
     """
     error = outcome.error
     return NodeReport(
@@ -119,13 +119,13 @@ def _report_failure(error: AllocationError, outcome: Outcome) -> Failure:
 
 
 def _cause_of(error: AllocationError) -> str:
-    """What CEL says, without the expression that it cites."""
+    """The message of CEL, without the expression that it cites."""
     cause = error.__cause__
     return cause.cause if isinstance(cause, CelError) else error.message
 
 
 def _sharpen(entry: Removed, alternative: Alternative, selector_results: SelectorResults) -> Removed:
-    """Of a device that somebody has: would it match at all?"""
+    """Look further at a device that is in use: would it match at all?"""
     if entry.removal not in (Removal.IN_USE, Removal.TAKEN):
         return entry
     result = selector_results.of(alternative, entry.candidate)
@@ -142,7 +142,7 @@ def _group(removed: Sequence[Removed], slot: SlotReview) -> Iterator[Step]:
     """Devices that the same thing removed, together; in the order of :data:`ORDER`."""
     groups: dict[Step, list[Note]] = {}
     for entry in removed:
-        detail = entry.detail if entry.removal not in _TOLD_BY_STEP else ""
+        detail = entry.detail if entry.removal not in _DESCRIBED_BY_STEP else ""
         note = Note(entry.candidate.id, _cause_of(entry.error) if entry.error else detail)
         groups.setdefault(_describe(entry, slot), []).append(note)
     for step in sorted(groups, key=lambda step: (ORDER.index(step.removal), step.index, step.what)):

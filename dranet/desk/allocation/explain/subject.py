@@ -53,7 +53,7 @@ class Subject:
     claims: tuple[WantedClaim, ...]
     pod: JsonObject | None = None
     problems: tuple[tuple[str, str], ...] = ()
-    """What is missing before anything can be allocated, each with its mend."""
+    """What is missing before anything can be allocated, each with a hint."""
     remarks: tuple[str, ...] = ()
 
     @property
@@ -70,13 +70,13 @@ def label_of(body: JsonObject) -> str:
 
 
 def with_label(body: JsonObject) -> JsonObject:
-    """The object with the namespace and the name that its label says, also where a file leaves them out."""
+    """The object with the namespace and the name of its label, also where a file omits them."""
     namespace, _, name = label_of(body).partition("/")
     return {**body, "metadata": {**body["metadata"], "namespace": namespace, "name": name}}
 
 
 def find(bodies: Iterable[JsonObject], label: str) -> JsonObject | None:
-    """The object of that label; of several the last, which is how they would be applied."""
+    """Return the object with that label; the last of several, as ``kubectl apply`` would leave it."""
     return {label_of(body): body for body in bodies}.get(label)
 
 
@@ -94,7 +94,7 @@ def near_names(name: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
-    return f"there is {shown}" if names else "there is none at all"
+    return f"there is {shown}" if names else "none exists"
 
 
 def claim_subject(claim: JsonObject, pods: Sequence[JsonObject] = ()) -> Subject:
@@ -108,7 +108,7 @@ def claim_subject(claim: JsonObject, pods: Sequence[JsonObject] = ()) -> Subject
         if len(entries) > 1 and any(entry.get("resourceClaimName") == name for entry in entries)
     ]
     remarks = tuple(
-        f"pod {user} has other claims beside this one, and gets all or none: dranet explain pod "
+        f"pod {user} has other claims besides this one, and gets all or none: dranet explain pod "
         f"{user.partition('/')[2]}"
         for user in users[:1]
     )
@@ -159,7 +159,8 @@ def _find_bypass(pod: JsonObject, claims: Iterable[WantedClaim]) -> list[tuple[s
     if not node or _phase(pod) in _ENDED or all(claim.allocation for claim in claims):
         return []
     what = (
-        f"the pod names node {node} itself, so the scheduler does not see it and nobody allocates its claims"
+        f"the pod names node {node} itself, so the scheduler does not see it and its claims are never "
+        "allocated"
     )
     return [(what, f"choose the node by nodeSelector, kubernetes.io/hostname: {node}, in place of nodeName")]
 
@@ -170,7 +171,7 @@ def _phase(pod: JsonObject) -> str:
 
 def _find_remarks(pod: JsonObject) -> Iterator[str]:
     if _phase(pod) in _ENDED:
-        yield f"the pod has ended ({_phase(pod)}), and what it had is given back"
+        yield f"the pod has ended ({_phase(pod)}), and its devices are released"
     gates = [str(gate["name"]) for gate in pod["spec"].get("schedulingGates") or ()]
     if gates:
         yield f"the scheduler does not try the pod before its scheduling gates are gone: {', '.join(gates)}"
@@ -182,7 +183,7 @@ def _resolve(
     claims: Mapping[str, JsonObject],
     templates: Mapping[str, JsonObject],
 ) -> WantedClaim | tuple[str, str]:
-    """The claim that an entry of ``spec.resourceClaims`` stands for, or what is missing and the mend."""
+    """The claim that an entry of ``spec.resourceClaims`` stands for, or what is missing and a hint."""
     namespace, name = _namespace(pod), entry["name"]
     if entry.get("resourceClaimName"):
         label = f"{namespace}/{entry['resourceClaimName']}"
@@ -207,8 +208,8 @@ def _claim_from(template: JsonObject, name: str, namespace: str) -> JsonObject:
 
 def _missing(kind: str, label: str, known: Mapping[str, Any]) -> tuple[str, str]:
     namespace, _, name = label.partition("/")
-    beside = [other.partition("/")[2] for other in known if other.startswith(f"{namespace}/")]
-    return f"{kind} {label} does not exist", near_names(name, beside)
+    known_here = [other.partition("/")[2] for other in known if other.startswith(f"{namespace}/")]
+    return f"{kind} {label} does not exist", near_names(name, known_here)
 
 
 def _made_from_template(pod: JsonObject, name: str, claims: Mapping[str, JsonObject]) -> JsonObject | None:
