@@ -15,8 +15,8 @@ from typing import Self
 
 from dranet.cluster.client import ApiClient
 from dranet.errors import ClusterError
-from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
+from dranet.inventory.policy import Decision
 from dranet.kernel.discovery.scan import read_node_facts
 from e2e.access import Access, E2eFailed
 from e2e.installation import SYSTEM_NAMESPACE

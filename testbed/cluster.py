@@ -20,8 +20,8 @@ from typing import Any, Protocol, Self, runtime_checkable
 from dranet.cluster import paths, permissions
 from dranet.cluster.client import ApiClient
 from dranet.errors import DranetError
-from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
+from dranet.inventory.policy import Decision
 from dranet.kernel.discovery.scan import read_node_facts
 from testbed.apiserver.identity import ADMIN, service_account
 from testbed.apiserver.server import ApiServer

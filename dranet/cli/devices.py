@@ -9,7 +9,7 @@ from dranet.cli.follow import follow, redrawing, telling
 from dranet.cli.look import Eye, add_look_flags, warn
 from dranet.cli.topology_text import draw_topology
 from dranet.errors import SettingsError
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest
 from dranet.model.device import Device, DeviceKind
 from dranet.pictures.device_summary import UNKNOWN, TraitReader, Traits, first_of, nearest_text

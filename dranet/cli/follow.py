@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dranet.cli.look import Eye, warn
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.kernel.discovery.changes import EVERYTHING
 from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.device import AttributeValue

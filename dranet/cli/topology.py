@@ -15,7 +15,7 @@ from dranet.cli.topology_text import (
     matrix_words,
 )
 from dranet.errors import SettingsError
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.inventory.topology import matrix
 from dranet.pictures.device_summary import TraitReader
 from dranet.pictures.node_view import choose_hardware, name_hardware, summarize

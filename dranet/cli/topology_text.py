@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.inventory.topology import DistanceMatrix, matrix, topology_tree
 from dranet.model.device import Device
 from dranet.model.distance import Distance

@@ -18,10 +18,8 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from dranet.errors import DeviceError, KernelError, Reason
-from dranet.inventory.decision import Decision
-from dranet.inventory.filter import uplink_names
-from dranet.inventory.offer import take_inventory
-from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from dranet.inventory.offer import take_inventory, uplink_names
+from dranet.inventory.policy import DEFAULT_POLICY, Decision, Policy
 from dranet.inventory.served_gpus import NOBODY, ServedGpus
 from dranet.inventory.slices import plan_slices
 from dranet.kernel.discovery.changes import EVERYTHING, Changes

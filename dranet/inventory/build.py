@@ -29,10 +29,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.inventory import describe, naming
-from dranet.inventory.infrastructure import infrastructure_reason
-from dranet.inventory.nearness import NearestGpus, near_numa_nodes
+from dranet.inventory.infrastructure import infrastructure_reason, is_representor, is_sub_function
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
-from dranet.inventory.switchdev import is_representor, is_sub_function
+from dranet.inventory.topology import NearestGpus, near_numa_nodes
 from dranet.model.attributes import SRIOV_VFS, VIRTUAL, Attribute, FittedValues, fit_values
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from dranet.inventory.switchdev import is_representor
 from dranet.model.facts import Link
 
 OFFERED_KINDS = frozenset({"", "dummy", "ipoib", "ipvlan", "macvlan", "netdevsim", "vlan"})
@@ -51,3 +50,20 @@ def infrastructure_reason(link: Link, offered_kinds: Collection[str] = ()) -> st
     if is_representor(link):
         return f"is a representor: {link.phys_port_name} of an embedded switch"
     return ""
+
+
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?")
+"""``pf0vf3``, ``c1pf0sf88``, ``pf0``; the wire's own port is ``p0``."""
+
+_SUB_FUNCTION = re.compile(r".+\.sf\.\d+")
+"""``mlx5_core.sf.4``."""
+
+
+def is_representor(link: Link) -> bool:
+    """Whether it is the switch's end of a wire to another function."""
+    return bool(link.phys_port_name) and _REPRESENTOR.fullmatch(link.phys_port_name) is not None
+
+
+def is_sub_function(link: Link) -> bool:
+    """Whether it is the link of a sub-function, a part of the PCI function below it."""
+    return link.parent_bus == "auxiliary" and _SUB_FUNCTION.fullmatch(link.parent_device) is not None

@@ -1,16 +1,412 @@
-"""The whole way from facts to decisions: build the devices, then decide on each."""
+"""Publish or hold back: one decision for each device, with its reason in words.
+
+The node comes first: what it lives by, and everything tied to that, is never offered (``dependencies``). Next come
+links that a pod cannot or should not have: pieces of the node's own network (bridges, tunnels, other pods'
+veths) and ports of a bond or bridge. A kind of software link that is not known to be harmless is held back,
+not offered. What is left gets the operator's own attributes and goes through the operator's filter, which
+sees them, too. What a pod has keeps its place and its attributes as they were.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
-from dranet.inventory.build import build_devices
-from dranet.inventory.decision import Decision
-from dranet.inventory.filter import decide
-from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dranet.errors import DranetError
+from dranet.inventory.build import bare_device, build_devices, carrier
+from dranet.inventory.infrastructure import PAIR_KINDS, infrastructure_reason
+from dranet.inventory.link_dependencies import LinkDependencies, find_link_dependencies
+from dranet.inventory.policy import DEFAULT_POLICY, Decision, DeviceFilter, Policy, RuleResult
 from dranet.inventory.served_gpus import NOBODY, ServedGpus
-from dranet.model.device import Device
-from dranet.model.facts import NodeFacts
+from dranet.model.attributes import ALIAS, GPU_VENDOR, IFNAME, NOT_TEXT, PARENT, RDMA_DEVICE
+from dranet.model.device import Device, DeviceKind
+from dranet.model.facts import Link, NodeFacts, PciFunction, RdmaDevice
+from dranet.model.uplinks import has_local_parent
+from dranet.settings import PublishGpus
+
+_PASSTHROUGH_DRIVERS = frozenset({"uio_pci_generic", "igb_uio", "pci-stub", "pciback"})
+"""A function bound to one of these belongs to a virtual machine or to user space, not to the kernel."""
+
+_VFIO = "vfio"
+"""In the name of ``vfio-pci`` and of its variants for single devices: ``mlx5_vfio_pci``, ``xe-vfio-pci``,
+``nvgrace_gpu_vfio_pci``, ``nvidia-vgpu-vfio``."""
+
+
+def decide(
+    devices: Sequence[Device],
+    facts: NodeFacts,
+    policy: Policy = DEFAULT_POLICY,
+    held: Collection[str] = frozenset(),
+    served: ServedGpus = NOBODY,
+) -> tuple[Decision, ...]:
+    """One decision for each device, in the same order.
+
+    Args:
+        devices: as built from the same ``facts``.
+        facts: one scan of the host.
+        policy: what the operator decided.
+        held: names of the devices that pods have now.
+        served: who else gives this node's GPUs to pods.
+    """
+    view = _HostView.of(facts, policy, [device for device in devices if device.name in held], served)
+    return tuple(
+        _decide_held(device, view) if device.name in held else _decide_free(device, view, policy)
+        for device in devices
+    )
+
+
+def uplink_names(facts: NodeFacts) -> frozenset[str]:
+    """Interface names of the links that the node lives by, and of everything tied to them."""
+    return frozenset(find_link_dependencies(facts).links)
+
+
+class _HostView(Struct, frozen=True):
+    """The host's links, indexed for the questions that a decision asks."""
+
+    by_name: Mapping[str, Link]
+    by_index: Mapping[int, Link]
+    functions: Mapping[str, PciFunction]
+    on_function: Mapping[str, Sequence[Link]]
+    riders: Mapping[int, str]
+    """ifindex -> name of a link that rides on it (VLAN, macvlan ...), here or in a pod. The two ends of a
+    pair name each other, and each can do without the other's place."""
+    dependencies: LinkDependencies
+    rdma: Mapping[str, RdmaDevice]
+    kernel: str
+    """``uname -r``."""
+    rdma_moves: bool
+    """An RDMA device moves into the pod's namespace, and its IPoIB interfaces are lost to the node."""
+    offered_kinds: Collection[str]
+    served: ServedGpus
+    gpu_parts: Mapping[str, str]
+    """PCI address -> what the GPU is cut into."""
+
+    @classmethod
+    def of(
+        cls, facts: NodeFacts, policy: Policy, held: Sequence[Device] = (), served: ServedGpus = NOBODY
+    ) -> _HostView:
+        functions = {function.address: function for function in facts.pci_functions}
+        on_function: dict[str, list[Link]] = {}
+        for link in facts.links:
+            if link.pci_address and (address := carrier(link, functions)):
+                on_function.setdefault(address, []).append(link)
+        by_name = {link.ifname: link for link in facts.links}
+        return cls(
+            by_name=by_name,
+            by_index={link.ifindex: link for link in facts.links},
+            functions=functions,
+            on_function=on_function,
+            riders={**_riders_in_pods(held, by_name), **_riders_here(facts)},
+            dependencies=find_link_dependencies(facts),
+            rdma={device.name: device for device in facts.rdma_devices},
+            kernel=facts.host.kernel,
+            rdma_moves=facts.rdma_netns_exclusive,
+            offered_kinds=policy.offer_link_kinds,
+            served=served,
+            gpu_parts={gpu.pci_address: gpu.parts for gpu in facts.gpus if gpu.parts},
+        )
+
+    def links_of(self, device: Device) -> Sequence[Link]:
+        """Every link that goes, or breaks, with the device."""
+        on_function = self.on_function.get(device.pci_address)
+        if on_function:
+            return on_function
+        return (self.by_name[device.ifname],) if device.ifname in self.by_name else ()
+
+
+def _riders_here(facts: NodeFacts) -> dict[int, str]:
+    return {
+        link.lower: link.ifname
+        for link in facts.links
+        if link.lower and link.kind not in PAIR_KINDS and has_local_parent(link)
+    }
+
+
+def _riders_in_pods(held: Sequence[Device], by_name: Mapping[str, Link]) -> dict[int, str]:
+    """By the name that the link below had at Prepare, which is all that is known of it here."""
+    below = ((device, by_name.get(str(device.attributes.get(PARENT.qualified)))) for device in held)
+    return {link.ifindex: f"{device.name}, which a pod has," for device, link in below if link is not None}
+
+
+def _decide_held(device: Device, view: _HostView) -> Decision:
+    """A function that was there when the pod got it and is not now has been unplugged."""
+    if device.pci_path and device.pci_address not in view.functions:
+        return Decision(
+            device, False, f"is gone while a pod has it: there is no {device.pci_address} any more"
+        )
+    return Decision(device, True, "belongs to a pod now and keeps its place")
+
+
+def _decide_free(device: Device, view: _HostView, policy: Policy) -> Decision:
+    link = None if device.attributes else view.by_name.get(device.ifname)
+    if link and (reason := _soft_link_reason(link, view, view.offered_kinds)):
+        return _decide_bare(device.name, device.ifname, reason)
+    reason = _exclusion_reason(device, view, policy)
+    anchor = "" if reason else _pinned_reason(device, view) or _rider_reason(device, view)
+    if reason or (anchor and policy.shared is None):
+        return Decision(device, False, reason or anchor)
+    if policy.rules is None and policy.filter is None and policy.shared is None:
+        return Decision(device, True, _offered_reason(device, view))
+    decision = _decide_once(device, policy)
+    if decision.published and device.kind is DeviceKind.RDMA:
+        decision = replace(decision, reason=_offered_reason(device, view))
+    if anchor and decision.published and not decision.device.shared:  # what is shared stays where it is
+        return Decision(decision.device, False, anchor)
+    return decision
+
+
+@lru_cache(maxsize=4096)
+def _decide_bare(name: str, ifname: str, reason: str) -> Decision:
+    """One of the node's own links, of which a node full of pods has the same thousand at each scan."""
+    return Decision(bare_device(name, ifname), False, reason)
+
+
+def _decide_once(device: Device, policy: Policy) -> Decision:
+    """An expression costs a tenth of a millisecond, so a device that has not changed is not judged again."""
+    known = policy.judged.get(device.name)
+    if known is not None and known[0] == device:
+        return known[1]
+    decision = _decide_by_policy(device, policy)
+    if len(policy.judged) >= _MAX_JUDGED:
+        policy.judged.clear()
+    policy.judged[device.name] = (device, decision)
+    return decision
+
+
+def _decide_by_policy(device: Device, policy: Policy) -> Decision:
+    """The operator's attributes, then who may share it, then the operator's filter."""
+    ruled = policy.rules.attributes_for(device) if policy.rules else RuleResult()
+    device = replace(device, attributes={**device.attributes, **ruled.attributes})
+    if policy.shared is not None and device.kind is DeviceKind.NIC:
+        device, ruled = _share(device, ruled, policy.shared)
+    try:
+        if policy.filter is None or policy.filter.matches(device.attributes):
+            return Decision(device, True, _OFFERED[device.kind], warnings=ruled.warnings)
+        return Decision(device, False, "does not match the operator's filter", warnings=ruled.warnings)
+    except DranetError as error:
+        reason = f"fails the operator's filter: {error.message}"
+        return Decision(device, False, reason, filter_failed=True, warnings=ruled.warnings)
+
+
+def _share(device: Device, ruled: RuleResult, shared: DeviceFilter) -> tuple[Device, RuleResult]:
+    """A device that the expression fails on stays with one claim at a time, and says so."""
+    try:
+        return replace(device, shared=shared.matches(device.attributes)), ruled
+    except DranetError as error:
+        warning = f"device {device.name} is not shared: shared_devices fails on it: {error.message}"
+        return device, replace(ruled, warnings=(*ruled.warnings, warning))
+
+
+_MAX_JUDGED = 4096
+"""So many devices are remembered; names that come and go must not fill the memory."""
+
+_OFFERED = {
+    DeviceKind.NIC: "is a network interface that the node can spare",
+    DeviceKind.RDMA: "is an RDMA device without network interface",
+    DeviceKind.GPU: "is a GPU",
+}
+
+
+def _offered_reason(device: Device, view: _HostView) -> str:
+    """In exclusive mode an IPoIB interface is no device: with the RDMA device it ends, and comes back new."""
+    links = [link.ifname for link in view.links_of(device)] if device.kind is DeviceKind.RDMA else []
+    if not links or not view.rdma_moves:
+        return _OFFERED[device.kind]
+    names = ", ".join(links)
+    return (
+        f"is an RDMA device; its IPoIB interface {names} is not offered: in exclusive RDMA mode the kernel "
+        "destroys it when the device moves, and the node has it again, restored, when the device is back"
+    )
+
+
+_RECORDED = {IFNAME.qualified: "name", RDMA_DEVICE.qualified: "RDMA device's name", ALIAS.qualified: "alias"}
+"""What the store keeps of a device for its way back, besides what is always text."""
+
+
+def _exclusion_reason(device: Device, view: _HostView, policy: Policy) -> str:
+    """Empty if nothing speaks against offering the device."""
+    if device.left_out and (odd := _find_unrecordable(device)):
+        return f"cannot be recorded: its {odd} {NOT_TEXT}"
+    if device.kind is DeviceKind.GPU:
+        return _gpu_reason(device, view, policy)
+    if device.kind is DeviceKind.RDMA:
+        return _dependency_reason(device, view) if view.rdma_moves else ""
+    link = view.by_name.get(device.ifname)
+    if link is None:
+        return _no_link_reason(device, view)
+    if device.pci_address:
+        return _dependency_reason(device, view)
+    # A bond with an RDMA device of its own (RoCE LAG) is no mere piece of the node's network.
+    kinds = {"bond", *view.offered_kinds} if device.rdma_device else view.offered_kinds
+    return _soft_link_reason(link, view, kinds)
+
+
+def _gpu_reason(device: Device, view: _HostView, policy: Policy) -> str:
+    """Who else has it comes first: what is left to others is none of our business."""
+    vendor = str(device.attributes.get(GPU_VENDOR.qualified, ""))
+    if policy.publish_gpus is PublishGpus.NEVER:
+        return "is a GPU, and the setting publish_gpus is never"
+    if policy.publish_gpus is PublishGpus.AUTO and vendor in view.served.by_vendor:
+        return f"is a GPU, left to {view.served.by_vendor[vendor]} (publish_gpus is auto)"
+    if policy.publish_gpus is PublishGpus.AUTO and not view.served.is_known:
+        return "is a GPU, and the API server has not told yet whether somebody else serves it"
+    function = view.functions.get(device.pci_address)
+    parts = view.gpu_parts.get(device.pci_address, "")
+    return _driver_reason(function) or find_gpu_fault(device, function, parts)
+
+
+def _find_unrecordable(device: Device) -> str:
+    names = (name for name in _RECORDED if device.left_out.get(name) == NOT_TEXT)
+    return next((_RECORDED[name] for name in names), "")
+
+
+def _soft_link_reason(link: Link, view: _HostView, offered_kinds: Collection[str]) -> str:
+    """A node full of pods has a thousand of these; what most of them are is asked early."""
+    dependency = view.dependencies.links.get(link.ifname)
+    if dependency:
+        return dependency.reason_for(link.ifname)
+    return infrastructure_reason(link, offered_kinds) or _master_reason(link, view)
+
+
+def _no_link_reason(device: Device, view: _HostView) -> str:
+    reason = _driver_reason(view.functions.get(device.pci_address))
+    return reason or "has no network interface in the host's network namespace"
+
+
+def _driver_reason(function: PciFunction | None) -> str:
+    """Why the driver of a function, or its absence, keeps it from containers."""
+    if function and (function.driver in _PASSTHROUGH_DRIVERS or _VFIO in function.driver):
+        return f"is bound to {function.driver}, for a virtual machine or a program in user space"
+    return "has no driver" if function and not function.driver else ""
+
+
+def _dependency_reason(device: Device, view: _HostView) -> str:
+    links = view.links_of(device)
+    for link in links:
+        dependency = view.dependencies.links.get(link.ifname)
+        if dependency:
+            return dependency.reason_for(link.ifname)
+    if device.pci_address in view.dependencies.functions:
+        return view.dependencies.functions[device.pci_address].reason_for("")
+    return next(filter(None, (_master_reason(link, view) for link in links)), "")
+
+
+def _master_reason(link: Link, view: _HostView) -> str:
+    if link.master is None:
+        return ""
+    return f"is enslaved: {link.ifname} is a port of {_master_name(link.master, view)}"
+
+
+def _rider_reason(device: Device, view: _HostView) -> str:
+    """What would go, or break, with a device that leaves the node. What is shared stays there."""
+    if device.kind is DeviceKind.GPU or (device.kind is DeviceKind.RDMA and not view.rdma_moves):
+        return ""
+    if reason := _rdma_reason(device, view):
+        return reason
+    for link in view.links_of(device):
+        if rider := view.riders.get(link.ifindex):
+            return f"carries another interface: {rider} on {link.ifname} would be lost"
+    return ""
+
+
+def _rdma_reason(device: Device, view: _HostView) -> str:
+    """Why the RDMA device does not get into a pod with the rest of the device, or does not survive it."""
+    rdma = view.rdma.get(device.rdma_device)
+    if rdma is None:
+        return ""
+    function = view.functions.get(rdma.pci_address)
+    if device.kind is DeviceKind.NIC and (why := find_loss(rdma, function, view.kernel)):
+        return f"has the RDMA device {rdma.name}, which ends when the interface moves: {why}"
+    if view.rdma_moves and (why := find_immobility(rdma, function)):
+        return f"has the RDMA device {rdma.name}, which must move in exclusive RDMA mode: {why}"
+    return ""
+
+
+def _pinned_reason(device: Device, view: _HostView) -> str:
+    link = view.by_name.get(device.ifname)
+    if link is None or not link.netns_immutable:
+        return ""
+    return (
+        f"cannot move into a pod: the kernel pins {link.ifname} to the node's network namespace; "
+        "shared_devices may offer it as the parent of links on top"
+    )
+
+
+def _master_name(index: int, view: _HostView) -> str:
+    master = view.by_index.get(index)
+    if master is None:
+        return f"interface {index}"
+    return f"{master.ifname} ({master.kind})" if master.kind else master.ifname
+
+
+_VIRTUAL_DISPLAYS = frozenset({"1234", "1414", "15ad", "1af4", "1b36"})
+"""PCI vendors of the screens of virtual machines (QEMU, Microsoft, VMware, virtio, Red Hat). That of virtio
+has a render node, which draws with the GPU of the machine outside, or with no GPU at all."""
+
+_COMPUTE_NODES: Mapping[str, tuple[str, str]] = {
+    "nvidia": ("/dev/nvidia-uvm", "the kernel module nvidia-uvm makes it"),
+    "amd": ("/dev/kfd", "amdgpu makes it where it is built with HSA_AMD"),
+}
+"""By vendor: the node of all its GPUs without which CUDA, or ROCm, finds none, and who makes it."""
+
+
+def find_gpu_fault(device: Device, function: PciFunction | None, parts: str) -> str:
+    """Empty for a GPU that a container can use whole.
+
+    Args:
+        device: the GPU.
+        function: its own.
+        parts: what it is cut into, as its driver says (:class:`dranet.model.facts.Gpu`).
+    """
+    vendor = str(device.attributes.get(GPU_VENDOR.qualified, ""))
+    if vendor in _VIRTUAL_DISPLAYS:
+        return "is a display adapter of a virtual machine"
+    if function is not None and function.sriov_num_vfs:
+        parts = parts or f"{function.sriov_num_vfs} virtual functions"
+    if parts:
+        return f"is a GPU that is cut into parts ({parts})"
+    paths = {node.path for node in device.char_devices}
+    if not paths:
+        return "is a GPU without a device node that a container could be ruled"
+    node, maker = _COMPUTE_NODES.get(vendor, ("", ""))
+    if node and node not in paths:
+        return f"is a GPU, and there is no {node} to compute through: {maker}"
+    return ""
+
+
+_RELEASE = re.compile(r"([0-9]{1,3})\.([0-9]{1,4})")
+_BNXT, _BNXT_IS_AUXILIARY = "bnxt_en", (6, 3)
+_IMMOBILE_DRIVERS = frozenset({"efa"})
+"""Drivers of the PCI function."""
+
+
+def find_loss(rdma: RdmaDevice, function: PciFunction | None, kernel: str) -> str:
+    """Why the RDMA device ends when its link moves, or empty.
+
+    ``kernel`` is the release (``6.1.0-28-amd64``). A distribution may have brought the newer driver to an
+    older kernel, so what the driver binds to counts first; an unknown release counts as a new one.
+    """
+    if not rdma.pci_address:
+        return "it is software RDMA (rxe, siw)"
+    found = _RELEASE.match(kernel)
+    is_bnxt = function is not None and function.driver == _BNXT
+    if not is_bnxt or rdma.auxiliary or not found:
+        return ""
+    is_old = (int(found[1]), int(found[2])) < _BNXT_IS_AUXILIARY
+    return f"its driver is bnxt_re of Linux {found[0]}, before 6.3" if is_old else ""
+
+
+def find_immobility(rdma: RdmaDevice, function: PciFunction | None) -> str:
+    """Why the RDMA device cannot move between namespaces, as exclusive mode demands, or empty."""
+    if not rdma.pci_address:
+        return "software RDMA (rxe, siw) cannot"
+    if function is not None and function.driver in _IMMOBILE_DRIVERS:
+        return f"the driver {function.driver} cannot"
+    return ""
 
 
 def take_inventory(

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from dranet.inventory.decision import Decision
 from dranet.model.attributes import DOMAIN, MAX_NAME_LENGTH, is_attribute_name, is_qualified_name
 from dranet.model.device import AttributeValue, Device
 from dranet.settings import PublishGpus
@@ -29,7 +28,7 @@ class DeviceFilter(Protocol):
         ...
 
 
-class Given(Struct, frozen=True):
+class RuleResult(Struct, frozen=True):
     """What the operator's rules have for one device."""
 
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
@@ -40,7 +39,7 @@ class Given(Struct, frozen=True):
 class AttributeRules(Protocol):
     """The operator's own attributes, compiled."""
 
-    def attributes_for(self, device: Device) -> Given:
+    def attributes_for(self, device: Device) -> RuleResult:
         """What the rules add to this device. A rule that fails on it adds nothing and leaves a warning."""
         ...
 
@@ -91,3 +90,15 @@ def qualified_name(name: object) -> str:
     if slash and not is_qualified_name(text):
         raise ValueError("the part before the / must be a lower-case DNS name of at most 63 characters")
     return text if slash else f"{DOMAIN}/{text}"
+
+
+class Decision(Struct, frozen=True):
+    """Whether ``device`` is offered, and why (a clause that reads after its name)."""
+
+    device: Device
+    published: bool
+    reason: str
+    filter_failed: bool = False
+    """The operator's filter could not be evaluated on it; it is held back, and counted."""
+    warnings: tuple[str, ...] = ()
+    """What the operator's rules could not do for it, one line each; none of it holds the device back."""

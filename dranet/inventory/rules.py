@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from dranet.cel import CelError, DeviceExpression
 from dranet.errors import Reason
-from dranet.inventory.policy import GUARANTEED_OWN_ATTRIBUTES, Given, qualified_name
+from dranet.inventory.policy import GUARANTEED_OWN_ATTRIBUTES, RuleResult, qualified_name
 from dranet.model.attributes import CATALOGUE, MAX_VALUE_BYTES, cut_text
 from dranet.model.device import AttributeValue, Device
 
@@ -65,7 +65,7 @@ class OwnAttributes(Struct, frozen=True):
         """Qualified names that a device may get."""
         return frozenset(name for rule in self.rules for name in rule.values)
 
-    def attributes_for(self, device: Device) -> Given:
+    def attributes_for(self, device: Device) -> RuleResult:
         """What ``device`` gets: of more names than have a place, those that the file has first."""
         values: dict[str, AttributeValue] = {}
         warnings: list[str] = []
@@ -81,7 +81,7 @@ class OwnAttributes(Struct, frozen=True):
                 f"device {device.name}: more than {GUARANTEED_OWN_ATTRIBUTES} attributes of your own, "
                 f"left out are {', '.join(excess)}"
             )
-        return Given({name: values[name] for name in values if name not in excess}, tuple(warnings))
+        return RuleResult({name: values[name] for name in values if name not in excess}, tuple(warnings))
 
 
 def parse_rules(data: object, driver: str) -> tuple[OwnAttributes, tuple[Problem, ...]]:

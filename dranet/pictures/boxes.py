@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.inventory.topology import nearest, topology_tree
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance

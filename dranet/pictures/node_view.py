@@ -10,7 +10,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.inventory.topology import TopologyNode, short_names
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import NodeFacts

@@ -9,7 +9,7 @@ from typing import Any
 
 from dranet.cluster.slice_content import build_pages
 from dranet.cluster.slice_plan import CreateSlice, DesiredPool, plan_sync
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.inventory.slices import build_slices, fit_attributes
 from dranet.inventory.topology import nearest
 from dranet.model.attributes import cut_text

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from dranet.errors import DranetError
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from testbed.node.hoststate import HostState
 from testbed.runtime.contract import RunningContainer
 from testbed.traffic import Endpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from testbed.cluster import DRIVER_NAME, Testbed
 from testbed.node.hoststate import HostState
 from testbed.node.iproute import in_namespace, read_json, read_text

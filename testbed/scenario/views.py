@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
 from testbed.traffic import TrafficResult

@@ -27,7 +27,7 @@ from dranet.cli.main import main
 from dranet.desk.kubeapi.kinds import find_kind
 from dranet.desk.kubeapi.validation import validate
 from dranet.errors import SettingsError
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.kernel.discovery.watch import ChangeWatch, Patience
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.device import AttributeValue, Device, DeviceKind

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
-from dranet.inventory.policy import Policy
+from dranet.inventory.policy import Decision, Policy
 from dranet.inventory.slices import fit_attributes
 from dranet.model.capture import Capture, decode_capture
 from dranet.model.device import Device, DeviceKind

@@ -19,7 +19,7 @@ from dranet.driver.alignment.verdicts import LEVELS, Verdicts
 from dranet.driver.alignment.watch import AlignmentWatch
 from dranet.driver.publish import View
 from dranet.errors import ClusterError, ProtocolError, Reason
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.kubelet.pod_resources import PodDevices
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind

@@ -9,7 +9,7 @@ from dranet.cluster.node_slices import NodeDevice, NodeDevices
 from dranet.driver.alignment.observations import GpuName, observe_container
 from dranet.driver.alignment.pod_gpus import MAX_CONTAINERS, UNREAD, PodGpus
 from dranet.driver.publish import View
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.model.claim import AllocationResult, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Gpu, NodeFacts, PciFunction

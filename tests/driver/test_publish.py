@@ -16,8 +16,7 @@ from dranet.driver import publish
 from dranet.driver.captured import CapturedFacts
 from dranet.driver.publish import BURST, Inventory, PublishLoop, View
 from dranet.errors import DeviceError, KernelError, Reason, SettingsError
-from dranet.inventory.decision import Decision
-from dranet.inventory.policy import Policy
+from dranet.inventory.policy import Decision, Policy
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.model.capture import Capture, encode_capture

@@ -16,9 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.desk.redact.capture import redact
-from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
-from dranet.inventory.policy import Policy
+from dranet.inventory.policy import Decision, Policy
 from dranet.inventory.slices import build_slices
 from dranet.model.capture import Capture, decode_capture, encode_capture
 from dranet.model.device import Device, DeviceKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.inventory.nearness import NearestGpus, near_numa_nodes
+from dranet.inventory.topology import NearestGpus, near_numa_nodes
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
 from dranet.model.facts import NumaNode, PciFunction

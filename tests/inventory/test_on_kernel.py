@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dranet.inventory.filter import uplink_names
-from dranet.inventory.offer import take_inventory
+from dranet.inventory.offer import take_inventory, uplink_names
 from dranet.inventory.policy import DEFAULT_POLICY, Policy
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.model.facts import NodeFacts

@@ -9,9 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.inventory.build import build_devices
-from dranet.inventory.decision import Decision
-from dranet.inventory.filter import decide
-from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from dranet.inventory.offer import decide
+from dranet.inventory.policy import DEFAULT_POLICY, Decision, Policy
 from dranet.model.device import AttributeValue, DeviceKind
 from dranet.model.facts import Host, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError
-from dranet.inventory.ties import find_ties
+from dranet.inventory.link_dependencies import find_ties
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
 from dranet.kernel.discovery.changes import Changes

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError, Reason
-from dranet.inventory.ties import find_ties
+from dranet.inventory.link_dependencies import find_ties
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress

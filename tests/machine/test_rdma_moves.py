@@ -22,7 +22,7 @@ from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.driver.planner import NodeReader
 from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.inventory.build import build_devices
-from dranet.inventory.filter import decide
+from dranet.inventory.offer import decide
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.device import Device, DeviceKind

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dranet.errors import DeviceError, Reason
-from dranet.inventory.decision import Decision
 from dranet.inventory.offer import take_inventory
+from dranet.inventory.policy import Decision
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import detach
 from dranet.kernel.attachment.linkstate import read_link

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
 from testbed.scenario.views import describe_alignment, describe_link, describe_traffic, draw_topology

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dranet.desk.doctor.checks import Evaluation, Surroundings, check, fine, join, note, warning
 from dranet.desk.doctor.system import parse_kernel_version
 from dranet.inventory.build import is_ipoib
-from dranet.inventory.rdma_limits import find_immobility, find_loss
+from dranet.inventory.offer import find_immobility, find_loss
 
 RDMA = "rdma"
 

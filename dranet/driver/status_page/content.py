@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from dranet.claims.verdict import Verdict
 from dranet.driver.probes.server import PartState
 from dranet.driver.recent_events import RecentEvent
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.model.facts import NodeFacts
 from dranet.model.findings import Finding
 from dranet.model.plan import PreparedClaim

@@ -22,7 +22,7 @@ from dranet.driver.recent_events import RecentEvent
 from dranet.driver.start_gate import StartGate
 from dranet.driver.status_page.content import Content, Driver, Health, SeenClaim
 from dranet.errors import StoreError
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.kubelet.health import DeviceHealthFact
 from dranet.model.findings import Finding, Severity
 from dranet.model.plan import PreparedClaim

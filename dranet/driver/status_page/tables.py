@@ -12,7 +12,7 @@ from dranet.claims.alignment import build_condition
 from dranet.claims.verdict import Verdict
 from dranet.driver.status_page.content import Content, Health, SeenClaim
 from dranet.driver.status_page.markup import EMPTY, Html, ago, element, join, table
-from dranet.inventory.decision import Decision
+from dranet.inventory.policy import Decision
 from dranet.model.device import Device
 from dranet.model.plan import PreparedDevice
 from dranet.pictures.device_summary import TraitReader

@@ -29,7 +29,7 @@ from dranet.model.uplinks import (
 )
 
 
-class Tie(Struct, frozen=True):
+class Dependency(Struct, frozen=True):
     """Why a link stays home."""
 
     root: str
@@ -47,34 +47,36 @@ class Tie(Struct, frozen=True):
         return f"is the node's uplink: {self.root} {self.why}" if self.is_uplink else self.why
 
 
-class Ties(Struct, frozen=True):
+class LinkDependencies(Struct, frozen=True):
     """Everything that must stay on the node."""
 
-    links: Mapping[str, Tie]
+    links: Mapping[str, Dependency]
     """By interface name."""
-    functions: Mapping[str, Tie]
+    functions: Mapping[str, Dependency]
     """Physical functions of tied virtual functions, by PCI address: without its driver, or with it in
     another namespace, a virtual function is cut off or re-made."""
 
 
-def find_ties(facts: NodeFacts) -> Ties:
+def find_link_dependencies(facts: NodeFacts) -> LinkDependencies:
     """Walk from each link that the node lives by along masters, ports, parents and children, to the end.
 
-    A link that the scan missed (it came while the kernel listed them) still ties its relatives.
+    A link that the scan missed (it came while the kernel listed them) still dependencies its relatives.
     """
     by_index = {link.ifindex: link for link in facts.links}
-    ties = _roots(facts, by_index)
-    if not ties:
-        return Ties({}, {})
+    dependencies = _roots(facts, by_index)
+    if not dependencies:
+        return LinkDependencies({}, {})
     relations = _relations(facts.links)
-    _walk(ties, relations)
-    ties |= _below_tunnels(ties, facts.links)
-    _walk(ties, relations)
-    links = {by_index[index].ifname: tie for index, tie in ties.items() if index in by_index}
-    return Ties(links, _physical_functions(facts, ties))
+    _walk(dependencies, relations)
+    dependencies |= _below_tunnels(dependencies, facts.links)
+    _walk(dependencies, relations)
+    links = {
+        by_index[index].ifname: dependency for index, dependency in dependencies.items() if index in by_index
+    }
+    return LinkDependencies(links, _physical_functions(facts, dependencies))
 
 
-def _roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Tie]:
+def _roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Dependency]:
     def name(index: int) -> str:
         return by_index[index].ifname if index in by_index else f"interface {index}"
 
@@ -87,38 +89,43 @@ def _roots(facts: NodeFacts, by_index: Mapping[int, Link]) -> dict[int, Tie]:
         if not line.ifindex
     ]
     untold += [UNTOLD_DEFAULT_ROUTE] if uplinks.untold else []
-    ties: dict[int, Tie] = {}
+    dependencies: dict[int, Dependency] = {}
     for why in untold:
         cards = (link for link in facts.links if may_carry(link))
-        ties |= {link.ifindex: Tie(link.ifname, why, is_uplink=why == UNTOLD_DEFAULT_ROUTE) for link in cards}
+        dependencies |= {
+            link.ifindex: Dependency(link.ifname, why, is_uplink=why == UNTOLD_DEFAULT_ROUTE)
+            for link in cards
+        }
     for line in reversed([line for line in facts.protected_links if line.ifindex]):
-        ties[line.ifindex] = Tie(
+        dependencies[line.ifindex] = Dependency(
             name(line.ifindex), f"carries {line.purpose} {line.address}", is_uplink=False
         )
     ways = {**uplinks.by_policy, **dict.fromkeys(uplinks.by_default, DEFAULT_ROUTE)}
-    return ties | {index: Tie(name(index), ways[index], is_uplink=True) for index in sorted(ways)}
+    return dependencies | {
+        index: Dependency(name(index), ways[index], is_uplink=True) for index in sorted(ways)
+    }
 
 
-def _below_tunnels(ties: Mapping[int, Tie], links: Sequence[Link]) -> dict[int, Tie]:
+def _below_tunnels(dependencies: Mapping[int, Dependency], links: Sequence[Link]) -> dict[int, Dependency]:
     """If the node's way out is a tunnel (PPPoE, WireGuard ...) and no hardware is known below it, it may be
     any that is up."""
-    tied = [link for link in links if link.ifindex in ties]
-    uplinks = [link for link in tied if ties[link.ifindex].why == DEFAULT_ROUTE]
-    ways = uplinks or [link for link in tied if not ties[link.ifindex].is_uplink] or tied
-    tunnels = [ties[link.ifindex] for link in ways if link.kind in TUNNEL_KINDS]
+    tied = [link for link in links if link.ifindex in dependencies]
+    uplinks = [link for link in tied if dependencies[link.ifindex].why == DEFAULT_ROUTE]
+    ways = uplinks or [link for link in tied if not dependencies[link.ifindex].is_uplink] or tied
+    tunnels = [dependencies[link.ifindex] for link in ways if link.kind in TUNNEL_KINDS]
     if not tunnels or any(map(is_hardware, ways)):
         return {}
-    candidates = (link for link in links if link.ifindex not in ties)
+    candidates = (link for link in links if link.ifindex not in dependencies)
     return {link.ifindex: tunnels[0] for link in candidates if link.is_up and is_hardware(link)}
 
 
-def _walk(ties: dict[int, Tie], neighbours: Mapping[int, Sequence[int]]) -> None:
-    queue = list(ties)
+def _walk(dependencies: dict[int, Dependency], neighbours: Mapping[int, Sequence[int]]) -> None:
+    queue = list(dependencies)
     while queue:
         index = queue.pop()
         for other in neighbours.get(index, ()):
-            if other not in ties:
-                ties[other] = ties[index]
+            if other not in dependencies:
+                dependencies[other] = dependencies[index]
                 queue.append(other)
 
 
@@ -148,13 +155,13 @@ def _pairs(links: Iterable[Link]) -> Iterator[tuple[int, int]]:
             switch_port = link.ifindex
 
 
-def _physical_functions(facts: NodeFacts, ties: Mapping[int, Tie]) -> dict[str, Tie]:
+def _physical_functions(facts: NodeFacts, dependencies: Mapping[int, Dependency]) -> dict[str, Dependency]:
     """Only upwards: virtual functions of an uplink that nobody uses are what SR-IOV is made for."""
     functions: Mapping[str, PciFunction] = {function.address: function for function in facts.pci_functions}
-    found: dict[str, Tie] = {}
+    found: dict[str, Dependency] = {}
     for link in facts.links:
-        if link.ifindex in ties and link.pci_address:
+        if link.ifindex in dependencies and link.pci_address:
             function = functions.get(carrier(link, functions))
             if function and function.physical_function:
-                found.setdefault(function.physical_function, ties[link.ifindex])
+                found.setdefault(function.physical_function, dependencies[link.ifindex])
     return found

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.cel import DeviceExpression
-from dranet.inventory import filter as filter_module
+from dranet.inventory import offer as filter_module
 from dranet.inventory.build import build_devices
-from dranet.inventory.decision import Decision
-from dranet.inventory.filter import decide, uplink_names
-from dranet.inventory.offer import take_inventory
-from dranet.inventory.policy import DEFAULT_POLICY, Policy
+from dranet.inventory.offer import decide, take_inventory, uplink_names
+from dranet.inventory.policy import DEFAULT_POLICY, Decision, Policy
 from dranet.inventory.rules import OwnAttributes, parse_rules
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.model.device import AttributeValue
