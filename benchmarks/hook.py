@@ -21,7 +21,7 @@ from dranet.driver.start_gate import StartGate
 from dranet.kernel.attachment.record import read_link_state
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.pb import nri_pb2
 from dranet.runtime.nri import NriPlugin

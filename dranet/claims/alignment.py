@@ -1,14 +1,19 @@
 """How near a network device is to the GPUs of its pod, in words: the condition ``TopologyAligned`` and what
-stands in the entry's data. :mod:`dranet.claims.verdict` judges.
+stands in the entry's data. :mod:`dranet.claims.alignment` judges.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from dranet.claims.verdict import Better, Measured, Verdict
-from dranet.model.distance import Distance
-from dranet.model.pod_gpu import Doubt, GpuSource, PodGpu
+from msgspec import Struct
+
+from dranet.claims.pairing import Pair, choose, level, pair, rank
+from dranet.model.attributes import RDMA_LINK_LAYER
+from dranet.model.device import Device, DeviceKind
+from dranet.model.distance import Distance, distance
+from dranet.model.gpus import Doubt, GpusOfPod, GpuSource, PodGpu
 from dranet.model.status import Condition, ConditionReason, ConditionType
 
 JsonObject = dict[str, Any]
@@ -111,3 +116,143 @@ def _is_other_driver(doubt: Doubt) -> bool:
 
 def _condition(status: bool | None, reason: ConditionReason, message: str) -> Condition:
     return Condition(ConditionType.ALIGNED, status, reason, message)
+
+
+_OWN, _FREE, _HELD = range(3)
+"""Which of equally near devices is named as the better one."""
+
+
+class Candidate(Struct, frozen=True):
+    """A device that the node offers and that works."""
+
+    device: Device
+    holder: str = ""
+    """The claim that has it, in another pod; empty: it is free."""
+
+
+class Better(Struct, frozen=True):
+    """What would have been nearer."""
+
+    candidate: Candidate
+    gpu: PodGpu
+    distance: Distance
+
+
+class Measured(NamedTuple):
+    """One GPU of the pod and how far it is."""
+
+    gpu: PodGpu
+    distance: Distance | None
+
+
+class Verdict(Struct, frozen=True):
+    """Of one network device in a pod with GPUs."""
+
+    row: tuple[Measured, ...]
+    """To every GPU of the pod."""
+    gpu: PodGpu | None
+    """The one that it is for."""
+    distance: Distance | None
+    best: Distance | None
+    """What it could have been."""
+    better: Better | None = None
+    is_worse: bool = False
+    doubts: tuple[Doubt, ...] = ()
+    """GPUs of the pod of which it is not known where they sit."""
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether such a GPU may change it. What is PIX to one that is known cannot be nearer."""
+        return bool(self.doubts) and self.distance is not Distance.PIX
+
+    @property
+    def is_told_worse(self) -> bool:
+        """Beyond doubt."""
+        return self.is_worse and not self.doubts
+
+
+def judge_pod(
+    nics: Sequence[Device], gpus: GpusOfPod, candidates: Sequence[Candidate]
+) -> tuple[Verdict | None, ...]:
+    """One verdict for each of ``nics``, which are all network devices of the pod; ``None`` where the pod has
+    no GPUs to be near to. ``candidates`` may have them too, by their names."""
+    verdicts: list[Verdict | None] = [None] * len(nics)
+    if not gpus.gpus and not gpus.doubts:
+        return tuple(verdicts)
+    for network in dict.fromkeys(map(_network_of, nics)):
+        mine = [index for index, nic in enumerate(nics) if _network_of(nic) == network]
+        kind = [candidate for candidate in candidates if _network_of(candidate.device) == network]
+        judged = _judge_kind([nics[index] for index in mine], gpus, kind)
+        for index, verdict in zip(mine, judged, strict=True):
+            verdicts[index] = verdict
+    return tuple(verdicts)
+
+
+def is_rdma(device: Device) -> bool:
+    """Whether it does RDMA, with an interface or without one."""
+    return device.kind is DeviceKind.RDMA or bool(device.rdma_device)
+
+
+def _network_of(device: Device) -> tuple[bool, str]:
+    """What devices must have in common to be each other's alternatives: RDMA, and its link layer."""
+    layer = device.attributes.get(RDMA_LINK_LAYER.qualified) if is_rdma(device) else ""
+    return is_rdma(device), str(layer or "")
+
+
+def _judge_kind(
+    nics: Sequence[Device], gpus: GpusOfPod, candidates: Sequence[Candidate]
+) -> Iterator[Verdict]:
+    if not gpus.gpus:
+        yield from (Verdict((), None, None, None, doubts=gpus.doubts) for _ in nics)
+        return
+    pairs = pair(nics, gpus.gpus).pairs
+    pool = [*map(Candidate, nics), *_others(nics, candidates)]
+    dislikes = [_OWN] * len(nics) + [_HELD if item.holder else _FREE for item in pool[len(nics) :]]
+    chosen = choose([item.device for item in pool], gpus.gpus, len(nics), dislikes)
+    could_be = _could_be(pairs, chosen)
+    free = [found for found in chosen if found.nic >= len(nics)]
+    for nic, found, best in zip(nics, pairs, could_be, strict=True):
+        row = tuple(Measured(gpu, distance(nic, gpu)) for gpu in gpus.gpus)
+        is_worse = found.distance is not None and level(best) < found.distance
+        choice = _find_better(found, free) if is_worse else None
+        if choice is not None:
+            free = [other for other in free if other is not choice] or free
+        better = None if choice is None else _describe(choice, pool, gpus.gpus)
+        gpu = None if found.gpu is None else gpus.gpus[found.gpu]
+        yield Verdict(row, gpu, found.distance, best, better, is_worse, gpus.doubts)
+
+
+def _others(nics: Sequence[Device], candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Those that the pod does not have; one of which many may have a part counts as often as it takes."""
+    own = {nic.name for nic in nics}
+    for candidate in candidates:
+        if candidate.device.name not in own:
+            yield from [candidate] * (len(nics) if candidate.device.shared else 1)
+
+
+def _could_be(pairs: Sequence[Pair], chosen: Sequence[Pair]) -> list[Distance | None]:
+    """What each distance could be: the nearest as near as the nearest of the best choice, and so on. Where
+    the choice as a whole is no better, as they are."""
+    mine = [found.distance for found in pairs]
+    best = sorted((found.distance for found in chosen), key=level)
+    if rank(best) >= rank(mine):
+        return mine
+    order = sorted(range(len(mine)), key=lambda index: level(mine[index]))
+    could_be: list[Distance | None] = [None] * len(mine)
+    for place, index in enumerate(order):
+        could_be[index] = min(mine[index], best[place], key=level)
+    return could_be
+
+
+def _find_better(found: Pair, alternatives: Sequence[Pair]) -> Pair | None:
+    """A device of the best choice that is nearer; rather to the same GPU."""
+    nearer = [other for other in alternatives if level(other.distance) < level(found.distance)]
+    if not nearer:
+        return None
+    return min(nearer, key=lambda other: (other.gpu != found.gpu, level(other.distance), other.nic))
+
+
+def _describe(choice: Pair, pool: Sequence[Candidate], gpus: Sequence[PodGpu]) -> Better:
+    assert choice.gpu is not None
+    assert choice.distance is not None
+    return Better(pool[choice.nic], gpus[choice.gpu], choice.distance)

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dranet.claims.merge import merge
-from dranet.claims.problems import Problem, decode
+from dranet.claims.policy import Problem, decode
 from dranet.claims.select import Selection
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
-from dranet.model.json_decoder import Path
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import join_path
-from dranet.model.network_policy import Envelope, split_envelope
+from dranet.model.parameters.decoder import Path
+from dranet.model.parameters.interface import SUB_INTERFACE_TYPES, InterfaceConfig
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import Part, PartField, fields_of, join_path
+from dranet.model.parameters.policy import Envelope, split_envelope
 
 if TYPE_CHECKING:
     from dranet.claims.policy import ClassPolicy
+
 
 _GPU = DeviceKind.GPU
 
@@ -170,3 +171,37 @@ def _depth(path: Path, value: object) -> int:
         if value is None:
             return depth
     return len(path)
+
+
+Json = dict[str, object]
+
+
+def merge(base: Mapping[str, object], over: Mapping[str, object], part: type[Part] = NetworkConfig) -> Json:
+    """``over`` wins. No deeper than the fields of ``part`` go, whatever the nesting of the input."""
+    merged = _outdate(base, over) if part is InterfaceConfig else dict(base)
+    fields = fields_of(part)
+    for name, value in over.items():
+        field = fields.get(name)
+        if field is None or (value is not None and not (_nests(field) and isinstance(value, Mapping))):
+            merged[name] = value
+        elif isinstance(value, Mapping):
+            below = merged.get(name)
+            merged[name] = _merge_below(below if isinstance(below, Mapping) else {}, value, field)
+    return merged
+
+
+def _nests(field: PartField) -> bool:
+    return field.is_map or (field.part is not None and not field.is_list)
+
+
+def _merge_below(base: Mapping[str, object], over: Mapping[str, object], field: PartField) -> Json:
+    if field.part:
+        return merge(base, over, field.part)
+    return {**base, **{name: value for name, value in over.items() if value is not None}}
+
+
+def _outdate(interface: Mapping[str, object], over: Mapping[str, object]) -> Json:
+    """Without what was said for another type than ``over`` chooses."""
+    chosen = over.get("type")
+    outdated = [kind for kind in SUB_INTERFACE_TYPES if chosen is not None and kind != chosen]
+    return {name: value for name, value in interface.items() if name not in outdated}

@@ -18,9 +18,9 @@ from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side, find_link, open_host_side, open_pod_side
 from dranet.kernel.namespaces.netns import open_netns
 from dranet.model.plan import RECORD_VERSION, AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.record_json import RecordError
 from dranet.store.file import Content, DamagedError, QuarantinedRow, read_content, read_image
 from dranet.store.mirror import decode_row
+from dranet.store.record_json import RecordError
 from dranet.store.salvage import find_damaged, read_damaged
 
 

@@ -19,7 +19,7 @@ from dranet.cluster.slice_content import read_page
 from dranet.cluster.slice_fields import Feature, find_features
 from dranet.cluster.slice_plan import fit_prefix
 from dranet.errors import ClusterError, Reason
-from dranet.model.taint import TaintEffect
+from dranet.model.device import TaintEffect
 
 __all__ = [
     "UNPROCESSABLE",

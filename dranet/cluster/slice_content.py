@@ -13,8 +13,7 @@ from typing import Any
 
 from dranet.cluster.messages import JsonObject
 from dranet.cluster.slice_fields import DeviceJson, Page
-from dranet.model.device import AttributeValue, Device
-from dranet.model.taint import Taint
+from dranet.model.device import AttributeValue, Device, Taint
 
 _PLAIN_FIELDS = (
     "name",

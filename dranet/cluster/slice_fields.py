@@ -12,7 +12,7 @@ from typing import Any
 
 from dranet.cluster.messages import JsonObject
 from dranet.model.attributes import STANDARD_NUMA_NODE
-from dranet.model.taint import TaintEffect
+from dranet.model.device import TaintEffect
 
 DeviceJson = JsonObject
 Page = tuple[DeviceJson, ...]

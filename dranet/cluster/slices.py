@@ -29,8 +29,7 @@ from dranet.cluster.slice_plan import DesiredPool
 from dranet.cluster.slice_sync import SliceSync, SyncListeners, find_wanted
 from dranet.cluster.watch import SPREAD_SECONDS, Snapshot, list_and_watch
 from dranet.errors import ClusterError, DranetError, Reason
-from dranet.model.device import Device
-from dranet.model.taint import Taint
+from dranet.model.device import Device, Taint
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from dranet.claims.config import decode_configs
 from dranet.claims.consumers import choose_pod
 from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.link import make_mac
-from dranet.claims.plan.parents import check_parents
+from dranet.claims.plan.link import check_parents, make_mac
 from dranet.claims.plan.pod import check_pod
 from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.claims.plan.workload import plan_workload
@@ -38,7 +37,8 @@ from dranet.model.claim import AllocationResult, Claim, ClaimRef, PodRef
 from dranet.model.cpus import CpuSurroundings, format_cpu_list
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Link
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.sysctls import is_per_interface
 from dranet.model.plan import (
     RECORD_VERSION,
     AddRule,
@@ -51,7 +51,6 @@ from dranet.model.plan import (
     PreparedDevice,
     RdmaAccess,
 )
-from dranet.model.sysctls import is_per_interface
 from dranet.store.claim_store import ClaimStore
 
 

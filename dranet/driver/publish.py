@@ -26,10 +26,9 @@ from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.watch import ChangeWatch
 from dranet.model.attributes import MAX_ATTRIBUTES_PER_DEVICE
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import Device, DeviceKind, Taint
 from dranet.model.facts import Gpu, Link, NodeFacts, RdmaDevice
 from dranet.model.plan import PreparedClaim, PreparedDevice
-from dranet.model.taint import Taint
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics, ScanKind, ScanPhase
 

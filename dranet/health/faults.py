@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from dranet.model.device import Taint, TaintEffect
 from dranet.model.facts import RdmaPort
 from dranet.model.health import FaultKind, FaultSeverity, HealthObservation, PcieLink
-from dranet.model.taint import Taint, TaintEffect
 
 
 def find_present(seen: HealthObservation) -> dict[FaultKind, str]:

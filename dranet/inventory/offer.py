@@ -1,10 +1,10 @@
-"""Publish or hold back: one decision for each device, with its reason in words.
+"""Decide which devices are offered, with a reason in words for each one.
 
-The node comes first: what it lives by, and everything tied to that, is never offered (``dependencies``). Next come
-links that a pod cannot or should not have: pieces of the node's own network (bridges, tunnels, other pods'
-veths) and ports of a bond or bridge. A kind of software link that is not known to be harmless is held back,
-not offered. What is left gets the operator's own attributes and goes through the operator's filter, which
-sees them, too. What a pod has keeps its place and its attributes as they were.
+The node comes first: the links that it needs, and everything that depends on them, are never offered
+(``link_dependencies``). Next come links that a pod cannot or should not have: parts of the node's network
+(bridges, tunnels, other pods' veths) and ports of a bond or bridge. Software links are excluded unless their
+kind is known to be harmless. What is left gets the operator's own attributes and passes through the
+operator's filter, which also sees them. A device that a pod holds keeps its place and its attributes.
 """
 
 from __future__ import annotations

@@ -95,3 +95,22 @@ class Device(Struct, frozen=True):
     def rdma_identity(self) -> RdmaIdentity:
         """Of the RDMA device, which has a name."""
         return RdmaIdentity(self.rdma_device, self.rdma_guid, self.rdma_pci_address)
+
+
+class TaintEffect(StrEnum):
+    """What a taint does; the API's spelling."""
+
+    NONE = "None"
+    """Nothing but to be seen; not known to every server."""
+    NO_SCHEDULE = "NoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+class Taint(Struct, frozen=True):
+    """One entry of ``devices[].taints``. The server notes the time (``timeAdded``) when there is none."""
+
+    key: str
+    """A label key, ``dra.net/link-down``."""
+    effect: TaintEffect
+    value: str = ""
+    """A label value; why, in one word."""

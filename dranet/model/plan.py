@@ -33,7 +33,7 @@ WHOLE_STATE_VERSION = 2
 class EthtoolState(Struct, frozen=True):
     """What ``ethtool`` tells and may change of a link. What the driver does not have is absent.
 
-    Names of rings, channels and coalescing are those of :class:`~dranet.model.network.EthtoolConfig`
+    Names of rings, channels and coalescing are those of ``EthtoolConfig``
     (``rx_mini``, ``combined``, ``rx_usecs``); a switch among them is 0 or 1.
     """
 

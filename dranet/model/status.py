@@ -110,3 +110,20 @@ class DeviceStatus(Struct, frozen=True):
     hardware_address: str = ""
     ips: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class EventReason(StrEnum):
+    """An Event that is about an error of another kind has that error's ``Reason``.
+
+    The first three are DraNet's: alerts on them keep working.
+    """
+
+    CLAIM_PREPARE_FAILED = "ClaimPrepareFailed"
+    NETWORK_DEVICE_ATTACH_FAILED = "NetworkDeviceAttachFailed"
+    RDMA_DEVICE_ATTACH_FAILED = "RDMADeviceAttachFailed"
+    HOST_STATE_NOT_RESTORED = "HostStateNotRestored"
+    DEVICE_UNHEALTHY = "NetworkDeviceUnhealthy"
+    DEVICE_HEALTHY = "NetworkDeviceHealthy"
+    CLAIM_STATUS_REFUSED = "ClaimStatusRefused"
+    RUNS_WITHOUT_DEVICES = "RunsWithoutDevices"
+    MISALIGNED_TOPOLOGY = "MisalignedTopology"

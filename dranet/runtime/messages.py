@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from dranet.errors import ProtocolError
 from dranet.model.facts import CharDevice
-from dranet.model.gpu_names import find_cdi_names, is_gpu_variable, may_be_gpu_node, names_gpus
+from dranet.model.gpus import find_cdi_names, is_gpu_variable, may_be_gpu_node, names_gpus
 from dranet.model.sandbox import UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
 from dranet.pb import nri_pb2
 

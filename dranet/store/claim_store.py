@@ -27,12 +27,12 @@ from pathlib import Path
 from dranet import files
 from dranet.errors import Reason, StoreError
 from dranet.model.plan import PreparedClaim
-from dranet.model.record_json import encode_record
 from dranet.store.db import BUSY_SECONDS, SCHEMA_VERSION, is_read_only, newer_error, store_error
 from dranet.store.loose import decode_loosely
 from dranet.store.mirror import Mirror
 from dranet.store.opening import StoreFile
 from dranet.store.pending import Claims, apply_changes
+from dranet.store.record_json import encode_record
 from dranet.store.writing import Writing
 
 __all__ = ["SCHEMA_VERSION", "ClaimStore"]

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from dranet.model.plan import PreparedClaim
-from dranet.model.record_json import RecordError, decode_record
+from dranet.store.record_json import RecordError, decode_record
 
 _MOST_LEFT_OUT = 200
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<item>\d+)\]|\[(?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\]")

@@ -17,8 +17,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from dranet.model.plan import RECORD_VERSION, PreparedClaim
-from dranet.model.record_json import RecordError, decode_record
 from dranet.store.pending import Changes, Claims, add_changes, apply_changes, rebase_changes
+from dranet.store.record_json import RecordError, decode_record
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from dranet.model.plan import RECORD_VERSION
-from dranet.model.record_json import RecordError
 from dranet.store.file import PAGE_BYTES, Content, Image, QuarantinedRow
 from dranet.store.mirror import CREATE_TABLES, decode_row
 from dranet.store.pages import FoundRow, find_rows
+from dranet.store.record_json import RecordError
 
 KEPT = 3
 """Damaged files, the newest; each may be as large as the store."""

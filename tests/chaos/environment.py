@@ -30,9 +30,8 @@ from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reports.reporter import Reporter
 from dranet.errors import ClusterError, Reason
 from dranet.model.claim import ClaimRef
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import Device, DeviceKind, Taint, TaintEffect
 from dranet.model.status import Condition, ConditionType, DeviceStatus
-from dranet.model.taint import Taint, TaintEffect
 from dranet.telemetry import Metrics
 from testbed.apiserver.faults import ChaosPlan
 from testbed.apiserver.server import ApiServer

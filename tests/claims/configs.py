@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from dranet.model.facts import Address
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import LinkState
 
 T = TypeVar("T")

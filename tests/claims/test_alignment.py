@@ -11,13 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.claims.alignment import MAX_GPUS_IN_DATA, build_alignment, build_condition
-from dranet.claims.verdict import Candidate, Verdict, judge_pod
+from dranet.claims.alignment import (
+    MAX_GPUS_IN_DATA,
+    Candidate,
+    Verdict,
+    build_alignment,
+    build_condition,
+    judge_pod,
+)
+from dranet.claims.pairing import level, pair, rank
 from dranet.model.attributes import RDMA_LINK_LAYER
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
-from dranet.model.pairing import level, pair, rank
-from dranet.model.pod_gpu import Doubt, GpusOfPod, GpuSource, PodGpu
+from dranet.model.gpus import Doubt, GpusOfPod, GpuSource, PodGpu
 from dranet.model.status import Condition, ConditionType
 from tests.support.executed_lines import count_steps
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.claims.alignment import build_condition
-from dranet.claims.verdict import Candidate, is_rdma, judge_pod
+from dranet.claims.alignment import Candidate, build_condition, is_rdma, judge_pod
+from dranet.claims.pairing import choose, level
 from dranet.model.attributes import RDMA_LINK_LAYER
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
-from dranet.model.pairing import choose, level
-from dranet.model.pod_gpu import GpusOfPod, GpuSource, PodGpu
+from dranet.model.gpus import GpusOfPod, GpuSource, PodGpu
 from tests.data.layouts import LAYOUTS, take_layout
 
 

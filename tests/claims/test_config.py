@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dranet
-from dranet.claims.config import decode_configs
-from dranet.claims.merge import merge
+from dranet.claims.config import decode_configs, merge
 from dranet.claims.select import Selection
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
 
 CIDR_COMPLAINT = "must be in CIDR form with a prefix length, e.g. 10.0.0.5/24, not '10.0.0.1'"

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.claims.nccl.config import ConfigInput, render_config
-from dranet.claims.nccl.devices import PodNic, list_nics
-from dranet.claims.nccl.gids import as_gid, choose_gid_index
+from dranet.claims.nccl.devices import PodNic, as_gid, choose_gid_index, list_nics
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dranet.claims.nccl.gids import as_gid
+from dranet.claims.nccl.devices import as_gid
 from dranet.driver.workload.content import Surroundings, build_content
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import DeviceKind

@@ -19,12 +19,14 @@ from dranet.claims.nccl.topology import (
     CpuNode,
     PciNode,
     Topology,
+    TopologyError,
     build_topology,
     find_kind,
     find_version,
     fits,
+    parse_topology,
+    render_topology,
 )
-from dranet.claims.nccl.topology_text import TopologyError, parse_topology, render_topology
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance, distance
 from dranet.model.facts import Gpu, NodeFacts, NumaNode

@@ -15,7 +15,7 @@ from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.cpus import CpuLayout, CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import NumaNode
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AttachPlan, CpuState, LinkState, SetCpuLocality, SetUp
 
 LAYOUT = CpuLayout(tuple(range(8)), (4,), (NumaNode(0, "0-3", (10, 21)), NumaNode(1, "4-7", (21, 10))))

@@ -12,7 +12,7 @@ from dranet.claims.plan.link import make_mac
 from dranet.claims.plan.routes import DHCP_METRIC
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, Route
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import (
     AddAddress,
     AddRoute,

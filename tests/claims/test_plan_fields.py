@@ -13,7 +13,7 @@ from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.errors import ClaimError, Reason
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Neighbour
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import (
     AddAddress,
     AddNeighbour,

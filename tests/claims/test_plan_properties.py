@@ -20,7 +20,7 @@ from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.cpus import CpuLayout, CpuSurroundings
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import (
     AddRule,
     AttachPlan,
@@ -30,7 +30,7 @@ from dranet.model.plan import (
     PreparedClaim,
     PreparedDevice,
 )
-from dranet.model.record_json import decode_record, encode_record
+from dranet.store.record_json import decode_record, encode_record
 from tests.claims.configs import valid_configs
 
 NIC = Device(

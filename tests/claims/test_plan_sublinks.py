@@ -8,13 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.plan.device import plan_device
-from dranet.claims.plan.link import make_mac
-from dranet.claims.plan.parents import check_parents
+from dranet.claims.plan.link import check_parents, make_mac
 from dranet.claims.plan.rdma import plan_rdma_access
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Route
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import (
     AddAddress,
     AttachPlan,

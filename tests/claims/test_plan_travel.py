@@ -11,7 +11,7 @@ from dranet.claims.plan.addresses import IFA_F_NODAD
 from dranet.claims.plan.device import plan_device
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, Neighbour, Route
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import (
     AddAddress,
     AddNeighbour,

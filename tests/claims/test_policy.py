@@ -16,8 +16,8 @@ from dranet.claims.select import Selection, select_results
 from dranet.errors import ClaimError
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import walk_fields
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import walk_fields
 from tests.model.network_documents import DOCUMENTS, JSON
 
 RESULT = AllocationResult("nic", "dra.net", "pool", "eth1")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from dranet.claims.alignment import Better, Candidate, Measured, Verdict
 from dranet.claims.report import (
+    DATA_KEYS,
     add_verdict,
     find_attached,
     report_attach_failed,
@@ -19,14 +21,12 @@ from dranet.claims.report import (
     report_release_failed,
     report_released,
 )
-from dranet.claims.report_data import DATA_KEYS
-from dranet.claims.verdict import Better, Candidate, Measured, Verdict
 from dranet.errors import KernelError, Reason
 from dranet.model.claim import AllocationResult
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
-from dranet.model.event_reason import EventReason
 from dranet.model.facts import CharDevice, Route
+from dranet.model.gpus import Doubt, GpuSource, PodGpu
 from dranet.model.plan import (
     AddRoute,
     AddRule,
@@ -40,8 +40,7 @@ from dranet.model.plan import (
     PreparedDevice,
     RdmaAccess,
 )
-from dranet.model.pod_gpu import Doubt, GpuSource, PodGpu
-from dranet.model.status import AttachedLink, AttachedRoute, ConditionType, DeviceStatus
+from dranet.model.status import AttachedLink, AttachedRoute, ConditionType, DeviceStatus, EventReason
 from tools.pages.conditions import CONDITIONS, OF_THE_ERROR
 
 PAGE = Path(__file__).parents[2] / "docs" / "user" / "status.md"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.claims.merge import merge
+from dranet.claims.config import merge
 from dranet.claims.nccl.devices import PodNic
 from dranet.claims.plan.device import plan_device
 from dranet.claims.plan.workload import plan_workload
@@ -15,7 +15,7 @@ from dranet.claims.workload import build_environment, list_memory_nodes, merge_w
 from dranet.errors import ClaimError, Reason
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.workload import AUTO, NO_WISHES, NcclWishes, WorkloadWishes
 

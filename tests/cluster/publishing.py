@@ -11,8 +11,7 @@ from dranet.cluster.backoff import Backoff
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.slices import PublishListeners, SlicePublisher
-from dranet.model.device import AttributeValue, Device, DeviceKind
-from dranet.model.taint import Taint
+from dranet.model.device import AttributeValue, Device, DeviceKind, Taint
 from testbed.apiserver.server import ApiServer
 
 DRIVER, NODE = "dra.net", "node-a"

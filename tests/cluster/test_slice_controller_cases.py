@@ -35,8 +35,7 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.features import Feature, Support
 from dranet.cluster.slices import PublishListeners
-from dranet.model.device import Device, DeviceKind
-from dranet.model.taint import Taint, TaintEffect
+from dranet.model.device import Device, DeviceKind, Taint, TaintEffect
 from testbed.apiserver.server import ApiServer
 from tests.cluster.publishing import (
     DRIVER,

@@ -14,7 +14,7 @@ from dranet.cluster.client import JsonObject
 from dranet.cluster.features import Feature, Support
 from dranet.cluster.slices import PublishListeners
 from dranet.errors import Reason
-from dranet.model.taint import Taint, TaintEffect
+from dranet.model.device import Taint, TaintEffect
 from dranet.telemetry import Metrics
 from testbed.apiserver.faults import Trouble
 from testbed.apiserver.server import ApiServer

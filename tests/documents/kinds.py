@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import fields_of
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import fields_of
 from dranet.settings import Settings
 from tests.documents.blocks import REPOSITORY, Block
 from tests.documents.commands import programs

@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from dranet.cel import DeviceExpression
-from dranet.claims.problems import decode
+from dranet.claims.policy import decode
 from dranet.cli.main import main
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.settings import load_settings
 from testbed.debian.packages import Unavailable, cache_folder
 from testbed.prometheus import Promtool, fetch_promtool

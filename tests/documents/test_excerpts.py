@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dranet.claims.report_data import DATA_KEYS
+from dranet.claims.report import DATA_KEYS
 from tests.documents.blocks import REPOSITORY, list_blocks
 from tools.pages.conditions import CONDITIONS
 

@@ -13,8 +13,7 @@ import pytest
 
 from dranet import __version__
 from dranet.cli.main import COMMANDS, NODE_COMMANDS, parse_arguments
-from dranet.model.event_reason import EventReason
-from dranet.model.status import ConditionType
+from dranet.model.status import ConditionType, EventReason
 from dranet.settings import DECLARATIONS
 from tests.documents.blocks import REPOSITORY, list_pages
 from tools.pages.conditions import CONDITIONS

@@ -213,15 +213,17 @@ def list_modules(statement: str) -> set[str]:
 def test_a_start_loads_nothing_that_only_claims_need() -> None:
     loaded = list_modules("import dranet.driver.app")
     assert "dranet.model.facts" in loaded
-    assert not loaded & {"dranet.driver.planner", "dranet.model.network", "dranet.cel"}
+    assert not loaded & {"dranet.driver.planner", "dranet.model.parameters.network", "dranet.cel"}
 
 
 def test_claims_load_our_own_modules_and_no_library() -> None:
     """Decoding parameters by pydantic was 10 MB, a sixth of the driver, and a tenth of a second."""
     asked = {"interface": {"mtu": 9000, "rateLimit": {"egress": {"rate": "10G"}}}, "routes": [], "rdma": {}}
-    decode = f"from dranet.model.network import NetworkConfig; NetworkConfig.model_validate({asked})"
+    decode = (
+        f"from dranet.model.parameters.network import NetworkConfig; NetworkConfig.model_validate({asked})"
+    )
     before = list_modules("import dranet.driver.app")
     after = list_modules(f"import dranet.driver.app, dranet.driver.planner, dranet.driver.planner\n{decode}")
-    assert "dranet.model.network" in after - before
+    assert "dranet.model.parameters.network" in after - before
     assert "dranet.cel" not in after
     assert sorted(name for name in after - before if not name.startswith("dranet.")) == []

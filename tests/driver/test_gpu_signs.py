@@ -17,8 +17,7 @@ from dranet.driver.alignment.observations import (
     observe_container,
 )
 from dranet.model.facts import CharDevice, Gpu, NodeFacts
-from dranet.model.gpu_names import find_resource_vendor
-from dranet.model.pod_gpu import GpuSource
+from dranet.model.gpus import GpuSource, find_resource_vendor
 from dranet.model.sandbox import Container, Mount
 
 UUIDS = [f"GPU-8f2c1a00-0000-0000-0000-00000000000{n}" for n in range(4)]

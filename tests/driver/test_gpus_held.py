@@ -15,9 +15,9 @@ from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.model.claim import ClaimRef, PodRef
+from dranet.model.device import Taint
 from dranet.model.facts import CharDevice, Gpu, NodeFacts, PciFunction
 from dranet.model.plan import PreparedClaim, PreparedDevice
-from dranet.model.taint import Taint
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.driver.test_publish import Slices

@@ -33,11 +33,10 @@ from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.claim import ClaimRef, PodRef
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import Device, DeviceKind, Taint, TaintEffect
 from dranet.model.facts import CharDevice, Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort, Route
 from dranet.model.health import CARRIER_LOSSES, FaultKind
 from dranet.model.plan import AttachPlan, MoveLink, PreparedClaim, PreparedDevice
-from dranet.model.taint import Taint, TaintEffect
 from dranet.settings import Settings, load_settings
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics

@@ -26,7 +26,7 @@ from dranet.kernel.dhcp.client import acquire_lease, renew_lease
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.claim import ClaimRef
 from dranet.model.device import Device, DeviceKind
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import DhcpLease, PreparedDevice, RequestMetadata
 from dranet.model.status import AttachedLink, ConditionType, DeviceStatus
 from dranet.telemetry import LeaseOutcome, Metrics

@@ -13,8 +13,8 @@ from dranet.inventory.policy import Decision
 from dranet.model.claim import AllocationResult, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Gpu, NodeFacts, PciFunction
+from dranet.model.gpus import GpuSource
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.pod_gpu import GpuSource
 from dranet.model.sandbox import Container
 
 POD = PodRef("team", "p", "pod-uid")

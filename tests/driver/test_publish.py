@@ -21,10 +21,9 @@ from dranet.kernel.discovery.changes import EVERYTHING, Changes
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.model.capture import Capture, encode_capture
 from dranet.model.claim import ClaimRef, PodRef
-from dranet.model.device import Device, DeviceKind
+from dranet.model.device import Device, DeviceKind, Taint
 from dranet.model.facts import Address, Link, NodeFacts, PciFunction, Route
 from dranet.model.plan import AttachPlan, LinkState, PreparedClaim, PreparedDevice
-from dranet.model.taint import Taint
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.data.layouts import capture_file

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from dranet.driver.publish import SliceRateLimiter
-from dranet.model.device import Device, DeviceKind
-from dranet.model.taint import Taint, TaintEffect
+from dranet.model.device import Device, DeviceKind, Taint, TaintEffect
 
 Pages = Sequence[Sequence[Device]]
 

@@ -19,8 +19,7 @@ from dranet.driver.reports import reporter as report
 from dranet.driver.reports.reporter import Reporter
 from dranet.errors import ClusterError, DranetError, ProtocolError, Reason
 from dranet.model.claim import ClaimRef
-from dranet.model.event_reason import EventReason
-from dranet.model.status import DeviceStatus
+from dranet.model.status import DeviceStatus, EventReason
 from dranet.telemetry import Metrics
 from tests.support.waiting import until
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
+from dranet.claims.alignment import Better, Candidate, Verdict
 from dranet.claims.report import add_verdict
-from dranet.claims.verdict import Better, Candidate, Verdict
 from dranet.cluster import paths
 from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
@@ -24,8 +24,8 @@ from dranet.errors import KernelError, Reason
 from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
+from dranet.model.gpus import Doubt, GpuSource, PodGpu
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.pod_gpu import Doubt, GpuSource, PodGpu
 from dranet.model.status import AttachedLink, DeviceStatus
 from dranet.telemetry import Metrics
 from testbed.apiserver.server import ApiServer

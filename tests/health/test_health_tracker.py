@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from dranet.health.damping import Damping
 from dranet.health.faults import TAINT_KEYS, build_taints
 from dranet.health.tracker import DeviceHealth, DeviceMemory, DeviceTracker, Patience
+from dranet.model.device import Taint, TaintEffect
 from dranet.model.facts import Link, RdmaPort
 from dranet.model.health import CARRIER_LOSSES, FaultKind, FaultSeverity, HealthObservation, PcieLink
-from dranet.model.taint import Taint, TaintEffect
 
 UP = Link(3, "eth1", flags=1, carrier=True)
 NO_CARRIER = replace(UP, carrier=False)

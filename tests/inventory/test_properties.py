@@ -24,7 +24,7 @@ from dranet.desk.kubeapi.kinds import RESOURCE_SLICES
 from dranet.desk.kubeapi.validation import validate
 from dranet.inventory.build import build_devices
 from dranet.inventory.offer import take_inventory
-from dranet.inventory.policy import Given, Policy
+from dranet.inventory.policy import Policy, RuleResult
 from dranet.inventory.slices import build_slices, plan_slices
 from dranet.model.device import AttributeValue, Device, DeviceKind
 from dranet.model.facts import (
@@ -238,9 +238,9 @@ class Rules:
     """The operator's attributes, the same on every device, and worse than the rules' own checks let pass."""
 
     def __init__(self, values: Mapping[str, AttributeValue]) -> None:
-        self._given = Given(values)
+        self._given = RuleResult(values)
 
-    def attributes_for(self, _device: Device, /) -> Given:
+    def attributes_for(self, _device: Device, /) -> RuleResult:
         return self._given
 
 

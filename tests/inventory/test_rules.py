@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dranet.cel import engine
 from dranet.errors import DranetError, Reason
-from dranet.inventory.policy import GUARANTEED_OWN_ATTRIBUTES, Given
+from dranet.inventory.policy import GUARANTEED_OWN_ATTRIBUTES, RuleResult
 from dranet.inventory.rules import OwnAttributes, parse_rules
 from dranet.model.attributes import CATALOGUE, MAX_VALUE_BYTES
 from dranet.model.device import Device, DeviceKind
@@ -35,7 +35,7 @@ def complaints_of_set(values: object) -> list[str]:
 
 def test_a_rule_without_match_gives_its_attributes_to_every_device() -> None:
     own = rules({"set": {"tenant": "a", "example.com/fabric": "blue", "rail": 0, "spare": False}})
-    given = Given(
+    given = RuleResult(
         {"dra.net/tenant": "a", "example.com/fabric": "blue", "dra.net/rail": 0, "dra.net/spare": False}
     )
 
@@ -46,14 +46,14 @@ def test_a_rule_without_match_gives_its_attributes_to_every_device() -> None:
 def test_a_rule_with_match_gives_them_to_those_that_match() -> None:
     own = rules({"match": 'device.attributes["dra.net"].?ifName.orValue("") == "eth1"', "set": {"rail": 1}})
 
-    assert own.attributes_for(ETH1) == Given({"dra.net/rail": 1})
-    assert own.attributes_for(RDMA) == Given()
+    assert own.attributes_for(ETH1) == RuleResult({"dra.net/rail": 1})
+    assert own.attributes_for(RDMA) == RuleResult()
 
 
 def test_the_older_form_works_in_a_rule_too() -> None:
     own = rules({"match": 'attributes["dra.net/rdma"].BoolValue', "set": {"rail": 1}})
 
-    assert own.attributes_for(ETH1) == Given({"dra.net/rail": 1})
+    assert own.attributes_for(ETH1) == RuleResult({"dra.net/rail": 1})
 
 
 def test_of_two_rules_that_set_a_name_the_later_wins_and_none_sees_what_another_added() -> None:
@@ -63,7 +63,7 @@ def test_of_two_rules_that_set_a_name_the_later_wins_and_none_sees_what_another_
         {"set": {"rail": 2}},
     )
 
-    assert own.attributes_for(ETH1) == Given({"dra.net/rail": 2, "dra.net/tenant": "a"})
+    assert own.attributes_for(ETH1) == RuleResult({"dra.net/rail": 2, "dra.net/tenant": "a"})
 
 
 def test_a_rule_that_fails_on_a_device_adds_nothing_to_it_and_says_so() -> None:
@@ -72,7 +72,7 @@ def test_a_rule_that_fails_on_a_device_adds_nothing_to_it_and_says_so() -> None:
         {"set": {"tenant": "a"}},
     )
 
-    assert own.attributes_for(RDMA) == Given(
+    assert own.attributes_for(RDMA) == RuleResult(
         {"dra.net/tenant": "a"},
         ("device rdma0: attributes[0] adds nothing to it: the device has no attribute or capacity 'ifName'",),
     )
@@ -83,7 +83,7 @@ def test_of_more_attributes_than_have_a_place_the_first_of_the_file_are_kept() -
         {"set": {f"a{n}": n for n in range(4)}}, {"match": "true", "set": {"b1": 1, "b2": 2, "b3": 3}}
     )
 
-    assert own.attributes_for(ETH1) == Given(
+    assert own.attributes_for(ETH1) == RuleResult(
         {"dra.net/a0": 0, "dra.net/a1": 1, "dra.net/a2": 2, "dra.net/a3": 3, "dra.net/b1": 1},
         ("device eth1: more than 5 attributes of your own, left out are dra.net/b2, dra.net/b3",),
     )
@@ -171,7 +171,7 @@ def test_no_name_of_the_catalogue_can_be_set() -> None:
 def test_a_name_may_be_that_of_a_clouds_driver() -> None:
     own = rules({"set": {"gce.dra.net/networkName": "rdma-0"}})
 
-    assert own.attributes_for(ETH1) == Given({"gce.dra.net/networkName": "rdma-0"})
+    assert own.attributes_for(ETH1) == RuleResult({"gce.dra.net/networkName": "rdma-0"})
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_without_the_engine_only_a_file_that_needs_it_fails(monkeypatch: pytest.
 
     engine._environment.cache_clear()
     monkeypatch.setattr(engine, "import_module", no_module)
-    assert rules({"set": {"rail": 1}}).attributes_for(ETH1) == Given({"dra.net/rail": 1})
+    assert rules({"set": {"rail": 1}}).attributes_for(ETH1) == RuleResult({"dra.net/rail": 1})
     with pytest.raises(DranetError) as caught:
         rules({"match": "true", "set": {"rail": 1}})
     assert caught.value.reason is Reason.MISSING_FEATURE

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pyroute2.ethtool.ioctl import IoctlEthtool
 
+from dranet.claims.plan.ethtool import resolve_features
 from dranet.errors import KernelError
 from dranet.kernel.ethtool import settings as ethtool
 from dranet.kernel.ethtool.messages import (
@@ -57,7 +58,6 @@ from dranet.kernel.netlink.socket import (
     nested,
     resolve_family,
 )
-from dranet.model.ethtool_names import resolve_features
 from dranet.model.plan import EthtoolState
 from tests.support.namespaces import Namespace
 

@@ -29,8 +29,8 @@ from dranet.errors import ClaimError
 from dranet.kernel.dhcp.client import acquire_lease
 from dranet.model.claim import AllocationResult, Claim, ClaimRef, ConfigSource, Consumer, OpaqueConfig
 from dranet.model.device import Device, DeviceKind
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import Part, walk_fields
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import Part, walk_fields
 from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore
 from testbed.machine.guest import IN_MACHINE

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError
-from dranet.inventory.link_dependencies import find_ties
+from dranet.inventory.link_dependencies import find_link_dependencies
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
 from dranet.kernel.discovery.changes import Changes
@@ -66,7 +66,7 @@ def refused(node: Namespace, *targets: ProtectedAddress) -> dict[str, str]:
 
 def stay(node: Namespace, *targets: ProtectedAddress) -> dict[str, str]:
     """The NICs that stay on the node, each with the inventory's reason; the guard must agree."""
-    ties = find_ties(scan(node, *targets)).links
+    ties = find_link_dependencies(scan(node, *targets)).links
     assert ties.keys() & set(NAMES) == refused(node, *targets).keys()
     return {name: ties[name].reason_for(name) for name in NAMES if name in ties}
 

@@ -23,7 +23,7 @@ from dranet.kernel.attachment.drift import read_attached
 from dranet.kernel.netlink.socket import NetlinkSocket, Request
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Route
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AddRoute, AddRule, AttachPlan
 from dranet.model.status import AttachedLink, AttachedRoute
 from tests.kernel.plans import attach_from, detach_to, rules_of

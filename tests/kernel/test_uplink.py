@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranet.errors import DeviceError, Reason
-from dranet.inventory.link_dependencies import find_ties
+from dranet.inventory.link_dependencies import find_link_dependencies
 from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.uplink import UplinkGuard, UplinkRules
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
@@ -90,7 +90,7 @@ def test_the_guard_and_the_inventory_agree(node: Namespace, tmp_path: Path, layo
     refused = {
         link.ifname for link in facts.links if refusal(node, link.ifname, UplinkRules((OWN, API), tmp_path))
     }
-    assert refused == find_ties(facts).links.keys()
+    assert refused == find_link_dependencies(facts).links.keys()
 
 
 PIECES = (
@@ -135,7 +135,7 @@ def test_the_guard_and_the_inventory_agree_on_any_layout(
     facts = node.run(scanner.read)
     rules = UplinkRules((OWN, API), tmp_path)
     assert {link.ifname for link in facts.links if refusal(node, link.ifname, rules)} == set(
-        find_ties(facts).links
+        find_link_dependencies(facts).links
     )
     node.delete()
 

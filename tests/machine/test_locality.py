@@ -18,7 +18,7 @@ from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.record import read_link_state
 from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.device import Device, DeviceKind
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AttachPlan, LinkState
 from testbed.machine.hardware import MACHINE, Function
 from tests.kernel.plans import shell

@@ -20,7 +20,7 @@ from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import PreparedDevice, RdmaAccess
 from testbed.machine.hardware import MACHINE
 from tests.driver.bench import Bench, names, sandbox

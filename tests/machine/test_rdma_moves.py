@@ -26,7 +26,7 @@ from dranet.inventory.offer import decide
 from dranet.kernel.discovery.scan import read_node_facts
 from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.device import Device, DeviceKind
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AttachPlan, PreparedDevice
 from testbed.machine.hardware import MACHINE
 from tests.driver.bench import Bench, sandbox

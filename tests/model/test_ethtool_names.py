@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranet.claims.plan.ethtool import resolve_features
 from dranet.errors import ClaimError
-from dranet.model.ethtool_names import resolve_features
 
 NIC = (
     "rx-checksum",

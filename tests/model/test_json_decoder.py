@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import ErrorDetails
 
-from dranet.model.json_decoder import FaultKind, ValidationError
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import Part, walk_fields
-from dranet.model.network_policy import Envelope
+from dranet.model.parameters.decoder import FaultKind, ValidationError
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import Part, walk_fields
+from dranet.model.parameters.policy import Envelope
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
 from tools.pages.parameters_model import build_model
 

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from dranet.errors import Reason, StoreError
 from dranet.model.plan import PreparedClaim
-from dranet.model.record_json import encode_record
 from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
 from dranet.store.file import PAGE_BYTES, Content, read_image, read_log
+from dranet.store.record_json import encode_record
 from dranet.store.salvage import find_damaged, replace_damaged
 from tests.store.test_claim_store import a_record
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from msgspec import Struct
 
-from dranet.model import json_decoder, network_policy
-from dranet.model import network_values as values
-from dranet.model.json_fields import (
+from dranet.model.parameters import policy as network_policy
+from dranet.model.parameters import values
+from dranet.model.parameters.decoder import (
     AfterValidator,
     BeforeValidator,
     FieldInfo,
@@ -25,8 +25,9 @@ from dranet.model.json_fields import (
     MaxLen,
     MinLen,
     WithJsonSchema,
+    check_unicode,
 )
-from dranet.model.sysctls import VALUE_MAX_BYTES
+from dranet.model.parameters.sysctls import VALUE_MAX_BYTES
 from tools.manifests.cel_text import chain, quote, quote_all
 
 Case = tuple[str, str]
@@ -113,7 +114,7 @@ def _of_mark(mark: Any, kind: Any) -> Iterator[Case]:
         case AfterValidator(func=network_policy.field_path):
             text = "must be the path of a field, such as interface.mtu or routes (lists and maps as a whole)"
             yield f"!(x in variables.{PATHS})", quote(text)
-        case AfterValidator(func=json_decoder.check_unicode):
+        case AfterValidator(func=check_unicode):
             return  # half a character does not survive the API server
         case _:
             if kind is not str or not isinstance(mark, WithJsonSchema):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranet.model.network import IPV6_MTU_MIN, RESERVED_TABLES, SUB_INTERFACE_TYPES
-from dranet.model.network_locality import CpuLocalityConfig
-from dranet.model.network_part import fields_of
+from dranet.model.parameters.interface import SUB_INTERFACE_TYPES
+from dranet.model.parameters.part import fields_of
+from dranet.model.parameters.routing import IPV6_MTU_MIN, RESERVED_TABLES
+from dranet.model.parameters.workload import CpuLocalityConfig
 from tools.manifests.cel_text import get, is_a, is_given, quote
 from tools.manifests.parameter_conflict import Conflict, equals, has_entries, is_true, is_v6, text_of
 from tools.manifests.parameter_route_conflicts import iter_entry_conflicts, iter_route_conflicts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranet.model.network import SCOPE_LINK
+from dranet.model.parameters.routing import SCOPE_LINK
 from tools.manifests.cel_text import get, is_a, is_given, quote
 from tools.manifests.parameter_conflict import Conflict, equals, has_entries, is_true, is_v6, text_of
 

@@ -16,9 +16,9 @@ from typing import get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import Part, PartField, fields_of
-from dranet.model.network_policy import Envelope
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import Part, PartField, fields_of
+from dranet.model.parameters.policy import Envelope
 from tools.manifests.cel_text import is_a, join, key, quote, quote_all, show
 from tools.manifests.parameter_checks import Check, build_check, unwrap
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dranet.cluster.permissions import DRIVER_NAME
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import walk_fields
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import walk_fields
 from tools.manifests.cel_text import quote, quote_all
 from tools.manifests.parameter_checks import PATHS
 from tools.manifests.parameter_conflicts import iter_conflicts

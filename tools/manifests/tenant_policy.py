@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from dranet.cluster.permissions import DRIVER_NAME
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import walk_fields
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import walk_fields
 from tools.manifests.cel_text import is_a, quote, quote_all
 from tools.manifests.parameters_policy import (
     build_binding,

@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from dranet.model.json_fields import UNSET
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import Part, PartField, fields_of
-from dranet.model.network_policy import Envelope
-from dranet.model.sysctls import NAMESPACE_WIDE, PER_INTERFACE, REFUSED, SysctlGroup
+from dranet.model.parameters.decoder import UNSET
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import Part, PartField, fields_of
+from dranet.model.parameters.policy import Envelope
+from dranet.model.parameters.sysctls import NAMESPACE_WIDE, PER_INTERFACE, REFUSED, SysctlGroup
 from tools.pages.parameters_model import build_model
 
 SCHEMA_NAME = "network-config.schema.json"
@@ -149,7 +149,7 @@ def _field_schema(field: _Schema, *, nullable: bool) -> _Schema:
 _PAGE_HEAD = (
     "# Parameters of a claim",
     "",
-    "<!-- Generated from dranet/model/network*.py; do not edit. -->",
+    "<!-- Generated from dranet/model/parameters/network*.py; do not edit. -->",
     "",
     "What the opaque config of a ResourceClaim or DeviceClass may say about a network device. How to use it",
     f"is in [claims](claims.md); editors and linters take the [JSON schema]({SCHEMA_NAME}).",

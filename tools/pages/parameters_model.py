@@ -9,8 +9,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import pydantic
 
-from dranet.model import network_policy
-from dranet.model.json_fields import (
+from dranet.model.parameters import policy as network_policy
+from dranet.model.parameters.decoder import (
     AfterValidator,
     BeforeValidator,
     FieldInfo,
@@ -20,8 +20,8 @@ from dranet.model.json_fields import (
     MinLen,
     WithJsonSchema,
 )
-from dranet.model.network_part import Part, PartField, fields_of, settle
-from dranet.model.network_values import OneOf
+from dranet.model.parameters.part import Part, PartField, fields_of, settle
+from dranet.model.parameters.values import OneOf
 
 
 class _Object(pydantic.BaseModel):

@@ -13,8 +13,7 @@ from ipaddress import ip_interface
 
 from msgspec import Struct
 
-from dranet.claims.nccl.devices import PodNic
-from dranet.claims.nccl.gids import GidChoice
+from dranet.claims.nccl.devices import GidChoice, PodNic
 from dranet.model.workload import AUTO, NcclWishes
 
 CONF_FILE = "NCCL_CONF_FILE"

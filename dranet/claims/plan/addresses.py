@@ -8,9 +8,9 @@ from ipaddress import IPv6Address
 
 from msgspec.structs import replace
 
-from dranet.claims.plan.given import PlanInput, is_ipv6
+from dranet.claims.plan.inputs import PlanInput, is_ipv6
 from dranet.model.facts import Address
-from dranet.model.network import SCOPE_UNIVERSE
+from dranet.model.parameters.routing import SCOPE_UNIVERSE
 from dranet.model.plan import DhcpLease
 
 IFA_F_NODAD = 0x02

@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from dranet.claims.plan.addresses import check_addresses, plan_addresses
-from dranet.claims.plan.cpus import check_cpu_locality, plan_cpu_locality, record_cpus
 from dranet.claims.plan.ethtool import check_ethtool, plan_ethtool
-from dranet.claims.plan.given import PlanInput
+from dranet.claims.plan.inputs import PlanInput
 from dranet.claims.plan.link import (
     check_link,
     plan_link,
@@ -38,11 +37,11 @@ from dranet.claims.plan.sysctls import (
     plan_early_sysctls,
     plan_late_sysctls,
 )
-from dranet.claims.plan.workload import check_workload
+from dranet.claims.plan.workload import check_cpu_locality, check_workload, plan_cpu_locality, record_cpus
 from dranet.errors import ClaimError, DeviceError, Reason
 from dranet.model.cpus import CpuSurroundings
 from dranet.model.device import Device, DeviceKind
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import AddAddress, AddRule, AttachPlan, DhcpLease, IpoibState, LinkState, SetUp, Step
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 from dranet.model.plan import MoveRdma, RdmaAccess
 
 

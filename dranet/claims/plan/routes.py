@@ -8,9 +8,9 @@ from ipaddress import IPv4Address, ip_address, ip_network
 from msgspec.structs import replace
 
 from dranet.claims.plan.addresses import IFA_F_NODAD, IFA_F_NOPREFIXROUTE, ip_of, plan_addresses
-from dranet.claims.plan.given import PlanInput, is_ipv6
+from dranet.claims.plan.inputs import PlanInput, is_ipv6
 from dranet.model.facts import TABLE_MAIN, Address, Route
-from dranet.model.network import RESERVED_TABLES, SCOPE_LINK, SCOPE_UNIVERSE, RouteConfig
+from dranet.model.parameters.routing import RESERVED_TABLES, SCOPE_LINK, SCOPE_UNIVERSE, RouteConfig
 from dranet.model.plan import AddRoute, DhcpLease, NextHop
 
 DHCP_METRIC = 1024

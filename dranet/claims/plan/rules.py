@@ -8,10 +8,10 @@ from ipaddress import ip_address, ip_network
 from msgspec.structs import replace
 
 from dranet.claims.plan.addresses import ip_of, plan_addresses
-from dranet.claims.plan.given import PlanInput, is_ipv6
+from dranet.claims.plan.inputs import PlanInput, is_ipv6
 from dranet.claims.plan.routes import find_policy_tables
 from dranet.model.facts import TABLE_MAIN, Neighbour
-from dranet.model.network import RuleConfig
+from dranet.model.parameters.routing import RuleConfig
 from dranet.model.plan import AddNeighbour, AddRule
 
 

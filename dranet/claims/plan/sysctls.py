@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dranet.claims.plan.given import PlanInput
-from dranet.model.network import NetworkConfig
+from dranet.claims.plan.inputs import PlanInput
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.sysctls import (
+    build_sysctl_path,
+    find_refusal,
+    find_value_problem,
+    is_per_interface,
+)
 from dranet.model.plan import SetSysctl
-from dranet.model.sysctls import build_sysctl_path, find_refusal, find_value_problem, is_per_interface
 
 VRF_SYSCTLS = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
 """What joining a VRF sets to 1, so that sockets of the pod take connections that come through it."""

@@ -1,13 +1,79 @@
-"""What the containers get beside the device, hints for libraries and memory: from the parameters alone."""
+"""Near CPUs for a device: which they are, in which order they are taken, and what stands against it."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 
+from dranet.model.cpus import CpuLayout, CpuSurroundings, find_local_cpus
 from dranet.model.device import Device
-from dranet.model.network import NetworkConfig
-from dranet.model.network_workload import NcclConfig
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.workload import NcclConfig
+from dranet.model.plan import CpuState, LinkState, SetCpuLocality
 from dranet.model.workload import NcclWishes, WorkloadWishes
+
+_PATH = "cpuLocality"
+
+
+def plan_cpu_locality(
+    device: Device, config: NetworkConfig, cpus: CpuSurroundings | None
+) -> Iterator[SetCpuLocality]:
+    """One step for all that is asked; checked by :func:`check_cpu_locality`.
+
+    Raises:
+        ValueError: nothing was found out about the CPUs.
+    """
+    wanted = config.cpu_locality
+    if not wanted.asked:
+        return
+    if cpus is None:
+        raise ValueError(f"near CPUs for {device.name}, and nobody has looked which they are")
+    order = _choose(cpus.layout, device)
+    yield SetCpuLocality(order, device.pci_address, bool(wanted.irq), bool(wanted.xps), bool(wanted.rps))
+
+
+def _choose(layout: CpuLayout, device: Device) -> tuple[int, ...]:
+    """The near CPUs, from another one on for each device: otherwise the first ones would work for all virtual
+    functions, which have few queues."""
+    local = find_local_cpus(layout, device.numa_node)
+    start = zlib.crc32(device.name.encode()) % len(local)
+    return (*local[start:], *local[:start])
+
+
+def record_cpus(config: NetworkConfig, cpus: CpuSurroundings | None) -> CpuState | None:
+    """What the host gets back of it."""
+    if cpus is None or not config.cpu_locality.asked:
+        return None
+    return CpuState(cpus.irqs, cpus.queues)
+
+
+def check_cpu_locality(
+    device: Device, config: NetworkConfig, cpus: CpuSurroundings | None, host: LinkState | None = None
+) -> Iterator[str]:
+    """What of the wish this node cannot fulfil. "<field path>: ..."."""
+    wanted = config.cpu_locality
+    if not wanted.asked or cpus is None:
+        return
+    try:
+        find_local_cpus(cpus.layout, device.numa_node)
+    except LookupError as error:
+        yield f"{_PATH}: {error}"
+    if wanted.irq:
+        yield from _check_interrupts(device, cpus, host)
+
+
+def _check_interrupts(device: Device, cpus: CpuSurroundings, host: LinkState | None) -> Iterator[str]:
+    """Some drivers ask for interrupts when the link comes up; on one that is down there is nothing to see."""
+    if not device.pci_address:
+        yield f"{_PATH}.irq: the device is no PCI function, so it has no interrupts"
+    elif not cpus.irqs and (host is None or host.up):
+        yield (
+            f"{_PATH}.irq: {device.pci_address} has no interrupts of its own (MSI), and a line may be shared "
+            "with other devices"
+        )
+    if cpus.balancer:
+        yield f"{_PATH}.irq: {cpus.balancer}"
+
 
 _OF_THE_DEFAULT_ROUTE = "auto"
 

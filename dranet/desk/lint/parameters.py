@@ -17,7 +17,7 @@ from dranet.desk.lint.selectors import class_selectors, find_passing, request_se
 from dranet.model.attributes import RDMA
 from dranet.model.claim import AllocationResult, ConfigSource, OpaqueConfig
 from dranet.model.device import DeviceKind
-from dranet.model.network import NetworkConfig
+from dranet.model.parameters.network import NetworkConfig
 
 _LINE = re.compile(
     r"(config\[\d+\])(?: \(from .*?\))?\.parameters(.*?): (.*?)(?:; (did you mean .*))?", re.DOTALL

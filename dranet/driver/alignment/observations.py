@@ -15,10 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.model.facts import Gpu, NodeFacts
-from dranet.model.gpu_names import (
+from dranet.model.gpus import (
     GPU_VARIABLES,
     HABANA,
     NVIDIA,
+    GpuSource,
     find_mount_name,
     is_gpu_variable,
     is_shared_node,
@@ -27,7 +28,6 @@ from dranet.model.gpu_names import (
     parse_cdi_name,
     split_names,
 )
-from dranet.model.pod_gpu import GpuSource
 from dranet.model.sandbox import Container
 
 MAX_OBSERVED = 256

@@ -27,8 +27,8 @@ from dranet.driver.alignment.observations import (
 from dranet.driver.publish import View
 from dranet.model.claim import AllocationResult
 from dranet.model.device import Device, DeviceKind
+from dranet.model.gpus import Doubt, GpusOfPod, GpuSource, PodGpu
 from dranet.model.plan import PreparedClaim
-from dranet.model.pod_gpu import Doubt, GpusOfPod, GpuSource, PodGpu
 
 MAX_CONTAINERS = 64
 """Of one pod, of which anything is remembered."""

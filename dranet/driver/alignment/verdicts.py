@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from dranet.claims.alignment import Candidate, Verdict, judge_pod
 from dranet.claims.report import add_verdict, has_verdict, keep_verdict
-from dranet.claims.verdict import Candidate, Verdict, judge_pod
 from dranet.cluster.claim_status import key_of
 from dranet.cluster.client import JsonObject
 from dranet.driver.alignment.pod_gpus import PodGpus

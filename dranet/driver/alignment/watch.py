@@ -21,8 +21,7 @@ from dranet.errors import DranetError, Reason
 from dranet.kubelet.pod_resources import PodDevices
 from dranet.model.claim import AllocationResult, PodRef
 from dranet.model.facts import Gpu
-from dranet.model.gpu_names import find_resource_vendor
-from dranet.model.pod_gpu import GpuSource
+from dranet.model.gpus import GpuSource, find_resource_vendor
 from dranet.model.sandbox import Container, PodSandbox
 from dranet.store.claim_store import ClaimStore
 

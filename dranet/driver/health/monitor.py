@@ -34,9 +34,8 @@ from dranet.health.faults import build_taints
 from dranet.health.tracker import PATIENCE, DeviceHealth, DeviceMemory, DeviceTracker, Patience
 from dranet.kubelet.health import DeviceHealthFact
 from dranet.model.claim import PodRef
-from dranet.model.device import DeviceKind
+from dranet.model.device import DeviceKind, Taint, TaintEffect
 from dranet.model.health import FaultKind, PcieLink
-from dranet.model.taint import Taint, TaintEffect
 from dranet.settings import HealthTaints, Settings
 from dranet.telemetry import HealthMetrics
 

@@ -27,10 +27,9 @@ from dranet.driver.reports.reporter import Reporter
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.model.claim import Claim, ClaimRef, PodRef
 from dranet.model.device import DeviceKind
-from dranet.model.event_reason import EventReason
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.model.sandbox import PodSandbox
-from dranet.model.status import AttachedLink, DeviceStatus
+from dranet.model.status import AttachedLink, DeviceStatus, EventReason
 from dranet.telemetry import Metrics
 
 log = logging.getLogger(__name__)

@@ -33,8 +33,7 @@ from dranet.driver.recent_events import RecentEvents
 from dranet.errors import ClusterError, DranetError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import Claim, ClaimRef, PodRef
-from dranet.model.event_reason import EventReason
-from dranet.model.status import ConditionReason, ConditionType, DeviceStatus
+from dranet.model.status import ConditionReason, ConditionType, DeviceStatus, EventReason
 from dranet.telemetry import Metrics
 
 log = logging.getLogger(__name__)

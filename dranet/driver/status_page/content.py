@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from dranet.claims.verdict import Verdict
+from dranet.claims.alignment import Verdict
 from dranet.driver.probes.server import PartState
 from dranet.driver.recent_events import RecentEvent
 from dranet.inventory.policy import Decision

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from dranet import __version__
-from dranet.claims.verdict import Verdict
+from dranet.claims.alignment import Verdict
 from dranet.driver.probes.http import Response
 from dranet.driver.probes.server import PartState
 from dranet.driver.publish import View

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from dranet.claims.alignment import build_condition
-from dranet.claims.verdict import Verdict
+from dranet.claims.alignment import Verdict, build_condition
 from dranet.driver.status_page.content import Content, Health, SeenClaim
 from dranet.driver.status_page.markup import EMPTY, Html, ago, element, join, table
 from dranet.inventory.policy import Decision

@@ -8,11 +8,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct
 
 from dranet.claims.nccl.config import CONF_FILE, ConfigInput, render_config
-from dranet.claims.nccl.devices import PodNic, list_nics
-from dranet.claims.nccl.gids import GidChoice, choose_gid_index
-from dranet.claims.nccl.topology import NCCL, UNKNOWN, Topology, build_topology, find_version, fits
-from dranet.claims.nccl.topology_text import TopologyError, parse_topology, render_topology
-from dranet.claims.own_files import VIRTUAL_TOPOLOGY, has_config, has_topology, has_ucx_config
+from dranet.claims.nccl.devices import GidChoice, PodNic, choose_gid_index, list_nics
+from dranet.claims.nccl.topology import (
+    NCCL,
+    UNKNOWN,
+    Topology,
+    TopologyError,
+    build_topology,
+    find_version,
+    fits,
+    parse_topology,
+    render_topology,
+)
+from dranet.claims.nccl.user_overrides import VIRTUAL_TOPOLOGY, has_config, has_topology, has_ucx_config
 from dranet.claims.workload import build_environment, list_memory_nodes
 from dranet.driver.workload.gids import GidTables
 from dranet.errors import ClaimError, DeviceError, Reason

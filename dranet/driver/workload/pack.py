@@ -130,7 +130,7 @@ class WorkloadPack:
         records: Sequence[PreparedClaim],
         asking: Sequence[PreparedClaim],
     ) -> ContainerAdjustment:
-        from dranet.claims.own_files import has_other
+        from dranet.claims.nccl.user_overrides import has_other
         from dranet.claims.workload import merge_wishes
         from dranet.driver.workload.content import build_content
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from random import Random
 
+from dranet.claims.pairing import level
 from dranet.model.distance import Placed, distance
 from dranet.model.facts import Gpu, Link, NodeFacts, PciFunction, RdmaDevice, RdmaPort
-from dranet.model.pairing import level
 
 Rank = tuple[int, int]
 """The worst level and the sum of all."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from dranet.claims.verdict import Candidate, Verdict, judge_pod
+from dranet.claims.alignment import Candidate, Verdict, judge_pod
 from dranet.driver.probes.server import PartState
 from dranet.driver.recent_events import RecentEvent
 from dranet.driver.status_page.content import Content, DeviceKey, Driver, Health, SeenClaim
@@ -15,8 +15,8 @@ from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Link, NodeFacts
 from dranet.model.findings import Finding, Severity, ok
+from dranet.model.gpus import GpusOfPod, GpuSource, PodGpu
 from dranet.model.plan import AttachPlan, LinkState, PreparedClaim, PreparedDevice
-from dranet.model.pod_gpu import GpusOfPod, GpuSource, PodGpu
 from tests.data.layouts import read_layout
 
 NOW = 1_790_000_000.0

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("cel_expr_python", reason="the CEL engine is not installed")
 
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import walk_fields
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import walk_fields
 from testbed.apiserver.admission import judge
 from tests.tools.manifests.admission.evaluation import Json, claim, config, template, write
 from tests.tools.manifests.admission.policy_cases import NEIGHBOUR, ROUTE, VRF

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from dranet.model.json_fields import Ge, Le, MaxLen
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import Part, PartField, fields_of
-from dranet.model.network_policy import Envelope
+from dranet.model.parameters.decoder import Ge, Le, MaxLen
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import Part, PartField, fields_of
+from dranet.model.parameters.policy import Envelope
 from tests.tools.manifests.admission.evaluation import (
     claim,
     code_lines,

@@ -10,7 +10,7 @@ import pytest
 from dranet.cli.main import parse_arguments
 from dranet.cluster.permissions import NAMESPACE
 from dranet.errors import Reason
-from dranet.model.event_reason import EventReason
+from dranet.model.status import EventReason
 from dranet.telemetry.recorder import LATENCY_BUCKETS
 from tests.tools.manifests.monitoring.names import find_strangers, list_series
 from tools.monitoring import (

@@ -1,13 +1,13 @@
-"""The parts of a :class:`~dranet.model.network.NetworkConfig` that are for the programs in the containers."""
+"""Parameters for the programs in the containers, and for CPUs near the device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from dranet.model.json_fields import BeforeValidator, Field, PlainSerializer, WithJsonSchema
-from dranet.model.network_part import Conflict, Part
-from dranet.model.network_values import GivenIfname
+from dranet.model.parameters.decoder import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from dranet.model.parameters.part import Conflict, Part
+from dranet.model.parameters.values import GivenIfname
 from dranet.model.workload import AUTO
 
 _GID_INDEX_MAX = 1023
@@ -109,3 +109,30 @@ class MemoryConfig(Part):
         "turn. The last two are refused where the runtime does not say that it has NRI 0.12",
         examples=["bind"],
     )
+
+
+class CpuLocalityConfig(Part):
+    """``cpuLocality``: CPUs of the device's NUMA node work for it, and no isolated ones. Given back."""
+
+    irq: bool | None = Field(
+        default=None,
+        description="`true`: each interrupt of the device goes to one of these CPUs. Refused while "
+        "irqbalance places the node's interrupts",
+        examples=[True],
+    )
+    xps: bool | None = Field(
+        default=None,
+        description="`true`: each of these CPUs sends through the queue whose interrupt is nearest (XPS)",
+        examples=[True],
+    )
+    rps: bool | None = Field(
+        default=None,
+        description="`true`: what comes in is worked off by all of these CPUs (RPS), for devices with fewer "
+        "queues than CPUs",
+        examples=[False],
+    )
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The names of what is to be done."""
+        return tuple(name for name in ("irq", "xps", "rps") if getattr(self, name))

@@ -1,4 +1,4 @@
-"""The scalar values of a :class:`~dranet.model.network.NetworkConfig`: JSON in, a canonical value out.
+"""The scalar values of a :class:`~.network.NetworkConfig`: JSON in, a canonical value out.
 
 A validator raises ``ValueError`` with a text that completes "<field path>: ...", so it starts with "must" or
 "is".
@@ -11,9 +11,15 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, TypeVar
 
-from dranet.model.json_decoder import check_unicode
-from dranet.model.json_fields import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
-from dranet.model.sysctls import find_value_problem
+from dranet.model.parameters.decoder import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    check_unicode,
+)
+from dranet.model.parameters.sysctls import find_value_problem
 
 IFNAME_MAX_BYTES = 15
 """``IFNAMSIZ`` less the terminating zero."""

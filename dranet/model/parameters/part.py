@@ -1,4 +1,4 @@
-"""What the objects of a :class:`~dranet.model.network.NetworkConfig` have in common, and walks over fields.
+"""The base class of all objects in a :class:`~.network.NetworkConfig`, and walks over their fields.
 
 Each field is judged by itself, as its annotation says. What fields of an object say against each other is
 found by its :meth:`Part.find_conflicts`; such an error carries the path of the field to mend, like any other.
@@ -15,12 +15,15 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.model.json_decoder import (
+from dranet.model.parameters.decoder import (
+    AfterValidator,
     Collector,
     Decoder,
     Fault,
     FaultKind,
+    FieldInfo,
     Path,
+    PlainSerializer,
     ValidationError,
     add_marks,
     build_decoder,
@@ -28,7 +31,6 @@ from dranet.model.json_decoder import (
     check_unicode,
     refuse_value,
 )
-from dranet.model.json_fields import AfterValidator, FieldInfo, PlainSerializer
 
 Conflict = tuple[Path, str]
 """The field to mend, from the object that found it, and a text that completes "<field path>: ..."."""
@@ -54,7 +56,7 @@ class Part:
     """JSON in, frozen value out: no coercion, no unknown field, and ``null`` is the same as absent.
 
     The fields are the annotated attributes of the class that have a
-    :func:`~dranet.model.json_fields.Field`.
+    :func:`~dranet.model.parameters.decoder.Field`.
     """
 
     __slots__ = ("__dict__", "_given")

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Literal
 
-from dranet.model.json_decoder import check_unicode
-from dranet.model.json_fields import AfterValidator, Field
-from dranet.model.network import NetworkConfig
-from dranet.model.network_part import Conflict, Part, walk_fields
-from dranet.model.network_values import Text
+from dranet.model.parameters.decoder import AfterValidator, Field, check_unicode
+from dranet.model.parameters.network import NetworkConfig
+from dranet.model.parameters.part import Conflict, Part, walk_fields
+from dranet.model.parameters.values import Text
 
 API_VERSION = "dra.net/v1alpha1"
 KIND = "NetworkConfig"

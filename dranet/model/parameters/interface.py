@@ -1,0 +1,253 @@
+"""``interface`` in the parameters of a claim: what the link is to be in the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from dranet.model.parameters.decoder import AfterValidator, Field
+from dranet.model.parameters.part import Conflict, Part
+from dranet.model.parameters.routing import (
+    IPV6_MTU_MIN,
+    MTU_MAX,
+    MTU_MIN,
+    RESERVED_TABLES,
+)
+from dranet.model.parameters.values import (
+    BitRate,
+    Bytes,
+    Count,
+    GivenIfname,
+    Ifname,
+    InterfaceCidr,
+    Ipv6Token,
+    Mac,
+    OneOf,
+    Several,
+)
+
+SUB_INTERFACE_TYPES = ("macvlan", "ipvlan", "vlan")
+"""Values of ``interface.type`` that have an object of their own beside it."""
+
+
+class MacvlanConfig(Part):
+    """``interface.macvlan``: a link with a hardware address of its own on a parent that stays on the node."""
+
+    mode: Literal["bridge", "private", "vepa"] = Field(
+        default="bridge",
+        description="`bridge`: macvlans of one parent reach each other directly; `private`: they do not; "
+        "`vepa`: through the switch",
+        examples=["bridge"],
+    )
+
+
+class IpvlanConfig(Part):
+    """``interface.ipvlan``: a link that shares the parent's hardware address."""
+
+    mode: Literal["l2", "l3", "l3s"] = Field(
+        default="l2",
+        description="`l2` switches; `l3` routes, without broadcast; `l3s` as `l3` through the node's "
+        "netfilter. All ipvlans of one parent have one mode",
+        examples=["l3"],
+    )
+    flag: Literal["bridge", "private", "vepa"] = Field(
+        default="bridge", description="who reaches whom, as for macvlan", examples=["bridge"]
+    )
+
+
+class VlanConfig(Part):
+    """``interface.vlan``: a tagged link on the parent."""
+
+    id: Annotated[int, Field(ge=1, le=4094)] = Field(description="VLAN id, 1 to 4094", examples=[100])
+    protocol: Literal["802.1Q", "802.1ad"] = Field(
+        default="802.1Q", description="tag: `802.1Q` or, for a service VLAN, `802.1ad`", examples=["802.1Q"]
+    )
+
+
+class VrfConfig(Part):
+    """``interface.vrf``: a routing domain in the pod; links that name the same one share it."""
+
+    name: GivenIfname = Field(description="name of the VRF link in the pod", examples=["vrf-rail0"])
+    table: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = Field(
+        default=None,
+        description="its routing table, not 253 to 255; absent: 1000 to 1999, from the name",
+        examples=[1100],
+    )
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        if self.table in RESERVED_TABLES:
+            yield ("table",), f"must not be one of the kernel's own (253 to 255), not {self.table}"
+
+
+class Ipv6Config(Part):
+    """``interface.ipv6``: how IPv6 behaves on the link in the pod."""
+
+    enabled: bool | None = Field(
+        default=None, description="`false` takes IPv6 off the link (`disable_ipv6`)", examples=[True]
+    )
+    accept_ra: Annotated[int, AfterValidator(OneOf(0, 1, 2))] | None = Field(
+        default=None,
+        alias="acceptRA",
+        description="router advertisements: 0 ignore, 1 take unless forwarding, 2 take always",
+        examples=[0],
+    )
+    duplicate_address_detection: bool | None = Field(
+        default=None,
+        alias="duplicateAddressDetection",
+        description="`false`: addresses are usable at once, also those that the kernel makes. `true`: the "
+        "kernel looks for duplicates of the configured addresses, which takes about a second. Absent: "
+        "configured addresses skip the check, the kernel's own do not",
+        examples=[False],
+    )
+    token: Ipv6Token | None = Field(
+        default=None,
+        description="lower 64 bits of the addresses made from router advertisements (`ip token`)",
+        examples=["::5"],
+    )
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        if self.token and self.accept_ra == 0:
+            yield ("token",), "must come without acceptRA: 0, for it is about advertised prefixes"
+
+
+class RateLimit(Part):
+    """One direction of ``interface.rateLimit``."""
+
+    rate: BitRate = Field(
+        description="bits per second, at least 8k: a number or a quantity", examples=["10G"]
+    )
+    burst: Bytes | None = Field(
+        default=None,
+        description="bytes that may pass at once above the rate; absent: what the rate needs",
+        examples=["1Mi"],
+    )
+
+
+class RateLimits(Part):
+    """``interface.rateLimit``: what the link may carry, in the pod. Restored by the give-back."""
+
+    egress: RateLimit | None = Field(default=None, description="what the pod sends")
+    ingress: RateLimit | None = Field(default=None, description="what the pod receives")
+
+
+class InterfaceConfig(Part):
+    """``interface``: what the link is to be in the pod."""
+
+    name: Ifname | None = Field(
+        default=None,
+        description="name in the pod: at most 15 ASCII letters, digits, `-`, `_`, `.`; not `lo`, `all`, "
+        "`default`. Absent or empty: the name on the node",
+        examples=["net1"],
+    )
+    type: Literal["passthrough", "macvlan", "ipvlan", "vlan"] | None = Field(
+        default=None,
+        description="`passthrough` (also when absent): the device itself moves. The others: it stays on the "
+        "node and the pod gets a link on top of it",
+        examples=["macvlan"],
+    )
+    macvlan: MacvlanConfig | None = Field(default=None, description="for `type: macvlan`")
+    ipvlan: IpvlanConfig | None = Field(default=None, description="for `type: ipvlan`")
+    vlan: VlanConfig | None = Field(default=None, description="for `type: vlan`, which needs the id")
+    addresses: Several[InterfaceCidr] | None = Field(
+        default=None,
+        description="addresses with prefix; `[]` is none at all. Absent: the node's global addresses of this "
+        "link",
+        examples=[["192.168.10.5/24", "fd00::5/64"]],
+    )
+    dhcp: bool | None = Field(
+        default=None,
+        description="IPv4 address, routes and default gateway from a DHCP server, asked when the claim is "
+        "prepared; renewed while the pod runs, released after it. Not together with `addresses`",
+        examples=[True],
+    )
+    inherit_routing: bool | None = Field(
+        default=None,
+        alias="inheritRouting",
+        description="`false`: the node's routes, policy rules and permanent neighbours of this link stay on "
+        "the node. Absent or `true`: they come along",
+        examples=[False],
+    )
+    mtu: Annotated[int, Field(ge=MTU_MIN, le=MTU_MAX)] | None = Field(
+        default=None,
+        description="bytes, 68 to 65535; at least 1280 with an IPv6 address; not above that of a parent or "
+        "PF",
+        examples=[9000],
+    )
+    hardware_addr: Mac | None = Field(
+        default=None,
+        alias="hardwareAddr",
+        description="unicast hardware address: 6 bytes, 20 on InfiniBand",
+        examples=["02:00:00:00:00:01"],
+    )
+    tx_queue_length: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
+        default=None, alias="txQueueLength", description="packets in the device's queue", examples=[10000]
+    )
+    gso_max_size: Count | None = Field(
+        default=None, alias="gsoMaxSize", description="largest GSO packet, bytes (BIG TCP)", examples=[185000]
+    )
+    gro_max_size: Count | None = Field(
+        default=None, alias="groMaxSize", description="largest GRO packet, bytes (BIG TCP)", examples=[185000]
+    )
+    gso_ipv4_max_size: Count | None = Field(
+        default=None, alias="gsoIPv4MaxSize", description="as `gsoMaxSize`, for IPv4", examples=[185000]
+    )
+    gro_ipv4_max_size: Count | None = Field(
+        default=None, alias="groIPv4MaxSize", description="as `groMaxSize`, for IPv4", examples=[185000]
+    )
+    disable_ebpf_programs: bool | None = Field(
+        default=None,
+        alias="disableEbpfPrograms",
+        description="remove TC, TCX and XDP programs from the link in the pod",
+        examples=[True],
+    )
+    forwarding: bool | None = Field(
+        default=None, description="forward packets that come in here, IPv4 and IPv6", examples=[True]
+    )
+    arp_ignore: Annotated[int, AfterValidator(OneOf(0, 1, 2, 3, 8))] | None = Field(
+        default=None, alias="arpIgnore", description="`arp_ignore`: 0 to 3, or 8", examples=[1]
+    )
+    arp_announce: Annotated[int, AfterValidator(OneOf(0, 1, 2))] | None = Field(
+        default=None, alias="arpAnnounce", description="`arp_announce`: 0 to 2", examples=[2]
+    )
+    vrf: VrfConfig | None = Field(default=None, description="put the link into a VRF of the pod")
+    ipv6: Ipv6Config = Field(default_factory=Ipv6Config.empty, description="how IPv6 behaves on the link")
+    rate_limit: RateLimits = Field(
+        default_factory=RateLimits.empty, alias="rateLimit", description="limits of what the link carries"
+    )
+
+    @property
+    def is_passthrough(self) -> bool:
+        """The device itself moves."""
+        return self.type in (None, "passthrough")
+
+    @property
+    def has_own_addresses(self) -> bool:
+        """Addresses come from the config or from DHCP, not from the node's link."""
+        return self.addresses is not None or bool(self.dhcp)
+
+    def find_conflicts(self) -> Iterator[Conflict]:
+        yield from self._find_type_conflicts()
+        if any(":" in address for address in self.addresses or ()):
+            if self.mtu is not None and self.mtu < IPV6_MTU_MIN:
+                yield ("mtu",), f"must be at least {IPV6_MTU_MIN} with an IPv6 address, not {self.mtu}"
+            if self.ipv6.enabled is False:
+                yield ("ipv6", "enabled"), "must not be false with an IPv6 address"
+        if self.dhcp and self.addresses:
+            yield ("dhcp",), "must not be true with addresses"
+
+    def _find_type_conflicts(self) -> Iterator[Conflict]:
+        for kind in SUB_INTERFACE_TYPES:
+            if getattr(self, kind) is not None and self.type != kind:
+                yield (kind,), f"must come with type: {kind}"
+        if self.type == "vlan" and self.vlan is None:
+            yield ("vlan",), "is required with type: vlan"
+        if self.type == "ipvlan" and self.hardware_addr:
+            yield (
+                ("hardwareAddr",),
+                "must be absent with type: ipvlan, whose links have the address of their parent",
+            )
+        if self.dhcp and self.type in ("ipvlan", "vlan"):
+            yield (
+                ("dhcp",),
+                f"must not be true with type: {self.type}: the lease is taken before the link exists",
+            )
