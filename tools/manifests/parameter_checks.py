@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from msgspec import Struct
 
+from dranet.model.parameters import decoder, values
 from dranet.model.parameters import policy as network_policy
-from dranet.model.parameters import values
 from dranet.model.parameters.decoder import (
     AfterValidator,
     BeforeValidator,
@@ -25,7 +25,6 @@ from dranet.model.parameters.decoder import (
     MaxLen,
     MinLen,
     WithJsonSchema,
-    check_unicode,
 )
 from dranet.model.parameters.sysctls import VALUE_MAX_BYTES
 from tools.manifests.cel_text import chain, quote, quote_all
@@ -114,7 +113,7 @@ def _of_mark(mark: Any, kind: Any) -> Iterator[Case]:
         case AfterValidator(func=network_policy.field_path):
             text = "must be the path of a field, such as interface.mtu or routes (lists and maps as a whole)"
             yield f"!(x in variables.{PATHS})", quote(text)
-        case AfterValidator(func=check_unicode):
+        case AfterValidator(func=decoder.check_unicode):
             return  # half a character does not survive the API server
         case _:
             if kind is not str or not isinstance(mark, WithJsonSchema):

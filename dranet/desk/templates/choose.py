@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dranet.claims.pairing import level, rank
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.templates import selectors
 from dranet.desk.templates.candidates import (
@@ -40,7 +41,6 @@ from dranet.desk.templates.shapes import (
 )
 from dranet.desk.templates.trial import Trial, best_distances, find_best, try_shape
 from dranet.model.distance import Distance
-from dranet.model.pairing import level, rank
 
 
 @dataclass(frozen=True, slots=True)
