@@ -29,8 +29,8 @@ from dranet.kernel.attachment.rates import (
 )
 from dranet.kernel.netlink.socket import Request
 from dranet.kernel.netlink.tc import TokenBucket, set_bucket_request
-from dranet.model.json_decoder import ValidationError, build_decoder
-from dranet.model.network_values import Ifname
+from dranet.model.parameters.decoder import ValidationError, build_decoder
+from dranet.model.parameters.values import Ifname
 from dranet.model.plan import LimitRate
 from tests.kernel.loaded import ifindex_of, tc
 from tests.support.namespaces import Namespace
