@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
+from dranet.claims.pairing import pair
 from dranet.desk.templates.choose import Choice, choose_claim
 from dranet.desk.templates.hardware import read_hardware
 from dranet.desk.templates.notes import describe
 from dranet.desk.templates.request import ClaimRequest
-from dranet.model.pairing import pair
 from tests.desk.templates.distances import allocate_choice
 from tests.desk.templates.layout_clusters import Gpus, World, build_world, world
 from tests.desk.templates.random_machines import best_by_brute_force, random_machine
