@@ -44,7 +44,7 @@ class NodeDriver:
         self._client = CountingClient(access, traffic)
         self._others = NodeDevices(self._client, DRIVER, node)
         self._protected_addresses = ProtectedAddresses(
-            (), self._client.url, self._fetch_addresses, on_news=lambda _: None, retry_seconds=RETRY_SECONDS
+            (), self._client.url, self._fetch_addresses, on_change=lambda _: None, retry_seconds=RETRY_SECONDS
         )
         self._slices = SliceRateLimiter(publisher := SlicePublisher(self._client, DRIVER, node))
         self.publisher = publisher

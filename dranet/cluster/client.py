@@ -96,19 +96,24 @@ class ApiClient:
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         user_agent: str = USER_AGENT,
+        observer: ApiObserver | None = None,
     ) -> None:
         self._access = access
         self._user_agent = user_agent
         self._timeout_seconds = timeout_seconds
         self._pool = ConnectionPool(access)
-        self.observer: ApiObserver = _Unobserved()
+        self._observer = observer or _Unobserved()
 
     def __repr__(self) -> str:
         return f"ApiClient({self._access.url!r}, {self._pool!r})"
 
     @classmethod
     def from_in_cluster(
-        cls, environment: Mapping[str, str] | None = None, secrets_dir: Path = SERVICE_ACCOUNT_DIR
+        cls,
+        environment: Mapping[str, str] | None = None,
+        secrets_dir: Path = SERVICE_ACCOUNT_DIR,
+        *,
+        observer: ApiObserver | None = None,
     ) -> Self:
         """With the pod's service account.
 
@@ -117,7 +122,7 @@ class ApiClient:
         """
         access = in_cluster_access(os.environ if environment is None else environment, secrets_dir)
         access.check()
-        return cls(access)
+        return cls(access, observer=observer)
 
     @classmethod
     def from_kubeconfig(
@@ -127,6 +132,7 @@ class ApiClient:
         context: str = "",
         user_agent: str = USER_AGENT,
         run_program: RunProgram | None = None,
+        observer: ApiObserver | None = None,
     ) -> Self:
         """With a kubeconfig file, by default its current context.
 
@@ -137,7 +143,7 @@ class ApiClient:
         """
         access = read_kubeconfig(Path(path), context, run_program=run_program)
         access.check()
-        return cls(access, user_agent=user_agent)
+        return cls(access, user_agent=user_agent, observer=observer)
 
     @property
     def url(self) -> str:
@@ -299,10 +305,10 @@ class ApiClient:
             if status == 401 and not refused:
                 refused = True
                 self._access.token.forget()
-                self.observer.retried("unauthorized")
+                self._observer.retried("unauthorized")
             elif wait_seconds is not None and clock() + wait_seconds < deadline:
                 tries += 1
-                self.observer.retried("throttled")
+                self._observer.retried("throttled")
                 await asyncio.sleep(_spread(wait_seconds, tries, deadline - clock()))
             else:
                 raise failure_from_answer(request.name, answer.head, body)
@@ -314,7 +320,7 @@ class ApiClient:
             code = answer.head.status
             return answer
         finally:
-            self.observer.answered(*_name(request), code, time.perf_counter() - start)
+            self._observer.answered(*_name(request), code, time.perf_counter() - start)
 
     async def _send(self, request: Request) -> _Answer:
         """Send once; a kept connection that the server had closed meanwhile is replaced."""
@@ -326,7 +332,7 @@ class ApiClient:
         except (OSError, EOFError):
             if not (connection.reused and request.idempotent):
                 raise
-        self.observer.retried("connection")
+        self._observer.retried("connection")
         with _credentials_must_work(self.url):
             connection = await self._pool.open()
         return await _exchange(connection, encoded)

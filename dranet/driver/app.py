@@ -22,7 +22,7 @@ from typing import Any
 
 from dranet import __version__
 from dranet.cluster.client import ApiClient
-from dranet.driver.assembly import Parts
+from dranet.driver.assembly import Services, assemble
 from dranet.driver.captured import CapturedFacts
 from dranet.driver.executor import DriverExecutor
 from dranet.driver.instances.leader import InstanceState
@@ -33,6 +33,7 @@ from dranet.kernel.discovery.scan import NodeScanner
 from dranet.kernel.sysfs.procfs import use_node_proc
 from dranet.locks import FileLock
 from dranet.settings import Settings
+from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
 
 log = logging.getLogger(__name__)
@@ -62,9 +63,10 @@ async def run_driver(settings: Settings, ending: Shutdown) -> None:
     try:
         # What the operator wrote is judged before anything outside is asked.
         policy, reader = PolicySource(settings), _open_reader(settings)
-        async with _api_client(settings) as client:
-            driver = Driver(Parts(settings, client, policy, reader))
-            ending.describe_work = driver.describe_work
+        metrics = Metrics()
+        async with _api_client(settings, metrics) as client:
+            driver = Driver(assemble(settings, client, policy, reader, metrics))
+            ending.describe_with(driver.describe_work)
             await driver.run(stop)
     except ExceptionGroup as group:
         raise _first(group) from group
@@ -89,8 +91,8 @@ def _open_reader(settings: Settings) -> FactsReader:
 class Driver:
     """Starts the parts of the driver in order, serves and stops them."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start every part in order, serve until ``stop`` is set, then drain and stop in reverse.
@@ -98,68 +100,68 @@ class Driver:
         A second driver on the node that is not to overlap is refused before it touches anything that the
         first one uses.
         """
-        self._parts.kubelet.take_ownership()
+        self._services.kubelet.take_ownership()
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._parts.handover.leave)
-            self._parts.handover.join()
-            self._parts.store.open()
-            stack.enter_context(contextlib.closing(self._parts.store))
-            stack.enter_context(contextlib.closing(self._parts.pod_links))
-            stack.enter_context(contextlib.closing(self._parts.attachments))
+            stack.callback(self._services.leadership.leave)
+            self._services.leadership.join()
+            self._services.store.open()
+            stack.enter_context(contextlib.closing(self._services.store))
+            stack.enter_context(contextlib.closing(self._services.pod_links))
+            stack.enter_context(contextlib.closing(self._services.attachments))
             if await _done_before(stop, self._prepare_state()):
                 await stack.enter_async_context(self._serving(stop))
                 await self._work_until(stop)
 
     def describe_work(self) -> Sequence[str]:
         """What the end may wait for, in memory alone: calls of the kubelet, pods that were promised a NIC."""
-        calls = [f"{call} for {seconds:.1f} s" for call, seconds in self._parts.kubelet.list_calls()]
-        pods = self._parts.leaving.waiting_for
+        calls = [f"{call} for {seconds:.1f} s" for call, seconds in self._services.kubelet.list_calls()]
+        pods = self._services.drain.waiting_for
         return calls + ([f"sandboxes of prepared pods have not run: {', '.join(pods)}"] if pods else [])
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [
-                tasks.create_task(self._parts.probes.run(), name="probes"),
-                tasks.create_task(self._parts.kubelet.watch(), name="kubelet"),
-                tasks.create_task(self._parts.publish.run(), name="publish: scan"),
-                tasks.create_task(self._parts.reporter.run(), name="report"),
-                tasks.create_task(self._parts.reconcile.run(), name="reconcile"),
-                tasks.create_task(self._parts.succession.run(), name="succession"),
-                tasks.create_task(self._parts.alignment.run(), name="alignment"),
-                tasks.create_task(self._parts.protected_addresses.run(), name="protected_links"),
-                tasks.create_task(self._parts.node_devices.run(), name="slices of others"),
-                tasks.create_task(self._parts.gpu_inquiry.run(), name="whose the GPUs are"),
-                tasks.create_task(self._parts.health.run(), name="health"),
-                tasks.create_task(self._parts.handover.run(self._do_duties), name="hand-over"),
+                tasks.create_task(self._services.probes.run(), name="probes"),
+                tasks.create_task(self._services.kubelet.watch(), name="kubelet"),
+                tasks.create_task(self._services.publish.run(), name="publish: scan"),
+                tasks.create_task(self._services.reporter.run(), name="report"),
+                tasks.create_task(self._services.reconcile.run(), name="reconcile"),
+                tasks.create_task(self._services.reassigner.run(), name="reassign"),
+                tasks.create_task(self._services.alignment.run(), name="alignment"),
+                tasks.create_task(self._services.protected_addresses.run(), name="protected addresses"),
+                tasks.create_task(self._services.node_devices.run(), name="slices of others"),
+                tasks.create_task(self._services.gpu_inquiry.run(), name="whose the GPUs are"),
+                tasks.create_task(self._services.health.run(), name="health"),
+                tasks.create_task(self._services.leadership.run(self._do_duties), name="hand-over"),
             ]
-            if self._parts.ready_file is not None:
-                background.append(tasks.create_task(self._parts.ready_file.run(), name="ready file"))
+            if self._services.ready_file is not None:
+                background.append(tasks.create_task(self._services.ready_file.run(), name="ready file"))
             _settle_memory()
             log.info("started", extra={"context": {"version": __version__}})
             await stop.wait()
-            await self._parts.leaving.run(self._parts.settings.drain_seconds)
+            await self._services.drain.run(self._services.settings.drain_seconds)
             await _end(background)
 
     async def _do_duties(self) -> None:
         """What one instance of the node does for all, for ever."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._parts.publisher.run(), name="publish: slices")
-            tasks.create_task(self._parts.leases.run(), name="leases")
-            tasks.create_task(self._parts.reconcile.run_regularly(), name="reconcile: regularly")
+            tasks.create_task(self._services.publisher.run(), name="publish: slices")
+            tasks.create_task(self._services.leases.run(), name="leases")
+            tasks.create_task(self._services.reconcile.run_regularly(), name="reconcile: regularly")
 
     async def _prepare_state(self) -> None:
         """Before anybody can call: put aside what a reboot made void, and see the node once.
 
         While a node boots, its tables may change too fast to be read. Prepare and publish scan again.
         """
-        for tidy in (self._parts.files.forget_other_boots, self._parts.files.sweep_leftovers):
+        for tidy in (self._services.files.forget_other_boots, self._services.files.sweep_leftovers):
             try:
                 await asyncio.to_thread(tidy)
             except DranetError as error:
                 log.warning("not tidied up yet: %s", error)
-        await asyncio.to_thread(self._parts.health.recall)
+        await asyncio.to_thread(self._services.health.recall)
         try:
-            await asyncio.to_thread(self._parts.inventory.scan)
+            await asyncio.to_thread(self._services.inventory.scan)
         except KernelError as error:
             log.warning("the first scan failed, and is done again: %s", error)
 
@@ -167,16 +169,16 @@ class Driver:
     async def _serving(self, stop: asyncio.Event) -> AsyncIterator[None]:
         """Probes, runtime and kubelet, in this order; stopped in reverse."""
         async with contextlib.AsyncExitStack() as stack:
-            await self._parts.probes.start()
-            stack.push_async_callback(self._parts.probes.stop)
-            if self._parts.ready_file is not None:
-                stack.callback(self._parts.ready_file.remove)
-                self._parts.ready_file.start()
-            self._parts.nri.start()
-            stack.push_async_callback(asyncio.to_thread, self._parts.nri.stop)
+            await self._services.probes.start()
+            stack.push_async_callback(self._services.probes.stop)
+            if self._services.ready_file is not None:
+                stack.callback(self._services.ready_file.remove)
+                self._services.ready_file.start()
+            self._services.nri.start()
+            stack.push_async_callback(asyncio.to_thread, self._services.nri.stop)
             await _done_before(stop, self._wait_for_runtime())
-            await self._parts.kubelet.start()
-            stack.push_async_callback(self._parts.kubelet.stop)
+            await self._services.kubelet.start()
+            stack.push_async_callback(self._services.kubelet.stop)
             yield
 
     async def _wait_for_runtime(self) -> None:
@@ -185,8 +187,8 @@ class Driver:
         A runtime that starts many pods takes a while for that; another instance prepares claims meanwhile.
         """
         deadline = time.monotonic() + RUNTIME_SECONDS
-        while self._parts.handover.state is InstanceState.WAITING and time.monotonic() < deadline:
-            if self._parts.nri.is_ready:
+        while self._services.leadership.state is InstanceState.WAITING and time.monotonic() < deadline:
+            if self._services.nri.is_ready:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -226,7 +228,7 @@ def _settle_memory() -> None:
     gc.freeze()
 
 
-def _api_client(settings: Settings) -> ApiClient:
+def _api_client(settings: Settings, metrics: Metrics) -> ApiClient:
     if settings.kubeconfig:
-        return ApiClient.from_kubeconfig(settings.kubeconfig)
-    return ApiClient.from_in_cluster()
+        return ApiClient.from_kubeconfig(settings.kubeconfig, observer=metrics.api)
+    return ApiClient.from_in_cluster(observer=metrics.api)

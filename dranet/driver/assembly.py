@@ -1,4 +1,9 @@
-"""The parts of the driver, each made and told of the others that it works with: the one place for wiring."""
+"""The one place that constructs: every service of the driver, made from those that it works with.
+
+:class:`_Assembly` has a property for each service; the first access builds it, and what it needs before it.
+Where two services need each other, the one that is built first gets a function that asks for the other when
+it is called. The result is a frozen :class:`Services`: nothing is attached to a service afterwards.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,9 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
+
+from msgspec import Struct
 
 from dranet.cluster.claims import fetch_claim
 from dranet.cluster.client import ApiClient
@@ -31,7 +38,7 @@ from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.members import FOLDER, Members
 from dranet.driver.leases import Leases
 from dranet.driver.metrics.reading import CounterReader
-from dranet.driver.metrics.scrape import Scraper, set_up_gauges
+from dranet.driver.metrics.scrape import GaugeSources, Scraper, set_up_gauges
 from dranet.driver.metrics.snapshot import take_snapshot
 from dranet.driver.prepare import Preparer
 from dranet.driver.probes.access import Access, TokenReviews
@@ -49,9 +56,10 @@ from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
-from dranet.driver.status_page.source import PageSource, PartsKnowledge
+from dranet.driver.status_page.source import PageSource, PartsKnowledge, StatusSources
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
+from dranet.errors import Reason
 from dranet.kernel.attachment.uplink import UplinkRules
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress
 from dranet.kernel.namespaces.pod_links import PodLinks
@@ -69,129 +77,177 @@ from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
 
 HEALTH_ECHO_SECONDS = 1.0
-"""When a health stream ends, the kubelet forgets what all instances said. It may notice that after we do."""
+"""The kubelet forgets the health of devices when any instance's stream ends, possibly after we have noticed
+that the instance is gone; it is reported again after this time."""
 
 
-class Parts:
-    """Every part of the driver, knowing those that it works with. Nothing runs yet, and no file is open."""
+class Services(Struct, frozen=True):
+    """What :class:`driver.app.Driver` starts, runs and stops. Nothing runs yet, and no file is open."""
+
+    settings: Settings
+    store: ClaimStore
+    attachments: Attachments
+    pod_links: PodLinks
+    inventory: Inventory
+    publish: PublishLoop
+    publisher: SlicePublisher
+    protected_addresses: ProtectedAddresses
+    health: HealthMonitor
+    node_devices: NodeDevices
+    gpu_inquiry: GpuInquiry
+    alignment: AlignmentWatch
+    leases: Leases
+    files: FileReconciler
+    reconcile: ReconcileLoop
+    reassigner: ClaimReassigner
+    reporter: Reporter
+    kubelet: KubeletPlugin
+    nri: NriPlugin
+    leadership: Leadership
+    drain: Drain
+    readiness: Readiness
+    ready_file: ReadyFile | None
+    probes: ProbeServer
+
+
+def assemble(
+    settings: Settings, client: ApiClient, policy: PolicySource, reader: FactsReader, metrics: Metrics
+) -> Services:
+    """Build every service, on the event loop that they will run on.
+
+    Raises:
+        SettingsError: certificate, key or CA of the port cannot be used.
+    """
+    assembly = _Assembly(settings, client, policy, reader, metrics)
+    return Services(**{name: getattr(assembly, name) for name in Services.__struct_fields__})
+
+
+class _Assembly:
+    """Builds each service at its first use."""
 
     def __init__(
-        self, settings: Settings, client: ApiClient, policy: PolicySource, reader: FactsReader
+        self,
+        settings: Settings,
+        client: ApiClient,
+        policy: PolicySource,
+        reader: FactsReader,
+        metrics: Metrics,
     ) -> None:
         self.settings = settings
-        self.client = client
-        self.policy = policy
-        self.boot_id = read_boot_id(settings.procfs_root)
-        self.metrics = Metrics()
-        client.observer = self.metrics.api
-        self.store = ClaimStore(settings.state_dir / "claims.db")
-        self.gate = StartGate(settings.state_dir)
-        self.windows = StartWindows(self.gate)
-        self.cdi = CdiSpecs(settings.cdi_dir, settings.driver_name)
-        self.node_devices = NodeDevices(client, settings.driver_name, settings.node_name)
-        self.pod_gpus = PodGpus(
-            lambda: self.inventory.view, self.store.get_by_pod, self.node_devices, settings.driver_name
+        self._client = client
+        self._policy = policy
+        self._reader = reader
+        self._metrics = metrics
+        self._boot_id = read_boot_id(settings.procfs_root)
+        self._loop = asyncio.get_running_loop()
+
+    # --- what is kept: records, gates, files of containers ---
+
+    @cached_property
+    def store(self) -> ClaimStore:
+        return ClaimStore(
+            self.settings.state_dir / "claims.db",
+            on_foreign_change=self._note_foreign_change,
+            on_trouble=self._note_store_trouble,
+            on_write=self._metrics.store.write_seconds.observe,
         )
-        self.verdicts = self._build_verdicts()
-        self.gpu_inquiry = build_gpu_inquiry(self)
-        self.gpus = build_gpus(self, is_live=reader.is_live)
-        self.protected_addresses = self._build_protected_addresses()
-        self.happenings = RecentEvents()
-        self.reporter = self._build_reporter()
-        self.announcer = Announcer(
-            settings.driver_name,
-            settings.node_name,
-            self.reporter,
-            self.metrics,
-            self.store.get_by_pod,
-            on_attached=self.pod_gpus.notify,
-        )
-        self.alignment = self._build_alignment()
-        self.pod_links = PodLinks(self._note_pod_change)
-        self.attachments = Attachments(
+
+    @cached_property
+    def _gate(self) -> StartGate:
+        return StartGate(self.settings.state_dir)
+
+    @cached_property
+    def _windows(self) -> StartWindows:
+        return StartWindows(self._gate)
+
+    @cached_property
+    def _cdi(self) -> CdiSpecs:
+        return CdiSpecs(self.settings.cdi_dir, self.settings.driver_name)
+
+    @cached_property
+    def _metadata(self) -> DeviceMetadata:
+        return DeviceMetadata(
             self.store,
-            self.gate,
-            self._get_uplink_rules,
-            self.announcer.released,
-            self.pod_links,
-            InterruptFiles(settings.sysfs_root, settings.procfs_root),
-            observer=self.metrics.attach,
-            sysfs_root=settings.sysfs_root,
+            MetadataFiles(self.settings.state_dir, self.settings.driver_name),
+            self._cdi,
+            self._announcer,
+            lambda: self.inventory.view.policy,
+            self.settings.sysfs_root,
+            enabled=self.settings.device_metadata,
         )
-        self.leases = Leases(self.store, self.attachments, self.announcer, self.metrics)
-        self.inventory = Inventory(reader, policy.get, self.store, self.metrics, self.gpus.judge)
-        self.gpu_containers = GpuContainers(settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
-        self.health = self._build_health()
-        self.metadata = self._build_metadata()
-        self.leases.on_links = self.metadata.links_changed
-        self.workload = self._build_workload()
-        self.publisher = self._build_publisher()
-        self.actions = ActionLog(self.metrics)
-        self.actions.on_action = self.happenings.add
-        self.files = self._build_files()
-        self.snapshots = SnapshotQueue()
-        self.runtime_view = RuntimeView()
-        self.preparer = self._build_preparer()
-        self.reconcile = self._build_reconcile()
-        self.succession = ClaimReassigner(self.preparer.reassign)
-        self.nri = self._build_nri()
-        self.kubelet = self._build_kubelet()
-        self.publish = PublishLoop(
+
+    @cached_property
+    def _workload(self) -> WorkloadPack:
+        return WorkloadPack(
+            WorkloadFiles(self.settings.state_dir),
+            self._gate,
+            self.settings.sysfs_root,
+            read_facts=lambda: self.inventory.view.facts,
+            get_gpus=lambda pod_uid: [gpu.device for gpu in self._pod_gpus.get(pod_uid).gpus],
+            can_set_memory_policy=lambda: bool(self.nri.traits.nri_version),
+            procfs_root=self.settings.procfs_root,
+        )
+
+    @cached_property
+    def _container_files(self) -> ContainerFiles:
+        return ContainerFiles(self._gate, self._cdi, self._metadata, self._workload)
+
+    # --- publish: scan, decide, write slices ---
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        return Inventory(self._reader, self._policy.get, self.store, self._metrics, self._gpus.judge)
+
+    @cached_property
+    def publish(self) -> PublishLoop:
+        publish = PublishLoop(
             self.inventory,
             self.publisher,
-            self.metrics,
-            settings.rescan_seconds,
+            self._metrics,
+            self.settings.rescan_seconds,
             on_scan=self._note_scan,
             health=self.health,
-            may_publish=self.gpus.may_publish,
+            may_publish=self._gpus.may_publish,
         )
-        self.health.on_change = self.kubelet.health_changed
-        self.health.on_taints = self.publish.publish
-        self.publish.set_protected_addresses(self.protected_addresses.targets)
-        self.handover = self._build_handover()
-        self.leaving = Drain(self.handover, self.kubelet, self.store, self.reporter)
-        self.readiness = Readiness(
-            settings.pod_uid, self.handover, self.leaving, self.nri, self.kubelet, self.publisher
-        )
-        self._loop = asyncio.get_running_loop()
-        self.store.on_foreign_change = self._note_foreign_change
-        self.store.on_trouble = self.announcer.store_trouble
-        self.store.on_write = self.metrics.store.write_seconds.observe
-        self.ready_file = ReadyFile(settings.ready_file, self.readiness.read) if settings.ready_file else None
-        self.probes = build_port(self, is_live=reader.is_live)
+        publish.set_protected_addresses(self.protected_addresses.targets)
+        return publish
 
-    def _build_reporter(self) -> Reporter:
-        return Reporter(
-            self.client,
+    @cached_property
+    def publisher(self) -> SlicePublisher:
+        return SlicePublisher(
+            self._client,
             self.settings.driver_name,
             self.settings.node_name,
-            self.metrics,
-            self.verdicts.complete,
-            self._find_pod,
-            self.happenings,
+            listeners=PublishListeners(
+                failed=lambda reason: self._metrics.api.errors.labels(reason).inc(),
+                wrote=lambda verb: self._metrics.slices.writes.labels(verb).inc(),
+                missing=self._metrics.slices.show_missing,
+            ),
         )
 
-    def _find_pod(self, claim_uid: str) -> PodRef | None:
-        record = self.store.get(claim_uid)
-        return None if record is None else record.pod
-
-    def _build_verdicts(self) -> Verdicts:
-        return Verdicts(
-            self.pod_gpus,
-            lambda: self.inventory.view,
-            self.store,
-            lambda: self.health.unhealthy,
-            self.metrics.alignment,
+    @cached_property
+    def protected_addresses(self) -> ProtectedAddresses:
+        return ProtectedAddresses(
+            self.settings.node_addresses,
+            self._client.url,
+            self.gpu_inquiry.fetch_addresses,
+            on_change=self._note_addresses,
+            retry_seconds=self.settings.rescan_seconds,
         )
 
-    def _build_alignment(self) -> AlignmentWatch:
-        return AlignmentWatch(
-            self.verdicts,
-            self.store,
-            self.node_devices,
-            self.announcer.write_again,
-            partial(fetch_other_results, self.client),
-            PodResources(self.settings.pod_resources_socket).read,
+    @cached_property
+    def health(self) -> HealthMonitor:
+        return HealthMonitor(
+            self.inventory,
+            HealthObserver(self.inventory, self.store, self.pod_links, self.settings.sysfs_root),
+            self.settings.node_name,
+            build_rules(self.settings),
+            HealthFile(self.settings.state_dir / "health.json", self._boot_id),
+            self._announcer,
+            self._metrics.health,
+            is_on_duty=lambda: self.leadership.state is InstanceState.LEADER,
+            on_change=self._note_health,
+            on_taints=self._note_taints,
         )
 
     def _note_scan(self) -> None:
@@ -199,305 +255,419 @@ class Parts:
         self.reconcile.scanned(facts.links)
         self.alignment.scanned(facts.gpus)
 
-    def _note_pod_change(self, pod_uid: str) -> None:
-        self.health.pod_changed(pod_uid)
+    # --- GPUs: which driver serves them, which pods have them, how they are aligned ---
 
-    def _build_protected_addresses(self) -> ProtectedAddresses:
-        return ProtectedAddresses(
-            self.settings.node_addresses,
-            self.client.url,
-            self.gpu_inquiry.fetch_addresses,
-            on_news=self._set_protected_addresses,
-            retry_seconds=self.settings.rescan_seconds,
+    @cached_property
+    def node_devices(self) -> NodeDevices:
+        return NodeDevices(self._client, self.settings.driver_name, self.settings.node_name)
+
+    @cached_property
+    def gpu_inquiry(self) -> GpuInquiry:
+        return GpuInquiry(
+            partial(fetch_node, self._client, self.settings.node_name),
+            PodResources(self.settings.pod_resources_socket).read_givers,
+            lambda: self._gpus,
         )
 
-    async def _ask_about_gpus(self) -> None:
-        """A device plugin may have come since the last look at the Node, and no watch tells of it."""
-        if self.settings.publish_gpus is PublishGpus.AUTO:
-            await self.gpu_inquiry.look()
-
-    def look_again(self) -> None:
-        self.publish.look_again()
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        """On the event loop, from any thread; too late at the end."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(call)
-
-    def _set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
-        self.publish.set_protected_addresses(targets)
-
-    def _get_uplink_rules(self) -> UplinkRules:
-        return UplinkRules(self.protected_addresses.targets, self.settings.sysfs_root)
-
-    def _build_health(self) -> HealthMonitor:
-        settings = self.settings
-        return HealthMonitor(
-            self.inventory,
-            HealthObserver(self.inventory, self.store, self.pod_links, settings.sysfs_root),
-            settings.node_name,
-            build_rules(settings),
-            HealthFile(settings.state_dir / "health.json", self.boot_id),
-            self.announcer,
-            self.metrics.health,
-            is_on_duty=lambda: self.handover.state is InstanceState.LEADER,
+    @cached_property
+    def _gpus(self) -> GpuServers:
+        own = OwnGpus(self.settings.state_dir / "gpus.json")
+        return GpuServers(
+            self.settings.publish_gpus,
+            self.node_devices,
+            self._metrics.inventory,
+            is_answering=lambda: self.publisher.is_listed,
+            on_news=self._look_again,
+            on_gpus=lambda: self._call_soon(self.node_devices.want),
+            ask=self.gpu_inquiry.ask,
+            read_uptime=partial(read_uptime, self.settings.procfs_root),
+            own=own if self._reader.is_live else None,  # a capture's GPUs are not remembered
+            return_seconds=self.settings.gpu_return_seconds,
         )
 
-    def _build_metadata(self) -> DeviceMetadata:
-        settings = self.settings
-        return DeviceMetadata(
+    @cached_property
+    def _gpu_containers(self) -> GpuContainers:
+        return GpuContainers(self.settings.vendor_cdi_dirs, lambda: self.inventory.view.facts.gpus)
+
+    @cached_property
+    def _pod_gpus(self) -> PodGpus:
+        return PodGpus(
+            lambda: self.inventory.view, self.store.get_by_pod, self.node_devices, self.settings.driver_name
+        )
+
+    @cached_property
+    def _verdicts(self) -> Verdicts:
+        return Verdicts(
+            self._pod_gpus,
+            lambda: self.inventory.view,
             self.store,
-            MetadataFiles(settings.state_dir, settings.driver_name),
-            self.cdi,
-            self.announcer,
-            lambda: self.inventory.view.policy,
-            settings.sysfs_root,
-            enabled=settings.device_metadata,
+            lambda: self.health.unhealthy,
+            self._metrics.alignment,
         )
 
-    def _build_workload(self) -> WorkloadPack:
-        return WorkloadPack(
-            WorkloadFiles(self.settings.state_dir),
-            self.gate,
-            self.settings.sysfs_root,
-            read_facts=lambda: self.inventory.view.facts,
-            get_gpus=lambda pod_uid: [gpu.device for gpu in self.pod_gpus.get(pod_uid).gpus],
-            can_set_memory_policy=lambda: bool(self.nri.traits.nri_version),
-            procfs_root=self.settings.procfs_root,
+    @cached_property
+    def alignment(self) -> AlignmentWatch:
+        return AlignmentWatch(
+            self._verdicts,
+            self.store,
+            self.node_devices,
+            self._announcer.write_again,
+            partial(fetch_other_results, self._client),
+            PodResources(self.settings.pod_resources_socket).read,
         )
 
-    def _build_publisher(self) -> SlicePublisher:
-        return SlicePublisher(
-            self.client,
+    # --- reports: status, Events, recent events ---
+
+    @cached_property
+    def _recent_events(self) -> RecentEvents:
+        return RecentEvents()
+
+    @cached_property
+    def reporter(self) -> Reporter:
+        return Reporter(
+            self._client,
             self.settings.driver_name,
             self.settings.node_name,
-            listeners=PublishListeners(
-                failed=lambda reason: self.metrics.api.errors.labels(reason).inc(),
-                wrote=lambda verb: self.metrics.slices.writes.labels(verb).inc(),
-                missing=self.metrics.slices.show_missing,
-            ),
+            self._metrics,
+            self._verdicts.complete,
+            self._find_pod,
+            self._recent_events,
         )
 
-    def _build_files(self) -> FileReconciler:
-        return FileReconciler(
-            self.boot_id,
-            self.store,
-            self.attachments,
-            self.gate,
-            ContainerFiles(self.gate, self.cdi, self.metadata, self.workload),
-            self.windows,
-            self.actions,
-        )
+    def _find_pod(self, claim_uid: str) -> PodRef | None:
+        record = self.store.get(claim_uid)
+        return None if record is None else record.pod
 
-    def _doubt(self, claim_uid: str) -> None:
-        """The reconcile loop is built after what calls this."""
-        self.reconcile.doubt(claim_uid)
-
-    def _build_reconcile(self) -> ReconcileLoop:
-        pods = PodReconciler(self.store, self.attachments, self.metadata, self.announcer, self.actions)
-        owners = OwnerReconciler(
+    @cached_property
+    def _announcer(self) -> Announcer:
+        return Announcer(
             self.settings.driver_name,
-            lambda ref: fetch_claim(self.client, ref),
-            self.preparer.forget,
-            self.actions,
-            patience_seconds=self.settings.reconcile_seconds,
-        )
-        return ReconcileLoop(
-            self.store,
-            self.runtime_view,
-            self.snapshots,
-            pods,
-            self.files,
-            owners,
-            self.actions,
-            self.preparer.finish,
-            self.settings.reconcile_seconds,
-            on_look=self.metrics.reconcile.looked,
+            self.settings.node_name,
+            self.reporter,
+            self._metrics,
+            self.store.get_by_pod,
+            on_attached=self._pod_gpus.notify,
         )
 
-    def _build_nri(self) -> NriPlugin:
-        hooks = PodHooks(
-            self.store,
-            self.attachments,
-            self.announcer,
-            self.snapshots.put,
-            self.settings.hook_budget_seconds,
-            self.metadata,
-            self.succession.ask,
-            self.runtime_view,
-            self.windows,
-            self.workload,
-            on_container=self.alignment.container_seen,
-            on_late=self.metrics.attach.late_hooks.inc,
-        )
-        return NriPlugin(
-            self.settings.nri_socket,
-            self.settings.driver_name,
-            self.settings.nri_index,
-            hooks,
-            observe=self.metrics.runtime.observe,
-            on_ready=self.metrics.runtime.begun,
-            is_our_mount=lambda source: self.gate.find_claim_by_source(source) is not None,
-            on_death=partial(os.kill, os.getpid(), signal.SIGTERM),  # a successor has the thread again
-        )
+    # --- prepare: what the kubelet asks for ---
 
-    def _build_preparer(self) -> Preparer:
-        return Preparer(
-            driver_name=self.settings.driver_name,
-            boot_id=self.boot_id,
-            sysfs_root=self.settings.sysfs_root,
-            procfs_root=self.settings.procfs_root,
-            vendor_device=self.gpu_containers.find_vendor_device,
-            on_gpus_free=self.look_again,
-            on_held=self._doubt,
-            ask_about_gpus=self._ask_about_gpus,
-            fetch=lambda ref: fetch_claim_for_node(self.client, ref, self.settings.node_name),
-            inventory=self.inventory,
-            store=self.store,
-            attachments=self.attachments,
-            leases=self.leases,
-            cdi=self.cdi,
-            gate=self.gate,
-            runtime_ready=lambda: self.nri.is_ready,
-            announcer=self.announcer,
-            metrics=self.metrics,
-            metadata=self.metadata,
-            workload=self.workload,
-        )
-
-    def _build_kubelet(self) -> KubeletPlugin:
+    @cached_property
+    def kubelet(self) -> KubeletPlugin:
         return KubeletPlugin(
             self.settings.driver_name,
             self.settings.dra_socket,
             self.settings.registration_socket,
-            self.preparer,
+            self._preparer,
             health=self.health,
             shared=bool(self.settings.pod_uid),
             trait=f"the state folder {self.settings.state_dir}",
             on_registration=self._note_registration,
         )
 
-    def _build_handover(self) -> Leadership:
-        settings = self.settings
+    @cached_property
+    def _preparer(self) -> Preparer:
+        return Preparer(
+            driver_name=self.settings.driver_name,
+            boot_id=self._boot_id,
+            sysfs_root=self.settings.sysfs_root,
+            procfs_root=self.settings.procfs_root,
+            vendor_device=self._gpu_containers.find_vendor_device,
+            on_gpus_free=self._look_again,
+            on_held=self._note_held,
+            ask_about_gpus=self._ask_about_gpus,
+            fetch=lambda ref: fetch_claim_for_node(self._client, ref, self.settings.node_name),
+            inventory=self.inventory,
+            store=self.store,
+            attachments=self.attachments,
+            leases=self.leases,
+            cdi=self._cdi,
+            gate=self._gate,
+            runtime_ready=lambda: self.nri.is_ready,
+            announcer=self._announcer,
+            metrics=self._metrics,
+            metadata=self._metadata,
+            workload=self._workload,
+        )
+
+    async def _ask_about_gpus(self) -> None:
+        """Look at the Node again: no watch reports a device plugin that has come since."""
+        if self.settings.publish_gpus is PublishGpus.AUTO:
+            await self.gpu_inquiry.look()
+
+    @cached_property
+    def leases(self) -> Leases:
+        return Leases(
+            self.store,
+            self.attachments,
+            self._announcer,
+            self._metrics,
+            on_links=self._metadata.links_changed,
+        )
+
+    @cached_property
+    def reassigner(self) -> ClaimReassigner:
+        return ClaimReassigner(self._preparer.reassign)
+
+    def _note_registration(self, registered: bool, _: str) -> None:
+        """The kubelet has started, or has lost the connection and is back."""
+        if registered:
+            self.reconcile.ask("the kubelet has registered the driver")
+
+    # --- hooks and attachments: what the runtime reports ---
+
+    @cached_property
+    def nri(self) -> NriPlugin:
+        return NriPlugin(
+            self.settings.nri_socket,
+            self.settings.driver_name,
+            self.settings.nri_index,
+            self._hooks,
+            observe=self._metrics.runtime.observe,
+            on_ready=self._metrics.runtime.begun,
+            is_our_mount=lambda source: self._gate.find_claim_by_source(source) is not None,
+            on_death=partial(os.kill, os.getpid(), signal.SIGTERM),  # the next process has the thread again
+        )
+
+    @cached_property
+    def _hooks(self) -> PodHooks:
+        return PodHooks(
+            self.store,
+            self.attachments,
+            self._announcer,
+            self._snapshots.put,
+            self.settings.hook_budget_seconds,
+            self._metadata,
+            self.reassigner.ask,
+            self._runtime_view,
+            self._windows,
+            self._workload,
+            on_container=self.alignment.container_seen,
+            on_late=self._metrics.attach.late_hooks.inc,
+        )
+
+    @cached_property
+    def attachments(self) -> Attachments:
+        return Attachments(
+            self.store,
+            self._gate,
+            lambda: UplinkRules(self.protected_addresses.targets, self.settings.sysfs_root),
+            self._announcer.released,
+            self.pod_links,
+            InterruptFiles(self.settings.sysfs_root, self.settings.procfs_root),
+            observer=self._metrics.attach,
+            sysfs_root=self.settings.sysfs_root,
+        )
+
+    @cached_property
+    def pod_links(self) -> PodLinks:
+        return PodLinks(self._note_pod_change)
+
+    # --- reconcile: records against runtime, kernel, files and API server ---
+
+    @cached_property
+    def _runtime_view(self) -> RuntimeView:
+        return RuntimeView()
+
+    @cached_property
+    def _snapshots(self) -> SnapshotQueue:
+        return SnapshotQueue()
+
+    @cached_property
+    def _actions(self) -> ActionLog:
+        return ActionLog(self._metrics, self._recent_events.add)
+
+    @cached_property
+    def files(self) -> FileReconciler:
+        return FileReconciler(
+            self._boot_id,
+            self.store,
+            self.attachments,
+            self._gate,
+            self._container_files,
+            self._windows,
+            self._actions,
+        )
+
+    @cached_property
+    def reconcile(self) -> ReconcileLoop:
+        pods = PodReconciler(self.store, self.attachments, self._metadata, self._announcer, self._actions)
+        owners = OwnerReconciler(
+            self.settings.driver_name,
+            lambda ref: fetch_claim(self._client, ref),
+            self._preparer.forget,
+            self._actions,
+            patience_seconds=self.settings.reconcile_seconds,
+        )
+        return ReconcileLoop(
+            self.store,
+            self._runtime_view,
+            self._snapshots,
+            pods,
+            self.files,
+            owners,
+            self._actions,
+            self._preparer.finish,
+            self.settings.reconcile_seconds,
+            on_look=self._metrics.reconcile.looked,
+        )
+
+    # --- instances: which of them leads, and how one leaves ---
+
+    @cached_property
+    def leadership(self) -> Leadership:
+        folder = self.settings.state_dir / FOLDER
         return Leadership(
-            settings.state_dir,
-            Members(settings.state_dir / FOLDER, settings.pod_uid, settings.sockets_of, settings.driver_name),
-            self.metrics.handover,
+            self.settings.state_dir,
+            Members(folder, self.settings.pod_uid, self.settings.sockets_of, self.settings.driver_name),
+            self._metrics.handover,
             is_fit=lambda: bool(self.kubelet.registered) and self.nri.is_ready,
             on_state=self._note_state,
-            on_company=self._look_at_store,
+            on_company=self._check_store_version,
             on_gone=self._note_gone,
         )
 
+    @cached_property
+    def drain(self) -> Drain:
+        return Drain(self.leadership, self.kubelet, self.store, self.reporter)
+
     def _note_state(self, state: InstanceState) -> None:
-        """Ports are the node's: the one with the duties answers probes for all."""
+        """A port belongs to the node: the leader answers probes for all instances."""
         node = f"node {self.settings.node_name}"
-        self.happenings.add("Normal", "Instance", node, f"this instance of the driver is {state}")
+        self._recent_events.add("Normal", "Instance", node, f"this instance of the driver is {state}")
         if state is InstanceState.LEADER:
             self.probes.want_port()
         elif state is not InstanceState.WAITING:
             self.probes.release_port()
 
-    def _look_at_store(self) -> None:
-        """What another instance has written may be ours to mind (leases), or more than we understand."""
+    def _check_store_version(self) -> None:
+        """Another instance may have written records that this one cannot read."""
         if self.store.is_newer:
-            self.handover.step_aside("a newer driver has written the records of this node's claims")
+            self.leadership.step_aside("a newer driver has written the records of this node's claims")
         else:
-            self.handover.come_back()
-
-    def _note_foreign_change(self) -> None:
-        """Called on any thread."""
-        self._loop.call_soon_threadsafe(self.leases.committed)
-
-    def _note_registration(self, registered: bool, _: str) -> None:
-        """The kubelet has started, or has lost us and found us again."""
-        if registered:
-            self.reconcile.ask("the kubelet has registered the driver")
+            self.leadership.come_back()
 
     def _note_gone(self) -> None:
-        """The kubelet has forgotten the health of our devices with the stream of the other one."""
-        self.announcer.others_are_gone()
+        """With the stream of the other instance, the kubelet has forgotten the health of our devices."""
+        self._announcer.others_are_gone()
         self.reconcile.ask("another instance is gone")
         self.kubelet.health_changed()
         asyncio.get_running_loop().call_later(HEALTH_ECHO_SECONDS, self.kubelet.health_changed)
 
+    # --- the port: probes, metrics, status page ---
 
-def build_gpu_inquiry(parts: Parts) -> GpuInquiry:
-    """Asks the Node object and the kubelet's device plugins."""
-    settings = parts.settings
-    return GpuInquiry(
-        partial(fetch_node, parts.client, settings.node_name),
-        PodResources(settings.pod_resources_socket).read_givers,
-        lambda: parts.gpus,
-    )
+    @cached_property
+    def readiness(self) -> Readiness:
+        return Readiness(
+            self.settings.pod_uid, self.leadership, self.drain, self.nri, self.kubelet, self.publisher
+        )
 
+    @cached_property
+    def ready_file(self) -> ReadyFile | None:
+        file = self.settings.ready_file
+        return ReadyFile(file, self.readiness.read) if file else None
 
-def build_gpus(parts: Parts, *, is_live: bool) -> GpuServers:
-    """Decides whether GPUs are ours to offer; remembers across a boot which were, unless they are of a
-    capture."""
-    settings = parts.settings
-    own = OwnGpus(settings.state_dir / "gpus.json")
-    return GpuServers(
-        settings.publish_gpus,
-        parts.node_devices,
-        parts.metrics.inventory,
-        is_answering=lambda: parts.publisher.is_listed,
-        on_news=parts.look_again,
-        on_gpus=lambda: parts.call_soon(parts.node_devices.want),
-        ask=parts.gpu_inquiry.ask,
-        read_uptime=partial(read_uptime, settings.procfs_root),
-        own=own if is_live else None,
-        return_seconds=settings.gpu_return_seconds,
-    )
+    @cached_property
+    def _tls(self) -> TlsFiles | None:
+        return open_tls(self.settings)
 
+    @cached_property
+    def _features(self) -> Features:
+        return Features(self.settings, self.publisher, self.kubelet, self.nri, self._gpus)
 
-def build_port(parts: Parts, *, is_live: bool) -> ProbeServer:
-    """The last part to be built: it asks all others. Nothing listens yet.
+    @cached_property
+    def probes(self) -> ProbeServer:
+        settings = self.settings
+        has_tokens = settings.metrics_authentication is Authentication.KUBERNETES
+        set_up_gauges(self._gauge_sources)
+        return ProbeServer(
+            settings.bind_address,
+            self._metrics,
+            self.readiness.read,
+            may_wait=lambda: bool(self.leadership.others),
+            read_features=self._read_findings,
+            read_fault=lambda: self.nri.fault,
+            read_metrics=self._scraper.render,
+            read_page=PageSource(PartsKnowledge(self._status_sources, self._read_findings), self._gate).read,
+            access=Access(
+                settings.node_page,
+                settings.metrics_authentication,
+                TokenReviews(self._client) if has_tokens else None,
+                self._client.is_own_token,
+            ),
+            tls=self._tls,
+        )
 
-    Raises:
-        SettingsError: certificate, key or CA cannot be used.
-    """
-    settings = parts.settings
-    has_tokens = settings.metrics_authentication is Authentication.KUBERNETES
-    tls = open_tls(settings)
-    findings = _Findings(parts, tls)
-    set_up_gauges(parts)
-    return ProbeServer(
-        settings.bind_address,
-        parts.metrics,
-        parts.readiness.read,
-        may_wait=lambda: bool(parts.handover.others),
-        read_features=findings.read,
-        read_fault=lambda: parts.nri.fault,
-        read_metrics=_build_scraper(parts, is_live=is_live).render,
-        read_page=PageSource(PartsKnowledge(parts, findings.read), parts.gate).read,
-        access=Access(
-            settings.node_page,
-            settings.metrics_authentication,
-            TokenReviews(parts.client) if has_tokens else None,
-            parts.client.is_own_token,
-        ),
-        tls=tls,
-    )
+    @property
+    def _gauge_sources(self) -> GaugeSources:
+        return GaugeSources(
+            self._metrics,
+            self.store,
+            self._policy,
+            self.publisher,
+            self.kubelet,
+            self.nri,
+            self.reporter,
+            self._verdicts,
+        )
 
+    @property
+    def _status_sources(self) -> StatusSources:
+        return StatusSources(
+            self.settings,
+            self.leadership,
+            self.readiness,
+            self.inventory,
+            self.store,
+            self.health,
+            self._verdicts,
+            self._recent_events,
+        )
 
-class _Findings:
-    """What was found out about the driver's surroundings while it runs."""
+    def _read_findings(self) -> list[Finding]:
+        """What was found out about the driver's surroundings while it runs."""
+        certificates = self._tls.read_findings() if self._tls is not None else ()
+        return [*self._features.read(), *certificates]
 
-    def __init__(self, parts: Parts, tls: TlsFiles | None) -> None:
-        self._features = Features(parts.settings, parts.publisher, parts.kubelet, parts.nri, parts.gpus)
-        self._tls = tls
+    @cached_property
+    def _scraper(self) -> Scraper:
+        return Scraper(
+            self._metrics,
+            lambda: take_snapshot(
+                self.inventory.view, self.store, self.pod_links, self.health, self._verdicts
+            ),
+            CounterReader(self.settings.sysfs_root),
+            # A capture has no counters.
+            self.settings.device_metrics if self._reader.is_live else DeviceMetrics.OFF,
+        )
 
-    def read(self) -> list[Finding]:
-        return [*self._features.read(), *(self._tls.read_findings() if self._tls is not None else ())]
+    # --- calls to services that are built later than their callers ---
 
+    def _note_foreign_change(self) -> None:
+        """Another instance has changed records, and may have added leases."""
+        self._call_soon(self.leases.committed)
 
-def _build_scraper(parts: Parts, *, is_live: bool) -> Scraper:
-    return Scraper(
-        parts.metrics,
-        lambda: take_snapshot(
-            parts.inventory.view, parts.store, parts.pod_links, parts.health, parts.verdicts
-        ),
-        CounterReader(parts.settings.sysfs_root),
-        parts.settings.device_metrics if is_live else DeviceMetrics.OFF,  # a capture has no counters
-    )
+    def _note_store_trouble(self, reason: Reason, note: str) -> None:
+        self._announcer.store_trouble(reason, note)
+
+    def _note_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
+        self.publish.set_protected_addresses(targets)
+
+    def _note_health(self) -> None:
+        self.kubelet.health_changed()
+
+    def _note_taints(self) -> None:
+        self.publish.publish()
+
+    def _note_held(self, claim_uid: str) -> None:
+        self.reconcile.doubt(claim_uid)
+
+    def _note_pod_change(self, pod_uid: str) -> None:
+        self.health.pod_changed(pod_uid)
+
+    def _look_again(self) -> None:
+        self.publish.look_again()
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        """On the event loop, from any thread; without effect once the loop has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)

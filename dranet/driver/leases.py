@@ -302,6 +302,7 @@ class Leases:
         *,
         client: LeaseClient | None = None,
         clock: Clock | None = None,
+        on_links: LinksListener = _keep_to_ourselves,
     ) -> None:
         self._store = store
         self._attachments = attachments
@@ -316,8 +317,7 @@ class Leases:
         """UIDs of claims that are being unprepared: their leases are gone before their records are."""
         self._news = asyncio.Event()
         self._records = LeaseRecords(store, attachments, self._client, self._work, self._released)
-        self.on_links: LinksListener = _keep_to_ourselves
-        """Told what is on a claim's links when a lease has ended, or is back; in a thread, and quick."""
+        self._on_links = on_links
         self._metrics.leases.set_function(lambda: len(self._watches))
 
     # --- Prepare and Unprepare ---
@@ -527,7 +527,7 @@ class Leases:
     async def _note_links(self, found: LeaseEnd) -> Sequence[AttachedLink] | None:
         if found.links is None:
             return None
-        return await self._in_thread(functools.partial(self.on_links, found.record, found.links))
+        return await self._in_thread(functools.partial(self._on_links, found.record, found.links))
 
     # --- threads ---
 

@@ -32,7 +32,7 @@ News = Callable[[Sequence[ProtectedAddress]], None]
 
 
 class ProtectedAddresses:
-    """Finds the targets and hands them to ``on_news`` whenever they differ from before.
+    """Finds the targets and hands them to ``on_change`` whenever they differ from before.
 
     ``own``: addresses from the settings. ``api_url``: where the API server is. ``fetch_own``: addresses of
     the Node object. ``retry_seconds``: when at the latest to try again what has failed; at first it is soon,
@@ -40,12 +40,12 @@ class ProtectedAddresses:
     """
 
     def __init__(
-        self, own: Sequence[str], api_url: str, fetch_own: Fetch, on_news: News, retry_seconds: float
+        self, own: Sequence[str], api_url: str, fetch_own: Fetch, on_change: News, retry_seconds: float
     ) -> None:
         self._own = tuple(own)
         self._api_host = urlsplit(api_url).hostname or ""
         self._fetch_own = fetch_own
-        self._on_news = on_news
+        self._on_change = on_change
         self._retries = Backoff(min(FIRST_RETRY_SECONDS, retry_seconds), retry_seconds)
         self._fetched: tuple[str, ...] = ()
         self._api: tuple[str, ...] = (self._api_host,) if is_address(self._api_host) else ()
@@ -67,7 +67,7 @@ class ProtectedAddresses:
         targets = self._build()
         if targets != self.targets:
             self.targets = targets
-            self._on_news(targets)
+            self._on_change(targets)
         return all(answered)
 
     async def _refresh_own(self) -> bool:

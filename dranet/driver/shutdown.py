@@ -56,8 +56,7 @@ class Shutdown:
         self._mask: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
-        self.describe_work: Callable[[], Sequence[str]] = tuple
-        """Lines about what is at work that no thread shows; called on the thread of the signals."""
+        self._describe_work: Callable[[], Sequence[str]] = tuple
 
     def __enter__(self) -> Self:
         self._mask = {*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS))}
@@ -82,6 +81,11 @@ class Shutdown:
             self._on_stop = lambda: loop.call_soon_threadsafe(on_stop)
             if self._asked:
                 self._on_stop()
+
+    def describe_with(self, describe_work: Callable[[], Sequence[str]]) -> None:
+        """Add these lines to the report of what is still at work: work that no thread shows. Called on the
+        thread of the signals."""
+        self._describe_work = describe_work
 
     def begin(self) -> None:
         """The end has come for another reason than a signal: its time runs from now on. Repeatable."""
@@ -129,7 +133,7 @@ class Shutdown:
             stream.flush()
 
     def _describe(self) -> str:
-        lines = [*self.describe_work(), *describe_threads()]
+        lines = [*self._describe_work(), *describe_threads()]
         if self._loop is not None and not self._loop.is_closed():
             lines += [_describe_loop(self._loop)]
         return "; ".join(line for line in lines if line) or "nothing that is known"

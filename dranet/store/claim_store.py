@@ -56,7 +56,14 @@ class ClaimStore:
             ``STORE_NEWER`` when a newer driver has written records into it, before or since.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_foreign_change: Callable[[], None] | None = None,
+        on_trouble: Callable[[Reason, str], None] | None = None,
+        on_write: Callable[[float], None] | None = None,
+    ) -> None:
         self._path = path
         self._lock = threading.RLock()
         """Held while the disk works; readers do not take it."""
@@ -67,12 +74,12 @@ class ClaimStore:
         self._file = StoreFile(path, self._mirror, self._tell)
         self.trouble: StoreError | None = None
         """Why the last write, or the opening, was refused; ``None`` when the disk takes what it is given."""
-        self.on_foreign_change: Callable[[], None] | None = None
+        self._on_foreign_change = on_foreign_change
         """Called after a look, on its thread, that found records of somebody else's. Must be quick."""
-        self.on_trouble: Callable[[Reason, str], None] | None = None
+        self._on_trouble = on_trouble
         """Called, on any thread, once for each thing that people should know: the disk began to refuse, the
         file was damaged, records were set aside. Must be quick."""
-        self.on_write: Callable[[float], None] | None = None
+        self._on_write = on_write
         """Told of each transaction that the disk took, in seconds, on its thread. Must be quick."""
 
     @property
@@ -224,8 +231,8 @@ class ClaimStore:
         return next(filter(None, map(decode_loosely, texts)), None)
 
     def _tell_change(self) -> None:
-        if self.on_foreign_change is not None:
-            self.on_foreign_change()
+        if self._on_foreign_change is not None:
+            self._on_foreign_change()
 
     # --- writing ----------------------------------------------------------------------------------------
 
@@ -309,8 +316,8 @@ class ClaimStore:
             writing.write(gone, {**late, **texts}, is_empty=not after)
             writing.commit(after, {**late, **texts}, pending)
         self._note_success(len(left))
-        if self.on_write is not None:
-            self.on_write(time.perf_counter() - start)
+        if self._on_write is not None:
+            self._on_write(time.perf_counter() - start)
 
     @contextmanager
     def _writing(self, deadline: float | None) -> Iterator[Writing]:
@@ -362,5 +369,5 @@ class ClaimStore:
 
     def _tell(self, reason: Reason, note: str) -> None:
         log.error("%s", note)
-        if self.on_trouble is not None:
-            self.on_trouble(reason, note)
+        if self._on_trouble is not None:
+            self._on_trouble(reason, note)

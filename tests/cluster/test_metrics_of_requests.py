@@ -49,8 +49,7 @@ async def talk(answers: list[bytes], call: Callable[[ApiClient], Awaitable[objec
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with ApiClient(access_from_url(url)) as client:
-            client.observer = told
+        async with ApiClient(access_from_url(url), observer=told) as client:
             await call(client)
     return told
 

@@ -17,13 +17,14 @@ from msgspec.structs import replace
 from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import ClusterAccess
 from dranet.driver import app
-from dranet.driver.assembly import Parts
+from dranet.driver.assembly import Services, assemble
 from dranet.driver.instances.leader import InstanceState
 from dranet.driver.probes.server import PartState
 from dranet.driver.shutdown import Shutdown
 from dranet.errors import KernelError, SettingsError
 from dranet.kernel.discovery.scan import NodeScanner
 from dranet.settings import Settings
+from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
 from testbed.runtime.nri_link import NriCapabilities
 from testbed.runtime.nri_server import NriServer
@@ -49,7 +50,7 @@ async def test_a_first_scan_that_the_kernel_does_not_answer_does_not_end_the_sta
 
     monkeypatch.setattr(NodeScanner, "read", fail)
     own = settings(tmp_path)
-    parts = Parts(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
+    parts = assemble(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path), Metrics())
     parts.store.open()
     await app.Driver(parts)._prepare_state()
     parts.store.close()
@@ -63,7 +64,7 @@ async def test_a_first_scan_that_the_kernel_does_not_answer_does_not_end_the_sta
 async def test_what_the_operator_wrote_wrong_is_told_before_the_cluster_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], complaint: str
 ) -> None:
-    def refuse(_: Settings) -> ApiClient:
+    def refuse(*_: object) -> ApiClient:
         raise AssertionError("asked for the cluster")
 
     monkeypatch.setattr(app, "_api_client", refuse)
@@ -90,7 +91,7 @@ async def test_a_part_that_fails_ends_the_driver_with_its_own_error(
             raise KernelError("receive notifications of changes: I/O error")
 
     monkeypatch.setattr(app, "Driver", Broken)
-    monkeypatch.setattr(app, "_api_client", lambda _: client)
+    monkeypatch.setattr(app, "_api_client", lambda *_: client)
     with pytest.raises(KernelError, match="I/O error"), Shutdown(0) as ending:
         await app.run_driver(settings(tmp_path), ending)
 
@@ -99,46 +100,46 @@ async def test_an_instance_leaves_the_duties_to_a_newer_driver_whose_records_it_
     tmp_path: Path, client: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = replace(settings(tmp_path), pod_uid="old")
-    parts = Parts(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
-    parts.handover.join()
+    parts = assemble(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path), Metrics())
+    parts.leadership.join()
     parts.store.open()
-    parts._look_at_store()
-    before = parts.handover.state
+    parts.leadership._on_company()
+    before = parts.leadership.state
     with contextlib.closing(sqlite3.connect(tmp_path / "claims.db", isolation_level=None)) as newer:
         newer.execute("PRAGMA user_version=99")
         newer.execute("INSERT INTO prepared VALUES ('uid', 'a record of the future')")
-    parts._look_at_store()
-    assert (before, parts.handover.state) == (InstanceState.LEADER, InstanceState.ASIDE)
+    parts.leadership._on_company()
+    assert (before, parts.leadership.state) == (InstanceState.LEADER, InstanceState.ASIDE)
     state = parts.readiness.read()["instance"]
     assert (state.ready, state.detail) == (False, "pod old is aside")
     assert caplog.text.count("stepping aside: a newer driver") == 1
     with contextlib.closing(sqlite3.connect(tmp_path / "claims.db", isolation_level=None)) as newer:
         newer.execute("DELETE FROM prepared")
         newer.execute("PRAGMA user_version=1")  # drained and rolled back
-    parts._look_at_store()
-    assert parts.handover.state is InstanceState.WAITING
+    parts.leadership._on_company()
+    assert parts.leadership.state is InstanceState.WAITING
     parts.store.close()
-    parts.handover.leave()
+    parts.leadership.leave()
 
 
 async def test_readiness_tells_of_a_newcomer_and_stays_ready_beside_it(
     tmp_path: Path, client: ApiClient
 ) -> None:
-    def instance(uid: str) -> Parts:
+    def instance(uid: str) -> Services:
         own = replace(settings(tmp_path), pod_uid=uid)
-        return Parts(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path))
+        return assemble(own, client, PolicySource(own), NodeScanner(tmp_path, tmp_path), Metrics())
 
     old, new = instance("old"), instance("new")
-    old.handover.join()
+    old.leadership.join()
     assert old.readiness.read()["instance"] == PartState(True, "pod old is on-duty")
-    new.handover.join()
+    new.leadership.join()
     assert new.readiness.read()["instance"] == PartState(False, "pod new is waiting")
     assert new.readiness.read()["slices"] == PartState(True, "published by another instance")
-    await old.handover.relieve(0)
+    await old.leadership.relieve(0)
     told = "pod old is on-duty; new not ready to take over yet"
     assert old.readiness.read()["instance"] == PartState(True, told)
     for parts in (old, new):
-        parts.handover.leave()
+        parts.leadership.leave()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ async def test_an_instance_beside_another_registers_when_the_runtime_calls_its_h
     monkeypatch.setattr(app, "RUNTIME_SECONDS", 20.0 if has_runtime or not has_company else 0.1)
     own = replace(settings(tmp_path), pod_uid="new", nri_socket=tmp_path / "nri.sock")
     old, new = (
-        Parts(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path))
+        assemble(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path), Metrics())
         for its in (replace(own, pod_uid="old"), own)
     )
     was_ready: list[bool] = []
@@ -171,10 +172,10 @@ async def test_an_instance_beside_another_registers_when_the_runtime_calls_its_h
         monkeypatch.setattr(part, name, replacement)
     with contextlib.ExitStack() as stack:
         if has_company:
-            old.handover.join()
-            stack.callback(old.handover.leave)
-        new.handover.join()
-        stack.callback(new.handover.leave)
+            old.leadership.join()
+            stack.callback(old.leadership.leave)
+        new.leadership.join()
+        stack.callback(new.leadership.leave)
         new.store.open()
         stack.callback(new.store.close)
         if has_runtime:
@@ -190,17 +191,17 @@ async def test_an_instance_that_waits_for_the_runtime_ends_when_it_is_told(
 ) -> None:
     own = replace(settings(tmp_path), pod_uid="new", nri_socket=tmp_path / "nri.sock")
     old, new = (
-        Parts(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path))
+        assemble(its, client, PolicySource(its), NodeScanner(tmp_path, tmp_path), Metrics())
         for its in (replace(own, pod_uid="old"), own)
     )
-    old.handover.join()
-    new.handover.join()
+    old.leadership.join()
+    new.leadership.join()
     stop = asyncio.Event()
     waiting = asyncio.create_task(app._done_before(stop, app.Driver(new)._wait_for_runtime()))
     stop.set()
     assert await waiting is False
     for parts in (old, new):
-        parts.handover.leave()
+        parts.leadership.leave()
 
 
 def list_modules(statement: str) -> set[str]:

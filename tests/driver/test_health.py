@@ -144,8 +144,8 @@ class Bench:
             is_on_duty=lambda: self.on_duty,
             clock=lambda: self.now,
             wall=lambda: 1_800_000_000.0 + self.now,
+            on_change=self._note,
         )
-        self.monitor.on_change = self._note
         self.monitor.recall()
         return self.monitor
 
@@ -631,6 +631,10 @@ async def publishing(
         slices.changed.set()
 
     links = PodLinks(changed)
+
+    def publish() -> None:
+        loop.publish()
+
     monitor = HealthMonitor(
         inventory,
         HealthObserver(inventory, store, links, folder),
@@ -639,9 +643,10 @@ async def publishing(
         HealthFile(folder / "health.json", "boot"),
         Announcer("dra.net", "node-1", Events(), metrics),
         metrics.health,
+        on_change=slices.changed.set,
+        on_taints=publish,
     )
     loop = PublishLoop(inventory, slices, metrics, 60.0, lambda: None, monitor)
-    monitor.on_taints = loop.publish
     tasks = [asyncio.create_task(work) for work in (follow(loop), monitor.run())]
     try:
         yield slices, monitor, links
@@ -710,7 +715,6 @@ async def test_a_pulled_cable_of_a_pod_becomes_a_taint_and_goes_again(
         await asyncio.to_thread(node.ip, "link", "set", "eth1", "netns", pod.name, "name", "net1")
         await asyncio.to_thread(pod.ip, "link", "set", "net1", "up")
         links.follow(POD.uid, pod.netns)
-        monitor.on_change = slices.changed.set
         await slices.wait(lambda: [fact.healthy for fact in monitor.snapshot()] == [True])
         await asyncio.to_thread(fabric.ip, "link", "set", "p-eth1", "down")
         await slices.wait(lambda: slices.taints == {"eth1": (LINK_DOWN,)})
@@ -738,7 +742,6 @@ async def test_a_tenant_who_switches_his_nic_off_and_on_makes_no_fault(
         await asyncio.to_thread(node.ip, "link", "set", "eth1", "netns", pod.name, "name", "net1")
         await asyncio.to_thread(pod.ip, "link", "set", "net1", "up")
         links.follow(POD.uid, pod.netns)
-        monitor.on_change = slices.changed.set
         await slices.wait(lambda: [fact.healthy for fact in monitor.snapshot()] == [True])
 
         def net1() -> CountedLink:

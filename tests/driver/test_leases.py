@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments
-from dranet.driver.leases import Clock, LeaseClient, Leases, iter_leases, next_attempt_age
+from dranet.driver.leases import Clock, LeaseClient, Leases, LinksListener, iter_leases, next_attempt_age
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate
 from dranet.errors import DranetError, KernelError, Reason, StoreError
@@ -159,9 +159,19 @@ class Bench:
         self.metrics = Metrics()
         self.server = Server(self.clock)
         self.attachments = Attachments(self.store, StartGate(folder))
+        self.on_links: LinksListener = lambda _, links: links
         self.leases = Leases(
-            self.store, self.attachments, self.told, self.metrics, client=self.server, clock=self.clock
+            self.store,
+            self.attachments,
+            self.told,
+            self.metrics,
+            client=self.server,
+            clock=self.clock,
+            on_links=self.note_links,
         )
+
+    def note_links(self, record: PreparedClaim, links: Sequence[AttachedLink]) -> Sequence[AttachedLink]:
+        return self.on_links(record, links)
 
     async def run_for(self, seconds: float) -> None:
         """Let the task run until so much time has passed."""
@@ -370,7 +380,7 @@ async def test_what_is_left_on_the_links_is_told_with_the_end_and_with_the_retur
         heard.append(record)
         return [replace(link, addresses=("192.0.2.1/24",)) for link in links]
 
-    bench.leases.on_links = with_rdma
+    bench.on_links = with_rdma
     bench.store.put(a_record(LEASE, None))
     bench.server.answers = [GONE]
     await bench.run_for(610)

@@ -114,8 +114,8 @@ class LeaseBench:
             self.metrics,
             client=self.client,
             clock=self.clock,
+            on_links=self.metadata.links_changed,
         )
-        self.leases.on_links = self.metadata.links_changed
 
     def attach(self) -> DhcpLease:
         """From a real lease to a running pod."""

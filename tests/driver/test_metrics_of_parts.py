@@ -57,11 +57,11 @@ def test_a_hook_that_is_not_done_in_time_is_counted(start: Callable[..., Bench],
 
 @pytest.mark.kernel
 def test_a_store_tells_how_long_the_disk_took_and_how_large_it_is(
-    start: Callable[..., Bench], tmp_path: Path
+    start: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = start()
     told: list[float] = []
-    bench.store.on_write = told.append
+    monkeypatch.setattr(bench.store, "_on_write", told.append)
     bench.prepare("eth1", "net1")
     assert len(told) == 1
     assert 0 < told[0] < 60

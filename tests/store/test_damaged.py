@@ -82,8 +82,7 @@ class Opened:
 
     def __init__(self, path: Path) -> None:
         self.told: list[tuple[Reason, str]] = []
-        store = ClaimStore(path)
-        store.on_trouble = lambda reason, note: self.told.append((reason, note))
+        store = ClaimStore(path, on_trouble=lambda reason, note: self.told.append((reason, note)))
         with closing(store):
             store.open()
             self.found = {r.claim.uid: r for r in store.get_all()}

@@ -46,8 +46,7 @@ def expected(steps: int) -> dict[str, str]:
 
 def found(path: Path) -> dict[str, str]:
     told: list[str] = []
-    store = ClaimStore(path)
-    store.on_trouble = lambda _, note: told.append(note)
+    store = ClaimStore(path, on_trouble=lambda _, note: told.append(note))
     with closing(store):
         store.open()
         assert told == [], "a kill damages nothing"

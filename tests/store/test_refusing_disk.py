@@ -92,10 +92,10 @@ pytestmark = pytest.mark.kernel
 
 
 def test_a_full_disk_fails_prepare_and_keeps_the_rest_in_memory_until_there_is_room(
-    disk: Disk, store: ClaimStore
+    disk: Disk, store: ClaimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[Reason, str]] = []
-    store.on_trouble = lambda reason, note: told.append((reason, note))
+    monkeypatch.setattr(store, "_on_trouble", lambda reason, note: told.append((reason, note)))
     store.put_all([a_record("placed"), a_record("ended"), a_record("quiet")])
     disk.fill()
     with pytest.raises(StoreError, match="full") as caught:

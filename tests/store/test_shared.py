@@ -179,10 +179,10 @@ def test_a_look_does_not_wait_for_another_process_that_writes(store: ClaimStore,
 
 
 def test_who_wants_to_know_is_told_of_others_commits_and_not_of_our_own(
-    store: ClaimStore, other: Other
+    store: ClaimStore, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    store.on_foreign_change = lambda: told.append("news")
+    monkeypatch.setattr(store, "_on_foreign_change", lambda: told.append("news"))
     store.put(a_record("mine"))
     store.get_all()
     assert told == []

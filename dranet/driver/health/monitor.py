@@ -134,6 +134,8 @@ class HealthMonitor:
         metrics: HealthMetrics,
         *,
         is_on_duty: Callable[[], bool] = always,
+        on_change: Callable[[], None] = do_nothing,
+        on_taints: Callable[[], None] = do_nothing,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -156,9 +158,9 @@ class HealthMonitor:
         """Devices that were moved into one."""
         self._wake = asyncio.Event()
         self._changed_pods: set[str] = set()
-        self.on_change: Callable[[], None] = do_nothing
+        self._on_change = on_change
         """Called when a device's health reads differently."""
-        self.on_taints: Callable[[], None] = do_nothing
+        self._on_taints = on_taints
         """Called when taints change between two scans."""
         self.taints: Mapping[str, Sequence[Taint]] = {}
         """By device; devices without any are left out."""
@@ -219,7 +221,7 @@ class HealthMonitor:
             taints = self.taints
             self.look()
             if self.taints != taints:
-                self.on_taints()
+                self._on_taints()
             await self._save()
 
     async def _wait_due(self) -> None:
@@ -289,7 +291,7 @@ class HealthMonitor:
         if facts != self._facts:
             self._facts = facts
             self._count(facts)
-            self.on_change()
+            self._on_change()
 
     def _build_facts(self) -> list[DeviceHealthFact]:
         facts = []

@@ -19,21 +19,24 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dranet import __version__, malloc
-from dranet.driver.alignment.verdicts import LEVELS
+from dranet.cluster.slices import SlicePublisher
+from dranet.driver.alignment.verdicts import LEVELS, Verdicts
 from dranet.driver.metrics.reading import CounterReader, Place, Readings, describe
 from dranet.driver.metrics.snapshot import Snapshot
 from dranet.driver.metrics.writing import write_devices, write_pods
-from dranet.driver.reports.reporter import Backlog
+from dranet.driver.reports.reporter import Backlog, Reporter
+from dranet.kubelet.kubelet_plugin import KubeletPlugin
+from dranet.runtime.nri import NriPlugin
 from dranet.settings import DeviceMetrics
+from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from dranet.telemetry.claims import LeaseOutcome, Outcome
 from dranet.telemetry.recorder import Exposition
-
-if TYPE_CHECKING:
-    from dranet.driver.assembly import Parts
+from dranet.view.policy import PolicySource
 
 log = logging.getLogger(__name__)
 
@@ -193,37 +196,50 @@ class _Job:
             self._answer.set_result(answer)
 
 
-def set_up_gauges(parts: Parts) -> None:
-    """Nothing is read yet."""
-    metrics = parts.metrics
+class GaugeSources(Struct, frozen=True):
+    """The services whose state is read at each scrape."""
+
+    metrics: Metrics
+    store: ClaimStore
+    policy: PolicySource
+    publisher: SlicePublisher
+    kubelet: KubeletPlugin
+    nri: NriPlugin
+    reporter: Reporter
+    verdicts: Verdicts
+
+
+def set_up_gauges(sources: GaugeSources) -> None:
+    """Register the gauges; none of them is read yet."""
+    metrics = sources.metrics
     metrics.build_info.labels(__version__, platform.python_version(), platform.release()).set(1)
-    metrics.prepared_claims.set_function(lambda: len(parts.store.get_all()))
-    metrics.inventory.attributes_file_ok.set_function(lambda: not parts.policy.problem)
-    metrics.slices.last_published.set_function(lambda: parts.publisher.last_published)
-    _show_store(parts)
-    _show_peers(parts)
-    _show_reports(parts)
-    _show_alignment(parts)
-    _begin_at_zero(parts)
+    metrics.prepared_claims.set_function(lambda: len(sources.store.get_all()))
+    metrics.inventory.attributes_file_ok.set_function(lambda: not sources.policy.problem)
+    metrics.slices.last_published.set_function(lambda: sources.publisher.last_published)
+    _show_store(sources)
+    _show_peers(sources)
+    _show_reports(sources)
+    _show_alignment(sources)
+    _begin_at_zero(sources)
 
 
-def _show_store(parts: Parts) -> None:
-    shown = parts.metrics.store
-    shown.writable.set_function(lambda: parts.store.is_writable)
-    shown.unwritten.set_function(lambda: len(parts.store.unwritten))
-    shown.quarantined.set_function(lambda: parts.store.quarantine_size)
-    shown.size.set_function(lambda: parts.store.size_bytes)
+def _show_store(sources: GaugeSources) -> None:
+    shown = sources.metrics.store
+    shown.writable.set_function(lambda: sources.store.is_writable)
+    shown.unwritten.set_function(lambda: len(sources.store.unwritten))
+    shown.quarantined.set_function(lambda: sources.store.quarantine_size)
+    shown.size.set_function(lambda: sources.store.size_bytes)
 
 
-def _show_peers(parts: Parts) -> None:
-    kubelet = parts.metrics.kubelet
-    kubelet.registered.set_function(lambda: bool(parts.kubelet.registered))
-    kubelet.health_streams.set_function(lambda: parts.kubelet.traits.health_streams)
-    parts.metrics.runtime.connected.set_function(lambda: parts.nri.is_ready)
+def _show_peers(sources: GaugeSources) -> None:
+    kubelet = sources.metrics.kubelet
+    kubelet.registered.set_function(lambda: bool(sources.kubelet.registered))
+    kubelet.health_streams.set_function(lambda: sources.kubelet.traits.health_streams)
+    sources.metrics.runtime.connected.set_function(lambda: sources.nri.is_ready)
 
 
-def _show_reports(parts: Parts) -> None:
-    reports, backlog = parts.metrics.reports, parts.reporter.get_backlog
+def _show_reports(sources: GaugeSources) -> None:
+    reports, backlog = sources.metrics.reports, sources.reporter.get_backlog
     for kind in ("status", "event"):
         reports.waiting.labels(kind).set_function(partial(_count_waiting, backlog, kind))
         reports.oldest.labels(kind).set_function(partial(_measure_age, backlog, kind))
@@ -237,16 +253,16 @@ def _measure_age(get_backlog: Callable[[str], Backlog], kind: str) -> float:
     return get_backlog(kind).age_seconds
 
 
-def _show_alignment(parts: Parts) -> None:
-    alignment = parts.metrics.alignment
+def _show_alignment(sources: GaugeSources) -> None:
+    alignment = sources.metrics.alignment
     for level in LEVELS:
-        alignment.devices.labels(level).set_function(partial(parts.verdicts.count_level, level))
-    alignment.worse_now.set_function(parts.verdicts.count_worse)
+        alignment.devices.labels(level).set_function(partial(sources.verdicts.count_level, level))
+    alignment.worse_now.set_function(sources.verdicts.count_worse)
 
 
-def _begin_at_zero(parts: Parts) -> None:
+def _begin_at_zero(sources: GaugeSources) -> None:
     """What alerts ask the increase of: to Prometheus a series that begins at 1 has not risen."""
-    metrics = parts.metrics
+    metrics = sources.metrics
     for ended in (Outcome.SUCCESS, Outcome.FAILED):
         metrics.prepare.prepare_seconds.labels(ended)
     for lease in LeaseOutcome:

@@ -66,19 +66,18 @@ _WORDS = {
 }
 
 
-def ignore(_kind: str, _word: str, _about: str, _told: str) -> None:
-    """Nobody listens."""
+ActionListener = Callable[[str, str, str, str], None]
+"""Called with each action: kind of Event, word, what it regards, and a sentence."""
 
 
 class ActionLog:
     """Counts and logs."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, on_action: ActionListener | None = None) -> None:
         self._counter = metrics.reconcile.actions
         self._failures: dict[str, str] = {}
         """By claim UID, as said last: what fails again in the same way is counted, and not said again."""
-        self.on_action: Callable[[str, str, str, str], None] = ignore
-        """Told each action: kind of Event, word, about whom, and a sentence."""
+        self._on_action = on_action
 
     def note(self, action: Action, why: Why, record: PreparedClaim) -> None:
         """Something was done for a claim."""
@@ -86,7 +85,7 @@ class ActionLog:
         self._counter.labels(action, why).inc()
         context = {"claim": record.claim, "pod": record.pod}
         log.info("%s: %s", action, _WORDS[why], extra={"context": context})
-        self.on_action("Normal", f"Reconciled: {action}", f"claim {record.claim}", _WORDS[why])
+        self._report("Normal", f"Reconciled: {action}", f"claim {record.claim}", _WORDS[why])
 
     def note_files(self, kind: str, claim_uid: str) -> None:
         """Files of a claim that is not prepared were removed."""
@@ -103,9 +102,13 @@ class ActionLog:
             context = {"claim": record.claim, "pod": record.pod}
             log.warning("%s: %s: %s", Action.FAILED, _WORDS[why], error, extra={"context": context})
             about = f"claim {record.claim}"
-            self.on_action("Warning", f"Reconciled: {Action.FAILED}", about, f"{_WORDS[why]}: {error}")
+            self._report("Warning", f"Reconciled: {Action.FAILED}", about, f"{_WORDS[why]}: {error}")
         return is_news
 
     def keep_only(self, claim_uids: set[str]) -> None:
         """The others are not prepared any more."""
         self._failures = {uid: said for uid, said in self._failures.items() if uid in claim_uids}
+
+    def _report(self, kind: str, word: str, about: str, text: str) -> None:
+        if self._on_action is not None:
+            self._on_action(kind, word, about, text)

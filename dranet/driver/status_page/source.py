@@ -11,14 +11,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from dranet import __version__
 from dranet.claims.alignment import Verdict
+from dranet.driver.alignment.verdicts import Verdicts
+from dranet.driver.health.monitor import HealthMonitor
+from dranet.driver.instances.leader import Leadership
 from dranet.driver.probes.http import Response
+from dranet.driver.probes.readiness import Readiness
 from dranet.driver.probes.server import PartState
-from dranet.driver.publish import View
-from dranet.driver.recent_events import RecentEvent
+from dranet.driver.publish import Inventory, View
+from dranet.driver.recent_events import RecentEvent, RecentEvents
 from dranet.driver.start_gate import StartGate
 from dranet.driver.status_page.content import Content, Driver, Health, SeenClaim
 from dranet.errors import StoreError
@@ -26,35 +32,47 @@ from dranet.inventory.policy import Decision
 from dranet.kubelet.health import DeviceHealthFact
 from dranet.model.findings import Finding, Severity
 from dranet.model.plan import PreparedClaim
-
-if TYPE_CHECKING:
-    from dranet.driver.assembly import Parts
+from dranet.settings import Settings
+from dranet.store.claim_store import ClaimStore
 
 MOST_WARNINGS = 20
+
+
+class StatusSources(Struct, frozen=True):
+    """The services that the page describes."""
+
+    settings: Settings
+    leadership: Leadership
+    readiness: Readiness
+    inventory: Inventory
+    store: ClaimStore
+    health: HealthMonitor
+    verdicts: Verdicts
+    recent_events: RecentEvents
 
 
 class PartsKnowledge:
     """Implements ``driver.page.source.Knowledge``."""
 
-    def __init__(self, parts: Parts, read_findings: Callable[[], Sequence[Finding]]) -> None:
-        self._parts = parts
+    def __init__(self, sources: StatusSources, read_findings: Callable[[], Sequence[Finding]]) -> None:
+        self._sources = sources
         self._read_findings = read_findings
         self._started_at = time.time()
 
     def read_driver(self) -> Driver:
-        settings, state = self._parts.settings, self._parts.handover.state
+        settings, state = self._sources.settings, self._sources.leadership.state
         return Driver(settings.node_name, settings.driver_name, __version__, str(state), self._started_at)
 
     def read_parts(self) -> Mapping[str, PartState]:
-        return self._parts.readiness.read()
+        return self._sources.readiness.read()
 
     def read_view(self) -> View:
-        return self._parts.inventory.view
+        return self._sources.inventory.view
 
     def read_findings(self) -> Sequence[Finding]:
         """Of the driver's peers, of its disk, and what the last scan could not read."""
-        trouble = self._parts.store.trouble
-        warnings = self._parts.inventory.view.facts.warnings[:MOST_WARNINGS]
+        trouble = self._sources.store.trouble
+        warnings = self._sources.inventory.view.facts.warnings[:MOST_WARNINGS]
         return [
             *([] if trouble is None else [_judge_store(trouble)]),
             *self._read_findings(),
@@ -62,19 +80,19 @@ class PartsKnowledge:
         ]
 
     def read_health(self) -> Sequence[DeviceHealthFact]:
-        return self._parts.health.facts
+        return self._sources.health.facts
 
     def read_claims(self) -> Sequence[PreparedClaim]:
-        return self._parts.store.get_all()
+        return self._sources.store.get_all()
 
     def count_unreadable_claims(self) -> int:
-        return self._parts.store.quarantine_size
+        return self._sources.store.quarantine_size
 
     def read_verdicts(self, pod_uid: str) -> Mapping[tuple[str, int], Verdict]:
-        return self._parts.verdicts.get_latest(pod_uid)
+        return self._sources.verdicts.get_latest(pod_uid)
 
     def read_happenings(self) -> Sequence[RecentEvent]:
-        return self._parts.happenings.list()
+        return self._sources.recent_events.list()
 
 
 def _judge_store(trouble: StoreError) -> Finding:
