@@ -13,7 +13,8 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.measure import Result, Series, time_ms
-from dranet.cel import DeviceSelector, DeviceValues, Version
+from dranet.cel import Version
+from dranet.desk.cel import DeviceSelector, DeviceValues
 
 DEVICES = 1000
 RUNS = 15
@@ -76,7 +77,7 @@ def _ask_prepared(selector: DeviceSelector, devices: list[DeviceValues]) -> Call
 
 def _first_use() -> None:
     """A new interpreter that imports, compiles and judges one device."""
-    program = f"from dranet.cel import *; DeviceSelector.compile({PLAIN!r}).matches('x', {{}})"
+    program = f"from dranet.desk.cel import *; DeviceSelector.compile({PLAIN!r}).matches('x', {{}})"
     subprocess.run((sys.executable, "-c", program), check=True)
 
 

@@ -9,21 +9,17 @@ The dialect, as ``k8s.io/dynamic-resource-allocation/cel`` defines it: the varia
 ``driver``, ``attributes``, ``capacity`` and ``allowMultipleAllocations``; an unknown domain is an empty map;
 a missing attribute is an error, and so is a result that is not a bool. The rules are listed, each with cases,
 in ``tests/cel/conformance``. What Kubernetes has and this evaluator has not is :class:`NotJudged`, never "no
-match". Not enforced: Kubernetes' cost limit; there are bounds of our own instead (:mod:`dranet.cel.bounds`).
+match". Not enforced: Kubernetes' cost limit; there are bounds of our own instead (:mod:`dranet.cel.checks`).
 """
 
-from dranet.cel.filter import DeviceExpression
-from dranet.cel.scalars import CelError, NotJudged
-from dranet.cel.selector import DeviceSelector, DeviceValues, Version
-from dranet.cel.value import ValueExpression
-from dranet.cel.verdict import MAX_EXPRESSION_LENGTH
+from dranet.cel.device import DeviceExpression, Version
+from dranet.cel.expression import MAX_EXPRESSION_LENGTH, ValueExpression
+from dranet.cel.values import CelError, NotJudged
 
 __all__ = [
     "MAX_EXPRESSION_LENGTH",
     "CelError",
     "DeviceExpression",
-    "DeviceSelector",
-    "DeviceValues",
     "NotJudged",
     "ValueExpression",
     "Version",

@@ -13,8 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
-from dranet.cel.opaque import ATTRIBUTE, CIDR, IP, QUANTITY, descriptor_pool
-from dranet.cel.scalars import CelError
+from dranet.cel.values import ATTRIBUTE, CIDR, IP, QUANTITY, CelError, descriptor_pool
 from dranet.errors import Reason
 
 _EXTENSIONS = ("sets", "lists", "two-var-comprehensions", "optional", "bindings")
@@ -34,7 +33,7 @@ class Variables(Enum):
 
     DEVICE = "device"
     DEVICE_OLDER_FORM = "device, and attributes as in DraNet"
-    """Also ``attributes``, a map of :func:`dranet.cel.opaque.new_attribute` values."""
+    """Also ``attributes``, a map of :func:`dranet.cel.values.new_attribute` values."""
     VALUE = "claim.namespace and value"
     """``namespace`` alone is a reserved word of CEL. ``value`` may be any JSON."""
     ADMISSION = "object, oldObject, request, namespaceObject and variables"
@@ -88,8 +87,8 @@ def _environment(variables: Variables) -> Any:
             reason=Reason.MISSING_FEATURE,
         ) from error
     from dranet.cel.library import FUNCTIONS
-    from dranet.cel.library.addresses import to_text
     from dranet.cel.library.declare import declare
+    from dranet.cel.library.network import to_text
 
     return cel.NewEnv(
         descriptor_pool=descriptor_pool(),

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dranet.cel.scalars import NotJudged
+from dranet.cel.values import NotJudged
 
 Fields = dict[int, list[Any]]
 """Of a protobuf message: field number -> values; a message or a text is bytes."""

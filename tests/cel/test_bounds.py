@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from dranet.cel import CelError, DeviceSelector, NotJudged, ValueExpression
+from dranet.cel import CelError, NotJudged, ValueExpression
+from dranet.desk.cel import DeviceSelector
 
 
 def doubling(start: str, times: int, end: str) -> str:

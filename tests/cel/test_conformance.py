@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dranet.cel import CelError, DeviceSelector, DeviceValues, NotJudged, Version
+from dranet.cel import CelError, NotJudged, Version
+from dranet.desk.cel import DeviceSelector, DeviceValues
 
 CORPUS = Path(__file__).parent / "conformance"
 FILES = ("language", "device", "libraries")

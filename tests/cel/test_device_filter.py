@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dranet.cel import CelError, DeviceExpression
-from dranet.cel.domains import significant_tokens
-from dranet.cel.filter import _older_names
+from dranet.cel.device import _older_names
+from dranet.cel.tokens import significant_tokens
 from dranet.model.device import AttributeValue
 
 ATTRIBUTES: dict[str, AttributeValue] = {

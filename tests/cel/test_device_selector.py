@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.cel import MAX_EXPRESSION_LENGTH, CelError, DeviceSelector, DeviceValues, Version
-from dranet.cel.scalars import Semver, parse_quantity
-from dranet.cel.uses import OWN_DOMAIN
+from dranet.cel import MAX_EXPRESSION_LENGTH, CelError, Version
+from dranet.cel.values import Semver, parse_quantity
+from dranet.desk.cel import DeviceSelector, DeviceValues
+from dranet.desk.cel.uses import OWN_DOMAIN
 
 ATTRIBUTES: dict[str, Any] = {
     "dra.net/ifName": "eth1",

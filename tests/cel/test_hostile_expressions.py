@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dranet.cel import CelError, DeviceSelector, NotJudged, Version
+from dranet.cel import CelError, NotJudged, Version
+from dranet.desk.cel import DeviceSelector
 
 ATTRIBUTES: dict[str, Any] = {
     "dra.net/ifName": "eth1",

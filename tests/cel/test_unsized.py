@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranet.cel import DeviceSelector
+from dranet.desk.cel import DeviceSelector
 
 A = 'device.attributes["dra.net"]'
 RAILS = 'device.attributes["example.com"].rails'

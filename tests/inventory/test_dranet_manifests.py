@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dranet.cel import CelError, DeviceExpression, DeviceSelector
+from dranet.cel import CelError, DeviceExpression
+from dranet.desk.cel import DeviceSelector
 from dranet.inventory.slices import build_slices
 from dranet.model.device import Device, DeviceKind
 from tests.data.layouts import LAYOUTS, take_layout

@@ -7,13 +7,10 @@ overload of each kind brings the implementation, and that one serves the others.
 
 from __future__ import annotations
 
-from dranet.cel.library.addresses import ADDRESSES
 from dranet.cel.library.declare import Function
-from dranet.cel.library.lists import LISTS
-from dranet.cel.library.quantities import QUANTITIES
+from dranet.cel.library.network import ADDRESSES, URLS
 from dranet.cel.library.regexes import REGEXES
-from dranet.cel.library.urls import URLS
-from dranet.cel.library.versions import VERSIONS
+from dranet.cel.library.values import LISTS, QUANTITIES, VERSIONS
 
 __all__ = ["FUNCTIONS", "INCOMPLETE", "MISSING", "Function"]
 

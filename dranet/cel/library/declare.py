@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from dranet.cel.opaque import NOTHING
-from dranet.cel.scalars import CelError, NotJudged
+from dranet.cel.values import NOTHING, CelError, NotJudged
 
 
 class Function(NamedTuple):

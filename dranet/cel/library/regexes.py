@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from dranet.cel.library.declare import Function
-from dranet.cel.scalars import CelError, NotJudged
+from dranet.cel.values import CelError, NotJudged
 
 _PIECE = re.compile(
     r"""

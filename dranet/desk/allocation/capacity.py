@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dranet.cel.scalars import CelError, parse_quantity
+from dranet.cel.values import CelError, parse_quantity
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.quantity import NANO
 

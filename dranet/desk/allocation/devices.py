@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dranet.cel import CelError, Version
-from dranet.cel.scalars import parse_quantity
+from dranet.cel.values import parse_quantity
 from dranet.desk.allocation.capacity import Amounts, Capacity, qualify
 from dranet.desk.allocation.taints import AppliedTaint, DeviceId, TaintRule
 from dranet.desk.kubeapi.objects import JsonObject

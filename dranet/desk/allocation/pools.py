@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dranet.cel import CelError
-from dranet.cel.scalars import parse_quantity
+from dranet.cel.values import parse_quantity
 from dranet.desk.allocation.capacity import format_amount
 from dranet.desk.allocation.devices import Candidate, CounterId, Node, Reach, parse_device
 from dranet.desk.allocation.taints import TaintRule

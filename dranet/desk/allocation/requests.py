@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dranet.cel import CelError, DeviceSelector
+from dranet.cel import CelError
 from dranet.desk.allocation.capacity import Amounts, read_amounts
 from dranet.desk.allocation.devices import Candidate, Elements
 from dranet.desk.allocation.failures import AllocationError, Cause
+from dranet.desk.cel import DeviceSelector
 from dranet.desk.kubeapi.objects import JsonObject
 
 _KNOWN_OF_CONSTRAINT = ("matchAttribute", "distinctAttribute", "requests")

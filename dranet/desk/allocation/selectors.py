@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dranet.cel import CelError, DeviceValues
+from dranet.cel import CelError
 from dranet.desk.allocation.devices import Candidate
 from dranet.desk.allocation.failures import AllocationError, Cause
 from dranet.desk.allocation.requests import Alternative, Selector
+from dranet.desk.cel import DeviceValues
 
 
 class SelectorResult(NamedTuple):

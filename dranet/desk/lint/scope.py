@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from dranet.cel import CelError, DeviceValues, Version
+from dranet.cel import CelError, Version
+from dranet.desk.cel import DeviceValues
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.model.attributes import CATALOGUE, STANDARD_PCIE_ROOT, Attribute, AttributeType
 from dranet.model.device import DeviceKind

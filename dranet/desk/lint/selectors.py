@@ -13,9 +13,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from dranet.cel import CelError, DeviceSelector, DeviceValues, NotJudged
-from dranet.cel.domains import significant_tokens
-from dranet.cel.uses import Use
+from dranet.cel import CelError, NotJudged
+from dranet.cel.tokens import significant_tokens
+from dranet.desk.cel import DeviceSelector, DeviceValues
+from dranet.desk.cel.uses import Use
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.desk.lint import rules
 from dranet.desk.lint.rules import Finding, Rule, suggest

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dranet.cel.scalars import CelError, parse_quantity
+from dranet.cel.values import CelError, parse_quantity
 from dranet.desk.kubeapi.objects import JsonObject
 from dranet.quantity import NANO
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dranet.cel.selector import DeviceSelector
+from dranet.desk.cel.selector import DeviceSelector
 from dranet.inventory.offer import take_inventory
 from dranet.inventory.policy import Policy
 from dranet.inventory.slices import build_slices

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dranet.cel.tree import Call, Const, Literal, Loop, Name, Node, Select, children, iter_nodes
+from dranet.cel.tree import Call, Const, Literal, Loop, Name, Node, Select, children
 
 OWN_DOMAIN = ""
 """Of ``device.attributes[device.driver]``."""
@@ -34,27 +34,6 @@ class Use(NamedTuple):
 def find_uses(tree: Node) -> tuple[Use, ...]:
     """Each use once, in the order of the expression."""
     return tuple(dict.fromkeys(_walk(tree, MappingProxyType({}))))
-
-
-def has_loose_table(tree: Node) -> bool:
-    """Whether a whole table is handed on, where nobody can give an unknown domain its empty map."""
-    for node in iter_nodes(tree):
-        match node:
-            case Call(function, (Name(), key)) if function in _LOOK_UPS:
-                loose: tuple[Node, ...] = (key,)
-            case Call("@in", (key, Name())):
-                loose = (key,)
-            case Call("size", (Name(),)):
-                loose = ()
-            case Loop(over=Name()):
-                loose = (node.start, node.condition, node.step, node.result)
-            case Loop(start=Name()) if node.is_binding:
-                loose = (node.result,)
-            case _:
-                loose = children(node)
-        if any(isinstance(one, Name) and one.name in _TABLES for one in loose):
-            return True
-    return False
 
 
 def find_comparisons(tree: Node) -> tuple[tuple[Use, object], ...]:

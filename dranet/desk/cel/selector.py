@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
+from dranet.cel.device import AttributeScalar, Version, attribute_value, device_variables
 from dranet.cel.engine import Variables, bind
-from dranet.cel.opaque import new_quantity, new_semver
-from dranet.cel.scalars import NotJudged
-from dranet.cel.verdict import Verdict
+from dranet.cel.expression import Expression
+from dranet.cel.values import NotJudged, new_quantity
 
 if TYPE_CHECKING:
-    from dranet.cel.uses import Use
+    from dranet.desk.cel.uses import Use
 
 
-class Version(Struct, frozen=True):
-    """A device attribute of type version: semantic versioning 2.0.0, without a leading ``v``."""
-
-    text: str
-
-
-AttributeScalar = bool | int | str | Version
 Attributes = Mapping[str, AttributeScalar | Sequence[AttributeScalar]]
 Capacity = Mapping[str, str | int]
 """Kubernetes quantities (``10Gi``, ``500m``)."""
 
-_compile = lru_cache(maxsize=1024)(Verdict.compile)
+_compile = lru_cache(maxsize=1024)(Expression.compile)
 """One selector of a class is asked for by every claim that names the class."""
 
 _USES_OF_A_BINDING = 64
@@ -79,17 +69,17 @@ def _find_versions(driver: str, attributes: Attributes) -> Iterator[tuple[str, s
 class DeviceSelector:
     """A compiled selector. Make it with :meth:`compile`; it can be used for any number of devices."""
 
-    __slots__ = ("_equals", "_verdict")
+    __slots__ = ("_compiled", "_equals")
 
-    def __init__(self, verdict: Verdict) -> None:
-        self._verdict = verdict
+    def __init__(self, compiled: Expression) -> None:
+        self._compiled = compiled
         self._equals: frozenset[tuple[str, str]] | None = None
         """Domain and name of what is asked to equal a literal; found when a device has a version."""
 
     @property
     def expression(self) -> str:
         """As it was given."""
-        return self._verdict.expression
+        return self._compiled.expression
 
     @classmethod
     def compile(cls, expression: str) -> DeviceSelector:
@@ -103,29 +93,29 @@ class DeviceSelector:
 
     def find_uses(self) -> tuple[Use, ...]:
         """Which attributes and capacities it looks at."""
-        from dranet.cel.uses import find_uses
+        from dranet.desk.cel.uses import find_uses
 
-        return find_uses(self._verdict.tree())
+        return find_uses(self._compiled.tree())
 
     def find_comparisons(self) -> dict[str, object]:
         """Qualified attributes with a value that satisfies what each is compared with."""
-        from dranet.cel.uses import find_comparisons
+        from dranet.desk.cel.uses import find_comparisons
 
-        found = find_comparisons(self._verdict.tree())
+        found = find_comparisons(self._compiled.tree())
         return {f"{use.domain}/{use.name}": value for use, value in found if use.table == "attributes"}
 
     def find_unsized(self) -> str:
         """The function for which an API server refuses it as too costly, where that is plain; else empty."""
-        from dranet.cel.unsized import find_unsized
+        from dranet.desk.cel.unsized import find_unsized
 
-        return find_unsized(self._verdict.tree())
+        return find_unsized(self._compiled.tree())
 
     def find_literals(self) -> tuple[tuple[Use, object, bool], ...]:
         """Attributes and capacities that are compared just as they are, with which literals, and whether it
         is asked if they are equal."""
-        from dranet.cel.uses import find_literals
+        from dranet.desk.cel.uses import find_literals
 
-        return find_literals(self._verdict.tree())
+        return find_literals(self._compiled.tree())
 
     def matches(
         self,
@@ -151,7 +141,7 @@ class DeviceSelector:
         """As :meth:`matches`, for a device that many selectors are asked about."""
         if device.versions:
             self._check_versions(device)
-        return self._verdict.evaluate(device.bound())
+        return self._compiled.evaluate(device.bound())
 
     def _check_versions(self, device: DeviceValues) -> None:
         """A version is equal to text for nobody: Kubernetes fails where it comes to it."""
@@ -164,35 +154,3 @@ class DeviceSelector:
                 error = NotJudged(f"{what}: {self.expression}", hint="compare it with semver(...)")
                 error.cited = self.expression
                 raise error
-
-
-def device_variables(
-    driver: str,
-    attributes: Mapping[str, Any],
-    capacity: Mapping[str, Any] = MappingProxyType({}),
-    allow_multiple: bool = False,
-) -> dict[str, Any]:
-    """The variable ``device`` of the dialect, from the engine's values by qualified or bare name."""
-    return {
-        "device.driver": driver,
-        "device.attributes": _by_domain(driver, attributes),
-        "device.capacity": _by_domain(driver, capacity),
-        "device.allowMultipleAllocations": allow_multiple,
-    }
-
-
-def attribute_value(value: AttributeScalar | Sequence[AttributeScalar]) -> Any:
-    """The engine's value for an attribute; a sequence is a list."""
-    if isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, Version):
-        return new_semver(value.text)
-    return [attribute_value(item) for item in value]
-
-
-def _by_domain(driver: str, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    domains: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        domain, slash, identifier = name.rpartition("/")
-        domains.setdefault(domain if slash else driver, {})[identifier] = value
-    return domains

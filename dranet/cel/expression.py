@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dranet.cel.domains import significant_tokens, with_default_domains
 from dranet.cel.engine import Program, Value, Variables, bind, compile_program
-from dranet.cel.scalars import CelError, NotJudged
+from dranet.cel.tokens import significant_tokens, with_default_domains
+from dranet.cel.values import CelError, NotJudged
 
 if TYPE_CHECKING:
     from dranet.cel.tree import Node
+
 
 MAX_EXPRESSION_LENGTH = 10240
 """Of a selector, by ``resource.k8s.io/v1``; ours as well."""
@@ -47,7 +48,7 @@ VALUE = Dialect(
 )
 
 
-class Verdict:
+class Expression:
     """A compiled expression whose result is a bool. Make it with :meth:`compile`."""
 
     __slots__ = ("_dialect", "_program", "_tables_are_loose", "expression")
@@ -59,7 +60,7 @@ class Verdict:
         self._tables_are_loose = tables_are_loose
 
     @classmethod
-    def compile(cls, expression: str, dialect: Dialect = SELECTOR) -> Verdict:
+    def compile(cls, expression: str, dialect: Dialect = SELECTOR) -> Expression:
         """Check and compile.
 
         Raises:
@@ -73,7 +74,7 @@ class Verdict:
             expression.encode()
         except UnicodeEncodeError as error:
             raise CelError(f"{noun} is not Unicode text") from error
-        from dranet.cel.uses import has_loose_table
+        from dranet.cel.checks import has_loose_table
 
         as_written = _compile(expression, dialect)
         result_type = _result_type(as_written, dialect)
@@ -157,8 +158,7 @@ def _read_error(value: Value) -> str:
 
 def _check_tree(expression: str, program: Program, dialect: Dialect) -> Node:
     """What the engine lets pass and a cluster does not. Loaded with the first expression."""
-    from dranet.cel.bounds import check_bounds
-    from dranet.cel.literals import check_differences, check_handed_over, find_bad_literal
+    from dranet.cel.checks import check_bounds, check_differences, check_handed_over, find_bad_literal
     from dranet.cel.tree import parse_tree
 
     try:
@@ -237,3 +237,35 @@ def _places(error: str) -> str:
     places = re.findall(r"^(?:INVALID_ARGUMENT: )?ERROR: <input>:(\d+):(\d+): (.*)$", error, re.MULTILINE)
     told = (f"line {n}, column {column}: {_NOISE.sub('', text)}" for n, column, text in places)
     return "; ".join(told).replace(_TOO_SHORT, "the expression ends too early") or error
+
+
+class ValueExpression:
+    """A compiled demand. Make it with :meth:`compile`; it can be used for any number of values."""
+
+    __slots__ = ("_compiled",)
+
+    def __init__(self, compiled: Expression) -> None:
+        self._compiled = compiled
+
+    @property
+    def expression(self) -> str:
+        """As it was given."""
+        return self._compiled.expression
+
+    @classmethod
+    def compile(cls, expression: str) -> ValueExpression:
+        """Check and compile.
+
+        Raises:
+            CelError: too long, not CEL, a name that the dialect (or this evaluator) does not have, a result
+                that cannot be a bool; MissingFeature where there is no engine.
+        """
+        return cls(Expression.compile(expression, VALUE))
+
+    def holds(self, value: object, namespace: str) -> bool:
+        """Whether it is true of a JSON value, lists and objects included.
+
+        Raises:
+            CelError: a key that the value lacks, a wrong type, a result that is not a bool.
+        """
+        return self._compiled.holds({"claim.namespace": namespace, "value": value})
