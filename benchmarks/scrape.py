@@ -87,7 +87,7 @@ class _Claims:
     def get_pcie_links(self) -> Mapping[str, PcieLink]:
         return dict.fromkeys(self.view.offered, _PCIE)
 
-    def get_known(self, pod_uid: str) -> Mapping[tuple[str, int], _Near]:
+    def get_latest(self, pod_uid: str) -> Mapping[tuple[str, int], _Near]:
         number = int(pod_uid.removeprefix("pod-"))
         return {(f"claim-{number}", nic): _NEAR for nic in range(NICS)}
 

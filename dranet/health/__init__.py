@@ -1,1 +1,1 @@
-"""How healthy a device is: faults of one observation, their course over time, taints. Pure."""
+"""The health of a device: the faults that one observation shows, their course over time, and taints. Pure."""

@@ -1,8 +1,8 @@
-"""A fault must last before it counts, and be gone for longer before it is cleared.
+"""A fault is raised when it has persisted, and cleared when it has been gone for longer.
 
-One :class:`FaultState` for each device and kind of fault; :func:`step` is the whole machine. Times are
-seconds of a clock that only goes forward (``time.monotonic``, which is the same for all processes of one
-boot); if it did go back, nothing would happen until it has caught up.
+:func:`step` is the whole state machine, with one :class:`FaultState` for each device and kind of fault. Times
+are seconds of a clock that only goes forward (``time.monotonic``, the same for all processes of one boot). If
+the clock went back, nothing would happen until it has caught up.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 Seconds = Annotated[float, Meta(ge=0, le=1e11)]
-"""A time of any clock, within the years that Python's calendar has."""
+"""A time of any clock, within the years of Python's calendar."""
 
 MOST_DOUBLINGS = 4
-"""The wait before a fault is cleared grows up to sixteen times."""
+"""The delay before a fault is cleared grows up to sixteenfold."""
 
 
 class Damping(Struct, frozen=True):
-    """How patient the judgement is."""
+    """How long a fault must persist before it is raised, and be gone before it is cleared."""
 
     raise_seconds: float = 10.0
-    """A fault counts when it has lasted for so long."""
+    """Seconds that a fault must persist before it is raised."""
     clear_seconds: float = 60.0
-    """It is cleared when it has been gone for so long; twice as long for each time that it came back."""
+    """Seconds that a fault must be gone before it is cleared; doubled for each relapse."""
 
     def hold_seconds(self, relapses: int) -> float:
-        """How long a fault must be gone that came back so often."""
+        """Return how long a fault with so many relapses must be gone before it is cleared."""
         return float(self.clear_seconds * 2 ** min(relapses, MOST_DOUBLINGS))
 
     @property
     def memory_seconds(self) -> float:
-        """A fault that comes back within this time after it was cleared is the same one."""
+        """A fault that returns within this time after it was cleared counts as the same one."""
         return 4 * self.hold_seconds(MOST_DOUBLINGS)
 
 
 class FaultState(Struct, frozen=True):
-    """Where one fault of one device stands."""
+    """The state of one fault of one device."""
 
     present: bool = False
-    """It shows, as far as we know."""
+    """Whether it shows, as far as is known."""
     changed_at: Seconds = 0.0
     """When ``present`` became what it is."""
     raised: bool = False
-    """It counts."""
+    """Whether it counts."""
     relapses: Annotated[int, Meta(ge=0)] = 0
-    """How often it came back before it was forgotten."""
+    """How often it returned before it was forgotten."""
     cleared_at: Seconds | None = None
 
 
@@ -55,7 +55,7 @@ NO_FAULT = FaultState()
 
 
 def step(state: FaultState, present: bool, now: float, damping: Damping) -> FaultState:
-    """The state after a look at ``now``, which saw the fault or did not."""
+    """Return the state after an observation at ``now`` that showed the fault or did not."""
     if present != state.present:
         state = _turn(state, present, now, damping)
     lasted = now - state.changed_at
@@ -67,7 +67,7 @@ def step(state: FaultState, present: bool, now: float, damping: Damping) -> Faul
 
 
 def _turn(state: FaultState, present: bool, now: float, damping: Damping) -> FaultState:
-    """One that counts and comes back after it was gone for a while (not for a blink) is held for longer."""
+    """A raised fault that returns after a while, not after a blink, is held for longer."""
     is_relapse = present and state.raised and now - state.changed_at >= damping.raise_seconds
     return replace(state, present=present, changed_at=now, relapses=state.relapses + is_relapse)
 
@@ -79,7 +79,7 @@ def _relapses(state: FaultState, damping: Damping) -> int:
 
 
 def next_due(state: FaultState, damping: Damping) -> float | None:
-    """When the state changes if nothing else is seen; ``None``: never."""
+    """Return when the state changes if nothing else is observed; ``None``: never."""
     if state.present == state.raised:
         return None
     if state.present:
@@ -88,7 +88,7 @@ def next_due(state: FaultState, damping: Damping) -> float | None:
 
 
 def is_of_interest(state: FaultState, now: float, damping: Damping) -> bool:
-    """Whether it shows, counts, or would be held for longer if it came back now."""
+    """Whether the fault shows, is raised, or would be held for longer if it returned now."""
     if state.present or state.raised:
         return True
     return state.cleared_at is not None and now - state.cleared_at <= damping.memory_seconds

@@ -14,7 +14,7 @@ from dranet.model.health import FaultKind, FaultSeverity, HealthObservation, Pci
 
 
 def find_present(seen: HealthObservation) -> dict[FaultKind, str]:
-    """The faults that a single look shows."""
+    """Return the faults that a single observation shows, each with what was seen."""
     present: dict[FaultKind, str] = {}
     link = seen.link
     if link is not None and link.is_up and not link.carrier and not is_on_infiniband(seen):
@@ -28,22 +28,23 @@ def find_present(seen: HealthObservation) -> dict[FaultKind, str]:
 
 
 def is_on_infiniband(seen: HealthObservation) -> bool:
-    """Whether a port that nobody disabled tells how the device is, whatever its IPoIB interface does.
+    """Whether an enabled InfiniBand port shows the state of the device, whatever its IPoIB interface does.
 
-    That one has no carrier when its partition or multicast group is refused, and is switched off on most
-    nodes; RDMA works all the same.
+    The interface has no carrier when its partition or multicast group is refused, and is switched off on most
+    nodes. RDMA works all the same.
     """
     return any(port.link_layer == "InfiniBand" and port.phys_state != "Disabled" for port in _own_ports(seen))
 
 
 def _own_ports(seen: HealthObservation) -> tuple[RdmaPort, ...]:
-    """Those that name the device's link, where any does: a card may have another one without a cable."""
+    """Return the ports that name the device's link, if any does: a card may have another port without a
+    cable."""
     ifname = seen.link.ifname if seen.link is not None else ""
     return tuple(port for port in seen.ports if ifname in port.netdevs) or seen.ports
 
 
 def _why_down(port: RdmaPort, seen: HealthObservation) -> str:
-    """Empty for a port that works, or that somebody has switched off."""
+    """Return why the port is down; empty if it works or is switched off."""
     if port.state == "ACTIVE" or _is_switched_off(port, seen):
         return ""
     physical = f" ({port.phys_state})" if port.phys_state else ""
@@ -51,14 +52,15 @@ def _why_down(port: RdmaPort, seen: HealthObservation) -> str:
 
 
 def _is_switched_off(port: RdmaPort, seen: HealthObservation) -> bool:
-    """A RoCE port is as its link is told to be: nothing can be said while that is down or out of sight."""
+    """Whether the port is off on purpose. A RoCE port follows its link: nothing is known while that is down
+    or out of sight."""
     if port.phys_state == "Disabled":
         return True
     return port.link_layer == "Ethernet" and seen.has_link and (seen.link is None or not seen.link.is_up)
 
 
 def find_unknown(seen: HealthObservation) -> str:
-    """Why nothing can be said of the device; empty where something works or shows a fault."""
+    """Return why the health of the device is unknown; empty if something works or shows a fault."""
     link = seen.link
     if any(port.state == "ACTIVE" for port in _own_ports(seen)) or (link is not None and link.is_up):
         return ""
@@ -86,14 +88,13 @@ _KEYS: Mapping[FaultKind, str] = {
 }
 
 TAINT_KEYS = tuple(dict.fromkeys(f"{TAINT_DOMAIN}/{key}" for key in _KEYS.values()))
-"""All that there are."""
 
 
 def build_taints(faults: Iterable[FaultKind], hardest: TaintEffect | None) -> tuple[Taint, ...]:
-    """The taints of a device with these faults, sorted by key; none where ``hardest`` is ``None``.
+    """Return the taints of a device with these faults, sorted by key; none if ``hardest`` is ``None``.
 
-    ``hardest`` is the effect of a fault that leaves nothing working. The value names the fault; of several in
-    one class the first, so that it does not change with each that comes and goes beside it.
+    ``hardest`` is the effect of a fault that leaves nothing working. The value names the fault. If several
+    faults share a key it names the first, so that the value does not change while others come and go.
     """
     if hardest is None:
         return ()
@@ -108,7 +109,7 @@ def build_taints(faults: Iterable[FaultKind], hardest: TaintEffect | None) -> tu
 
 
 _RISES_OF_A_SAVER = 2
-"""A link that was made faster twice saves power; once may have been somebody's repair."""
+"""A link whose speed rose twice saves power; a single rise may be a repair."""
 
 
 class PcieJudge:
@@ -116,7 +117,7 @@ class PcieJudge:
 
     A slot may have fewer lanes than the card, so the slot's port counts as much as the card. A device may
     lower the speed of its link while it is idle and raise it under load: one that was seen doing so is no
-    longer judged by speed. A sleeping function says nothing.
+    longer judged by speed. A suspended function is not judged.
     """
 
     def __init__(self) -> None:
@@ -126,7 +127,7 @@ class PcieJudge:
         self._rises = 0
 
     def judge(self, link: PcieLink) -> str:
-        """What is wrong with it; empty where nothing is, or nothing can be said."""
+        """Return what is wrong with the link; empty if nothing is, or nothing is known."""
         if link.asleep or not link.width:
             return ""
         self._remember(link)
@@ -147,5 +148,6 @@ class PcieJudge:
 
 
 def _possible(card: float, port: float, best_seen: float) -> float:
-    """What both ends can; where the port does not tell (a virtual machine hides it), the best seen so far."""
+    """Return what both ends support; if the port does not report it (virtual machines hide it), the best seen
+    so far."""
     return min(card, port) if card and port else best_seen

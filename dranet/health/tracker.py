@@ -24,21 +24,19 @@ from dranet.model.health import (
 )
 
 MOST_READINGS = 32
-"""Of a link that flaps all the time; what does not fit makes the window shorter, not the memory longer."""
+"""Per device. If a link flaps all the time, the window gets shorter."""
 
 
 class Counters:
-    """The readings of one device's counters, oldest first."""
+    """Readings of one device's counters over a window of time, oldest first. Equal readings are kept once."""
 
     def __init__(self, window_seconds: float) -> None:
         self._window = window_seconds
         self._kept: list[tuple[float, Mapping[str, int]]] = []
 
     def add(self, counters: Mapping[str, int], now: float) -> None:
-        """Note a reading; counters that it does not have are as before.
-
-        A counter that fell says that the driver began anew: so do we.
-        """
+        """Add a reading; counters that it lacks are unchanged. A counter that fell shows that the driver was
+        reloaded, so the history is dropped."""
         last = self._kept[-1][1] if self._kept else {}
         if any(value < last.get(name, 0) for name, value in counters.items()):
             self._kept, last = [], {}
@@ -47,56 +45,54 @@ class Counters:
         self._forget_before(now - self._window)
 
     def restart(self) -> None:
-        """The device changed hands: what came before says nothing about what comes."""
+        """Forget all readings: the device changed hands."""
         self._kept = []
 
     def growth(self, name: str, now: float) -> tuple[int, int]:
-        """By how much the counter grew within the window, and in how many readings.
-
-        One that shows for the first time has not grown by all that it says.
-        """
+        """Return by how much the counter grew within the window, and in how many readings. A new counter has
+        not grown."""
         self._forget_before(now - self._window)
         values = [counters[name] for _, counters in self._kept if name in counters]
         steps = sum(later > earlier for earlier, later in pairwise(values))
         return (values[-1] - values[0], steps) if values else (0, 0)
 
     def names(self) -> Collection[str]:
-        """Counters that were ever read."""
         return self._kept[-1][1].keys() if self._kept else ()
 
     def next_due(self) -> float | None:
-        """When the growth becomes less if nothing is read; ``None``: it is none."""
+        """Return when the growth shrinks if nothing is read; ``None``: there is no growth."""
         return self._kept[1][0] + self._window if len(self._kept) > 1 else None
 
     def _forget_before(self, begin: float) -> None:
-        """Keep the last reading that is older than the window: growth is counted from there."""
+        """Drop readings before ``begin``, except the last of them: growth is counted from there."""
         while len(self._kept) > 1 and (self._kept[1][0] <= begin or len(self._kept) > MOST_READINGS):
             del self._kept[0]
 
 
 FLAPS = 3
-"""Losses of the carrier within the window that make a link a flapping one."""
+"""Carrier losses within the window that make a flapping link."""
 
 LINK_DOWNED = "link_downed"
-"""The same of an RDMA port (``sysfs-class-infiniband``)."""
+"""The counter of an RDMA port that corresponds to carrier losses (``sysfs-class-infiniband``)."""
 
 ERRORS = 10
-"""Errors within the window that count, if they came in two readings at least: one burst while a link trains
-is none."""
+"""Errors within the window that count if they occurred in at least two readings: one burst while a link
+trains is normal."""
 
 
 class Patience(Struct, frozen=True):
-    """How long things are watched."""
+    """For how long the tracker waits and compares."""
 
     damping: Damping = field(default=Damping())
     training_seconds: float = 60.0
-    """A link that was switched on, or moved, may take so long until it works for the first time."""
+    """How long a link that was switched on or moved may take until it works."""
     blind_seconds: float = 60.0
-    """A fault goes on for so long while nobody sees the link: the driver was restarted, or a pod gets it."""
+    """How long a fault persists while the link is out of sight: the driver was restarted, or a pod gets the
+    link."""
     window_seconds: float = 300.0
-    """Over which counters are compared."""
+    """The window over which counters are compared."""
     ignored: frozenset[FaultKind] = frozenset()
-    """What the operator does not want to hear of."""
+    """Faults that the operator excluded."""
 
 
 PATIENCE = Patience()
@@ -105,20 +101,20 @@ _FAULTS_OF_A_LINK = (FaultKind.LINK_DOWN, FaultKind.RDMA_PORT_DOWN)
 
 
 class KnownFault(Struct, frozen=True):
-    """One fault of one device: where it stands, what was seen when it began, and when that was."""
+    """One fault of one device: its state, and what was seen when it began."""
 
     state: FaultState = NO_FAULT
     text: str = ""
     since: Seconds = 0.0
-    """Unix seconds; for people."""
+    """Unix seconds, for messages."""
 
     def is_past(self, now: float) -> bool:
-        """Whether all of it was before ``now``."""
+        """Whether all of its times are before ``now``."""
         return max(self.state.changed_at, self.state.cleared_at or 0.0) <= now
 
 
 class DeviceHealth(Struct, frozen=True):
-    """What is said of a device. ``healthy`` is ``None`` where it is not known."""
+    """The health of a device; ``healthy`` is ``None`` if it is unknown."""
 
     healthy: bool | None = None
     message: str = ""
@@ -127,15 +123,16 @@ class DeviceHealth(Struct, frozen=True):
 
 
 class DeviceMemory(Struct, frozen=True):
-    """What outlives a restart of the driver, as long as the node runs."""
+    """What survives a restart of the driver until the node reboots."""
 
     faults: Mapping[FaultKind, KnownFault] = field(default_factory=dict)
-    """Those that count, or that would be held longer if they came back."""
+    """Those that are raised, or would be held for longer if they returned."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """As first seen."""
 
     def without_future(self, now: float) -> DeviceMemory:
-        """Without faults that began later than now: their clock is not ours, and they would never end."""
+        """Return the memory without faults that begin after ``now``: they are from another clock and would
+        never end."""
         return replace(
             self, faults={kind: known for kind, known in self.faults.items() if known.is_past(now)}
         )
@@ -145,7 +142,7 @@ NOTHING = DeviceMemory()
 
 
 class DeviceTracker:
-    """Judges one device again and again."""
+    """Follows the health of one device."""
 
     def __init__(self, patience: Patience = PATIENCE, memory: DeviceMemory = NOTHING) -> None:
         self._patience = patience
@@ -157,23 +154,23 @@ class DeviceTracker:
         self._times_off = 0
         self._losses: int | None = None
         self._on_since: float | None = None
-        """When the link was switched on, or came into these hands."""
+        """When the link was switched on, or came to its holder."""
         self._has_worked = False
-        """Since then."""
+        """Whether it has worked since then."""
         self._was_good = False
-        """The same, as far as it was said."""
+        """Whether it was reported healthy since then."""
         self._blind_since: float | None = None
         """When the link went out of sight."""
         self._lasts_unseen = False
-        """A fault goes on because of that alone."""
+        """Whether a fault persists only because the link is out of sight."""
         self._looked_at = 0.0
         self._pcie_problem = ""
         self._last_seen: HealthObservation | None = None
-        self.health = self._first_verdict()
-        """As of the last look."""
+        self.health = self._build_first_health()
+        """As of the last observation."""
 
-    def _first_verdict(self) -> DeviceHealth:
-        """Who remembers a fault does not hear of it as of something new."""
+    def _build_first_health(self) -> DeviceHealth:
+        """A remembered fault must not be reported as new."""
         remembered = [kind for kind, known in self._faults.items() if known.state.raised]
         is_bad = any(kind.severity is not FaultSeverity.NOTICE for kind in remembered)
         return DeviceHealth(False if is_bad else None, "not looked at yet")
@@ -188,7 +185,7 @@ class DeviceTracker:
 
     @property
     def due(self) -> float | None:
-        """When to look again although nothing was told; ``None``: everything is steady."""
+        """When to observe again if nothing changes; ``None``: everything is steady."""
         damping = self._patience.damping
         dues = [next_due(known.state, damping) for known in self._faults.values()]
         if any(self._shows(kind) for kind in (FaultKind.LINK_FLAPPING, FaultKind.LINK_ERRORS)):
@@ -202,16 +199,16 @@ class DeviceTracker:
         return min((due for due in dues if due is not None), default=None)
 
     def is_pending(self, kind: FaultKind) -> bool:
-        """Whether the fault shows, and does not count yet."""
+        """Whether the fault shows, and is not raised yet."""
         return self._shows(kind) and not self._faults[kind].state.raised
 
     def is_news(self, seen: HealthObservation, now: float) -> bool:
-        """Whether looking at these seen can change anything."""
+        """Whether this observation can change the result."""
         due = self.due
         return seen != self._last_seen or (due is not None and due <= now)
 
     def observe(self, seen: HealthObservation, now: float, wall: float) -> int:
-        """Take in what is seen now. Returns how often the carrier was lost since the last time."""
+        """Take in an observation, and return how often the carrier was lost since the last one."""
         self._last_seen, self._looked_at = seen, now
         if self._has_new_start(seen):
             self._start_again(seen, now)
@@ -220,7 +217,7 @@ class DeviceTracker:
         present = {
             **self._find_unseen(seen, now),
             **self._without_training(shown, seen, now),
-            **self._find_in_time(seen, now),
+            **self._find_over_time(seen, now),
         }
         damping = self._patience.damping
         for kind in sorted(self._faults.keys() | present.keys()):
@@ -239,16 +236,16 @@ class DeviceTracker:
         return self._on_since is None or _is_off(seen) or is_moved or was_off
 
     def _start_again(self, seen: HealthObservation, now: float) -> None:
-        """A link that is moved, or switched off and on, loses its carrier by that: such losses do not count,
-        and it needs time until it works."""
+        """Begin training. Moving a link, or switching it off and on, loses its carrier; such losses do not
+        count."""
         self._holder, self._losses, self._times_off = seen.holder, None, seen.times_off
         self._has_worked = self._was_good = False
         self._on_since = None if _is_off(seen) else now
         self._counters.restart()
 
     def _note_counters(self, seen: HealthObservation, now: float) -> int:
-        """How often the carrier was lost since the last look. While a link may train, it may lose the carrier
-        and count errors as well."""
+        """Return how often the carrier was lost since the last observation. Losses and errors while a link
+        trains do not count."""
         if self._on_since is None:
             return 0
         if now - self._on_since < self._patience.training_seconds:
@@ -259,7 +256,7 @@ class DeviceTracker:
         return max(0, self._losses - before) if self._losses is not None and before is not None else 0
 
     def _find_unseen(self, seen: HealthObservation, now: float) -> dict[FaultKind, str]:
-        """What counted when the link went out of sight a moment ago: not to be seen is not to be mended."""
+        """Return the faults that persist because the link went out of sight a moment ago."""
         self._lasts_unseen = False
         if not seen.has_link or seen.link is not None:
             self._blind_since = None
@@ -280,8 +277,8 @@ class DeviceTracker:
     def _without_training(
         self, shown: dict[FaultKind, str], seen: HealthObservation, now: float
     ) -> dict[FaultKind, str]:
-        """What shows, but for what a link shows that has just been switched on; a fault that counts already
-        goes on."""
+        """Return the faults that show, without those of a link that is still training. A raised fault
+        persists."""
         self._has_worked = self._has_worked or not (shown or find_unknown(seen))
         if self._has_worked or (
             self._on_since is not None and now - self._on_since >= self._patience.training_seconds
@@ -290,7 +287,7 @@ class DeviceTracker:
             return shown
         return {kind: text for kind, text in shown.items() if kind in self._raised()}
 
-    def _find_in_time(self, seen: HealthObservation, now: float) -> dict[FaultKind, str]:
+    def _find_over_time(self, seen: HealthObservation, now: float) -> dict[FaultKind, str]:
         if seen.pcie is not None:
             self._pcie_problem = self._pcie.judge(seen.pcie)
         is_steady = self._counters.next_due() is None
@@ -330,7 +327,7 @@ class DeviceTracker:
         return {kind: "; ".join(texts) for kind, texts in changes.items()}
 
     def _step(self, kind: FaultKind, text: str, now: float, wall: float, damping: Damping) -> KnownFault:
-        """What was seen when the fault began stays its text: a message that changes with each look is
+        """The text stays that of the beginning of the fault: a message that changes with each observation is
         noise."""
         known = self._faults.get(kind, KnownFault())
         begins = bool(text) and not known.state.present and not known.state.raised
@@ -347,7 +344,7 @@ class DeviceTracker:
     def _judge(self, seen: HealthObservation, shown: Mapping[FaultKind, str]) -> DeviceHealth:
         counting = self._raised()
         raised = tuple(kind for kind in FaultKind if kind in counting) if counting else ()
-        message = "; ".join(self._tell(kind) for kind in raised)
+        message = "; ".join(self._describe(kind) for kind in raised)
         if any(kind.severity is not FaultSeverity.NOTICE for kind in raised):
             return DeviceHealth(False, message, raised)
         unknown = find_unknown(seen)
@@ -359,8 +356,8 @@ class DeviceTracker:
         self._was_good = True
         return DeviceHealth(True, message, raised)
 
-    def _tell(self, kind: FaultKind) -> str:
-        """With a link that flaps the words stay: the kubelet writes each new text to the API server."""
+    def _describe(self, kind: FaultKind) -> str:
+        """The text of a flapping link stays the same: the kubelet writes each new text to the API server."""
         known = self._faults[kind]
         since = datetime.fromtimestamp(known.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         going = self._gone_at(known)
@@ -370,15 +367,15 @@ class DeviceTracker:
         )
 
     def _gone_at(self, known: KnownFault) -> float | None:
-        """When a fault that counts is said to have gone, if it does not show again: halfway to where it is
-        cleared, so that this, too, is said less often of one that comes back."""
+        """Return when a raised fault that no longer shows is reported as gone: halfway to where it is
+        cleared, so that a fault that returns is reported less often."""
         if not known.state.raised or known.state.present:
             return None
         return known.state.changed_at + self._patience.damping.hold_seconds(known.state.relapses) / 2
 
 
 def _is_off(seen: HealthObservation) -> bool:
-    """Its link is switched off, or out of sight: nothing can be said of it."""
+    """Whether the link is switched off or out of sight, so that its health is unknown."""
     return seen.has_link and (seen.link is None or not seen.link.is_up) and not is_on_infiniband(seen)
 
 

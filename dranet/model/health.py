@@ -1,9 +1,4 @@
-"""What can be wrong with a device: the faults, how grave each is, and the observation that tell of them.
-
-Pure, and without a memory: :func:`find_present` judges what one look shows. What shows only in the course of
-time (counters that rise, a link that flaps, a version that changed) is judged in ``health_tracker``, which
-also waits (``health_damping``) before a fault counts.
-"""
+"""Nouns of health: kinds of faults, how severe each is, and what is observed of a device."""
 
 from __future__ import annotations
 
@@ -16,18 +11,18 @@ from dranet.model.facts import Link, RdmaPort
 
 
 class FaultSeverity(StrEnum):
-    """What a fault means for who uses the device."""
+    """What a fault means for the user of the device."""
 
     HARD = "hard"
-    """It carries nothing."""
+    """The device carries nothing."""
     SOFT = "soft"
-    """It works, and badly."""
+    """The device works badly."""
     NOTICE = "notice"
-    """It works; somebody should know. The device stays healthy."""
+    """The device works and stays healthy; the operator should know."""
 
 
 class FaultKind(StrEnum):
-    """Names of faults, for messages, settings, taints and metrics; they never change their meaning."""
+    """Names of faults in messages, settings, taints and metrics. Their meaning never changes."""
 
     LINK_DOWN = "link-down"
     """The link is administratively up and has no carrier."""
@@ -38,7 +33,7 @@ class FaultKind(StrEnum):
     LINK_ERRORS = "link-errors"
     """Error counters of the link or of an RDMA port keep rising."""
     PCIE_DEGRADED = "pcie-degraded"
-    """The PCIe link runs at less than both of its ends can."""
+    """The PCIe link runs below what both of its ends support."""
     FIRMWARE_CHANGED = "firmware-changed"
     """Since the device was first seen after the node booted."""
     DRIVER_CHANGED = "driver-changed"
@@ -60,55 +55,55 @@ _SEVERITIES: Mapping[FaultKind, FaultSeverity] = {
 
 
 class PcieLink(Struct, frozen=True):
-    """The PCIe link of one function (``Documentation/ABI/testing/sysfs-bus-pci``); 0 where not told."""
+    """The PCIe link of one function (``Documentation/ABI/testing/sysfs-bus-pci``); 0: not reported."""
 
     speed: float = 0.0
-    """GT/s for each lane, now."""
+    """Current speed in GT/s per lane."""
     width: int = 0
     """Lanes in use."""
     most_speed: float = 0.0
-    """What the card can."""
+    """What the card supports."""
     most_width: int = 0
     port_speed: float = 0.0
-    """What the port above it can: the slot. A card in a narrower slot is as it should be."""
+    """What the port above the card supports. A card in a slower slot is not a fault."""
     port_width: int = 0
     asleep: bool = False
-    """Runtime power management has put the function to sleep; what its link does then means nothing."""
+    """Whether runtime power management suspended the function; the link's values mean nothing then."""
 
 
 CARRIER_LOSSES = "carrier_down_count"
-"""Among the counters of a link: how often the carrier was lost (``IFLA_CARRIER_DOWN_COUNT``, Linux 4.16)."""
+"""The counter of carrier losses of a link (``IFLA_CARRIER_DOWN_COUNT``, Linux 4.16)."""
 
 
 class HealthCounters(Struct, frozen=True):
-    """What has to be read to be known, now and then: no notification tells of it."""
+    """Values that must be read periodically, because no notification reports them."""
 
     counters: Mapping[str, int] = field(default_factory=dict)
     """Error counters since the driver was loaded, by the kernel's name, and :data:`CARRIER_LOSSES`."""
     pcie: PcieLink | None = None
     ports: tuple[RdmaPort, ...] | None = None
-    """Ports as just read, where that is newer than the scan; ``None``: not read."""
+    """Ports as just read, if that is newer than the scan; ``None``: not read."""
 
 
 class HealthObservation(Struct, frozen=True):
     """All that is known of one device at one moment."""
 
     link: Link | None = None
-    """Of the node or in the pod; ``None`` where it is out of sight."""
+    """On the node or in the pod; ``None``: out of sight."""
     has_link: bool = False
-    """It has one, in sight or not."""
+    """Whether the device has a link, in sight or not."""
     holder: str = ""
     """UID of the pod that has the link; empty while the node has it."""
     rdma_device: str = ""
     ports: tuple[RdmaPort, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
-    """Empty where they were not read."""
+    """Empty if they were not read."""
     pcie: PcieLink | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of firmware and drivers, by what they are versions of (:data:`FIRMWARE_SOURCES` and others)."""
+    """Versions of firmware and drivers by component (:data:`FIRMWARE_SOURCES` and others)."""
     times_off: int = 0
-    """How often the holder has switched the link off, as far as that was told."""
+    """How often the holder has switched the link off, as far as is known."""
 
 
 FIRMWARE_SOURCES = ("firmware", "RDMA firmware")
-"""Keys of ``HealthObservation.versions`` that are firmware. The other ones are drivers."""
+"""Keys of ``HealthObservation.versions`` that are firmware. The others are drivers."""

@@ -120,7 +120,7 @@ class Node:
     def get_pcie_links(self) -> Mapping[str, PcieLink]:
         return self.pcie
 
-    def get_known(self, pod_uid: str) -> Mapping[NicKey, Near]:
+    def get_latest(self, pod_uid: str) -> Mapping[NicKey, Near]:
         return self.verdicts.get(pod_uid, {})
 
 

@@ -125,8 +125,8 @@ def test_admin_access_of_another_driver_gives_no_gpu() -> None:
 @pytest.mark.parametrize(
     ("slice_device", "doubt"),
     [
-        (None, "no slice tells where it sits"),
-        (offered("d"), "its slice does not say where"),
+        (None, "no slice contains its place"),
+        (offered("d"), "its slice does not contain its place"),
         (offered("d", "0000:fe:00.0"), "PCI function 0000:fe:00.0 is not of this node"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What each pod really received: its GPUs, whoever gave them, and how near its devices are to them."""
+"""Which GPUs each pod really received, from any source, and how close its network devices are to them."""

@@ -1,8 +1,9 @@
-"""What a container shows of its GPUs -> which GPUs of this node they are. Pure.
+"""Which GPUs of this node a container has, from what it shows. Pure.
 
-Who gives a GPU to a container names it (variable, mount, CDI device, an id at the kubelet), and its
-device node is in the container. Names come before nodes, because a privileged container has the nodes of all
-GPUs of the node, whatever it was given; nodes come before indices, because who counts may count otherwise.
+A GPU that is given to a container is named there (variable, mount, CDI device, an id at the kubelet), and its
+device node is in the container. Names take precedence over nodes, because a privileged container has the
+nodes of all GPUs. Nodes take precedence over indices, because the container's toolkit may count in another
+order.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from dranet.model.gpus import (
 from dranet.model.sandbox import Container
 
 MAX_OBSERVED = 256
-"""Of each kind, of one container."""
+"""For each kind, for one container."""
 MAX_SHOWN = 80
-"""Characters of a name that means nothing here, when it is told."""
+"""Characters of an unknown name in messages."""
 MAX_NAME = 128
 """Characters of a name; no GPU has a longer one."""
 _NOTHING = frozenset({"", "void", "none"})
 _REPLICA = "::"
-"""Between the id of a GPU and the number of a share of it (time slicing, MPS)."""
+"""Separates the id of a GPU from the number of a share of it (time slicing, MPS)."""
 _INDEX = re.compile(r"([0-9]{1,3})(?::[0-9]+)?")
-"""Of a GPU, or of a GPU and the MIG device on it."""
+"""Index of a GPU, or of a GPU and the MIG device on it."""
 _MIG_OF_GPU = re.compile(r"MIG-(GPU-[0-9a-fA-F-]+)/.*")
-"""The older names of MIG devices have that of the GPU in them."""
+"""The older names of MIG devices contain that of the GPU."""
 
 
 class GpuName(NamedTuple):
-    """One name of a GPU as somebody gave it."""
+    """One name of a GPU, and its source."""
 
     source: GpuSource
     vendor: str
@@ -54,31 +55,31 @@ class GpuName(NamedTuple):
 
 
 class ContainerObservation(Struct, frozen=True):
-    """Of one container, no more than is needed later."""
+    """What is kept of one container."""
 
     container: str
     names: tuple[GpuName, ...] = ()
     nodes: tuple[tuple[int, int], ...] = ()
-    """Numbers of its character devices."""
+    """Major and minor numbers of its character devices."""
 
 
 class FoundGpu(NamedTuple):
-    """A GPU of this node with who told of it."""
+    """A GPU of this node, and the source that reported it."""
 
     pci_address: str
     source: GpuSource
 
 
 class GpuMatch(Struct, frozen=True):
-    """What the signs of one container, or a word of the kubelet, come to."""
+    """The GPUs that a container's observation, or the kubelet's answer, refers to."""
 
     found: tuple[FoundGpu, ...] = ()
     unclear: tuple[str, ...] = ()
-    """What may be GPUs and cannot be told which, a clause each. The kubelet may know."""
+    """What may be GPUs and cannot be identified, a clause each. The kubelet may know more."""
 
 
 def observe_container(container: Container) -> ContainerObservation:
-    """What is kept of a container: names of GPUs, and numbers of device nodes."""
+    """Return names of GPUs and numbers of device nodes of a container."""
     numbers = ((node.major, node.minor) for node in container.devices if may_be_gpu_node(node.path))
     return ContainerObservation(
         container.name,
@@ -88,7 +89,7 @@ def observe_container(container: Container) -> ContainerObservation:
 
 
 def _find_names(container: Container) -> Iterator[GpuName]:
-    """Cut: what a container shows is whatever its pod says, and is remembered as long as the pod lives."""
+    """Truncate: a pod chooses what its containers show, and it is kept for the pod's life."""
     return (name._replace(name=name.name[:MAX_NAME]) for name in _find_whole_names(container))
 
 
@@ -106,24 +107,24 @@ def _find_whole_names(container: Container) -> Iterator[GpuName]:
             yield GpuName(GpuSource.MOUNTS, NVIDIA, find_mount_name(mount.destination))
 
 
-def match_container(signs: ContainerObservation, facts: NodeFacts) -> GpuMatch:
-    """The GPUs of this node that the signs mean."""
-    reading = _match(signs, facts)
-    unclear = (f"container {signs.container}: {text}" for text in reading.unclear)
+def match_container(seen: ContainerObservation, facts: NodeFacts) -> GpuMatch:
+    """Return the GPUs of this node that the container shows."""
+    reading = _match(seen, facts)
+    unclear = (f"container {seen.container}: {text}" for text in reading.unclear)
     return replace(reading, unclear=tuple(unclear))
 
 
-def _match(signs: ContainerObservation, facts: NodeFacts) -> GpuMatch:
+def _match(seen: ContainerObservation, facts: NodeFacts) -> GpuMatch:
     gpus = facts.gpus
-    by_name = match_names(signs.names, facts, _match_name)
-    by_node = tuple(FoundGpu(address, GpuSource.DEVICE_NODES) for address in _match_nodes(signs.nodes, gpus))
+    by_name = match_names(seen.names, facts, _match_name)
+    by_node = tuple(FoundGpu(address, GpuSource.DEVICE_NODES) for address in _match_nodes(seen.nodes, gpus))
     has_every_node = 0 < len(by_node) == len([gpu for gpu in gpus if _own_nodes(gpu)])
     if by_name.found and not by_name.unclear:
         return by_name
     if by_node and not has_every_node:
         known = {found.pci_address for found in by_name.found}
         return GpuMatch((*by_name.found, *(found for found in by_node if found.pci_address not in known)))
-    counted = match_names(signs.names, facts, _match_name_or_index)
+    counted = match_names(seen.names, facts, _match_name_or_index)
     if counted.found or not has_every_node:
         return counted
     whose = f"all {len(by_node)} GPUs" if len(by_node) > 1 else "the only GPU"
@@ -135,12 +136,12 @@ _Match = Callable[[GpuName, Sequence[Gpu]], str]
 
 
 def match_ids(names: Iterable[GpuName], facts: NodeFacts) -> GpuMatch:
-    """The GPUs that a device plugin's ids mean."""
+    """Return the GPUs for the ids of a device plugin."""
     return match_names(names, facts, _match_name_or_index)
 
 
 def match_names(names: Iterable[GpuName], facts: NodeFacts, match: _Match) -> GpuMatch:
-    """The GPUs that the names mean, each once, by the first name that tells of it."""
+    """Return the GPUs with these names, each once, with the source of the first name that matches."""
     found: dict[str, FoundGpu] = {}
     unclear: list[str] = []
     for name in names:
@@ -158,7 +159,8 @@ def _by_address(gpu: Gpu) -> str:
 
 
 def _match_name(name: GpuName, gpus: Sequence[Gpu]) -> str:
-    """Empty where it is not clear. ``all`` is not: an image may say it in a container that is given none."""
+    """Return the PCI address; empty if it is unclear. ``all`` is: an image may say it in a container that is
+    given none."""
     text = name.name.partition(_REPLICA)[0]
     part = _MIG_OF_GPU.fullmatch(text)
     wanted = (part[1] if part else text).lower()
@@ -166,8 +168,8 @@ def _match_name(name: GpuName, gpus: Sequence[Gpu]) -> str:
 
 
 def _match_name_or_index(name: GpuName, gpus: Sequence[Gpu]) -> str:
-    """The vendor's tools count in the order of PCI addresses, and what its driver has not got (given to a
-    virtual machine) they do not count; Habana's go by the number of the node."""
+    """Vendors' tools count in the order of PCI addresses and skip GPUs without their driver (those of virtual
+    machines); Habana's index is the number of the node."""
     known = _match_name(name, gpus)
     index = _INDEX.fullmatch(name.name.partition(_REPLICA)[0])
     if known or index is None:
@@ -189,11 +191,11 @@ def _names_of(gpu: Gpu) -> Iterator[str]:
 
 
 def _match_nodes(nodes: Sequence[tuple[int, int]], gpus: Sequence[Gpu]) -> Iterator[str]:
-    """GPUs one of whose own nodes is among these; what all GPUs of a vendor share says nothing."""
-    given = set(nodes)
-    return (gpu.pci_address for gpu in gpus if _own_nodes(gpu) & given)
+    """Return GPUs with a node of their own among these; nodes that GPUs share identify none."""
+    wanted = set(nodes)
+    return (gpu.pci_address for gpu in gpus if _own_nodes(gpu) & wanted)
 
 
 def _own_nodes(gpu: Gpu) -> set[tuple[int, int]]:
-    """Numbers of the nodes that are this GPU's alone; none where its driver has not got it."""
+    """Numbers of the nodes of this GPU alone; none if its kernel driver is not bound."""
     return {(node.major, node.minor) for node in gpu.char_devices if not is_shared_node(node.path)}

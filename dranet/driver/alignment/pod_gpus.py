@@ -1,11 +1,9 @@
-"""The GPUs of each pod, by all that is known of it now. In memory; may be asked on any thread.
+"""The GPUs of each pod, from all that is known now. In memory; may be asked on any thread.
 
-Told apart by who gave them: claims of this driver and devices of other drivers in the same claims (the store
-has them), other claims of the pod (the API server), what its containers showed at the runtime, and what the
-kubelet says. What was learned of a pod is kept as it was told, so that slices or facts that come later make
-the answer better; after a restart it is learned again.
-
-GPUs of one pod as they are found, one teller after the other, and what tells a GPU at all.
+The sources are claims of this driver and devices of other drivers in the same claims (from the store), other
+claims of the pod (from the API server), what its containers showed at the runtime, and the kubelet. What is
+learned of a pod is kept as it was reported, so that later slices or facts improve the answer. After a restart
+it is learned again.
 """
 
 from __future__ import annotations
@@ -31,34 +29,35 @@ from dranet.model.gpus import Doubt, GpusOfPod, GpuSource, PodGpu
 from dranet.model.plan import PreparedClaim
 
 MAX_CONTAINERS = 64
-"""Of one pod, of which anything is remembered."""
+"""Remembered for one pod."""
 UNREAD = "the pod's other claims have not been read yet"
 
 Listener = Callable[[str], None]
-"""Told the UID of a pod whose GPUs read differently; on whichever thread learned it, so it must not block."""
+"""Called with the UID of a pod whose GPUs changed, on any thread; must not block."""
 
 
 class _Learned(Struct, eq=False):
-    """Of one pod, beyond the records."""
+    """What is known of one pod in addition to the records."""
 
     containers: dict[str, ContainerObservation] = field(default_factory=dict)
     has_more_containers: bool = False
     """Than are remembered."""
     devices: dict[Key, NodeDevice] = field(default_factory=dict)
-    """Of other drivers, as slices told of them. Those go and come with their driver; the pod keeps them."""
+    """Devices of other drivers, from their slices. Slices vanish with their driver; the pod keeps its
+    devices."""
     results: tuple[AllocationResult, ...] | None = None
-    """Of claims that are not ours; ``None``: not read."""
+    """Results of claims that have none of our devices; ``None``: not read."""
     unread: str = ""
     """Why they could not be read."""
     ids: tuple[GpuName, ...] | None = None
-    """What the kubelet says; ``None``: not asked, or it does not answer."""
+    """What the kubelet reports; ``None``: not asked, or no answer."""
     is_kubelet_mute: bool = False
-    """It was asked, and did not tell."""
-    told: GpusOfPod = field(default=GpusOfPod())
+    """Whether it was asked and did not answer."""
+    reported: GpusOfPod = field(default=GpusOfPod())
 
 
 class PodGpus:
-    """Who knows the GPUs of a pod."""
+    """Knows the GPUs of every pod on the node."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class PodGpus:
         others: NodeDevices,
         own_driver: str = "",
     ) -> None:
-        """Devices of ``own_driver`` are known by the records, whoever else tells of them."""
+        """``own_driver``: its devices are taken from the records, even if other sources report them."""
         self._read_view = read_view
         self._records_of_pod = records_of_pod
         self._others = others
@@ -78,23 +77,23 @@ class PodGpus:
         self.listeners: list[Listener] = []
 
     def get(self, pod_uid: str) -> GpusOfPod:
-        """What is known now, in the order of PCI addresses."""
+        """Return what is known now, in the order of PCI addresses."""
         found, learned = self._find_claimed(pod_uid), self._get_learned(pod_uid)
         if learned.unread:
             found.doubts.append(Doubt(learned.unread, is_other_driver=True))
-        elif found.gpus and self.lacks_claims(pod_uid):
+        elif found.gpus and self.is_missing_claims(pod_uid):
             found.doubts.append(Doubt(UNREAD, is_other_driver=True))
         self._add_readings(found, learned)
         return found.conclude()
 
     def _get_learned(self, pod_uid: str) -> _Learned:
-        """As it is now; what another thread learns meanwhile is not in it."""
+        """Return a copy; what another thread learns meanwhile is not in it."""
         with self._lock:
             learned = self._learned.get(pod_uid, _Learned())
             return replace(learned, containers=dict(learned.containers), devices=dict(learned.devices))
 
     def _find_claimed(self, pod_uid: str) -> FoundGpus:
-        """What the pod's claims have."""
+        """Find the GPUs of the pod's claims."""
         records = tuple(self._records_of_pod(pod_uid))
         found = FoundGpus()
         for gpu in find_own(records):
@@ -111,13 +110,13 @@ class PodGpus:
         return found
 
     def _add_shared(self, found: FoundGpus, result: AllocationResult) -> None:
-        """A device of ours in a claim that several pods have: another of them is in its record."""
+        """Add a device of ours in a claim that several pods share: it is in the record of another pod."""
         for device in self._gpu_devices().values():
             if device.name == result.device:
                 found.add(PodGpu(device, GpuSource.CLAIM))
 
     def _find_device(self, pod_uid: str, result: AllocationResult) -> NodeDevice | None:
-        """As its slice tells, or told."""
+        """Return the device from its slice, or as it was remembered."""
         key = result.driver, result.pool, result.device
         device = self._others.find(*key)
         with self._lock:
@@ -133,8 +132,8 @@ class PodGpus:
 
     @property
     def are_served_by_others(self) -> bool:
-        """Whether another DRA driver offers GPUs of this node, so that claims without any device of ours may
-        have them."""
+        """Whether another DRA driver offers GPUs of this node, so that claims without our devices may have
+        some."""
         known = self._gpu_devices()
         uuids = {gpu.uuid for gpu in self._read_view().facts.gpus if gpu.uuid}
         return any(
@@ -142,31 +141,30 @@ class PodGpus:
             for device in self._others.get_all()
         )
 
-    def lacks_claims(self, pod_uid: str) -> bool:
-        """Whether the pod's other claims may have GPUs, and have not been looked at."""
+    def is_missing_claims(self, pod_uid: str) -> bool:
+        """Whether the pod's other claims may have GPUs and have not been read."""
         return not self.has_read_claims(pod_uid) and self.are_served_by_others
 
     def is_awaited(self, pod_uid: str) -> bool:
-        """Whether somebody is still to be heard who may know of GPUs of the pod: soon after the start."""
+        """Whether a source that may know of GPUs of the pod has not answered yet, as soon after the start."""
         learned = self._get_learned(pod_uid)
         return (
             self._others.is_awaited
             or (not self._others.is_known and self.has_others(pod_uid))
-            or (not learned.unread and self.lacks_claims(pod_uid))
+            or (not learned.unread and self.is_missing_claims(pod_uid))
             or (not learned.is_kubelet_mute and self.may_kubelet_know(pod_uid))
         )
 
     def may_learn(self, pod_uid: str) -> bool:
-        """Whether somebody may know more, be it that he has failed to answer: he is asked again."""
-        return self.is_awaited(pod_uid) or self.lacks_claims(pod_uid) or self.may_kubelet_know(pod_uid)
+        """Whether a source may know more, including one that failed and is asked again."""
+        return self.is_awaited(pod_uid) or self.is_missing_claims(pod_uid) or self.may_kubelet_know(pod_uid)
 
     def has_read_claims(self, pod_uid: str) -> bool:
-        """Whether the pod's other claims have been looked at."""
         return self._get_learned(pod_uid).results is not None
 
     def may_kubelet_know(self, pod_uid: str) -> bool:
         """Whether something about the containers is unclear that no claim explains, and the kubelet has not
-        been heard."""
+        answered."""
         learned, facts = self._get_learned(pod_uid), self._read_view().facts
         if learned.ids is not None or (not learned.unread and self._find_claimed(pod_uid).gpus):
             return False
@@ -175,8 +173,8 @@ class PodGpus:
     # --- learning ---------------------------------------------------------------------------------------
 
     def note_container(self, pod_uid: str, signs: ContainerObservation) -> None:
-        """A container of the pod has been created, or exists. One that shows nothing, as most do, is
-        remembered only in place of an earlier one of its name."""
+        """Note a container of the pod. One that shows nothing, as most do, is only remembered in place of an
+        earlier one with the same name."""
         with self._lock:
             learned = self._learned.get(pod_uid)
             is_known = learned is not None and signs.container in learned.containers
@@ -190,7 +188,7 @@ class PodGpus:
         self.changed(pod_uid)
 
     def note_claims(self, pod_uid: str, results: Iterable[AllocationResult], problem: str = "") -> None:
-        """What the pod's claims beside ours have, or why it is not known."""
+        """Note the results of the pod's other claims, or why they are unknown."""
         with self._lock:
             learned = self._learned.setdefault(pod_uid, _Learned())
             learned.unread = problem
@@ -198,27 +196,27 @@ class PodGpus:
         self.changed(pod_uid)
 
     def note_kubelet(self, pod_uid: str, ids: Iterable[GpuName], results: Iterable[AllocationResult]) -> None:
-        """What the kubelet says that the pod was given. One that tells of no device of any claim does not
-        tell of claims at all (a feature gate), as the pod has devices of ours."""
-        told = tuple(results)
+        """Note what the kubelet reports for the pod. If it reports no device of any claim it does not report
+        claims at all (a feature gate), because the pod has devices of ours."""
+        found = tuple(results)
         with self._lock:
             learned = self._learned.setdefault(pod_uid, _Learned())
             learned.ids = tuple(ids)
-            if learned.results is None and told:
-                learned.results, learned.unread = told, ""
+            if learned.results is None and found:
+                learned.results, learned.unread = found, ""
         self.changed(pod_uid)
 
     def note_mute_kubelet(self, pod_uid: str) -> None:
-        """The kubelet did not tell what the pod was given."""
+        """Note that the kubelet did not answer."""
         with self._lock:
             self._learned.setdefault(pod_uid, _Learned()).is_kubelet_mute = True
 
     def changed(self, pod_uid: str) -> None:
-        """Something that the answer depends on may be different: tell, if the answer is."""
+        """Notify the listeners if the answer has changed."""
         now = self.get(pod_uid)
         with self._lock:
             learned = self._learned.setdefault(pod_uid, _Learned())
-            is_news, learned.told = now != learned.told, now
+            is_news, learned.reported = now != learned.reported, now
         if is_news:
             self.notify(pod_uid)
 
@@ -228,14 +226,14 @@ class PodGpus:
             listener(pod_uid)
 
     def keep_only(self, pod_uids: Collection[str]) -> None:
-        """The others have ended."""
+        """Forget the pods that have ended."""
         with self._lock:
             self._learned = {uid: known for uid, known in self._learned.items() if uid in pod_uids}
 
     # --- putting together -------------------------------------------------------------------------------
 
     def _gpu_devices(self) -> Mapping[str, Device]:
-        """Every GPU of the node by PCI address, published or not."""
+        """Return every GPU of the node by PCI address, published or not."""
         view = self._read_view()
         if self._index is None or self._index[0] is not view:
             held_back = (decision.device for decision in view.held_back.values())
@@ -246,7 +244,7 @@ class PodGpus:
     def _add_result(self, found: FoundGpus, result: AllocationResult, other: NodeDevice | None) -> None:
         name = f"device {result.device} of {result.driver}"
         if other is None:
-            found.doubts.append(Doubt(f"{name}: no slice tells where it sits", is_other_driver=True))
+            found.doubts.append(Doubt(f"{name}: no slice contains its place", is_other_driver=True))
             return
         address = self._find_address(other)
         if address in self._gpu_devices():
@@ -254,7 +252,11 @@ class PodGpus:
                 PodGpu(self._gpu_devices()[address], GpuSource.OTHER_DRIVERS_CLAIM, f"{name}, by its slices")
             )
         elif may_be_gpu(other, address) and address not in self._functions():
-            why = f"PCI function {address} is not of this node" if address else "its slice does not say where"
+            why = (
+                f"PCI function {address} is not of this node"
+                if address
+                else "its slice does not contain its place"
+            )
             found.doubts.append(Doubt(f"{name}: {why}", is_other_driver=True))
 
     def _find_address(self, other: NodeDevice) -> str:
@@ -268,8 +270,8 @@ class PodGpus:
         return {function.address for function in self._read_view().facts.pci_functions}
 
     def _add_readings(self, found: FoundGpus, learned: _Learned) -> None:
-        """What containers show, and what the kubelet says of them: an image says ``all`` of containers that
-        were given nothing, so that its word counts for no doubt where a claim or the kubelet knows."""
+        """Add what containers and the kubelet report. An image may say ``all`` in containers that were given
+        nothing, so that raises no doubt where a claim or the kubelet knows better."""
         facts = self._read_view().facts
         is_explained = bool(found.gpus) or learned.ids is not None
         clear: set[str] = set()
@@ -294,7 +296,7 @@ class PodGpus:
 
 
 class FoundGpus:
-    """Each GPU once, by the first who tells of it."""
+    """Collects the GPUs of one pod, each from the first source that reports it."""
 
     def __init__(self) -> None:
         self.gpus: dict[str, PodGpu] = {}
@@ -309,7 +311,7 @@ class FoundGpus:
 
 
 def find_own(records: Iterable[PreparedClaim]) -> Iterator[PodGpu]:
-    """The GPUs that a pod has from this driver by these claims, those of admin access left out."""
+    """Return the GPUs of this driver in these claims, without those of admin access."""
     for record in records:
         for prepared in record.devices:
             if prepared.device.kind is DeviceKind.GPU and not prepared.admin_access:
@@ -317,6 +319,6 @@ def find_own(records: Iterable[PreparedClaim]) -> Iterator[PodGpu]:
 
 
 def may_be_gpu(other: NodeDevice, address: str) -> bool:
-    """Whether a device that is not at the place of any GPU of ours may be one: CPUs and memory have neither
-    an address nor a UUID, and come from drivers that do not say GPU."""
+    """Whether a device that matches none of our GPUs may be one. CPUs and memory have neither an address nor
+    a UUID, and their drivers' names do not contain "gpu"."""
     return bool(address or other.uuids) or "gpu" in other.driver

@@ -1,7 +1,8 @@
-"""Every pod's verdict: from records, inventory and the pod's GPUs to conditions, data and metrics.
+"""The alignment verdicts of all pods: from records, inventory and the pod's GPUs to conditions, data and
+metrics.
 
-Nothing is stored: a verdict is made from what is known, when it is told and whenever that has changed, so
-that a restart comes to the same.
+Nothing is stored. A verdict is computed when it is written and whenever its inputs change, so a restart
+yields the same.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ PodVerdicts = Mapping[NicKey, Verdict]
 
 UNKNOWN, NONE = "unknown", "none"
 LEVELS = (*(level.name for level in Distance), UNKNOWN, NONE)
-"""Of the metrics: ``none`` is a device in a pod that has no GPU."""
+"""Labels of the metrics; ``none`` is a device in a pod without a GPU."""
 
 
 class Verdicts:
-    """Of all pods of the node. For the event loop; gauges may be read on any thread."""
+    """The verdicts of all pods of the node. For the event loop; gauges may be read on any thread."""
 
     def __init__(
         self,
@@ -50,14 +51,15 @@ class Verdicts:
         self._metrics = metrics
         self._latest: dict[str, PodVerdicts] = {}
         self._left: set[str] = set()
-        """Claims that were left to say what they said before."""
+        """Claims whose verdict in the status was left as it was."""
         self._own: set[str] = set()
-        """Claims of which this driver has said what it knows. What the others say is of one before it."""
-        self._told: dict[str, PodVerdicts] = {}
-        """As they were when the status of a claim of the pod was last written, or tried to."""
+        """Claims whose status this driver has completed itself. That of the others is from an earlier
+        instance."""
+        self._written: dict[str, PodVerdicts] = {}
+        """As of the last write of a status of the pod, or attempt."""
 
     def judge(self, pod_uid: str) -> PodVerdicts:
-        """By what is known now; devices without a verdict are left out."""
+        """Return the verdicts by what is known now; devices without one are left out."""
         nics = dict(_find_nics(self._store.get_by_pod(pod_uid)))
         gpus = self.gpus.get(pod_uid)
         candidates = tuple(self._find_candidates(pod_uid)) if gpus.gpus else ()
@@ -68,31 +70,31 @@ class Verdicts:
         return found
 
     def get_latest(self, pod_uid: str) -> PodVerdicts:
-        """As judged last."""
+        """Return the verdicts as judged last."""
         return self._latest.get(pod_uid, {})
 
     def is_outdated(self, pod_uid: str, now: PodVerdicts) -> bool:
-        """Whether the statuses say, or may say, something else. What is still to be written does not."""
-        told = self._told.get(pod_uid)
+        """Whether the statuses may contain something else. Statuses that are still to be written do not
+        count."""
+        written = self._written.get(pod_uid)
         left = [record for record in self._store.get_by_pod(pod_uid) if record.claim.uid in self._left]
         is_over = not self.gpus.is_awaited(pod_uid) and not all(map(self._is_patient, left))
-        return told is not None and (told != now or is_over)
+        return written is not None and (written != now or is_over)
 
     def complete(
         self, claim: Claim, statuses: Sequence[DeviceStatus], existing: Sequence[JsonObject] = ()
     ) -> Sequence[DeviceStatus]:
-        """The statuses of a claim, with the verdict in those of devices that are in their pod. Called when
-        they are written.
+        """Return the statuses of a claim with the verdicts of devices that are in their pod. Called when they
+        are written.
 
-        The GPUs of a pod are the same as long as it lives. So while somebody is still to be heard, as after
-        a restart, what the claim says of it (``existing``) stands; and what was certain to the driver before
-        this one stands also as long as somebody fails to answer.
+        The GPUs of a pod never change. While a source has not answered, as after a restart, the verdict in
+        the claim (``existing``) is kept. If it was certain, it is also kept while a source fails.
         """
         record = self._store.get(claim.ref.uid)
         self._left.discard(claim.ref.uid)
         if record is None or not any(map(_is_attached, statuses)):
             return statuses
-        verdicts = self._told[record.pod.uid] = self.judge(record.pod.uid)
+        verdicts = self._written[record.pod.uid] = self.judge(record.pod.uid)
         known = self._find_standing(record, existing)
         if any(_key_of(status) in known for status in statuses):
             self._left.add(claim.ref.uid)
@@ -127,22 +129,18 @@ class Verdicts:
         return record.claim.uid not in self._own and self.gpus.may_learn(record.pod.uid)
 
     def keep_only(self, pod_uids: Collection[str]) -> None:
-        """The others have ended."""
+        """Forget the pods that have ended."""
         self._latest = {uid: known for uid, known in self._latest.items() if uid in pod_uids}
-        self._told = {uid: known for uid, known in self._told.items() if uid in pod_uids}
+        self._written = {uid: known for uid, known in self._written.items() if uid in pod_uids}
         self._left = {uid for uid in self._left if self._store.get(uid) is not None}
         self._own = {uid for uid in self._own if self._store.get(uid) is not None}
 
-    def get_known(self, pod_uid: str) -> PodVerdicts:
-        """As they were when they were last judged."""
-        return self._latest.get(pod_uid, {})
-
     def count_level(self, level: str) -> int:
-        """How many devices are in pods now at this level of :data:`LEVELS`."""
+        """Return how many devices in pods are now at this level of :data:`LEVELS`."""
         return self._count_levels()[level]
 
     def count_worse(self) -> int:
-        """How many devices are in pods now although the node had a nearer one."""
+        """Return how many devices are in pods now although the node had a closer one."""
         return sum(
             key in self._latest.get(record.pod.uid, {}) and self._latest[record.pod.uid][key].is_told_worse
             for record in self._store.get_all()
@@ -166,7 +164,7 @@ class Verdicts:
                 self._metrics.worse.inc(verdict.is_told_worse and not was_worse)
 
     def _find_candidates(self, pod_uid: str) -> Iterator[Candidate]:
-        """Every network device on offer that works, with who has it."""
+        """Return every offered network device that works, with the claim that has it."""
         view, unhealthy = self._read_view(), self._get_unhealthy()
         holders = {
             prepared.device.name: str(record.claim)
@@ -185,7 +183,7 @@ class Verdicts:
 
 
 def _find_nics(records: Sequence[PreparedClaim]) -> Iterator[tuple[NicKey, PreparedDevice]]:
-    """The network devices that a pod has to itself, or a link on top of; no admin access."""
+    """Return the network devices that a pod has to itself or a link on top of; no admin access."""
     for record in records:
         for position, prepared in enumerate(record.devices):
             if prepared.plan is not None and prepared.device.kind is not DeviceKind.GPU:
@@ -193,7 +191,7 @@ def _find_nics(records: Sequence[PreparedClaim]) -> Iterator[tuple[NicKey, Prepa
 
 
 def _is_down(device: Device, view: View) -> bool:
-    """Switched on and without a carrier. Of one that is switched off nobody knows."""
+    """Whether the link is switched on and has no carrier; if it is switched off, its state is unknown."""
     link = view.links.get(device.ifname)
     return link is not None and link.is_up and not link.carrier
 
@@ -207,7 +205,7 @@ def _key_of(status: DeviceStatus) -> tuple[str, str, str, str]:
 
 
 def _level_of(verdict: Verdict | None) -> str:
-    """As the condition has it: what may be nearer or farther is unknown."""
+    """Return the level as in the condition: an unclear distance is unknown."""
     if verdict is None:
         return NONE
     return UNKNOWN if verdict.distance is None or verdict.is_unclear else verdict.distance.name

@@ -1,10 +1,9 @@
-"""Keeps the verdicts fresh, behind the hooks' back: who hears of a pod's GPUs, and what is asked then.
+"""Keeps the alignment verdicts up to date, outside the hooks.
 
-Two tasks, which wait for news and do nothing at idle. One judges, in memory, and has the statuses written
-anew where they say something else. The other asks whoever may know more: the API server for the pod's claims
-that are not ours, where another driver serves the node's GPUs; the kubelet, where the containers do not show
-clearly what they were given. An answer that does not come holds up no verdict; it is asked for again,
-more and more rarely, as long as the pod lives.
+Two tasks wait for news and do nothing at idle. One judges, in memory, and has statuses written again if they
+contain something else. The other asks: the API server for the pod's other claims, if another driver serves
+the node's GPUs; the kubelet, if containers do not show clearly what they have. A missing answer delays no
+verdict. It is asked for again, ever more rarely, while the pod lives.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_SECONDS = 15.0
 RETRY_SECONDS = (2.0, 5.0, 15.0, 60.0, 300.0)
-"""The last one for ever: a pod lives for weeks, and an API server may be away for an hour."""
+"""The last one repeats: a pod lives for weeks, and an API server may be away for an hour."""
 REFUSED_SECONDS = 3600.0
-"""While a permission is missing: somebody has to grant it first."""
+"""While a permission is missing."""
 MAX_WAITING = 1000
 """Pods. A node has a few hundred at most."""
 
 
 ReadClaims = Callable[[PodRef, frozenset[str]], Awaitable[tuple[AllocationResult, ...]]]
-"""Asks the API server what the pod's claims have, but for those of these names. Raises DranetError."""
+"""Returns the results of the pod's claims, except those with these names. Raises DranetError."""
 AskKubelet = Callable[[PodRef], Awaitable[PodDevices]]
 """Raises DranetError."""
 CallLater = Callable[[float, Callable[[str], None], str], object]
-"""After so many seconds, with this pod."""
+"""Calls back after so many seconds, with this pod."""
 
 
 class AlignmentWatch:
@@ -74,32 +73,31 @@ class AlignmentWatch:
         self._to_judge = _Waiting()
         self._to_ask = _Waiting()
         self._tries: dict[str, int] = {}
-        """Without an answer; these pods are asked about again when their time has come."""
+        """Pods that were asked about without success; they are asked about again later."""
         self._complaint = ""
         self._seen_gpus: tuple[Gpu, ...] = ()
         self._gpus.listeners.append(self.look)
         others.listeners.append(self._slices_changed)
 
     def look(self, pod_uid: str) -> None:
-        """Something of the pod is new."""
+        """Judge the pod soon."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._to_judge.add, pod_uid)
 
     def container_seen(self, pod: PodSandbox, container: Container) -> None:
-        """A container of a pod that has claims; in a hook, so nothing is asked and nothing may fail."""
+        """Observe a container of a pod that has claims. Called in a hook: asks nothing and never fails."""
         try:
             self._gpus.note_container(pod.uid, observe_container(container))
         except Exception:
             log.exception("bug in reading the GPUs of a container", extra={"context": {"pod": pod.uid}})
 
     def _slices_changed(self) -> None:
-        """Other drivers offer something else."""
         for pod_uid in self._pods():
             self._gpus.changed(pod_uid)
             self.look(pod_uid)
 
     def scanned(self, gpus: tuple[Gpu, ...]) -> None:
-        """The node was scanned; its GPUs may have names now that they had not."""
+        """Note a scan of the node: its GPUs may have names now."""
         if gpus != self._seen_gpus:
             self._seen_gpus = gpus
             for pod_uid in self._pods():
@@ -109,7 +107,7 @@ class AlignmentWatch:
         return dict.fromkeys(record.pod.uid for record in self._store.get_all())
 
     async def run(self) -> None:
-        """For ever."""
+        """Judge and ask, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._work(self._to_judge, self._judge), name="alignment: judge")
             tasks.create_task(self._work(self._to_ask, self._ask), name="alignment: ask")
@@ -119,7 +117,7 @@ class AlignmentWatch:
             pod_uid = await waiting.take()
             try:
                 await work(pod_uid)
-            except Exception:  # a verdict is not worth the NICs of a node
+            except Exception:  # a verdict must not end the driver
                 log.exception("bug in a pod's verdict", extra={"context": {"pod": pod_uid}})
 
     async def _judge(self, pod_uid: str) -> None:
@@ -131,8 +129,8 @@ class AlignmentWatch:
             self._others.want()
         if self._verdicts.is_outdated(pod_uid, self._verdicts.judge(pod_uid)):
             self._report_again(pod_uid)
-        lacks = self._gpus.lacks_claims(pod_uid) or self._gpus.may_kubelet_know(pod_uid)
-        if lacks and pod_uid not in self._tries:
+        is_unclear = self._gpus.is_missing_claims(pod_uid) or self._gpus.may_kubelet_know(pod_uid)
+        if is_unclear and pod_uid not in self._tries:
             self._to_ask.add(pod_uid)
 
     def _forget_ended(self) -> None:
@@ -148,7 +146,7 @@ class AlignmentWatch:
         pod, names = records[0].pod, frozenset(record.claim.name for record in records)
         try:
             async with asyncio.timeout(ASK_TIMEOUT_SECONDS):
-                if self._gpus.lacks_claims(pod_uid):
+                if self._gpus.is_missing_claims(pod_uid):
                     await self._ask_server(pod, names)
                 if self._gpus.may_kubelet_know(pod_uid):
                     await self._hear_kubelet(pod)
@@ -156,7 +154,7 @@ class AlignmentWatch:
             self._try_again(pod_uid, error)
         else:
             self._tries.pop(pod_uid, None)
-        self.look(pod_uid)  # what waited for this need not any more
+        self.look(pod_uid)  # what waited for the answer may go on
 
     async def _ask_server(self, pod: PodRef, names: frozenset[str]) -> None:
         try:
@@ -165,20 +163,20 @@ class AlignmentWatch:
             self._gpus.note_claims(pod.uid, (), f"the pod's other claims cannot be read ({error.reason})")
             if self._gpus.may_kubelet_know(pod.uid):
                 await self._hear_kubelet(pod)
-            if self._gpus.lacks_claims(pod.uid):
+            if self._gpus.is_missing_claims(pod.uid):
                 raise
         else:
             self._gpus.note_claims(pod.uid, results)
 
     async def _hear_kubelet(self, pod: PodRef) -> None:
         try:
-            given = await self._ask_kubelet(pod)
+            found = await self._ask_kubelet(pod)
         except (DranetError, TimeoutError, asyncio.CancelledError):
             self._gpus.note_mute_kubelet(pod.uid)
             raise
-        named = ((find_resource_vendor(resource), device) for resource, device in given.ids)
+        named = ((find_resource_vendor(resource), device) for resource, device in found.ids)
         ids = [GpuName(GpuSource.POD_RESOURCES, vendor, device) for vendor, device in named if vendor]
-        self._gpus.note_kubelet(pod.uid, ids, given.results)
+        self._gpus.note_kubelet(pod.uid, ids, found.results)
 
     def _try_again(self, pod_uid: str, error: Exception) -> None:
         complaint = str(error) or "no answer in time"

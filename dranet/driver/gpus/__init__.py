@@ -1,1 +1,1 @@
-"""The node's GPUs: whose they are to offer, and how one gets into containers."""
+"""The node's GPUs: whether this driver offers them, and how one gets into containers."""

@@ -1,7 +1,7 @@
-"""How a GPU gets into containers: by its vendor's CDI device where there is one, else by its device nodes.
+"""How a GPU gets into containers: by its vendor's CDI device if it has one, otherwise by its device nodes.
 
-Decided once, at Prepare, and recorded with the claim: a second Prepare must answer the same, whatever has
-become of the vendor's spec meanwhile.
+Decided once, at Prepare, and recorded with the claim: a second Prepare must return the same, even if the
+vendor's spec has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class GpuContainers:
-    """Finds the vendor's CDI device of a GPU. Callable from any thread.
-
-    ``get_gpus``: all of the node, as of the last scan.
-    """
+    """Finds the vendor's CDI device of a GPU. Callable from any thread. ``get_gpus`` returns all GPUs of the
+    node, as of the last scan."""
 
     def __init__(self, folders: Sequence[Path], get_gpus: Callable[[], Sequence[Gpu]]) -> None:
         self._specs = VendorSpecs(folders)
@@ -32,7 +30,7 @@ class GpuContainers:
         self._lock = Lock()
 
     def find_vendor_device(self, device: Device) -> str:
-        """The qualified name of the vendor's CDI device that is this GPU; empty where there is none.
+        """Return the qualified name of the vendor's CDI device for this GPU; empty if it has no CDI device.
 
         Blocking: reads the vendor's files if they have changed.
         """
@@ -64,7 +62,7 @@ def own_nodes(nodes: Sequence[CharDevice]) -> tuple[CharDevice, ...]:
 
 
 def find_environment(device: Device) -> tuple[tuple[str, str], ...]:
-    """NVIDIA's runtime reads a variable, which many images set to ``all``: with its word for nothing, it adds
-    no GPU beside those of the claim. NVIDIA's own specs say the same."""
+    """Return the variables that a container with this GPU needs. Many images set NVIDIA's to ``all``;
+    ``void`` keeps its runtime from adding GPUs to those of the claim, as in NVIDIA's own specs."""
     is_nvidia = device.attributes.get(GPU_VENDOR.qualified) == "nvidia"
     return (("NVIDIA_VISIBLE_DEVICES", "void"),) if is_nvidia else ()

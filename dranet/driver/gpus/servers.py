@@ -1,25 +1,16 @@
-"""Which vendors' GPUs this driver offered last, on disk: nobody else had them then.
+"""Which other driver gives this node's GPUs to pods, according to slices of other drivers, the Node object
+and the kubelet.
 
-At a start the GPUs of a vendor are offered only when its own driver or device plugin has had time to come, or
-to come back. Where they were ours before, there is none to wait for: a restart takes nothing back, and after
-a boot pods of ours start again at once.
+The rule itself is pure (``inventory.served_gpus``); this module applies it over time. When a vendor's driver
+appears, our GPUs are withdrawn at the next scan, except those that pods have. When it disappears, its GPUs
+become ours after a delay: its slices also vanish during its own update, while its pods still hold their GPUs.
+Before the first answer no GPU is offered, and the first publication waits for it, so that a restart withdraws
+none.
 
-Who else gives this node's GPUs to pods, as slices of other drivers and the Node object tell it.
-
-The rule is pure (``inventory.served_gpus``); here is what it takes to follow it in time. A vendor's driver
-that comes counts at once: our GPUs are withdrawn at the next scan, but for those that pods have. One that
-goes counts after a while: its slices vanish during its own update, too, and its pods still hold their GPUs.
-Before the first look no GPU is offered, and so that none is withdrawn for a moment at a restart, the first
-publication waits for the look as well.
-
-A node that has just booted, and GPUs whose driver has just been loaded, are nobody's for a while: whoever
-serves them starts at the same time as this driver, and may be later. So are GPUs that were somebody else's
-when this driver ended: who served them may be in the middle of an update as well.
-
-Asks those of whom no watch tells: the Node, for what device plugins announce, and the kubelet, for what
-pods have of devices that nobody may serve any more.
-
-One look at the Node serves the node's protected addresses, too (``driver.protected_addresses``).
+After a boot, or when a GPU's kernel driver was just loaded, GPUs are not offered for a while: the vendor's
+driver starts at the same time as this one, perhaps later. The same holds for GPUs that another driver served
+when this driver ended, since that one may be in the middle of an update. GPUs that were ours before
+(:class:`OwnGpus`) need no delay: a restart withdraws none, and after a boot pods with them start at once.
 """
 
 from __future__ import annotations
@@ -52,7 +43,8 @@ class _OwnGpus(msgspec.Struct):
 
 
 class OwnGpus:
-    """``<state_dir>/gpus.json``. Best effort: where it cannot be read, there is only a wait. Blocking."""
+    """Vendors whose GPUs this driver offered last, in ``<state_dir>/gpus.json``. Blocking. Best effort: if
+    the file cannot be read, GPUs are offered later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -70,7 +62,7 @@ class OwnGpus:
             return frozenset()
 
     def write(self, vendors: Iterable[str]) -> None:
-        """Replace the file, where it would say something else."""
+        """Replace the file if its content would change."""
         offered = frozenset(vendors)
         if offered == self._written:
             return
@@ -84,25 +76,18 @@ class OwnGpus:
 
 
 PATIENCE_SECONDS = 45.0
-"""So long the first publication waits for the look, where the API server answers other questions. Longer than
-the slices of others take to be asked for again."""
+"""How long the first publication waits for the answer while the API server answers other requests. Longer
+than the retry of other drivers' slices."""
 
-YET_TO_COME = "whoever may yet come to serve it: the node, its kernel driver or we have just started"
+YET_TO_COME = "a driver that may still start: the node, the kernel driver or this driver has just started"
 TOO_MANY = "other drivers, which offer more devices here than are looked at"
 
 Clock = Callable[[], float]
 
 
 class GpuServers:
-    """Knows whose GPUs are left to whom. :meth:`judge` is called by one scan at a time, on any thread; the
-    rest on the event loop.
-
-    ``is_answering``: whether the API server has answered others of us. ``on_news``: the next scan may decide
-    otherwise. ``on_gpus``: the node has GPUs. ``ask``: have the Node and the kubelet asked again, which
-    leads to :meth:`take_resources`, :meth:`take_used` and :meth:`take_asked`; both are called on any thread.
-    ``return_seconds``: so long nobody else may have served a vendor's GPUs before they are ours again.
-    ``read_uptime``: seconds since the node has booted. ``own`` remembers whose GPUs were ours over a boot.
-    """
+    """Decides which GPUs are left to which driver. :meth:`judge` is called by one scan at a time, on any
+    thread; the rest on the event loop."""
 
     def __init__(
         self,
@@ -133,17 +118,17 @@ class GpuServers:
         self._resources: frozenset[str] | None = None
         self._used: frozenset[str] | None = None
         self._asked_at = -math.inf
-        """When the Node and the kubelet were asked last, and the Node answered."""
+        """When the Node and the kubelet were last asked, and the Node answered."""
         self._is_waiting = False
-        """The next answer decides, also if it says what the last one said."""
+        """Whether the next answer decides, even if it equals the last one."""
         self._has_gpus = False
         self._answered_at: float | None = None
         self._usable: frozenset[str] | None = None
-        """Vendors of which a GPU had device nodes at the last scan."""
+        """Vendors with a GPU that had device nodes at the last scan."""
         self._were_ours: frozenset[str] = frozenset()
-        """In the life of this driver before this one."""
+        """Vendors whose GPUs were ours before this start."""
         self._free_since: dict[str, float] = {}
-        """Vendor -> when it was first found that nobody serves it any more."""
+        """By vendor: since when no other driver serves it."""
         self.served = UNKNOWN if mode is PublishGpus.AUTO else NOBODY
         """As of the last scan; replaced as a whole."""
         devices.listeners.append(self._take_slices)
@@ -154,11 +139,11 @@ class GpuServers:
         return self._has_gpus
 
     def may_publish(self, served: ServedGpus) -> bool:
-        """Whether what a scan has decided by ``served`` may go out: not while GPUs lack that may turn out to
+        """Whether the result of a scan with ``served`` may be published: not while GPUs are missing that may
         be ours.
 
-        Where only this question gets no answer (rights are missing), the node's NICs do not wait for ever;
-        after an outage it gets as long as at the start.
+        If only this question is not answered (rights are missing), the node's NICs wait for :data:`PATIENCE_SECONDS` at most. After
+        an outage it gets as long as at the start.
         """
         if served.is_known or not self._has_gpus:
             return True
@@ -169,28 +154,29 @@ class GpuServers:
         return self._clock() - self._answered_at > PATIENCE_SECONDS
 
     def take_resources(self, resources: Collection[str]) -> None:
-        """The extended resources of the Node, as it is now."""
+        """Take the extended resources of the Node, as they are now."""
         news = frozenset(resources)
         if news != self._resources:
             self._resources = news
-            self._tell()
+            self._notify()
 
     def take_used(self, names: Collection[str] | None) -> None:
-        """Resources and drivers of which pods have devices; ``None`` where the kubelet does not tell."""
+        """Take the resources and drivers of which pods have devices; ``None`` if the kubelet does not report
+        them."""
         news = (self._used or frozenset()) if names is None else frozenset(names)
         if news != self._used:
             self._used = news
-            self._tell()
+            self._notify()
 
     def take_asked(self) -> None:
-        """What was told just now is what the Node and the kubelet say now."""
+        """Note that the Node and the kubelet have just answered."""
         self._asked_at = self._clock()
         if self._is_waiting:
             self._is_waiting = False
-            self._tell()
+            self._notify()
 
     def judge(self, gpus: Sequence[Gpu]) -> ServedGpus:
-        """Who serves these GPUs of the node, now."""
+        """Return which drivers serve these GPUs of the node now."""
         if gpus and not self._has_gpus:
             self._has_gpus = True
             self._on_gpus()
@@ -235,20 +221,21 @@ class GpuServers:
         self._own.write(() if self._mode is PublishGpus.NEVER else usable - self.served.by_vendor.keys())
 
     def _hold_off(self, gpus: Sequence[Gpu], found: Mapping[str, str]) -> Mapping[str, str]:
-        """Vendors that nobody serves, but somebody did until a moment ago, or may in a moment."""
+        """Return vendors that no driver serves, but did until a moment ago, or may in a moment."""
         now = self._clock()
         started = self._find_started(gpus, now)
-        gone = {vendor: who for vendor, who in self.served.by_vendor.items() if vendor not in found}
+        gone = {vendor: server for vendor, server in self.served.by_vendor.items() if vendor not in found}
         self._free_since = {
             **dict.fromkeys(gone, now),
             **{vendor: since for vendor, since in self._free_since.items() if vendor in gone},
             **{vendor: since for vendor, since in started.items() if vendor not in found},
         }
         held = {**dict.fromkeys(self._free_since, YET_TO_COME), **gone}
-        return {vendor: who for vendor, who in held.items() if not self._is_free(vendor, now)}
+        return {vendor: server for vendor, server in held.items() if not self._is_free(vendor, now)}
 
     def _find_started(self, gpus: Sequence[Gpu], now: float) -> Mapping[str, float]:
-        """Vendors whose GPUs have become usable a moment ago, and when; not those that were ours before."""
+        """Return vendors whose GPUs became usable a moment ago, and when; without those that were ours
+        before."""
         usable = frozenset(gpu.vendor for gpu in gpus if gpu.char_devices)
         if self._usable is None:
             since = self._find_beginning(now)
@@ -259,15 +246,18 @@ class GpuServers:
         return {vendor: since for vendor, since in started.items() if vendor not in self._were_ours}
 
     def _find_beginning(self, now: float) -> float:
-        """Since when GPUs that were not ours before may be nobody's, as far as a driver knows that has just
-        started: since the boot, or since now where an earlier one has left them to somebody."""
+        """Return since when GPUs that were not ours before may be free, for a driver that has just started:
+        since the boot, or since now if an earlier instance left them to another driver."""
         known = None if self._own is None else self._own.read()
         self._were_ours = known or frozenset()
         return now - self._read_uptime() if known is None else now
 
     def _is_free(self, vendor: str, now: float) -> bool:
-        """Whether its time is over, and nobody has come since; what was answered before is no answer.
-        Of two drivers of our kind that left the GPUs to each other, the elder takes them first."""
+        """Whether the delay is over and the latest answers are newer than its end.
+
+        If two drivers of our kind left the GPUs to each other, the one whose name sorts first takes them
+        first.
+        """
         seconds = self._return_seconds * (2 if self._devices.has_elder_kin else 1)
         until = self._free_since[vendor] + seconds
         if now >= until > self._asked_at:
@@ -275,36 +265,40 @@ class GpuServers:
             self._ask()
         return now >= until and self._asked_at >= until
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._mode is PublishGpus.AUTO and self._has_gpus:
             self._on_news()
 
     def _take_slices(self) -> None:
         if self._mode is PublishGpus.AUTO and self._resources is None:
             self._ask()  # the API server answers again, and the next reading of the Node may be a minute off
-        self._tell()
+        self._notify()
 
 
 def _log_changes(before: ServedGpus, after: ServedGpus, gpus: Sequence[Gpu]) -> None:
-    for vendor, who in after.by_vendor.items():
-        if before.by_vendor.get(vendor) != who:
+    for vendor, server in after.by_vendor.items():
+        if before.by_vendor.get(vendor) != server:
             count = sum(gpu.vendor == vendor for gpu in gpus)
-            log.info("%d GPUs of %s are left to %s", count, vendor, who)
+            log.info("%d GPUs of %s are left to %s", count, vendor, server)
     for vendor in before.by_vendor.keys() - after.by_vendor.keys():
-        log.info("nobody else serves the GPUs of %s any more: they are offered", vendor)
+        log.info("no other driver serves the GPUs of %s any longer: they are offered", vendor)
 
 
 ANSWER_SECONDS = 2.0
-"""So long a Prepare waits for both answers; without them the last ones count."""
+"""How long a Prepare waits for both answers; without them the last ones count."""
 
 FetchNode = Callable[[], Awaitable[NodeView]]
 """Raises ClusterError."""
 ReadUsed = Callable[[], Awaitable[Collection[str]]]
-"""Names of resources and DRA drivers of which pods have devices. Raises DranetError."""
+"""Returns names of resources and DRA drivers of which pods have devices. Raises DranetError."""
 
 
 class GpuInquiry:
-    """Hands the answers to the servers. Everything but :meth:`ask` is for the event loop."""
+    """Asks what no watch reports: the Node, for resources of device plugins, and the kubelet, for what pods
+    have of devices whose driver may be gone. Everything but :meth:`ask` is for the event loop.
+
+    One request for the Node also serves ``driver.protected_addresses``.
+    """
 
     def __init__(self, fetch_node: FetchNode, read_used: ReadUsed, servers: Callable[[], GpuServers]) -> None:
         self._fetch_node = fetch_node
@@ -319,20 +313,20 @@ class GpuInquiry:
             self._loop.call_soon_threadsafe(self._wanted.set)
 
     async def run(self) -> None:
-        """For ever; nothing is asked before somebody wants it."""
+        """Ask whenever it is wanted, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             await self.look()
 
     async def look(self) -> None:
-        """Ask both, and wait for the answers for a while; never fails."""
+        """Ask both, and wait up to :data:`ANSWER_SECONDS`; never fails."""
         _, is_read = await asyncio.gather(self._look_at_pods(), self._look_at_node())
         if is_read:
             self._servers().take_asked()
 
     async def fetch_addresses(self) -> Sequence[str]:
-        """The node's addresses; what else the Node tells is taken on the way.
+        """Return the node's addresses; the Node's resources are taken along.
 
         Raises:
             ClusterError: no answer, or a refusal.

@@ -131,7 +131,7 @@ class KnownVerdict(Protocol):
 class KnownVerdicts(Protocol):
     """Who knows how near devices are (``driver.alignment.verdicts.Verdicts``)."""
 
-    def get_known(self, pod_uid: str) -> Mapping[NicKey, KnownVerdict]: ...
+    def get_latest(self, pod_uid: str) -> Mapping[NicKey, KnownVerdict]: ...
 
 
 def take_snapshot(
@@ -163,7 +163,7 @@ def _find_in_pods(records: Records, links: SeenLinks, verdicts: KnownVerdicts) -
         if not record.netns_path:
             continue
         uid = record.pod.uid
-        known = verdicts.get_known(uid)
+        known = verdicts.get_latest(uid)
         if uid not in seen_in:
             seen_in[uid] = links.get_links(uid)
         for position, prepared in enumerate(record.devices):
