@@ -142,8 +142,8 @@ class GpuServers:
         """Whether the result of a scan with ``served`` may be published: not while GPUs are missing that may
         be ours.
 
-        If only this question is not answered (rights are missing), the node's NICs wait for :data:`PATIENCE_SECONDS` at most. After
-        an outage it gets as long as at the start.
+        If only this question is not answered (rights are missing), the node's NICs wait for at most
+        :data:`PATIENCE_SECONDS`, also after an outage.
         """
         if served.is_known or not self._has_gpus:
             return True

@@ -1,1 +1,1 @@
-"""What a scrape shows of devices, pods and the driver's parts: read when asked for, never at idle."""
+"""The metrics of devices, pods and services, read when they are scraped and never at idle."""

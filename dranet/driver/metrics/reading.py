@@ -1,9 +1,9 @@
-"""What the kernel counts, read for one scrape by one thread that ends with it.
+"""The kernel's counters, read for one scrape by one thread that ends with it.
 
-The thread reads the node first, then enters one pod's namespace after another: nothing is open, and nothing
-waits, between two scrapes. It writes down each part as soon as it has it, and where it is, so that who waits
-no longer for a place that hangs has the rest, and can leave that place out the next time. What cannot be read
-is absent, and never 0.
+The thread reads the node, then enters one pod's network namespace after another. Between scrapes nothing is
+open and nothing waits. Each part is recorded as soon as it is read, with the current place: a scraper that
+stops waiting for a place that hangs has the rest, and can avoid that place next time. What cannot be read is
+absent, never 0.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from dranet.model.health import CARRIER_LOSSES
 log = logging.getLogger(__name__)
 
 HOST = ""
-"""Instead of a pod's UID: the node itself."""
+"""The place of the node itself, instead of a pod's UID."""
 
 Place = str
-"""Where a reading may hang: UID of a pod, :data:`HOST`, or an RDMA device (:func:`ports_of`)."""
+"""Where a read may hang: the UID of a pod, :data:`HOST`, or an RDMA device (:func:`ports_of`)."""
 
 
 def ports_of(rdma_device: str) -> Place:
@@ -44,7 +44,7 @@ def ports_of(rdma_device: str) -> Place:
 
 
 def describe(place: Place) -> str:
-    """For the log."""
+    """Name the place for the log."""
     if place == HOST:
         return "the node"
     kind, _, name = place.rpartition("/")
@@ -52,10 +52,10 @@ def describe(place: Place) -> str:
 
 
 class Readings(Struct, frozen=True):
-    """What was read so far. Written by the reading thread alone; others may look at any time."""
+    """What was read so far. Written by the reading thread only; others may read it at any time."""
 
     traffic: dict[Place, Mapping[int, Traffic]] = field(default_factory=dict)
-    """By where, and ifindex."""
+    """By place and ifindex."""
     carrier_losses: dict[int, int] = field(default_factory=dict)
     """Of links of the node, by ifindex."""
     speeds: dict[str, int] = field(default_factory=dict)
@@ -65,22 +65,22 @@ class Readings(Struct, frozen=True):
     pauses: dict[str, Sequence[Pauses]] = field(default_factory=dict)
     """By device."""
     limit_drops: dict[Place, Mapping[int, int]] = field(default_factory=dict)
-    """Packets dropped by rate limits, by where, and ifindex."""
+    """Packets dropped by rate limits, by place and ifindex."""
     begun: list[Place] = field(default_factory=list)
-    """In this order; the last one is being read."""
+    """In order; the last one is being read."""
     done_pods: set[str] = field(default_factory=set)
     seconds: list[float] = field(default_factory=list)
-    """How long it took, when it is done."""
+    """Duration, once it is done."""
     is_left: threading.Event = field(default_factory=threading.Event)
-    """Nobody waits any more: what was begun is the last."""
+    """Set when the scraper stopped waiting: the current place is the last."""
 
 
 SpeedKey = tuple[str, int, int]
-"""UID of the pod, ifindex, carriers lost: a link that is to run at another speed loses its carrier first."""
+"""UID of the pod, ifindex, carrier losses: a link loses its carrier before its speed changes."""
 
 
 class _Visit(Struct, frozen=True):
-    """To one pod."""
+    """A visit to one pod."""
 
     uid: str
     netns: NetworkNamespace
@@ -91,19 +91,20 @@ class _Visit(Struct, frozen=True):
 
     @property
     def has_rdma(self) -> bool:
-        """Of its own, which nobody else sees."""
+        """Whether it has RDMA devices that are only visible inside."""
         return self.is_rdma_exclusive and any(device.device.rdma_device for device in self.devices)
 
 
 class CounterReader:
-    """Keeps nothing but the speeds of links in pods, which change only with their carrier."""
+    """Reads counters. It only keeps the speeds of links in pods, which change with their carrier."""
 
     def __init__(self, sysfs_root: Path) -> None:
         self._sysfs_root = sysfs_root
         self._speeds: dict[SpeedKey, int | None] = {}
 
     def read(self, snapshot: Snapshot, into: Readings, avoid: Collection[Place] = ()) -> None:
-        """Blocking. The calling thread ends up in some pod's namespace: it must end, too."""
+        """Read everything into ``into``. Blocking. The thread ends up in some pod's namespace, so it must
+        end."""
         start = time.perf_counter()
         devices: defaultdict[Place, list[NodeDevice]] = defaultdict(list)
         for device in snapshot.devices:
@@ -130,7 +131,7 @@ class CounterReader:
             log.debug("counters of the node: %s", error)
 
     def _read_ports_of_node(self, snapshot: Snapshot, into: Readings, avoid: Collection[Place]) -> None:
-        """Some are asked of firmware, which may take its time."""
+        """Some counters are fetched from firmware, which may be slow."""
         for device in snapshot.devices:
             if into.is_left.is_set():
                 return
@@ -192,7 +193,7 @@ class CounterReader:
                 into.speeds[name] = mbps
 
     def _read_pod_ports(self, visit: _Visit, into: Readings) -> None:
-        """RDMA devices that are visible in their namespace alone."""
+        """Read RDMA devices that are only visible in their namespace."""
         with open_sysfs(visit.netns) as root:
             for device in visit.devices:
                 if device.device.rdma_device:
@@ -205,6 +206,6 @@ class CounterReader:
 
 
 def _may_pause(device: NodeDevice) -> Link | None:
-    """Flow control is of physical ports."""
+    """Return the link of a physical port: flow control has no meaning on others."""
     is_function = bool(device.device.pci_address) and not device.device.physical_function
     return device.link if is_function else None

@@ -1,7 +1,7 @@
-"""What a scrape is about: the devices and the pods that have them now, from memory.
+"""What a scrape covers: the devices, and the pods that have them now, from memory.
 
-Taken on the event loop, where links of pods, judgements and verdicts change; everything else about a scrape
-happens in another thread. A pod that has ended is not in it, so its series end with it.
+Taken on the event loop, where links of pods, health and verdicts change. The rest of a scrape happens in
+another thread. A pod that has ended is not included, so its series end with it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class PodDevice(Struct, frozen=True):
     record: PreparedClaim
     prepared: PreparedDevice
     is_shared: bool
-    """The pod has a link on top of it."""
-    seen: CountedLink | None
-    """The pod's link, as far as it has been told."""
+    """Whether the pod has a link on top of it."""
+    seen: SeenLink | None
+    """The pod's link, as far as it is known."""
     distance: Distance | None = None
-    """To the pod's GPU; ``None`` where there is none, or nobody knows."""
+    """To the pod's GPU; ``None`` without a GPU or if unknown."""
     is_worse: bool = False
-    """The node had a nearer one."""
+    """Whether the node had a closer one."""
     limited: Mapping[str, int] = field(default_factory=dict)
     """Index of the link whose queue has the rate limit, by direction."""
 
@@ -46,15 +46,15 @@ class PodDevice(Struct, frozen=True):
 
 
 class NodeDevice(Struct, frozen=True):
-    """One network device on offer."""
+    """One offered network device."""
 
     device: Device
     link: Link | None
     """On the node or in a pod; ``None``: it has none, or it is out of sight."""
     ifname: str
-    """Of its link on the node, wherever that is now."""
+    """Of its link on the node, even while a pod has it."""
     carrier_losses: int | None
-    """As told from its pod; on the node it has to be read."""
+    """As reported from its pod; on the node it must be read."""
     pod_uid: str = ""
     """Of the pod that it was moved into."""
     healthy: bool | None = None
@@ -64,19 +64,19 @@ class NodeDevice(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """All of it. Whoever has it closes it."""
+    """The devices and pods of one scrape. The owner closes it."""
 
     devices: Sequence[NodeDevice]
     in_pods: Sequence[PodDevice]
     wanted_pods: frozenset[str]
     """UIDs of those with links or RDMA devices in ``devices`` or ``in_pods``."""
     namespaces: dict[str, NetworkNamespace]
-    """Theirs, as far as they can be had, until they are handed out."""
+    """Those of ``wanted_pods`` that could be opened, until they are handed out."""
     is_rdma_exclusive: bool = False
-    """RDMA devices in pods are seen from their namespace alone."""
+    """Whether RDMA devices in pods are only visible in their namespace."""
 
     def hand_out(self) -> Iterator[tuple[str, NetworkNamespace]]:
-        """One namespace after another, each to one caller alone, on any thread; closed behind it."""
+        """Yield one namespace after another, each to one caller only, on any thread; closed afterwards."""
         while True:
             try:
                 uid, netns = self.namespaces.popitem()
@@ -86,7 +86,7 @@ class Snapshot(Struct, frozen=True):
                 yield uid, netns
 
     def close(self) -> None:
-        """Let go of what was not handed out; on any thread."""
+        """Close what was not handed out; on any thread."""
         for _ in self.hand_out():
             pass
 
@@ -106,7 +106,7 @@ class SeenLinks(Protocol):
 
 
 class Judge(Protocol):
-    """Who judges devices (``driver.health.monitor.HealthMonitor``)."""
+    """Health of the devices (``driver.health.monitor.HealthMonitor``)."""
 
     def get_judgements(self) -> Mapping[str, bool | None]: ...
 
@@ -137,7 +137,7 @@ class KnownVerdicts(Protocol):
 def take_snapshot(
     view: View, records: Records, links: SeenLinks, judge: Judge, verdicts: KnownVerdicts
 ) -> Snapshot:
-    """On the event loop; nothing waits."""
+    """Take it on the event loop; nothing waits."""
     in_pods = list(_find_in_pods(records, links, verdicts))
     moved = {found.prepared.device.name: found for found in in_pods if not found.is_shared}
     devices = list(_find_devices(view, moved, judge))
@@ -187,7 +187,7 @@ def _find_in_pods(records: Records, links: SeenLinks, verdicts: KnownVerdicts) -
 def _find_limited(
     plan: AttachPlan, seen: CountedLink | None, links: Sequence[CountedLink]
 ) -> Iterator[tuple[str, int]]:
-    """What the pod receives has its queue on a link of its own."""
+    """What the pod receives is queued on a link of its own."""
     limit = next((step for step in plan.steps if isinstance(step, LimitRate)), None)
     if limit is None:
         return

@@ -1,4 +1,4 @@
-"""Snapshot and readings -> the text of a scrape. Pure."""
+"""Writes snapshot and readings as the text of a scrape. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEGA, GIGA = 1_000_000, 1_000_000_000
 
 Key = TypeVar("Key")
 Counted = tuple[str, Traffic]
-"""Labels, and what the link has counted."""
+"""Labels, and the link's counters."""
 Port = tuple[str, PortReading]
 
 
@@ -133,7 +133,7 @@ def _write_pauses(
 
 
 def _write_pcie(out: Exposition, families: DeviceFamilies, links: Sequence[tuple[str, PcieLink]]) -> None:
-    """A function that sleeps has a slow link, which means nothing."""
+    """The slow link of a suspended function means nothing."""
     awake = [(labels, link) for labels, link in links if not link.asleep]
     out.add(families.pcie_speed, _known(awake, lambda link: int(link.speed * GIGA)))
     out.add(families.pcie_max_speed, _known(links, lambda x: int(_least(x.most_speed, x.port_speed) * GIGA)))
@@ -142,7 +142,7 @@ def _write_pcie(out: Exposition, families: DeviceFamilies, links: Sequence[tuple
 
 
 def _known(links: Iterable[tuple[str, PcieLink]], get: Callable[[PcieLink], int]) -> Iterator[Sample]:
-    """0 is what nobody tells."""
+    """Leave out 0, which means that it is not reported."""
     return ((labels, value) for labels, link in links if (value := get(link)))
 
 

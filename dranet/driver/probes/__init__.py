@@ -1,1 +1,1 @@
-"""What the driver tells of itself: whether it is ready, and its metrics."""
+"""The probe port: liveness, readiness, metrics and the status page."""

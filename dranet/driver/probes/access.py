@@ -1,15 +1,9 @@
-"""Who may read what of the probe port.
+"""Decides which requests to the probe port are answered.
 
-``/healthz`` and the plain ``/readyz`` are everybody's: the kubelet shows no credentials. ``/metrics`` is for
-those who show who they are, where the settings ask for that. So are the page of the node and
-``/readyz?verbose``, but not for who comes from the node itself (``dranet doctor``, ``kubectl port-forward``).
-Who shows the driver's own token is in the driver's pod, and may do what the driver may: nobody is asked.
-
-Bearer tokens, asked of the API server: whose is it, and may they get this path?
-
-An answer holds for a short while, so that a scrape costs no call. Whoever sends made-up tokens cannot make
-the driver flood the API server: few questions are on their way at a time, and so many a second. Without an
-answer nobody is let in.
+``/healthz`` and the plain ``/readyz`` are public: the kubelet shows no credentials. ``/metrics`` needs
+credentials if the settings say so. The status page and ``/readyz?verbose`` do as well, except for callers on
+the node itself (``dranet doctor``, ``kubectl port-forward``). A caller with the driver's own token is in the
+driver's pod and is let in without a review.
 """
 
 from __future__ import annotations
@@ -45,13 +39,11 @@ _OFF = b"the page of this node is off (node_page); try /healthz, /readyz, /ready
 
 
 class Reviewer(Protocol):
-    """Who knows bearer tokens (``driver.probes.access.TokenReviews``)."""
-
     async def review(self, token: str, path: str) -> Response | None: ...
 
 
 class Access:
-    """Answers instead of a route where somebody may not read it."""
+    """Refuses requests that the caller may not make."""
 
     def __init__(
         self,
@@ -66,7 +58,7 @@ class Access:
         self._is_own_token = is_own_token
 
     async def refuse(self, request: Request) -> Response | None:
-        """Why not, as an answer; ``None``: go ahead."""
+        """Return the refusal as an answer; ``None``: go ahead."""
         if request.path in PAGE_PATHS:
             return await self._refuse_page(request)
         if request.path == READY and request.query.partition("=")[0] == "verbose":
@@ -105,12 +97,13 @@ def unauthorized() -> Response:
 log = logging.getLogger(__name__)
 
 ALLOWED_SECONDS, REFUSED_SECONDS = 60.0, 10.0
-"""How long an answer holds: so long may who lost a right go on reading, or who got one wait."""
+"""How long a review is cached. A revoked caller keeps access, and a newly allowed one waits, for at most this
+long."""
 MOST_REMEMBERED = 256
-"""More than can be asked about while an answer holds, so that nobody drives out a token that is in use."""
+"""More than can be reviewed while an answer is cached, so that no caller can evict a token in use."""
 MOST_AT_ONCE = 4
 BURST, PER_SECOND = 20, 2.0
-"""Questions about tokens that were not let in before."""
+"""Reviews of tokens that were not let in before."""
 LONGEST_TOKEN = 12 * 1024
 ANSWER_SECONDS = 3.0
 """Less than a request may take."""
@@ -124,19 +117,25 @@ class _Known(Struct, frozen=True):
 
 
 class TokenReviews:
-    """Implements ``driver.probes.access.Reviewer``. For the event loop."""
+    """Asks the API server whose a bearer token is and whether that user may get a path. For the
+    event loop.
+
+    Answers are cached for a short while, so that a scrape costs no request. Callers with invented tokens
+    cannot make the driver flood the API server: the number of concurrent reviews and their rate are limited.
+    Without an answer the caller is refused.
+    """
 
     def __init__(self, client: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
         self._known: OrderedDict[tuple[bytes, str], _Known] = OrderedDict()
-        """By a hash of the token: the tokens themselves are kept nowhere."""
+        """By a hash of the token: the tokens themselves are not kept."""
         self._turn = asyncio.Semaphore(MOST_AT_ONCE)
         self._left, self._counted_at = float(BURST), clock()
         self._problem = ""
 
     async def review(self, token: str, path: str) -> Refusal:
-        """Why not; ``None``: go ahead."""
+        """Return the refusal; ``None``: go ahead."""
         if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             return unauthorized()
         key = (hashlib.sha256(token.encode()).digest(), path)
@@ -157,7 +156,7 @@ class TokenReviews:
         return refusal
 
     def _tell(self, problem: str) -> None:
-        """To the log, once: what is wrong between us and the API server is not for whoever sends a token."""
+        """Log the problem once. It is between the driver and the API server, so callers do not see it."""
         if problem != self._problem:
             log.warning("whose the tokens at the probe port are cannot be found out: %s", problem)
         self._problem = problem

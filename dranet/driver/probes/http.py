@@ -12,15 +12,15 @@ _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Caller(Struct, frozen=True):
-    """Who is at the other end, as far as the connection tells."""
+    """The other end of a connection."""
 
     address: str = ""
     has_certificate: bool = False
-    """One that the TLS settings accept."""
+    """Whether it showed a certificate that the TLS settings accept."""
 
     @property
     def is_on_node(self) -> bool:
-        """From the loopback of this network namespace."""
+        """Whether it is on the loopback of this network namespace."""
         try:
             address = ip_address(self.address.partition("%")[0])
         except ValueError:
@@ -30,21 +30,21 @@ class Caller(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """A request line, and the two headers that count here."""
+    """A request line, and the two headers that matter here."""
 
     method: str
     path: str
     query: str = ""
     host: str = ""
-    """Empty where there is none, or more than one."""
+    """Empty if the header is missing or repeated."""
     token: str = ""
-    """Of ``Authorization: Bearer``."""
+    """From ``Authorization: Bearer``."""
     caller: Caller = Caller()
 
     @property
     def is_local(self) -> bool:
-        """By somebody on the node who means the node. A web page elsewhere can make a browser here ask us
-        under a name of its own (DNS rebinding): then ``Host`` has that name."""
+        """Whether a program on the node means this node. A web page elsewhere can make a browser here send us
+        requests under a name of its own (DNS rebinding); ``Host`` then has that name."""
         name = self.host if self.host.endswith("]") else self.host.rpartition(":")[0] or self.host
         return self.caller.is_on_node and name.lower() in _LOCAL_NAMES
 
@@ -70,7 +70,7 @@ class Response(Struct, frozen=True):
 
 
 def parse_request(data: bytes, caller: Caller) -> Request:
-    """A request up to its empty line; never fails: what makes no sense is a method that nobody knows."""
+    """Parse a request up to its empty line. Never fails: nonsense becomes an unknown method."""
     first, *lines = data.decode("latin-1").split("\r\n")
     method, _, rest = first.partition(" ")
     path, _, query = rest.partition(" ")[0].partition("?")
@@ -99,6 +99,6 @@ def _read_token(credentials: list[str]) -> str:
 
 
 def identify(address: Any, tls: ssl.SSLObject | None) -> Caller:
-    """The caller of a connection, by what its transport knows."""
+    """Return the caller of a connection from the properties of its transport."""
     known = str(address[0]) if isinstance(address, tuple) and address else ""
     return Caller(known, has_certificate=tls is not None and bool(tls.getpeercert()))

@@ -1,11 +1,4 @@
-"""What ``/readyz`` says: one line for each part of the driver, and why it is not ready.
-
-A file that is there while the driver is ready: the readiness probe of this very instance.
-
-On the host's network all pods of the driver share their ports, so while two instances overlap an HTTP probe
-of the new pod reaches the old one. A DaemonSet with surge believes it, and deletes the old pod before the new
-one is ready. A file in a volume of the pod's own cannot be taken for another's.
-"""
+"""The state of each service of the driver, as in ``/readyz``, and a file that exists while all are ready."""
 
 from __future__ import annotations
 
@@ -25,7 +18,7 @@ from dranet.runtime.nri import NriPlugin
 
 
 class Readiness:
-    """Asks the parts; ``pod_uid`` is empty for an instance that is alone on its node."""
+    """Reads the state of the services. ``pod_uid`` is empty for an instance that is alone on its node."""
 
     def __init__(
         self,
@@ -44,7 +37,7 @@ class Readiness:
         self._publisher = publisher
 
     def read(self) -> Mapping[str, PartState]:
-        """By part; all must be ready."""
+        """Return the states by service; all must be ready."""
         return {
             "driver": PartState(not self._leaving.begun, "draining" if self._leaving.begun else ""),
             **({"instance": self._read_instance()} if self._pod_uid else {}),
@@ -54,8 +47,8 @@ class Readiness:
         }
 
     def _read_instance(self) -> PartState:
-        """Whether others are ready changes nothing: a DaemonSet with surge deletes an old pod at once that
-        ceases to be ready beside a newer one."""
+        """Other instances do not matter: a DaemonSet with surge deletes an old pod at once when it becomes
+        unready next to a newer one."""
         state, newcomers = self._handover.state, self._handover.newcomers
         told = f"pod {self._pod_uid} is {state}"
         if newcomers:
@@ -77,11 +70,17 @@ class Readiness:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""Pace of the looks at the driver's own state; nothing but memory is read."""
+"""Interval at which the driver's own state is read, from memory only."""
 
 
 class ReadyFile:
-    """Keeps ``path`` true from :meth:`start` to :meth:`remove`."""
+    """Keeps a file while the driver is ready, from :meth:`start` to :meth:`remove`: the readiness probe of
+    this instance.
+
+    On the host's network all pods of the driver share their ports, so while two instances overlap an HTTP
+    probe of the new pod reaches the old one. A DaemonSet with surge would delete the old pod before the new
+    one is ready. A file in the pod's own volume cannot be confused.
+    """
 
     def __init__(self, path: Path, read_state: Callable[[], Mapping[str, PartState]]) -> None:
         self._path = path
@@ -89,10 +88,10 @@ class ReadyFile:
         self._there = False
 
     def start(self) -> None:
-        """Remove what an earlier life of the container left.
+        """Remove what an earlier container of the pod left.
 
         Raises:
-            SettingsError: the folder is missing, or cannot be written.
+            SettingsError: the folder is missing or cannot be written.
         """
         try:
             files.remove_file(self._path)
@@ -105,14 +104,14 @@ class ReadyFile:
             ) from error
 
     async def run(self) -> None:
-        """Follow the driver's state, for ever."""
+        """Follow the driver's state, until cancelled."""
         while True:
             self.update()
             await asyncio.sleep(LOOK_SECONDS)
 
     def update(self) -> None:
-        """Make the file say what is true now. A disk that refuses is told once; the probe fails then, which
-        is the safe side."""
+        """Create or remove the file as the state is now. If the disk refuses, that is logged once and the
+        probe fails."""
         ready = all(state.ready for state in self._read_state().values())
         if ready == self._there:
             return
@@ -126,7 +125,7 @@ class ReadyFile:
         self._there = ready
 
     def remove(self) -> None:
-        """Not ready any more, whatever the parts say; repeatable."""
+        """Remove the file for good; repeatable."""
         with contextlib.suppress(OSError):
             files.remove_file(self._path)
         self._there = False

@@ -1,13 +1,10 @@
-"""What the probe port answers, by path.
+"""The probe port: HTTP or HTTPS, served from the event loop.
 
-The probe port: HTTP, or HTTPS with a certificate, served from the event loop.
-
-``/healthz`` answers as long as the loop runs, and is 500 when something is gone that only a new process has:
-the kubelet restarts us. ``/readyz`` lists each part with its state and is 503 until all are ready; a lost
-peer shows here and is not a crash. ``/readyz?verbose`` adds what was found out about the peers' features,
-which never make the driver unready; ``?verbose=json`` is the same for programs (``dranet doctor``).
-``/metrics`` is for Prometheus, ``/`` the page of the node for people. Here is the transport; ``routes`` has
-the answers, ``access`` says who gets them.
+``/healthz`` answers while the loop runs, and returns 500 when something is lost that only a new process gets
+back: the kubelet then restarts the driver. ``/readyz`` lists the state of each service and returns 503 until
+all are ready; a lost peer shows here and does not end the driver. ``/readyz?verbose`` adds the features of
+the peers, which do not affect readiness; ``?verbose=json`` is the same for programs (``dranet doctor``).
+``/metrics`` is for Prometheus, ``/`` the status page.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from dranet.telemetry import Metrics
 
 
 class PartState(Struct, frozen=True):
-    """One line of ``/readyz``: ready or not, and why."""
+    """One line of ``/readyz``."""
 
     ready: bool
     detail: str = ""
@@ -45,12 +42,12 @@ Page = Callable[[], Awaitable[Response]]
 
 
 async def no_page() -> Response:
-    """This server has none."""
+    """Answer for a server without a status page."""
     return Response("404 Not Found", b"try /healthz, /readyz, /readyz?verbose or /metrics\n")
 
 
 class Routes:
-    """Reads from memory what the parts of the driver know."""
+    """The answers by path, from what the services have in memory."""
 
     def __init__(
         self,
@@ -114,28 +111,28 @@ __all__ = ["PartState", "ProbeServer"]
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS = 5.0
-"""For a request to come and its answer to be taken, together."""
+"""For reading a request and writing its answer, together."""
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CONNECTIONS = 64
-"""At a time. The port is open to whoever reaches the node; hooks need descriptors, too."""
+"""At a time. Any host that reaches the node can connect, and hooks need file descriptors as well."""
 MAX_WAITING_BYTES = 32 << 20
-"""Of answers that were not taken yet, together: a scrape of a large node has 2 MB."""
+"""Unread answers, together; a scrape of a large node has 2 MB."""
 PORT_RETRY_SECONDS = 0.2
 
 
 class _Waiting(NamedTuple):
-    """Somebody at the port."""
+    """A connected caller."""
 
     address: str
     size: int
-    """Bytes of his answer, while he has not taken it."""
+    """Bytes of the answer that it has not read yet."""
 
 
 class ProbeServer:
-    """One request a connection, in a bounded time; the newest of each caller when there are too many.
+    """Answers one request per connection, in a bounded time.
 
-    Members that overlap on a node share its ports: while ``may_wait`` says that another one lives, a port
-    that is taken is its predecessor's, and asked for again (:meth:`run`).
+    Instances that overlap on a node share its ports: while ``may_wait`` returns true, a port in use belongs
+    to the predecessor and is tried again (:meth:`run`).
     """
 
     def __init__(
@@ -174,19 +171,19 @@ class ProbeServer:
         """The oldest first."""
 
     async def start(self) -> None:
-        """Listen, or leave that to :meth:`run` while the port is the predecessor's.
+        """Listen, or leave that to :meth:`run` while the predecessor has the port.
 
         Raises:
-            SettingsError: the address is taken or not ours.
+            SettingsError: the address is in use or not ours.
         """
         if not await self._listen():
             log.info("port %d is another instance's still; serving probes when it is free", self._port)
 
     async def run(self) -> None:
-        """Listen whenever the port is to be ours, for ever.
+        """Listen whenever the port is wanted, until cancelled.
 
         Raises:
-            SettingsError: somebody has the port who is no instance of the driver.
+            SettingsError: a program other than an instance of the driver has the port.
         """
         while True:
             await self._wanted.wait()
@@ -194,30 +191,32 @@ class ProbeServer:
                 await asyncio.sleep(PORT_RETRY_SECONDS)
             elif self._wanted.is_set():
                 self._wanted.clear()
-            else:  # it was released while we were at it
+            else:  # released meanwhile
                 self.release_port()
 
     def want_port(self) -> None:
-        """The port is to be ours (again)."""
+        """Listen from now on."""
         if self._server is None:
             self._wanted.set()
 
     def release_port(self) -> None:
-        """Leave the port to another instance, at once. Who was let in before is answered: asyncio lets a
-        caller in within two steps of its loop, and a server that is closed between them forgets him, with
-        his connection open (python/cpython#109564). So nobody is let in now, and it is closed a step later.
+        """Leave the port to another instance at once. Callers that were accepted before are answered.
+
+        asyncio accepts a caller in two steps of its loop, and a server that is closed between them forgets it
+        with its connection open (python/cpython#109564). Therefore the socket stops accepting now and is
+        closed one step later.
         """
         self._wanted.clear()
         if self._server is not None:
             loop = asyncio.get_running_loop()
             for listener in self._server.sockets:
                 loop.remove_reader(listener)
-                listener.shutdown(socket.SHUT_RDWR)  # Linux: it does not listen any more, another one may
+                listener.shutdown(socket.SHUT_RDWR)  # Linux: it no longer listens, another socket may
             loop.call_soon(self._server.close)
             self._server = None
 
     async def _listen(self) -> bool:
-        """Whether we have the port; false while another instance has it."""
+        """Return whether the driver has the port; false while another instance has it."""
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 self._new_protocol, self._host, self._port
@@ -238,7 +237,7 @@ class ProbeServer:
 
     @property
     def port(self) -> int:
-        """The port really used (``--bind-address :0`` lets the kernel choose)."""
+        """The port in use (``--bind-address :0`` lets the kernel choose)."""
         assert self._server is not None, "not started"
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -252,16 +251,16 @@ class ProbeServer:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
                 secured = writer
-                if self._tls is not None:  # first of all: what the caller says at once is for TLS
+                if self._tls is not None:  # first of all: what the caller sends is for TLS
                     secured = await secure(reader, writer, self._tls.get_context())
                 answer = await self._hear(reader, secured)
                 self._make_room(writer, len(answer))
                 secured.write(answer)
                 secured.close()
-                await secured.wait_closed()  # so that who does not read is cut off, too
+                await secured.wait_closed()  # so that a caller that does not read is cut off as well
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             log.debug("a probe request ended early")
-        except asyncio.CancelledError:  # at the end of the driver; asyncio would tell of it as of a bug
+        except asyncio.CancelledError:  # at the end of the driver; asyncio would log it as a bug
             log.debug("a probe request ended with the driver")
         finally:
             self._callers.pop(writer, None)
@@ -273,8 +272,8 @@ class ProbeServer:
         return await self._answer(parse_request(data, caller))
 
     def _make_room(self, newest: asyncio.StreamWriter, size: int = 0) -> None:
-        """Of the address with the most connections the oldest goes first: a real prober says what it wants at
-        once, takes what it is told, and is gone; and a flood from one place drives out itself alone."""
+        """Close the oldest connection of the address with the most connections while there are too many. A
+        prober sends, reads and leaves at once, so a flood from one address evicts only itself."""
         self._callers[newest] = _Waiting(_find_address(newest), size)
         while len(self._callers) > MAX_CONNECTIONS:
             self._cut_off(self._find_greediest(self._callers, lambda _: 1))
@@ -287,7 +286,7 @@ class ProbeServer:
     def _find_greediest(
         self, callers: Iterable[asyncio.StreamWriter], weigh: Callable[[_Waiting], int]
     ) -> asyncio.StreamWriter:
-        """The oldest of the callers from the address that has most."""
+        """Return the oldest caller from the address with the most."""
         totals: Counter[str] = Counter()
         for waiting in self._callers.values():
             totals[waiting.address] += weigh(waiting)
@@ -302,7 +301,7 @@ class ProbeServer:
             response = await self._routes.answer(request)
         except (asyncio.CancelledError, TimeoutError):
             raise
-        except Exception:  # whoever asks for a page must not end the driver
+        except Exception:  # a request must not end the driver
             log.exception("bug in the answer to %s", request.path)
             response = Response("500 Internal Server Error", b"a bug of the driver; its log has more\n")
         return response.encode(has_body=request.method != "HEAD")
@@ -320,5 +319,5 @@ class ProbeServer:
 
 
 def _find_address(writer: asyncio.StreamWriter) -> str:
-    """Where a caller comes from; empty where he is gone already."""
+    """Return the caller's address; empty if it is already gone."""
     return identify(writer.get_extra_info("peername"), None).address

@@ -1,12 +1,7 @@
-"""From when to when a certificate is good: as much of X.509 as it takes to know that (RFC 5280, 4.1).
+"""The certificate of the probe port, read at the start and whenever its files change.
 
-Python's ``ssl`` tells it of the other side's certificate alone, and libraries that read one of ours are
-larger than the driver.
-
-The certificate of the probe port: read at the start, and again whenever its files change.
-
-A Secret is renewed while the driver runs, and may be half written or wrong: the last pair that worked stays
-in use then, and a finding says so.
+A Secret is renewed while the driver runs, and may be half written or wrong. The last working pair then stays
+in use, and a finding reports it.
 """
 
 from __future__ import annotations
@@ -27,8 +22,8 @@ from dranet.settings import Authentication, Settings
 
 OLD_SHARE = 0.1
 OLD_SECONDS = 7 * 86_400
-"""With less of its time left than a tenth, and than a week, it should have been renewed: what renews by
-itself does so at a third. Alert ``DranetCertificateEnds`` asks the same."""
+"""A certificate with less than a tenth of its lifetime and less than a week left should have been renewed:
+automatic renewal happens at a third. The alert ``DranetCertificateEnds`` uses the same limits."""
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18
@@ -37,18 +32,23 @@ _BEFORE_VALIDITY = 3
 
 
 class Validity(Struct, frozen=True):
-    """Both in Unix seconds."""
+    """The period of a certificate, in Unix seconds."""
 
     not_before: float
     not_after: float
 
     def is_old(self, now: float) -> bool:
-        """It is over, or soon will be."""
+        """Whether it is over, or soon will be."""
         return self.not_after - now < min(OLD_SHARE * (self.not_after - self.not_before), OLD_SECONDS)
 
 
 def read_validity(file: Path) -> Validity | None:
-    """Of the first certificate in a PEM file, the one that is shown; ``None`` where that cannot be told."""
+    """Return the period of the first certificate in a PEM file, which is the one in use; ``None`` if it
+    cannot be read.
+
+    This parses as much of X.509 as needed (RFC 5280, 4.1). Python's ``ssl`` reports it only for the peer's
+    certificate, and libraries for it are larger than the driver.
+    """
     try:
         text = file.read_text(errors="replace").partition(_BEGIN)[2].partition(_END)[0]
         return parse_validity(binascii.a2b_base64(text))
@@ -57,7 +57,7 @@ def read_validity(file: Path) -> Validity | None:
 
 
 def parse_validity(der: bytes) -> Validity:
-    """Raises ValueError: this is no certificate."""
+    """Raises ValueError: not a certificate."""
     _, certificate, _ = _read_value(der)
     _, rest, _ = _read_value(certificate)
     tag, _, behind = _read_value(rest)
@@ -72,7 +72,7 @@ def parse_validity(der: bytes) -> Validity:
 
 
 def _read_value(der: bytes) -> tuple[int, bytes, bytes]:
-    """The first value's tag, its content, and what stands behind it."""
+    """Return the first value's tag, its content, and what follows it."""
     if len(der) < 2:
         raise ValueError("it ends too early")
     tag, size, start = der[0], der[1], 2
@@ -102,17 +102,17 @@ log = logging.getLogger(__name__)
 PORT, CERTIFICATE = "port", "port-certificate"
 
 MOST_SESSIONS = 256
-"""OpenSSL keeps one, of a kilobyte, for each caller of TLS 1.2 without tickets, and up to 20,480."""
+"""OpenSSL keeps a session of 1 kB for each caller of TLS 1.2 without tickets, up to 20,480 of them."""
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
-"""What tells files from what they were before."""
+"""Identifies the state of the files."""
 
 
 class TlsFiles:
     """A TLS context that follows its files."""
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
-        """``client_ca`` makes callers show a certificate; who shows none is let in as a stranger.
+        """``client_ca`` requests a certificate from callers; those without one are anonymous.
 
         Raises:
             SettingsError: a file cannot be used; names it.
@@ -125,16 +125,16 @@ class TlsFiles:
 
     @property
     def problem(self) -> str:
-        """Why the files as they are now cannot be used; empty where they are in use."""
+        """Why the current files cannot be used; empty if they are in use."""
         return self._problem
 
     @property
     def validity(self) -> Validity | None:
-        """Of the certificate in use; ``None`` where that cannot be told."""
+        """Of the certificate in use; ``None`` if unknown."""
         return self._validity
 
     def get_context(self) -> ssl.SSLContext:
-        """For the next connection. Looks at the files, which costs microseconds."""
+        """Return the context for the next connection. Checks the files, which costs microseconds."""
         stamp = self._read_stamp()
         if stamp != self._stamp:
             self._stamp = stamp
@@ -208,7 +208,7 @@ def _tell_old(validity: Validity) -> Finding:
 
 
 def open_tls(settings: Settings) -> TlsFiles | None:
-    """As the settings say; ``None`` without TLS.
+    """Return the files of the settings; ``None`` without TLS.
 
     Raises:
         SettingsError: a file cannot be used.
@@ -221,7 +221,7 @@ def open_tls(settings: Settings) -> TlsFiles | None:
 
 
 class TlsReaderProtocol(asyncio.StreamReaderProtocol):
-    """For a stream that becomes TLS: there an end of what is said is the end of the connection."""
+    """For a stream that becomes TLS: there the end of the input is the end of the connection."""
 
     def eof_received(self) -> bool:
         super().eof_received()
@@ -231,11 +231,12 @@ class TlsReaderProtocol(asyncio.StreamReaderProtocol):
 async def secure(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext
 ) -> asyncio.StreamWriter:
-    """The server's side of the handshake; nothing may have been awaited on the connection before. (The
-    stream's own ``start_tls`` is left without a transport when somebody ends the connection meanwhile.)
+    """Do the server's side of the handshake. Nothing may have been awaited on the connection before.
+
+    The stream's own ``start_tls`` is left without a transport if the connection ends meanwhile.
 
     Raises:
-        OSError: there is no TLS to be had with the caller.
+        OSError: the handshake failed.
     """
     loop, raw = asyncio.get_running_loop(), writer.transport
     protocol = raw.get_protocol()
@@ -256,7 +257,7 @@ def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
 
 
 def _refuse_password() -> str:
-    """Else OpenSSL would ask for it on the terminal."""
+    """Without it OpenSSL asks for a password on the terminal."""
     raise ValueError("the key is encrypted")
 
 

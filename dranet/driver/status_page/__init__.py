@@ -1,5 +1,5 @@
-"""The page of a node: what the driver knows of it, in a browser.
+"""The status page (statusz) of the node.
 
-``content`` is what it shows, ``source`` finds that out, ``document`` writes it down. Nothing of it but
-``source`` is loaded before somebody asks.
+``content`` is what it shows, ``source`` collects it, ``document`` renders it. Until the first request only
+``source`` and ``content`` are loaded.
 """

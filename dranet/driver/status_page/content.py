@@ -1,4 +1,4 @@
-"""What the page shows, as plain values."""
+"""The content of the status page, as plain values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Driver(Struct, frozen=True):
     name: str
     version: str
     state: str
-    """To other instances on the node: ``on-duty``, ``waiting`` ..."""
+    """Among the instances on the node: ``on-duty``, ``waiting`` ..."""
     started_at: float
     """Unix seconds."""
 
@@ -38,17 +38,17 @@ class Health(Struct, frozen=True):
 
 
 class SeenClaim(Struct, frozen=True):
-    """A prepared claim and where it stands."""
+    """A prepared claim and its state."""
 
     record: PreparedClaim
     is_attached: bool
-    """Its devices were verified in the sandbox of its pod."""
+    """Whether its devices were verified in the sandbox of its pod."""
     since: float | None = None
     """Unix seconds."""
 
 
 class Content(Struct, frozen=True):
-    """All of it, as of one moment."""
+    """Everything, at one moment."""
 
     driver: Driver
     now: float

@@ -1,7 +1,4 @@
-"""The style sheet of the page: for light and dark, for a desk and, as cards, for a phone.
-
-The page as one HTML document: no script, nothing from outside, readable without its style sheet.
-"""
+"""The status page as one HTML document: no script, nothing external, readable without its style sheet."""
 
 from __future__ import annotations
 
@@ -91,14 +88,14 @@ POLICY = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-"""``Content-Security-Policy``: whatever got into the page could neither run nor call anybody."""
+"""``Content-Security-Policy``: markup injected into the page could neither run nor load anything."""
 
 MOST_HAPPENINGS = 100
 
 _PICTURES = {"desk": PAGE, "phone": PHONE}
-"""One is shown, by the width of the screen."""
+"""The width of the screen selects one."""
 WIDE = 1100
-"""Pixels from which on the picture of a desk would rather be scrolled than become smaller."""
+"""Pixels. A wider desktop picture scrolls instead of shrinking."""
 _TITLES = {
     "ready": "Readiness",
     "claims": "Claims",
@@ -110,7 +107,6 @@ _TITLES = {
 
 
 def render(content: Content) -> bytes:
-    """The whole document."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -197,7 +193,7 @@ def _picture(content: Content, look: Look, holders: Mapping[str, Sequence[str]])
     caption = element(
         "figcaption", f"Where GPUs and NICs sit: {told} The table of devices has the same in words."
     )
-    # The region scrolls by itself where the screen is narrow, by keyboard, too.
+    # On a narrow screen the region scrolls, also by keyboard.
     box = element(
         "div", *pictures, class_="scroll", role="region", aria_label="Picture of the topology", tabindex="0"
     )

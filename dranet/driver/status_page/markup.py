@@ -1,7 +1,4 @@
-"""HTML put together so that no text can become markup: what is not :class:`Html` is escaped.
-
-Times, for people: when, and how long ago.
-"""
+"""HTML built so that no text can become markup: whatever is not :class:`Html` is escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from dranet.printable import printable
 
 
 class Html(str):
-    """Markup, safe as it stands."""
+    """Markup that needs no escaping."""
 
     __slots__ = ()
 
@@ -23,7 +20,7 @@ _VOID = frozenset({"meta", "link", "br"})
 
 
 def text(words: str) -> Html:
-    """What a machine or a user wrote, as text."""
+    """Escape text from a machine or a user."""
     return words if isinstance(words, Html) else Html(escape(printable(words)))
 
 
@@ -42,8 +39,8 @@ def element(name: str, /, *content: str, **attributes: str) -> Html:
 
 
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    """A table that is one on a desk and cards on a phone. The roles are said again because ``display: block``
-    takes them from the elements; the first cell of a row names it."""
+    """A table on a desktop, cards on a phone. Roles are repeated because ``display: block`` removes them from
+    the elements; the first cell names the row."""
     heads = (element("th", words, scope="col", role="columnheader") for words in header)
     head = element("thead", element("tr", *heads, role="row"), role="rowgroup")
     body = element("tbody", *(_row(header, row) for row in rows), role="rowgroup")
@@ -79,7 +76,7 @@ def ago(then: float, now: float) -> str:
 
 
 def show_time(then: float, now: float | None = None) -> Html:
-    """The moment, in UTC; with ``now`` how long ago that is, too."""
+    """Show the time in UTC; with ``now`` also how long ago it was."""
     moment = datetime.fromtimestamp(then, UTC)
     exact = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
     shown = element("time", exact, datetime=moment.isoformat(timespec="seconds"))

@@ -1,7 +1,4 @@
-"""The inventory on the page: every device with a place in the hardware, offered or held back.
-
-The prepared claims on the page: who has what, and how near it is to the GPUs of its pod.
-"""
+"""The tables of devices and of prepared claims."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ from dranet.pictures.device_summary import TraitReader
 from dranet.pictures.node_view import Look, choose_hardware, name_hardware, summarize
 
 MOST_DEVICES = 256
-"""Rows; no node has as many with a place in the hardware, but some offer hundreds of software links."""
+"""Rows. Nodes have fewer hardware devices, but some offer hundreds of software links."""
 
 _DEVICES_HEADER = ("Device", "Link", "Place", "Speed", "State", "Offered", "Who has it")
 
 
 def find_holders(claims: Sequence[SeenClaim]) -> Mapping[str, Sequence[str]]:
-    """Pods by device; those with admin access have nothing of it."""
+    """Return pods by device; admin access does not count."""
     holders: dict[str, list[str]] = defaultdict(list)
     for seen in claims:
         for prepared in seen.record.devices:
@@ -34,7 +31,7 @@ def find_holders(claims: Sequence[SeenClaim]) -> Mapping[str, Sequence[str]]:
 
 
 def show_devices(content: Content, look: Look, holders: Mapping[str, Sequence[str]]) -> Html:
-    """A table, and what is not in it."""
+    """Show hardware devices as a table, and the number of others."""
     shown = choose_hardware(look)
     hidden = len(look.inventory) - len(shown)
     if not shown:
@@ -60,7 +57,7 @@ def _software(count: int) -> Html:
 
 
 def _important_first(shown: Sequence[Decision], holders: Mapping[str, Sequence[str]]) -> list[Decision]:
-    """What is on offer or held by a pod, then the rest; each in the order in which people look for it."""
+    """Sort offered devices and those in pods first, otherwise in the order of the view."""
     return sorted(shown, key=lambda decision: not (decision.published or decision.device.name in holders))
 
 
@@ -94,7 +91,7 @@ def _place(device: Device) -> str:
 
 
 def _device_state(state: str, is_held: bool, health: Health | None) -> Html:
-    """The link's state on the node, and the driver's judgement on the device."""
+    """Show the link's state on the node, and the device's health."""
     link = "in a pod" if is_held and not state else state
     if health is None or (health.healthy is None and not health.message):
         return join([link])
@@ -112,13 +109,13 @@ def _message(health: Health) -> Html:
 
 
 MOST_CLAIMS = 300
-"""Rows; a node has as many at most."""
+"""Rows; a node has fewer."""
 
 _CLAIMS_HEADER = ("Claim", "Pod", "State", "Devices, and how near they are to the GPUs of the pod")
 
 
 def show_claims(content: Content) -> Html:
-    """A table with a row for each device, or the word that there is nothing."""
+    """Show a row for each claim, or that there are none."""
     if not content.claims:
         nothing = element(
             "p",
@@ -155,7 +152,7 @@ def _claim_row(seen: SeenClaim, content: Content) -> tuple[str, ...]:
 
 
 def _claimed_device(prepared: PreparedDevice, verdict: Verdict | None) -> Html:
-    """Its name and what it is in the pod; below it the verdict."""
+    """Show its name and what it is in the pod; below it the verdict."""
     plan, device = prepared.plan, prepared.device
     host = plan.host.ifname if plan is not None and plan.host is not None else device.ifname
     words = (
@@ -171,7 +168,7 @@ def _claimed_device(prepared: PreparedDevice, verdict: Verdict | None) -> Html:
 
 
 def _claim_state(seen: SeenClaim, now: float) -> Html:
-    """Where the claim stands; for how long, where that is known."""
+    """Show the claim's state, and since when if that is known."""
     since = "" if seen.since is None else f"for {ago(seen.since, now)}"
     if not seen.record.plans:
         return join([element("span", "prepared", class_="good"), element("small", "nothing of it moves")])

@@ -1,1 +1,3 @@
-"""What containers get for the programs in them: NCCL's files, variables, memory near the devices."""
+"""What containers get for the programs in them: device metadata, NCCL's files, variables, memory near the
+devices.
+"""

@@ -1,5 +1,4 @@
-"""What one container gets, from all that is known of its pod. Loaded for the first container that asks for
-something: an idle node does without."""
+"""Builds what one container gets. Loaded for the first container that asks for something."""
 
 from __future__ import annotations
 
@@ -49,19 +48,18 @@ class Surroundings(Struct, frozen=True):
     """Of the pod, by PCI address."""
     facts: NodeFacts
     gids: GidTables
-    """Empty where nobody asks for them."""
+    """Empty if they are not asked for."""
     can_set_memory_policy: bool
-    """The runtime can."""
+    """Whether the runtime can."""
     uplink: str = ""
-    """Interface by which the pod reaches the cluster's network; empty where nobody asks, or knows."""
+    """Interface by which the pod reaches the cluster's network; empty if it is not asked for or unknown."""
     processor: Processor = UNKNOWN
-    """The node's."""
     nodes_with_memory: Collection[int] | None = None
-    """NUMA nodes; ``None``: not known."""
+    """NUMA nodes; ``None``: unknown."""
 
 
 class Content(Struct, frozen=True):
-    """``files`` are texts by name. What nobody asks for is empty."""
+    """What the container gets; ``files`` are texts by name. What is not asked for is empty."""
 
     files: Mapping[str, str]
     environment: tuple[tuple[str, str], ...] = ()
@@ -82,13 +80,13 @@ def wants_uplink(wishes: WorkloadWishes) -> bool:
 def build_content(
     pod: PodSandbox, container: Container, wishes: WorkloadWishes, given: Surroundings
 ) -> Content:
-    """What the container gets.
+    """Return what the container gets.
 
     Raises:
         DeviceError: the node's devices have not been read yet.
-        ClaimError: the runtime, or the node, cannot do what is asked for memory.
+        ClaimError: the runtime, or the node, cannot place memory as asked.
     """
-    if not given.facts.links:  # there is a loopback interface on every node
+    if not given.facts.links:  # every node has a loopback interface
         raise DeviceError(
             "the node's devices have not been read yet", reason=Reason.DEVICE_NOT_FOUND, retryable=True
         )
@@ -105,11 +103,11 @@ def build_content(
 
 
 _Choice = Callable[[WorkloadWishes], bool]
-"""Of devices, by what their parameters ask for."""
+"""Selects devices by what their parameters ask for."""
 
 
 def _list_paired(given: Surroundings, is_for: _Choice) -> tuple[PodNic, ...]:
-    """In the order of the GPUs: the costly part, a millisecond or more where there are many."""
+    """List NICs in the order of the GPUs; takes a millisecond or more if there are many."""
     ports = {device.name: tuple(p.number for p in device.ports) for device in given.facts.rdma_devices}
     return list_nics(given.records, given.gpus, ports, is_for)
 
@@ -152,8 +150,8 @@ def _choose_gids(wishes: NcclWishes, nics: Sequence[PodNic], tables: GidTables) 
 
 
 def _build_topology(container: Container, given: Surroundings) -> tuple[str, str]:
-    """The file, or why there is none. NCCL would end the program over one that it cannot read, so what is
-    written is read back."""
+    """Return the file, or why there is none. NCCL would end the program over a file that it cannot read, so
+    it is read back."""
     devices = [nic.device for nic in _list_any(given)]
     version = find_version(given.gpus, given.facts)
     topology = build_topology(devices, given.gpus, given.facts, given.processor, version or NCCL)
@@ -174,7 +172,7 @@ def _build_topology(container: Container, given: Surroundings) -> tuple[str, str
 
 
 def _render(topology: Topology) -> str:
-    """Empty where it does not read back."""
+    """Return the text; empty if it does not read back."""
     try:
         text = render_topology(topology)
         return text if parse_topology(text) == topology else ""
@@ -183,12 +181,14 @@ def _render(topology: Topology) -> str:
 
 
 POLICY_MARK = "DRANET_MEMORY_POLICY"
-"""Tells the program, and another instance of the driver, to which the runtime does not show the policy."""
+"""Shown to the program, and to another instance of the driver, which does not see the policy at the
+runtime."""
 _MODES = {"preferred": "MPOL_PREFERRED_MANY", "interleave": "MPOL_INTERLEAVE"}
 
 
 def _place_memory(wish: str, container: Container, given: Surroundings) -> tuple[str, MemoryPolicy | None]:
-    """The kubelet's memory manager counts what it gives out, so its word stands."""
+    """Return memory nodes and policy. The kubelet's memory manager takes precedence, because it counts what
+    it assigns."""
     if not wish or POLICY_MARK in container.env:
         return "", None
     near = _list_any(given, lambda asked: bool(asked.memory_policy))

@@ -1,7 +1,4 @@
-"""The GIDs of a pod's RDMA devices, read where they are: on the host, or in the pod's namespace.
-
-The GID tables of a pod's RDMA devices, read where they are: on the host, or in the pod's namespace.
-"""
+"""The GIDs of a pod's RDMA devices, read where they are visible: on the host or in the pod's namespace."""
 
 from __future__ import annotations
 
@@ -28,9 +25,9 @@ Gids = Mapping[str, tuple[str, ...]]
 
 
 def read_pod_gids(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str) -> Gids:
-    """The GIDs of every RDMA device that the pod's containers can use; nothing is entered without one.
+    """Return the GIDs of every RDMA device that the pod's containers can use.
 
-    A device that moved shows them in the pod's namespace only. What cannot be read has none.
+    The namespace is only entered for devices that moved into it. What cannot be read has none.
     """
     return read_where_they_are(sysfs_root, records, netns_path, _read_gids)
 
@@ -38,7 +35,7 @@ def read_pod_gids(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path
 def read_where_they_are(
     sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str, read: Callable[[Path, str], T]
 ) -> dict[str, T]:
-    """What ``read`` finds of each RDMA device, by name, in the sysfs that shows it."""
+    """Return what ``read`` finds of each RDMA device, by name, in the sysfs that shows it."""
     here, moved = _list_rdma_devices(records)
     found = {name: read(sysfs_root, name) for name in here}
     if moved:
@@ -51,7 +48,7 @@ def read_where_they_are(
 
 
 def _list_rdma_devices(records: Iterable[PreparedClaim]) -> tuple[set[str], set[str]]:
-    """Names of the devices that the host shows, and of those that moved."""
+    """Return names of the devices that the host shows, and of those that moved."""
     here: set[str] = set()
     moved: set[str] = set()
     for record in records:
@@ -75,7 +72,8 @@ GidTables = Mapping[str, tuple[GidSlot, ...]]
 
 
 def read_gid_tables(sysfs_root: Path, records: Iterable[PreparedClaim], netns_path: str) -> GidTables:
-    """Of every RDMA device that the pod's containers can use. What cannot be read is not there."""
+    """Return the tables of every RDMA device that the pod's containers can use; unreadable ones are
+    left out."""
     return read_where_they_are(
         sysfs_root, records, netns_path, lambda root, name: read_gid_table(PseudoFiles(root, []), name)
     )

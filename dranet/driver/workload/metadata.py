@@ -1,14 +1,11 @@
-"""The files that tell containers about their devices, as they lie on the host.
+"""Files that describe their devices to containers: written at Prepare, completed once the pod has them
+(KEP-5304).
 
-``metadata/<claim uid>/<request>/<driver>-metadata.json``, a folder for each request of a claim.
+A file that cannot be written at Prepare fails the claim, because a mount would lack its source. Later a
+failure is a warning and an Event: the earlier file and the pod's NIC remain.
 
-What containers are told of their devices: written at Prepare, completed once the pod has them (KEP-5304).
-
-A file that cannot be written at Prepare fails the claim, because its containers would lack the source of a
-mount. Later a failure is a warning and an Event: the file of before is still there, and so is the pod's NIC.
-
-A claim with admin access gets facts and counters, and nothing moves for it. Whether another pod has the
-device in its namespace changes while the claim lives, so that is looked at after every attach and release.
+A claim with admin access gets attributes and counters, and no device moves for it. Whether another pod has
+the device in its namespace changes during the claim's life, so it is checked after every attach and release.
 """
 
 from __future__ import annotations
@@ -57,11 +54,12 @@ from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.store.claim_store import ClaimStore
 
 _MOST_BYTES = 8 << 20
-"""Of a file; one device's part is a few kilobytes."""
+"""Of one file; each device takes a few kilobytes."""
 
 
 class MetadataFiles:
-    """The files of one driver; see :class:`ClaimFolders` for what is raised."""
+    """The files on the host: ``metadata/<claim uid>/<request>/<driver>-metadata.json``. See
+    :class:`ClaimFolders` for errors."""
 
     def __init__(self, state_dir: Path, driver_name: str) -> None:
         self.driver_name = driver_name
@@ -74,7 +72,7 @@ class MetadataFiles:
         self.list_claims = self._folders.list_claims
 
     def read(self, claim_uid: str, request: str) -> tuple[JsonObject, int] | None:
-        """The document of a request with its generation; ``None`` where there is none, or a damaged one.
+        """Return the document of a request and its generation; ``None`` if the file is missing or damaged.
 
         Raises:
             ProtocolError: one of the names cannot be part of a path.
@@ -86,16 +84,17 @@ class MetadataFiles:
             return None
 
     def write(self, claim_uid: str, request: str, document: JsonObject) -> bool:
-        """Make this the document of a request; one that says the same stays. Returns whether it was written.
+        """Write the document of a request, unless the file has the same content; return whether it was
+        written.
 
-        The generation is one more than that of the file before.
+        The generation is one more than that of the earlier file.
 
         Raises:
             StoreError: the folder cannot be written.
             ProtocolError: one of the names cannot be part of a path.
         """
         with self._folders.open_for_writing(claim_uid, request) as folder:
-            before = self.read(claim_uid, request)  # nobody writes between this and the write
+            before = self.read(claim_uid, request)  # the folder is locked: no write in between
             if before is not None and before[0] == document:
                 return False
             content = encode_stream(document, 1 if before is None else before[1] + 1)
@@ -120,7 +119,7 @@ _NOT_THERE = _InPod()
 
 
 class DeviceMetadata:
-    """The files of every prepared claim, and what containers get of them. Safe to call from any thread."""
+    """The files of every prepared claim, and their mounts. Callable from any thread."""
 
     def __init__(
         self,
@@ -147,28 +146,27 @@ class DeviceMetadata:
         self._announcer = announcer
         self._enabled = enabled
         self._in_pods: dict[str, _InPod] = {}
-        """By claim uid. Lost with the process; the reconcile after its start reads it again."""
+        """By claim UID. Lost with the process; the reconcile after the next start reads it again."""
 
     # --- Prepare and Unprepare ---------------------------------------------------------------------------
 
     def plan(self, claim: Claim, record: PreparedClaim) -> PreparedClaim:
-        """The record with what the files need of the claim, before it is committed."""
+        """Return the record with what the files need of the claim, before it is committed."""
         name = partial(self._cdi_name, claim.ref.uid) if self._enabled else None
         return plan_metadata(claim, record, self._driver, name)
 
     def prepare(self, record: PreparedClaim) -> None:
-        """Make sure that each request has its file. That of a claim whose pod runs stays, as its containers
-        may be reading it.
+        """Make sure that each request has its file. While the claim's pod runs the file is not replaced.
 
         Raises:
-            StoreError: one could not be written.
+            StoreError: a file could not be written.
         """
         for wanted in record.metadata:
             if not record.netns_path or self._files.read(record.claim.uid, wanted.request) is None:
                 self._write(record, wanted)
 
     def cdi_devices(self, record: PreparedClaim) -> tuple[CdiDevice, ...]:
-        """One for the file of each request."""
+        """Return one for the file of each request."""
         return tuple(
             CdiDevice(_cdi_device(wanted.request), mounts=tuple(self._mounts(record, wanted)))
             for wanted in record.metadata
@@ -192,12 +190,12 @@ class DeviceMetadata:
             yield Mount(str(folder), inside, options=READ_ONLY)
 
     def remove(self, claim_uid: str) -> None:
-        """The claim is unprepared: its files go, as far as they can; nothing there is fine."""
+        """Remove the files of an unprepared claim, as far as possible; none is fine."""
         self._in_pods.pop(claim_uid, None)
         self._files.remove(claim_uid)
 
     def list_claims(self) -> frozenset[str]:
-        """Uids of all claims that have files, for the sweep at start."""
+        """Return UIDs of all claims with files, for the sweep at start."""
         return self._files.list_claims()
 
     # --- when devices move --------------------------------------------------------------------------------
@@ -205,7 +203,7 @@ class DeviceMetadata:
     def attached(
         self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink], netns_path: str
     ) -> tuple[AttachedLink, ...]:
-        """The pod has its devices: say so in its files. Returns the links with their RDMA devices and GIDs.
+        """Complete the files of an attached pod, and return the links with their RDMA devices and GIDs.
 
         Called before the runtime's hook answers, so before a container starts; never raises.
         """
@@ -217,22 +215,24 @@ class DeviceMetadata:
     def _note_attached(
         self, records: Sequence[PreparedClaim], links: Sequence[AttachedLink], gids: Gids
     ) -> tuple[tuple[AttachedLink, ...], bool]:
-        """The links with what belongs to them, and whether that is news."""
+        """Return the completed links, and whether that is new."""
         complete = tuple(_with_rdma(link, records, gids) for link in links)
         is_news = False
         for record in records:
             self._in_pods[record.claim.uid] = _InPod(complete, gids)
-            is_news |= self._update(record) or not record.metadata  # without a file nobody can tell
+            is_news |= self._update(record) or not record.metadata  # without a file it is unknown
         return complete, is_news
 
     def refreshed(self, records: Sequence[PreparedClaim], netns_path: str) -> tuple[AttachedLink, ...] | None:
-        """Before another container of a pod with RDMA devices: the kernel fills their GID tables in its own
-        time. Returns the links if GIDs have changed since :meth:`attached`, and no other instance of the
-        driver has said so in the files."""
+        """Update the files before another container starts: the kernel fills GID tables in its own time.
+
+        Returns the links if GIDs have changed since :meth:`attached` and no other instance has updated the
+        files; otherwise ``None``.
+        """
         seen = next((self._in_pods.get(record.claim.uid, _NOT_THERE) for record in records), _NOT_THERE)
         if not seen.gids:
             return None
-        # A namespace that could not be entered just now says nothing of what was seen in it.
+        # A namespace that cannot be entered now does not invalidate what was seen in it.
         gids = {**seen.gids, **read_pod_gids(self._sysfs_root, records, netns_path)}
         if gids == seen.gids:
             return None
@@ -240,17 +240,19 @@ class DeviceMetadata:
         return links if is_news else None
 
     def links_changed(self, record: PreparedClaim, links: Sequence[AttachedLink]) -> tuple[AttachedLink, ...]:
-        """What is on a claim's links has changed while its pod runs: a lease has ended, and took its address
-        along. Returns the links with their RDMA devices and GIDs; never raises."""
+        """Update the files after a link changed in a running pod (a lease ended). Returns the completed
+        links; never raises."""
         gids = read_pod_gids(self._sysfs_root, [record], record.netns_path)
         current = self._store.get(record.claim.uid)
-        if current is None or current.sandbox_id != record.sandbox_id:  # the files are gone with the claim
+        if (
+            current is None or current.sandbox_id != record.sandbox_id
+        ):  # the claim is gone, and so are its files
             return tuple(_with_rdma(link, [record], gids) for link in links)
         complete, _ = self._note_attached([record], links, gids)
         return complete
 
     def released(self, claim_uid: str) -> None:
-        """The claim's devices are back on the node."""
+        """Note that the claim's devices were returned to the node."""
         self._in_pods.pop(claim_uid, None)
         self.devices_moved()
 
@@ -263,14 +265,14 @@ class DeviceMetadata:
                 self._update(record)
 
     def _forget_returned(self, records: Iterable[PreparedClaim]) -> None:
-        """Another instance may have given devices back, or unprepared the claim."""
+        """Another instance may have returned devices, or unprepared the claim."""
         placed = {record.claim.uid for record in records if record.netns_path}
         for claim_uid in tuple(self._in_pods):
             if claim_uid not in placed:
                 self._in_pods.pop(claim_uid, None)
 
     def _update(self, record: PreparedClaim) -> bool:
-        """Whether a file says something new."""
+        """Write the files, and return whether one changed."""
         is_news = False
         for wanted in record.metadata:
             try:
@@ -296,12 +298,11 @@ class DeviceMetadata:
         return DeviceFacts(self._choose(prepared, pod_attributes(prepared, gids)), link)
 
     def _choose(self, prepared: PreparedDevice, first: Attributes) -> Attributes:
-        """What a slice takes of the device's attributes when those that are known here alone come first; a
-        file takes no more."""
+        """Return the attributes that a slice would take if ``first`` came first; a file takes no more."""
         places = {**prepared.device.attributes, **dict.fromkeys(first, True)}
         kept = fit_attributes(replace(prepared.device, attributes=places), self._policy()).kept
         chosen = {**kept, **first}
-        surplus = len(chosen) - MAX_ATTRIBUTES_PER_DEVICE  # one of the first had no place of its own
+        surplus = len(chosen) - MAX_ATTRIBUTES_PER_DEVICE  # one of the first had no place
         spare = [name for name in chosen if name not in first and name not in ESSENTIAL_NAMES]
         dropped = spare[-surplus:] if surplus > 0 else ()
         return {name: value for name, value in chosen.items() if name not in dropped}
@@ -316,7 +317,7 @@ class DeviceMetadata:
 
 
 def _cdi_device(request: str) -> str:
-    """Told apart from devices, whose names are DNS labels, by the underscore."""
+    """The underscore distinguishes it from devices, whose names are DNS labels."""
     return f"metadata_{request}"
 
 
@@ -330,5 +331,5 @@ def _with_rdma(link: AttachedLink, records: Iterable[PreparedClaim], gids: Gids)
 
 
 def _gids_of(prepared: PreparedDevice, gids: Gids) -> tuple[str, ...]:
-    """Of a device without a link."""
+    """Return the GIDs of a device without a link."""
     return select_gids(prepared, (), gids.get(pod_rdma_device(prepared), ()))

@@ -1,13 +1,8 @@
-"""The files for the programs of a container, as they lie on the host: ``workload/<claim uid>/<container>/``.
+"""Gives each container with a claim what the claim requests for the programs in it.
 
-By the claim by which the container asks for them. Each container that is created has its files written anew,
-so that one which somebody removed is there again.
-
-Gives each container that names a claim what the claim asks for the programs in it.
-
-Asked when a container is created, because only then is known what its environment has already and which
-GPUs a device plugin gave it. No API server, no waiting: two small files. What fails, fails the container,
-which the kubelet tries again: it would run with less than was asked, and nobody would see it.
+Decided when a container is created, because only then its environment and the GPUs of device plugins are
+known. It takes no API server and no waiting: two small files. A failure fails the container, which the
+kubelet retries; otherwise it would silently run with less than was requested.
 """
 
 from __future__ import annotations
@@ -46,7 +41,11 @@ _MOST_BYTES = 1 << 20
 
 
 class WorkloadFiles:
-    """The files of all containers; see :class:`ClaimFolders` for what is raised."""
+    """The files on the host: ``workload/<claim uid>/<container>/``, by the claim that requests them. See
+    :class:`ClaimFolders` for errors.
+
+    They are written again for each container that is created, so removed files come back.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self._folders = ClaimFolders(state_dir / "workload", _NAMES, "files for containers")
@@ -55,7 +54,7 @@ class WorkloadFiles:
         self.list_claims = self._folders.list_claims
 
     def write(self, claim_uid: str, container: str, contents: Mapping[str, str]) -> None:
-        """Make these the files of a container; one that says the same stays.
+        """Write the files of a container; those with the same content stay.
 
         Raises:
             StoreError: the folder cannot be written.
@@ -81,7 +80,7 @@ READ_ONLY = ("ro", "bind", "nosuid", "nodev", "noexec")
 
 
 class WorkloadPack:
-    """What containers get. Callable from any thread."""
+    """Decides what containers get. Callable from any thread."""
 
     def __init__(
         self,
@@ -93,8 +92,9 @@ class WorkloadPack:
         can_set_memory_policy: Callable[[], bool],
         procfs_root: Path,
     ) -> None:
-        """``get_gpus`` tells the GPUs of a pod (its UID), by PCI address, as far as they are known by now.
-        ``can_set_memory_policy``: whether the runtime can."""
+        """Args:
+        get_gpus: returns the GPUs of a pod by its UID, as far as known, in the order of PCI addresses.
+        can_set_memory_policy: whether the runtime can."""
         self._files = files
         self._gate = gate
         self._sysfs_root = sysfs_root
@@ -107,15 +107,16 @@ class WorkloadPack:
     def adjust(
         self, pod: PodSandbox, container: Container, records: Sequence[PreparedClaim]
     ) -> ContainerAdjustment:
-        """What the container gets beside its devices; nothing where none of its claims asks for it.
+        """Return what the container gets in addition to its devices; nothing if none of its claims requests
+        anything.
 
         Args:
-            pod: with its devices attached.
+            pod: its devices are attached.
             container: about to be created.
             records: of all claims of the pod.
 
         Raises:
-            DranetError: it cannot be had.
+            DranetError: something cannot be provided.
         """
         named = {self._gate.find_claim(mount) for mount in container.mounts}
         asking = [record for record in records if record.claim.uid in named and _asks(record)]
@@ -160,17 +161,17 @@ class WorkloadPack:
         )
 
     def remove(self, claim_uid: str) -> None:
-        """The claim is unprepared: its files go, as far as they can; nothing there is fine."""
+        """Remove the files of an unprepared claim, as far as possible; none is fine."""
         self._files.remove(claim_uid)
 
     def list_claims(self) -> frozenset[str]:
-        """Uids of all claims that have files, for the sweep at start."""
+        """Return UIDs of all claims with files, for the sweep at start."""
         return self._files.list_claims()
 
     def _look_around(
         self, pod: PodSandbox, records: Sequence[PreparedClaim], wishes: WorkloadWishes
     ) -> Surroundings:
-        """As far as these wishes need it."""
+        """Read as much as these requests need."""
         from dranet.driver.workload.content import Surroundings, wants_gids, wants_uplink
         from dranet.driver.workload.gids import read_gid_tables
         from dranet.driver.workload.memory import read_nodes_with_memory
@@ -188,8 +189,14 @@ class WorkloadPack:
         )
 
     def _get_processor(self) -> Processor:
+<<<<<<< HEAD
         """Read until it is known: the file tells of each of hundreds of CPUs how fast it is just now."""
         from dranet.kernel.sysfs.procfs import read_processor
+=======
+        """Read it until it is known. It is cached, because the file reports the current speed of hundreds of
+        CPUs."""
+        from dranet.kernel.processor import read_processor
+>>>>>>> c7b5208 (Probes, metrics, workload and status page in plain English)
 
         if self._processor == Processor():
             self._processor = read_processor(self._procfs_root)
