@@ -31,7 +31,7 @@ class PodDevice(Struct, frozen=True):
     prepared: PreparedDevice
     is_shared: bool
     """Whether the pod has a link on top of it."""
-    seen: SeenLink | None
+    seen: CountedLink | None
     """The pod's link, as far as it is known."""
     distance: Distance | None = None
     """To the pod's GPU; ``None`` without a GPU or if unknown."""

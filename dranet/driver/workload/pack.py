@@ -174,8 +174,8 @@ class WorkloadPack:
         """Read as much as these requests need."""
         from dranet.driver.workload.content import Surroundings, wants_gids, wants_uplink
         from dranet.driver.workload.gids import read_gid_tables
-        from dranet.driver.workload.memory import read_nodes_with_memory
-        from dranet.driver.workload.pod_uplink import read_pod_uplink
+        from dranet.kernel.attachment.uplink import read_pod_uplink
+        from dranet.kernel.discovery.hardware import read_nodes_with_memory
 
         return Surroundings(
             records=records,
@@ -189,14 +189,9 @@ class WorkloadPack:
         )
 
     def _get_processor(self) -> Processor:
-<<<<<<< HEAD
-        """Read until it is known: the file tells of each of hundreds of CPUs how fast it is just now."""
-        from dranet.kernel.sysfs.procfs import read_processor
-=======
         """Read it until it is known. It is cached, because the file reports the current speed of hundreds of
         CPUs."""
-        from dranet.kernel.processor import read_processor
->>>>>>> c7b5208 (Probes, metrics, workload and status page in plain English)
+        from dranet.kernel.sysfs.procfs import read_processor
 
         if self._processor == Processor():
             self._processor = read_processor(self._procfs_root)

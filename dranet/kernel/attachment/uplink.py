@@ -8,6 +8,7 @@ has a thousand, and the runtime is waiting.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,11 +16,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dranet.errors import DeviceError, Reason
+from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.attachment.linkstate import read_link
+from dranet.kernel.attachment.locate import open_pod_side
 from dranet.kernel.discovery.protected_addresses import ProtectedAddress, read_protected_links
 from dranet.kernel.discovery.rdma import RDMA_CLASS
-from dranet.kernel.discovery.scan import read_routing
+from dranet.kernel.discovery.scan import read_default_routes, read_routing
+from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.kernel.netlink.inet import dump_addresses_request, parse_address
 from dranet.kernel.netlink.rtnl import decode_all, dump_links_request, parse_link
 from dranet.kernel.netlink.socket import NetlinkSocket, Request
@@ -34,7 +37,10 @@ from dranet.model.uplinks import (
     find_uplinks,
     is_hardware,
     may_carry,
+    order_outputs,
 )
+
+log = logging.getLogger(__name__)
 
 MASTER_KINDS = frozenset({"bond", "bridge", "team", "vrf", OPENVSWITCH})
 
@@ -206,3 +212,15 @@ def _ifnames_on(sysfs: PseudoFiles, address: str) -> Iterator[str]:
         for name in sysfs.entries(f"{function}{folder}") if folder else entries:
             if name.startswith("virtio"):
                 yield from sysfs.entries(f"{function}{folder}/{name}/net")
+
+
+def read_pod_uplink(netns_path: str) -> str:
+    """Return the interface of the pod's default route, IPv4's first; empty if it has none."""
+    try:
+        with NetworkNamespace.open(netns_path) as netns, open_pod_side(netns) as pod:
+            routes = pod.run(lambda: read_default_routes(pod.rtnl, []))
+            links = (read_link(pod.rtnl, index) for index in order_outputs(routes))
+            return next((link.ifname for link in links if link is not None), "")
+    except KernelError as error:
+        log.warning("the default route of the pod at %s is not known: %s", netns_path, error)
+        return ""

@@ -33,6 +33,7 @@ from dranet.kernel.sysfs.files import (
     nearest_pci_address,
     parse_number,
 )
+from dranet.model.cpus import parse_cpu_list
 from dranet.model.facts import CharDevice, Gpu, Host, NumaNode, PciFunction, RdmaDevice
 
 # --- NUMA nodes, kernel and model of the machine --------------------------------------------------------
@@ -48,6 +49,15 @@ _FIRST_CPU = re.compile(r"[0-9]{1,6}")
 def read_numa_nodes(sysfs: PseudoFiles) -> list[NumaNode]:
     """The online NUMA nodes, by number; empty on a kernel without NUMA."""
     return [_read_numa_node(sysfs, node) for node in sysfs.numbered(_NODES, "node")]
+
+
+def read_nodes_with_memory(sysfs_root: Path) -> frozenset[int] | None:
+    """Return the numbers of NUMA nodes that have memory; ``None`` if the kernel does not report them.
+
+    A processor with empty slots has none, and the kernel refuses a cpuset without memory without saying why
+    (``Documentation/ABI/stable/sysfs-devices-node``).
+    """
+    return frozenset(parse_cpu_list(PseudoFiles(sysfs_root, []).text(f"{_NODES}/has_memory"))) or None
 
 
 def _read_numa_node(sysfs: PseudoFiles, node: int) -> NumaNode:
