@@ -9,6 +9,14 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+# linux/if_addr.h: flags of an address
+IFA_F_TEMPORARY, IFA_F_NODAD, IFA_F_DADFAILED = 0x01, 0x02, 0x08
+"""``IFA_F_TEMPORARY`` marks privacy addresses of IPv6. The same bit of an IPv4 address means "secondary"."""
+IFA_F_MANAGETEMPADDR, IFA_F_NOPREFIXROUTE, IFA_F_MCAUTOJOIN = 0x100, 0x200, 0x400
+
+RTNH_F_ONLINK = 4
+"""``linux/rtnetlink.h``: the gateway of the route is on the link, whatever its prefix."""
+
 TABLE_MAIN = 254
 """``RT_TABLE_MAIN`` of ``linux/rtnetlink.h``: the routing table of routes and rules that name none."""
 

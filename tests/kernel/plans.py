@@ -13,13 +13,11 @@ from msgspec.structs import replace
 from dranet.kernel.attachment.attach import attach
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.attachment.record import read_link_state
-from dranet.model.facts import Address, Route
+from dranet.model.facts import IFA_F_NODAD, Address, Route
 from dranet.model.plan import AddAddress, AddRoute, AttachPlan, CreateLink, MoveLink, SetUp, Step
 from dranet.model.status import AttachedLink
 from tests.support.namespaces import Namespace, Picture, wait_settled, wait_unchanged
 from tests.support.waiting import wait_until
-
-IFA_F_NODAD = 0x02
 
 
 def make_plan(node: Namespace, ifname: str, pod_ifname: str, *more: Step) -> AttachPlan:

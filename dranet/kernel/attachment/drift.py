@@ -7,7 +7,6 @@ from ipaddress import ip_address, ip_interface
 
 from msgspec import Struct
 
-from dranet.kernel.attachment.differences import neighbour_what, route_what
 from dranet.kernel.attachment.ipoib import find_ipoib
 from dranet.kernel.attachment.linkstate import (
     SELF_MADE_ROUTES,
@@ -17,6 +16,7 @@ from dranet.kernel.attachment.linkstate import (
     read_permanent_neighbours,
 )
 from dranet.kernel.attachment.locate import Side, find_link, is_same_device, open_host_side, open_pod_side
+from dranet.kernel.attachment.properties import neighbour_what, route_what
 from dranet.kernel.attachment.routing import (
     LinkRoutes,
     PodRules,
@@ -27,11 +27,11 @@ from dranet.kernel.attachment.routing import (
 )
 from dranet.kernel.attachment.sublink import is_in_vrf, is_planned_sublink, planned_creation
 from dranet.kernel.namespaces.netns import NetworkNamespace
-from dranet.kernel.netlink.inet import IFA_F_DADFAILED, Hop, address_key
+from dranet.kernel.netlink.inet import Hop, address_key
 from dranet.kernel.netlink.policy_rules import rule_text
 from dranet.kernel.netlink.rdma import has_rdma
 from dranet.kernel.netlink.rtnl import decode_all, dump_links_request, parse_link
-from dranet.model.facts import Address, Link, Neighbour, Route
+from dranet.model.facts import IFA_F_DADFAILED, Address, Link, Neighbour, Route
 from dranet.model.plan import (
     AddAddress,
     AddNeighbour,

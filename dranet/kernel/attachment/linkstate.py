@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from dranet.errors import DeviceError, KernelError, Reason
 from dranet.kernel.netlink.inet import (
-    IFA_F_TEMPORARY,
     RT_TABLE_LOCAL,
     RT_TABLE_MAIN,
     RTA_METRICS,
@@ -58,7 +57,7 @@ from dranet.kernel.netlink.socket import (
     iter_attributes,
     parse_attributes,
 )
-from dranet.model.facts import Address, Link, Neighbour, Route
+from dranet.model.facts import IFA_F_TEMPORARY, Address, Link, Neighbour, Route
 
 # linux/rtnetlink.h
 RTA_FLOW, RTA_PREF, RTA_TTL_PROPAGATE, RTA_NH_ID = 11, 20, 26, 30

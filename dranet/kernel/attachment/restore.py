@@ -16,24 +16,25 @@ from msgspec.structs import replace
 
 from dranet.errors import KernelError
 from dranet.failpoints import Failpoint, reached
-from dranet.kernel.attachment.differences import Difference, find_differences
 from dranet.kernel.attachment.hardware import HARDWARE
 from dranet.kernel.attachment.linkstate import has_route, read_addresses
 from dranet.kernel.attachment.locate import Side
 from dranet.kernel.attachment.programs import remove_programs
-from dranet.kernel.attachment.record import Present, read_present
-from dranet.kernel.attachment.restore_requests import (
-    Wish,
-    iter_extra_address_wishes,
-    iter_link_wishes,
-    iter_network_wishes,
-    iter_traffic_wishes,
+from dranet.kernel.attachment.properties import (
+    Difference,
+    RestoreRequest,
+    find_differences,
+    iter_extra_address_requests,
+    iter_link_requests,
+    iter_network_requests,
+    iter_traffic_requests,
 )
-from dranet.kernel.netlink.inet import RTNH_F_ONLINK, RTPROT_RA
+from dranet.kernel.attachment.record import Present, read_present
+from dranet.kernel.netlink.inet import RTPROT_RA
 from dranet.kernel.netlink.rtnl import ipv6_token_attribute, set_link_request
 from dranet.kernel.sysfs.procfs import read_boot_clock
 from dranet.kernel.sysfs.sysctl import link_sysctl_path, write_sysctl
-from dranet.model.facts import Address, Link, Route
+from dranet.model.facts import RTNH_F_ONLINK, Address, Link, Route
 from dranet.model.plan import WHOLE_STATE_VERSION, LinkState
 
 # --- expiry of recorded addresses -----------------------------------------------------------------------
@@ -189,31 +190,31 @@ class _Restoring(Struct):
 
     def _apply(self, present: Present) -> None:
         self.refusals.clear()
-        self._send(iter_link_wishes(present.link, present.details, self.state))
+        self._send(iter_link_requests(present.link, present.details, present.state, self.state))
         reached(Failpoint.RELEASE_LINK_NAMED)
         renamed = "name" not in self.refusals
         link = replace(present.link, ifname=self.state.ifname if renamed else present.link.ifname)
         listens = self._set_token(link, present.state)
         self._write_sysctls(link, present.state.sysctls, listens)  # IPv4 forwarding turns an offload off
         self._set_hardware(link, present.state, needs_up=False)
-        self._send(iter_traffic_wishes(link, present.state, self.state))
+        self._send(iter_traffic_requests(link, present.state, self.state))
         reached(Failpoint.RELEASE_LINK_TUNED)
         addresses = read_addresses(self.side.rtnl, link)
         if self.link.ifname != self.state.ifname:  # it came back by itself, and others took it for a new one
-            self._send(iter_extra_address_wishes(link, addresses, self.state))
-        self._send(iter_network_wishes(link, addresses, self.state))
+            self._send(iter_extra_address_requests(link, addresses, self.state))
+        self._send(iter_network_requests(link, addresses, self.state))
         self._set_hardware(link, present.state, needs_up=True)
 
-    def _send(self, wishes: Iterable[Wish]) -> None:
-        asked = tuple(wishes)
-        outcomes = self.side.rtnl.batch([wish.request for wish in asked])
-        for wish, outcome in zip(asked, outcomes, strict=True):
-            if isinstance(outcome, KernelError) and not self._is_there_already(wish, outcome):
-                self.refusals.setdefault(wish.what, outcome)
+    def _send(self, requests: Iterable[RestoreRequest]) -> None:
+        sent = tuple(requests)
+        outcomes = self.side.rtnl.batch([item.request for item in sent])
+        for item, outcome in zip(sent, outcomes, strict=True):
+            if isinstance(outcome, KernelError) and not self._has_route(item.route, outcome):
+                self.refusals.setdefault(item.what, outcome)
 
-    def _is_there_already(self, wish: Wish, refusal: KernelError) -> bool:
-        is_route = refusal.errno == errno.EEXIST and wish.route is not None
-        return is_route and wish.route is not None and has_route(self.side.rtnl, self.link, wish.route)
+    def _has_route(self, route: Route | None, refusal: KernelError) -> bool:
+        is_route = refusal.errno == errno.EEXIST and route is not None
+        return is_route and route is not None and has_route(self.side.rtnl, self.link, route)
 
     def _set_token(self, link: Link, present: LinkState) -> bool:
         """Returns whether the link was made to listen to routers for it."""
@@ -224,7 +225,7 @@ class _Restoring(Struct):
             self._write(link, _ROUTER_SYSCTLS)
         encoded = ipv6_token_attribute(token)
         request = set_link_request(link.ifindex, encoded, operation="set token", link=link.ifname)
-        self._send([Wish("token", request)])
+        self._send([RestoreRequest("token", request)])
         return bool(token)
 
     def _write_sysctls(self, link: Link, present: Mapping[str, str], listens: bool) -> None:

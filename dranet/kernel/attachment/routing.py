@@ -18,7 +18,6 @@ from dranet.kernel.attachment.locate import Side
 from dranet.kernel.netlink.inet import (
     RT_SCOPE_LINK,
     RTN_UNICAST,
-    RTNH_F_ONLINK,
     Hop,
     add_route_request,
     delete_route_request,
@@ -35,7 +34,7 @@ from dranet.kernel.netlink.policy_rules import (
 )
 from dranet.kernel.netlink.rtnl import decode, decode_all
 from dranet.kernel.netlink.socket import NetlinkSocket, Request
-from dranet.model.facts import Link, Route
+from dranet.model.facts import RTNH_F_ONLINK, Link, Route
 from dranet.model.plan import AddRoute, AddRule
 
 _IPV6_METRIC = 1024

@@ -43,15 +43,22 @@ from dranet.kernel.netlink.socket import (
     nested,
     parse_attributes,
 )
-from dranet.model.facts import Address, Neighbour, Route
+from dranet.model.facts import (
+    IFA_F_MANAGETEMPADDR,
+    IFA_F_MCAUTOJOIN,
+    IFA_F_NODAD,
+    IFA_F_NOPREFIXROUTE,
+    RTNH_F_ONLINK,
+    Address,
+    Neighbour,
+    Route,
+)
 from dranet.model.uplinks import is_untold
 
 # linux/if_addr.h
 IFA_ADDRESS, IFA_LOCAL, IFA_LABEL, IFA_BROADCAST = 1, 2, 3, 4
 IFA_CACHEINFO, IFA_FLAGS, IFA_RT_PRIORITY, IFA_PROTO = 6, 8, 9, 11
-IFA_F_TEMPORARY, IFA_F_NODAD, IFA_F_DADFAILED, IFA_F_TENTATIVE = 0x01, 0x02, 0x08, 0x40
-IFA_F_PERMANENT, IFA_F_MANAGETEMPADDR = 0x80, 0x100
-IFA_F_NOPREFIXROUTE, IFA_F_MCAUTOJOIN = 0x200, 0x400
+IFA_F_TENTATIVE, IFA_F_PERMANENT = 0x40, 0x80
 IFAPROT_KERNEL_LL = 3
 FOR_EVER = 0xFFFFFFFF
 
@@ -66,7 +73,6 @@ RTPROT_REDIRECT, RTPROT_KERNEL, RTPROT_STATIC, RTPROT_RA = 1, 2, 4, 9
 RTN_UNICAST, RTN_LOCAL = 1, 2
 RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
 RTM_F_CLONED, RTM_F_FIB_MATCH = 0x200, 0x2000
-RTNH_F_ONLINK = 4
 
 # linux/neighbour.h
 NDA_DST, NDA_LLADDR, NDA_IFINDEX = 1, 2, 8
@@ -178,7 +184,7 @@ def _lifetimes(address: Address) -> bytes:
     )
 
 
-_SETTABLE_ADDRESS_FLAGS = IFA_F_NODAD | IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUTE | IFA_F_MCAUTOJOIN
+SETTABLE_ADDRESS_FLAGS = IFA_F_NODAD | IFA_F_MANAGETEMPADDR | IFA_F_NOPREFIXROUTE | IFA_F_MCAUTOJOIN
 
 
 def add_address_request(ifindex: int, address: Address, link: str, skip_dad: bool = False) -> Request:
@@ -186,7 +192,7 @@ def add_address_request(ifindex: int, address: Address, link: str, skip_dad: boo
 
     ``skip_dad``: an IPv6 address is usable at once instead of tentative for a second or more.
     """
-    flags = address.flags & _SETTABLE_ADDRESS_FLAGS
+    flags = address.flags & SETTABLE_ADDRESS_FLAGS
     if skip_dad and ":" in address.cidr:
         flags |= IFA_F_NODAD
     return Request(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dranet.kernel.attachment.differences import _PROPERTIES
 from dranet.kernel.attachment.hardware import HARDWARE
+from dranet.kernel.attachment.properties import PROPERTIES
 from dranet.kernel.ethtool import settings as ethtool
 from dranet.model.plan import AttachPlan, EthtoolState, LinkState
 from tools.pages.restored_table import DEVICE, IDENTITY, LINK, list_restored
@@ -33,5 +33,5 @@ def test_each_part_of_ethtool_is_recorded_and_has_a_row() -> None:
 
 
 def test_what_is_compared_at_release_has_a_row() -> None:
-    assert set(_PROPERTIES.values()) <= {field for row in LINK for field in row.fields}
+    assert {item.field for item in PROPERTIES} <= {field for row in LINK for field in row.fields}
     assert set(HARDWARE) <= {field for row in list_restored() for field in row.fields}
