@@ -84,7 +84,7 @@ log = logging.getLogger(__name__)
 _reported: set[tuple[str, str]] = set()
 
 
-def report_untold(link: str, part: str, error: KernelError) -> None:
+def report_unreadable(link: str, part: str, error: KernelError) -> None:
     """Log the failure once for each link and part; EOPNOTSUPP, a driver without such settings, is none.
 
     Raises:

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import KernelError, Reason
-from dranet.kernel.dhcp import exchange, message
+from dranet.kernel.dhcp import client, message
 from dranet.kernel.dhcp.client import acquire_lease, end_lease, release_lease, renew_lease
 from dranet.kernel.dhcp.message import Message, MessageType, Option, leased_address
 from dranet.kernel.netlink.inet import add_address_request
@@ -77,13 +77,13 @@ def scripted(fabric: Namespace, node: Namespace) -> Callable[..., ScriptedServer
 @pytest.fixture
 def says_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, the client waits for the answer."""
-    monkeypatch.setattr(exchange, "_FIRST_WAITS_SECONDS", (60.0, 60.0))
+    monkeypatch.setattr(client, "_FIRST_WAITS_SECONDS", (60.0, 60.0))
 
 
 @pytest.fixture
 def says_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Soon after the first time, and then the client waits."""
-    monkeypatch.setattr(exchange, "_FIRST_WAITS_SECONDS", (0.2, 60.0))
+    monkeypatch.setattr(client, "_FIRST_WAITS_SECONDS", (0.2, 60.0))
 
 
 def refusal_of(act: Callable[[float], object], words: str) -> KernelError:
@@ -486,7 +486,7 @@ def test_a_plain_servers_answer_is_taken_although_its_checksum_was_left_to_hardw
 
 
 def test_the_waits_for_an_answer_grow_to_four_seconds() -> None:
-    for seconds, wait in zip((1, 2, 4, 4, 4), islice(exchange._waits(), 5), strict=True):
+    for seconds, wait in zip((1, 2, 4, 4, 4), islice(client._waits(), 5), strict=True):
         assert 0.75 * seconds <= wait <= 1.25 * seconds
 
 

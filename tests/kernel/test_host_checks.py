@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dranet.kernel.host_checks import boot, flow, managers, messages, pcie, processes, tuning
+from dranet.kernel.host_checks import managers, messages, pcie, tuning
 from dranet.kernel.host_checks.read import find_root, list_roce_links, read_host_facts
 from dranet.kernel.netlink.socket import attribute, nested
 from dranet.kernel.sysfs.files import PseudoFiles
@@ -108,18 +108,18 @@ def test_the_configuration_comes_packed_from_proc_or_plain_from_boot(tmp_path: P
     expected = (("IPVLAN", "m"), ("NET_NS", "y"))
     empty = PseudoFiles(tmp_path / "none", [])
     packed = write(tmp_path / "proc", {"config.gz": gzip.compress(text)})
-    assert boot.read_kernel(empty, packed, None).config == expected
+    assert tuning.read_kernel(empty, packed, None).config == expected
     plain = write(tmp_path / "root", {f"boot/config-{os.uname().release}": text + b"#" * 300_000})
-    assert boot.read_kernel(empty, empty, plain).config == expected
-    assert boot.read_kernel(empty, empty, None).config is None
+    assert tuning.read_kernel(empty, empty, plain).config == expected
+    assert tuning.read_kernel(empty, empty, None).config is None
     odd = write(tmp_path / "odd", {"config.gz": b"\x1f\x8bnothing"})
-    assert boot.read_kernel(empty, odd, None).config is None
+    assert tuning.read_kernel(empty, odd, None).config is None
 
 
 def test_of_the_command_line_only_what_concerns_us_is_kept(tmp_path: Path) -> None:
     line = "BOOT_IMAGE=/vmlinuz root=/dev/sda iommu=pt intel_iommu=on ignition.config.url=//x/?token=s3\n"
     procfs = write(tmp_path, {"cmdline": line})
-    assert boot.read_kernel(procfs, procfs, None).command_line == "iommu=pt intel_iommu=on"
+    assert tuning.read_kernel(procfs, procfs, None).command_line == "iommu=pt intel_iommu=on"
 
 
 def test_tuning_is_read_as_the_kernel_says_it(tmp_path: Path) -> None:
@@ -176,16 +176,16 @@ def test_only_the_nodes_own_processes_count(tmp_path: Path) -> None:
             "901/comm": "bash\n",
         },
     )
-    assert processes.read_processes(procfs) is None, "a container's"
+    assert managers.read_processes(procfs) is None, "a container's"
     write(tmp_path, {"2/comm": "kthreadd\n"})
-    assert processes.read_processes(procfs) == (
+    assert managers.read_processes(procfs) == (
         Process(812, "containerd", "8388608"),
         Process(900, "nv-fabricmanager"),
     )
 
 
 def test_names_that_the_kernel_cuts_are_still_told_apart() -> None:
-    assert len({name[:15] for name in processes.NAMES}) == len(processes.NAMES)
+    assert len({name[:15] for name in managers.NAMES}) == len(managers.NAMES)
 
 
 # PFC and ECN
@@ -193,18 +193,18 @@ def test_names_that_the_kernel_cuts_are_still_told_apart() -> None:
 
 def test_pfc_is_in_the_answer_of_dcb_netlink() -> None:
     pfc = struct.pack("=BBBH", 8, 0b1000, 0, 0) + bytes(128)
-    assert flow.parse_pfc(bytes(4) + nested(13, attribute(1, b"ets"), attribute(2, pfc))) == 0b1000
-    assert flow.parse_pfc(bytes(4) + nested(13, attribute(1, b"ets"))) is None
-    assert flow.parse_pfc(bytes(4)) is None
+    assert tuning.parse_pfc(bytes(4) + nested(13, attribute(1, b"ets"), attribute(2, pfc))) == 0b1000
+    assert tuning.parse_pfc(bytes(4) + nested(13, attribute(1, b"ets"))) is None
+    assert tuning.parse_pfc(bytes(4)) is None
 
 
 def test_a_link_without_dcb_tells_no_pfc() -> None:
-    assert flow.read_pfc(["lo", "no-such-link"]) == {}
+    assert tuning.read_pfc(["lo", "no-such-link"]) == {}
 
 
 def test_ecn_is_read_where_the_driver_has_files_for_it(tmp_path: Path) -> None:
     enable = {f"class/net/eth0/ecn/roce_np/enable/{n}": "1\n" if n == 3 else "0\n" for n in range(8)}
-    (found,) = flow.read_flows(write(tmp_path, dict(enable)), ["eth0"])
+    (found,) = tuning.read_flows(write(tmp_path, dict(enable)), ["eth0"])
     assert (found.ecn_np, found.ecn_rp, found.pfc_priorities) == ((3,), None, None)
 
 

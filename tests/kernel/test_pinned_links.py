@@ -76,7 +76,7 @@ def test_where_links_do_not_say_it_the_kernel_is_asked_once_for_each(
         asked.append(sorted(ifindexes))
         return frozenset({1, indexes["mv0"]}) if tells else None
 
-    monkeypatch.setattr(linktable, "tells_netns_immutable", lambda _: False)
+    monkeypatch.setattr(linktable, "reports_netns_immutable", lambda _: False)
     monkeypatch.setattr(linktable, "parse_link", _without_immutable(parse_link))
     monkeypatch.setattr(linktable, "read_pins", read)
     scanner = NodeScanner(NOWHERE, NOWHERE)

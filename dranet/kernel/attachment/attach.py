@@ -21,13 +21,13 @@ from dranet.errors import DeviceError, DranetError, KernelError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.detach import (
     INTERRUPTS,
-    give_back_link,
-    give_back_rdma,
     restore_rdma_defaults,
+    return_link,
+    return_rdma,
 )
-from dranet.kernel.attachment.drift import describe, find_lack, look_at
+from dranet.kernel.attachment.drift import describe, find_drift, look_at
 from dranet.kernel.attachment.linkstate import read_link
-from dranet.kernel.attachment.locality import give_back_cpus, set_cpu_locality
+from dranet.kernel.attachment.locality import restore_cpus, set_cpu_locality
 from dranet.kernel.attachment.locate import (
     Side,
     UndoStack,
@@ -101,7 +101,7 @@ def _confirm_all() -> None:
     """The caller has nothing to look at."""
 
 
-def _tell_nobody(_step: str, _seconds: float) -> None:
+def _ignore_step(_step: str, _seconds: float) -> None:
     """Nobody wants to know."""
 
 
@@ -117,7 +117,7 @@ def attach(
     *,
     why_stop: Interrupt = _go_on,
     interrupts: InterruptFiles = INTERRUPTS,
-    observe: StepObserver = _tell_nobody,
+    observe: StepObserver = _ignore_step,
     confirm: Callable[[], None] = _confirm_all,
 ) -> tuple[AttachedLink, ...]:
     """Attach every planned device, in order, from the calling thread's namespace; safe to repeat.
@@ -238,7 +238,7 @@ class _Attachment(Struct, frozen=True):
             link = create_sublink(self.home, self.pod, step)
             reached(Failpoint.ATTACH_SUBLINK_CREATED)
         except KernelError as refusal:
-            self._name_who_has_the_name(plan, refusal)
+            self._explain_taken_name(plan, refusal)
             explain_refusal(refusal, step)
             raise
         return self._target(plan, link, is_new=True)
@@ -253,15 +253,13 @@ class _Attachment(Struct, frozen=True):
         self.guard.check(found.link)
         if found.link.master is not None:
             raise DeviceError(f"link {found.link.ifname} is enslaved on the node", reason=Reason.DEVICE_BUSY)
-        self.undo.later(
-            plan.device, partial(give_back_link, plan, host, self.home, self.pod, self.interrupts)
-        )
+        self.undo.later(plan.device, partial(return_link, plan, host, self.home, self.pod, self.interrupts))
         reached(Failpoint.ATTACH_LINK_FOUND)
         try:
             self._move(host, move, found.link)
             reached(Failpoint.ATTACH_LINK_MOVED)
         except KernelError as refusal:
-            self._name_who_has_the_name(plan, refusal)
+            self._explain_taken_name(plan, refusal)
             raise
         moved = read_link(self.pod.rtnl, ifname=plan.pod_ifname)
         if moved is None:
@@ -277,7 +275,7 @@ class _Attachment(Struct, frozen=True):
             set_link_request(link.ifindex, *attributes, operation="move-link", link=host.ifname)
         )
 
-    def _name_who_has_the_name(self, plan: AttachPlan, refusal: KernelError) -> None:
+    def _explain_taken_name(self, plan: AttachPlan, refusal: KernelError) -> None:
         taken_by = None
         if refusal.errno == errno.EEXIST:
             taken_by = read_link(self.pod.rtnl, ifname=plan.pod_ifname)
@@ -305,22 +303,22 @@ class _Attachment(Struct, frozen=True):
                 self.guard.check_rdma(find_rdma_name(identity, self.home.netns))
             if attach_rdma(identity, self.pod.netns):
                 self.undo.later(plan.device, partial(restore_rdma_defaults, plan))  # once it is home again
-                self.undo.later(plan.device, partial(give_back_rdma, plan, self.home, self.pod))
+                self.undo.later(plan.device, partial(return_rdma, plan, self.home, self.pod))
                 restore_rdma_defaults(plan)  # the pod's connections have them as well
                 reached(Failpoint.ATTACH_RDMA_MOVED)
 
     def _set_locality(self, plan: AttachPlan, step: SetCpuLocality) -> None:
         """Given back with the link, where there is one."""
         if plan.host is None:
-            self.undo.later(plan.device, partial(give_back_cpus, plan, self.interrupts, None, ""))
+            self.undo.later(plan.device, partial(restore_cpus, plan, self.interrupts, None, ""))
         set_cpu_locality(step, self.pod, plan.pod_ifname, self.interrupts)
         reached(Failpoint.ATTACH_CPUS_SET)
 
     def _read_back(self, plan: AttachPlan, ifindex: int, rules: PodRules) -> AttachedLink:
         seen = look_at(plan, self.pod, read_link(self.pod.rtnl, ifindex))
-        lack = find_lack(plan, self.pod, seen, rules)
-        if seen is None or lack:
-            raise _failure(plan, KernelError(lack, operation="read back"))
+        drift = find_drift(plan, self.pod, seen, rules)
+        if seen is None or drift:
+            raise _failure(plan, KernelError(drift, operation="read back"))
         return describe(plan, seen, rules)
 
 
@@ -343,7 +341,7 @@ def _is_attached(plan: AttachPlan, pod: Side, rules: PodRules) -> bool:
     if plan.host is None and planned_creation(plan) is None:
         return True
     seen = look_at(plan, pod, read_link(pod.rtnl, ifname=plan.pod_ifname))
-    return not find_lack(plan, pod, seen, rules)
+    return not find_drift(plan, pod, seen, rules)
 
 
 def _is_applied_in_turn(step: Step) -> bool:

@@ -17,7 +17,7 @@ from dranet.errors import DeviceError, DranetError, KernelError
 from dranet.failpoints import Failpoint, reached
 from dranet.kernel.attachment.ipoib import restore_ipoib
 from dranet.kernel.attachment.linkstate import STACKED_KINDS, read_link
-from dranet.kernel.attachment.locality import give_back_cpus
+from dranet.kernel.attachment.locality import restore_cpus
 from dranet.kernel.attachment.locate import Found, Side, find_link, open_host_side, open_pod_side
 from dranet.kernel.attachment.rates import remove_limits
 from dranet.kernel.attachment.restore import restore_link
@@ -83,7 +83,7 @@ def detach(
         problems: list[str] = []
         for plan in plans:
             try:
-                problems += _give_back(plan, home, pod, interrupts)
+                problems += _return_device(plan, home, pod, interrupts)
                 restored.append(plan.device)
             except LinkMissing:
                 missing.append(plan.device)
@@ -92,7 +92,7 @@ def detach(
         return DetachReport(tuple(restored), tuple(missing), tuple(problems))
 
 
-def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: InterruptFiles) -> list[str]:
+def _return_device(plan: AttachPlan, home: Side, pod: Side | None, interrupts: InterruptFiles) -> list[str]:
     """Bring one device back and restore it; returns what of its state the host did not get back.
 
     Raises:
@@ -105,7 +105,7 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: Inter
         problems += [problem for remove in _iter_removals(plan, pod) for problem in _try(remove)]
         reached(Failpoint.RELEASE_EXTRAS_REMOVED)
     try:
-        problems += give_back_rdma(plan, home, pod)
+        problems += return_rdma(plan, home, pod)
     except LinkMissing:
         raise
     except DranetError as error:
@@ -115,10 +115,10 @@ def _give_back(plan: AttachPlan, home: Side, pod: Side | None, interrupts: Inter
         delete_sublink(pod, creation)
         reached(Failpoint.RELEASE_SUBLINK_DELETED)
     elif creation is None and plan.host is not None:
-        problems += give_back_link(plan, plan.host, home, pod, interrupts)
+        problems += return_link(plan, plan.host, home, pod, interrupts)
         reached(Failpoint.RELEASE_LINK_RESTORED)
     else:
-        problems += give_back_cpus(plan, interrupts, None, "")
+        problems += restore_cpus(plan, interrupts, None, "")
     for step in plan.steps:
         if isinstance(step, JoinVrf) and pod is not None:
             problems += _try(partial(remove_unused_vrf, pod, step))
@@ -158,7 +158,7 @@ def _remove_limits(pod: Side, pod_ifname: str) -> None:
     remove_limits(pod, link.ifindex if link is not None else 0, pod_ifname)
 
 
-def give_back_rdma(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
+def return_rdma(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
     """Move the RDMA device of a plan home, if it is in the pod, and restore its name and IPoIB interfaces.
 
     Returns what could not be restored.
@@ -207,7 +207,7 @@ def restore_rdma_defaults(plan: AttachPlan) -> list[str]:
     return [problem for step in moves for problem in restore_cm_defaults(step.rdma_device, plan.rdma_cm)]
 
 
-def give_back_link(
+def return_link(
     plan: AttachPlan, host: LinkState, home: Side, pod: Side | None, interrupts: InterruptFiles = INTERRUPTS
 ) -> list[str]:
     """Bring the link of a plan home and restore it, and who worked for it; returns what the host did not get
@@ -223,7 +223,7 @@ def give_back_link(
         return problems
     reached(Failpoint.RELEASE_LINK_SETTLED)
     restored = read_link(home.rtnl, link.ifindex)
-    return [*problems, *give_back_cpus(plan, interrupts, home, restored.ifname if restored else host.ifname)]
+    return [*problems, *restore_cpus(plan, interrupts, home, restored.ifname if restored else host.ifname)]
 
 
 def _bring_home(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> Link:

@@ -132,8 +132,8 @@ def _describe_route(route: Route, ways: Sequence[Hop]) -> AttachedRoute:
     return AttachedRoute(route.destination, tuple(hop.gateway for hop in ways if hop.gateway), route.table)
 
 
-def find_lack(plan: AttachPlan, pod: Side, seen: SeenLink | None, rules: PodRules) -> str:
-    """What the link in the pod lacks of its plan, as a clause; empty when nothing.
+def find_drift(plan: AttachPlan, pod: Side, seen: SeenLink | None, rules: PodRules) -> str:
+    """What the link in the pod found of its plan, as a clause; empty when nothing.
 
     Looked at is what its own message tells, its addresses, and what else the plan has of routes, rules and
     neighbours; the master takes one look-up more.
@@ -143,15 +143,15 @@ def find_lack(plan: AttachPlan, pod: Side, seen: SeenLink | None, rules: PodRule
     """
     if seen is None or seen.link.ifname != plan.pod_ifname:
         return "the link is not in the pod"
-    lacks = (_find_step_lack(step, plan, pod, seen.link) for step in plan.steps)
+    found = (_find_step_drift(step, plan, pod, seen.link) for step in plan.steps)
     return (
-        next(filter(None, lacks), "")
-        or _find_address_lack(plan, seen.addresses)
-        or _find_routing_lack(plan, pod, seen, rules)
+        next(filter(None, found), "")
+        or _find_address_drift(plan, seen.addresses)
+        or _find_routing_drift(plan, pod, seen, rules)
     )
 
 
-def _find_step_lack(step: Step, plan: AttachPlan, pod: Side, link: Link) -> str:
+def _find_step_drift(step: Step, plan: AttachPlan, pod: Side, link: Link) -> str:
     match step:
         case MoveLink() if plan.host is not None and not is_same_device(link, plan, plan.host):
             return f"the link {link.ifname} is another device"
@@ -168,7 +168,7 @@ def _find_step_lack(step: Step, plan: AttachPlan, pod: Side, link: Link) -> str:
     return ""
 
 
-def _find_address_lack(plan: AttachPlan, addresses: Sequence[Address]) -> str:
+def _find_address_drift(plan: AttachPlan, addresses: Sequence[Address]) -> str:
     present = {address_key(address): address for address in addresses}
     planned = {address_key(s.address): s.address.cidr for s in plan.steps if isinstance(s, AddAddress)}
     missing = [cidr for key, cidr in planned.items() if key not in present]
@@ -178,7 +178,7 @@ def _find_address_lack(plan: AttachPlan, addresses: Sequence[Address]) -> str:
     return f"somebody else on the network has {', '.join(in_use)}" if in_use else ""
 
 
-def _find_routing_lack(plan: AttachPlan, pod: Side, seen: SeenLink, rules: PodRules) -> str:
+def _find_routing_drift(plan: AttachPlan, pod: Side, seen: SeenLink, rules: PodRules) -> str:
     """What a process of the pod has put in the place of a route, or made of a neighbour, is the pod's own
     choice; what is gone can be added again."""
     present = {ip_address(neighbour.address) for neighbour in seen.neighbours}

@@ -22,7 +22,7 @@ from dranet.kernel.attachment.locate import Side
 from dranet.kernel.ethtool import settings as ethtool
 from dranet.kernel.ethtool.steering import Nic, read_steering, restore_steering, steering_difference
 from dranet.kernel.netlink.dcb import dcb_difference, read_dcb, restore_dcb
-from dranet.kernel.refusals import report_untold
+from dranet.kernel.refusals import report_unreadable
 from dranet.model.facts import Link
 from dranet.model.plan import DcbState, EthtoolState, SteeringState
 
@@ -80,7 +80,7 @@ def _read_queues(side: Side, link: Link, recorded: Mapping[str, str] | None) -> 
                 return {name: queues.read_one(name) for name in recorded}
             found = queues.read(xps=True, rps=True)
     except KernelError as error:
-        report_untold(link.ifname, "queues", error)
+        report_unreadable(link.ifname, "queues", error)
         return {}
     return {name: value for name, value in found.items() if value.strip("0,")}
 

@@ -155,7 +155,7 @@ def read_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
     return tuple(route for route, is_sayable in found if is_sayable)
 
 
-def read_sayable_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
+def read_restorable_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
     """As :func:`read_routes`, passing over what ``Route`` cannot say."""
     return tuple(route for route, is_sayable in _iter_made_routes(rtnl, link) if is_sayable)
 

@@ -43,7 +43,7 @@ class Queues(Struct, frozen=True):
     sysfs: PseudoFiles
     ifname: str
     online: int
-    """The CPUs that count when two masks are compared: the kernel leaves others out of what it is told."""
+    """The CPUs that count when two masks are compared: the kernel leaves others out of what it is text."""
 
     @property
     def folder(self) -> str:
@@ -86,8 +86,8 @@ class Queues(Struct, frozen=True):
             ) from error
         found = self.read_one(name)
         if not self._is_same(name, found, value):
-            told = f"{self.ifname} {name}: wanted {value}, found {found or 'nothing'}"
-            raise KernelError(told, operation=_OPERATION, link=self.ifname)
+            text = f"{self.ifname} {name}: wanted {value}, found {found or 'nothing'}"
+            raise KernelError(text, operation=_OPERATION, link=self.ifname)
 
     def _is_same(self, name: str, one: str, other: str) -> bool:
         return _is_same_mask(one, other, self.online if name.endswith("_cpus") else ~0)
@@ -131,8 +131,8 @@ def look_at_queues(side: Side, link: Link) -> Iterator[Queues]:
         KernelError: no sysfs can be had there.
     """
     sysfs, folder = PseudoFiles(_SYS, []), f"class/net/{link.ifname}"
-    told = sysfs.text(f"{folder}/ifindex"), sysfs.text(f"{folder}/address")
-    if told == (str(link.ifindex), link.mac):
+    text = sysfs.text(f"{folder}/ifindex"), sysfs.text(f"{folder}/address")
+    if text == (str(link.ifindex), link.mac):
         yield Queues(_SYS, sysfs, link.ifname, ~0)
         return
     with open_queues(side, link.ifname) as queues:
@@ -211,7 +211,7 @@ def set_cpu_locality(step: SetCpuLocality, pod: Side, ifname: str, interrupts: I
             set_queues(queues, step, {queue: wanted[irq] for queue, irq in of_queues.items()})
 
 
-def give_back_cpus(plan: AttachPlan, interrupts: InterruptFiles, home: Side | None, ifname: str) -> list[str]:
+def restore_cpus(plan: AttachPlan, interrupts: InterruptFiles, home: Side | None, ifname: str) -> list[str]:
     """Interrupts and queues of a device that is on the host again; returns what could not be given back.
 
     ``home`` and ``ifname`` are of its link, ``None`` and empty where it has none.
@@ -219,7 +219,7 @@ def give_back_cpus(plan: AttachPlan, interrupts: InterruptFiles, home: Side | No
     step = planned_locality(plan)
     if step is None or plan.cpus is None:
         return []
-    problems = list(_give_back_interrupts(step, plan.cpus, interrupts)) if step.irq else []
+    problems = list(_restore_interrupts(step, plan.cpus, interrupts)) if step.irq else []
     if home is not None and plan.cpus.queues:
         try:
             with open_queues(home, ifname) as queues:
@@ -229,7 +229,7 @@ def give_back_cpus(plan: AttachPlan, interrupts: InterruptFiles, home: Side | No
     return problems
 
 
-def _give_back_interrupts(step: SetCpuLocality, state: CpuState, interrupts: InterruptFiles) -> Iterator[str]:
+def _restore_interrupts(step: SetCpuLocality, state: CpuState, interrupts: InterruptFiles) -> Iterator[str]:
     found = interrupts.read(step.pci_address)
     before = {irq: parse_cpu_list(state.irqs.get(str(irq), "")) for irq in found}
     ours = {irq for irq, cpus in found.items() if len(cpus) == 1 and cpus[0] in step.cpus}
@@ -237,9 +237,11 @@ def _give_back_interrupts(step: SetCpuLocality, state: CpuState, interrupts: Int
     usual = interrupts.read_usual([irq for irq in changed if not before[irq] or irq not in ours])
     for irq in changed:
         if irq in ours:
-            yield from _give_back_one(interrupts, irq, before[irq] or next(iter(usual[irq]), ()), found[irq])
+            yield from _restore_interrupt(
+                interrupts, irq, before[irq] or next(iter(usual[irq]), ()), found[irq]
+            )
         elif before[irq] and found[irq] in usual[irq]:
-            yield from _give_back_one(interrupts, irq, before[irq], found[irq])
+            yield from _restore_interrupt(interrupts, irq, before[irq], found[irq])
         elif before[irq]:
             yield (
                 f"interrupt {irq}: somebody has put it on CPU {format_cpu_list(found[irq])} since; it stays "
@@ -247,7 +249,7 @@ def _give_back_interrupts(step: SetCpuLocality, state: CpuState, interrupts: Int
             )
 
 
-def _give_back_one(interrupts: InterruptFiles, irq: int, to: Cpus, found: Cpus) -> Iterator[str]:
+def _restore_interrupt(interrupts: InterruptFiles, irq: int, to: Cpus, found: Cpus) -> Iterator[str]:
     try:
         if to and to != found:
             interrupts.place(irq, format_cpu_list(to))

@@ -137,15 +137,15 @@ def limit_rate(pod: Side, ifindex: int, pod_ifname: str, step: LimitRate) -> Non
 
 def _limit(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str, step: LimitRate) -> None:
     sizes = _read_sizes(rtnl, ifindex)
-    wishes: list[_Wish] = []
+    requests: list[_LimitRequest] = []
     if step.egress_bits_per_second is not None:
         bucket = choose_bucket(step.egress_bits_per_second, step.egress_burst_bytes, sizes)
-        wishes.append(_Wish(set_bucket_request(ifindex, BUCKET_HANDLE, bucket, pod_ifname)))
+        requests.append(_LimitRequest(set_bucket_request(ifindex, BUCKET_HANDLE, bucket, pod_ifname)))
     if step.ingress_bits_per_second is not None:
         bucket = choose_bucket(step.ingress_bits_per_second, step.ingress_burst_bytes, sizes)
         ifb = _make_ifb(rtnl, pod_ifname)
-        wishes += _iter_ingress_wishes(ifindex, pod_ifname, ifb, bucket)
-    _apply(rtnl, wishes)
+        requests += _iter_ingress_requests(ifindex, pod_ifname, ifb, bucket)
+    _apply(rtnl, requests)
 
 
 def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
@@ -159,13 +159,15 @@ def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
     redirection, _ = _apply(
         pod.rtnl,
         [
-            _Wish(delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE),
-            _Wish(delete_qdisc_request(ifindex, BUCKET_HANDLE, TC_H_ROOT, pod_ifname), _NOT_THERE),
+            _LimitRequest(delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE),
+            _LimitRequest(delete_qdisc_request(ifindex, BUCKET_HANDLE, TC_H_ROOT, pod_ifname), _NOT_THERE),
         ],
     )
     if ifbs or not isinstance(redirection, KernelError):
         _remove_empty_hooks(pod.rtnl, ifindex, pod_ifname)
-    _apply(pod.rtnl, [_Wish(delete_link_request(link.ifindex, link.ifname), _NOT_THERE) for link in ifbs])
+    _apply(
+        pod.rtnl, [_LimitRequest(delete_link_request(link.ifindex, link.ifname), _NOT_THERE) for link in ifbs]
+    )
 
 
 # --- how large ------------------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ def _make_ifb(rtnl: NetlinkSocket, pod_ifname: str) -> int:
     kind = nested(IFLA_LINKINFO, attribute_text(IFLA_INFO_KIND, _IFB))
     body = link_header() + attribute_text(IFLA_IFNAME, name) + kind
     make = Request(RTM_NEWLINK, body, NLM_F_CREATE | NLM_F_EXCL, operation="make link", link=name)
-    made, found = _apply(rtnl, [_Wish(make, _IS_THERE), _Wish(get_link_request(ifname=name))])
+    made, found = _apply(rtnl, [_LimitRequest(make, _IS_THERE), _LimitRequest(get_link_request(ifname=name))])
     assert not isinstance(found, KernelError), "that would have been raised"
     link = decode(parse_link, found[0].payload)
     if isinstance(made, KernelError) and not _is_own_ifb(link, pod_ifname):
@@ -255,19 +257,25 @@ def _make_ifb(rtnl: NetlinkSocket, pod_ifname: str) -> int:
     return link.ifindex
 
 
-def _iter_ingress_wishes(ifindex: int, pod_ifname: str, ifb: int, bucket: TokenBucket) -> Iterator[_Wish]:
+def _iter_ingress_requests(
+    ifindex: int, pod_ifname: str, ifb: int, bucket: TokenBucket
+) -> Iterator[_LimitRequest]:
     name = ifb_name(pod_ifname)
     alias = attribute(IFLA_IFALIAS, _ifb_alias(pod_ifname).encode())
     no_address = nested(
         _IFLA_AF_SPEC,
         nested(socket.AF_INET6, attribute_u8(_IFLA_INET6_ADDR_GEN_MODE, _IN6_ADDR_GEN_MODE_NONE)),
     )
-    yield _Wish(set_link_request(ifb, no_address, operation="take addresses from", link=name), _NO_IPV6)
-    yield _Wish(set_bucket_request(ifb, BUCKET_HANDLE, bucket, name))
-    yield _Wish(set_link_request(ifb, alias, operation="set up", link=name, flags=IFF_UP, change=IFF_UP))
-    yield _Wish(add_hooks_request(ifindex, pod_ifname), _IS_THERE)
-    yield _Wish(delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE)
-    yield _Wish(redirect_request(ifindex, ifb, _PRIORITY, pod_ifname))
+    yield _LimitRequest(
+        set_link_request(ifb, no_address, operation="take addresses from", link=name), _NO_IPV6
+    )
+    yield _LimitRequest(set_bucket_request(ifb, BUCKET_HANDLE, bucket, name))
+    yield _LimitRequest(
+        set_link_request(ifb, alias, operation="set up", link=name, flags=IFF_UP, change=IFF_UP)
+    )
+    yield _LimitRequest(add_hooks_request(ifindex, pod_ifname), _IS_THERE)
+    yield _LimitRequest(delete_redirect_request(ifindex, _PRIORITY, pod_ifname), _NOT_THERE)
+    yield _LimitRequest(redirect_request(ifindex, ifb, _PRIORITY, pod_ifname))
 
 
 def _find_ifbs(rtnl: NetlinkSocket, pod_ifname: str) -> list[Link]:
@@ -285,24 +293,24 @@ def _remove_empty_hooks(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str) -> N
     if any(read_hook_filters(rtnl, ifindex, hook) for hook in (CLSACT_INGRESS, CLSACT_EGRESS)):
         return
     request = delete_qdisc_request(ifindex, CLSACT_HANDLE, TC_H_INGRESS, pod_ifname)
-    _apply(rtnl, [_Wish(request, _NOT_THERE)])
+    _apply(rtnl, [_LimitRequest(request, _NOT_THERE)])
 
 
 # --- requests and refusals ------------------------------------------------------------------------------
 
 
-class _Wish(Struct, frozen=True):
+class _LimitRequest(Struct, frozen=True):
     """A request, and the errnos that are fine."""
 
     request: Request
     fine: frozenset[int] = frozenset()
 
 
-def _apply(rtnl: NetlinkSocket, wishes: Sequence[_Wish]) -> list[Outcome]:
+def _apply(rtnl: NetlinkSocket, requests: Sequence[_LimitRequest]) -> list[Outcome]:
     """Send all at once; raise the first refusal that is not fine."""
-    outcomes = rtnl.batch([wish.request for wish in wishes])
-    for wish, outcome in zip(wishes, outcomes, strict=True):
-        if isinstance(outcome, KernelError) and outcome.errno not in wish.fine:
+    outcomes = rtnl.batch([item.request for item in requests])
+    for item, outcome in zip(requests, outcomes, strict=True):
+        if isinstance(outcome, KernelError) and outcome.errno not in item.fine:
             raise outcome
     return outcomes
 

@@ -17,8 +17,8 @@ from dranet.kernel.attachment.linkstate import (
     parse_link_details,
     read_addresses,
     read_neighbours,
+    read_restorable_routes,
     read_routes,
-    read_sayable_routes,
 )
 from dranet.kernel.attachment.locate import Side, open_host_side
 from dranet.kernel.attachment.programs import read_program_names
@@ -60,11 +60,11 @@ def read_link_state(ifname: str) -> LinkState:
             raise DeviceError(f"link {ifname} is not on this node")
         link, details = found
         check_is_free(side.rtnl, link)
-        _check_can_be_said(link, details)
+        _check_restorable(link, details)
         return _read_state(side, link, details, read_routes(side.rtnl, link), None)
 
 
-def _check_can_be_said(link: Link, details: LinkDetails) -> None:
+def _check_restorable(link: Link, details: LinkDetails) -> None:
     """Refuse a link with settings that nobody could give back.
 
     Raises:
@@ -91,7 +91,7 @@ def read_present(side: Side, ifindex: int, recorded: LinkState) -> Present | Non
     if found is None:
         return None
     link, details = found
-    routes = read_sayable_routes(side.rtnl, link)
+    routes = read_restorable_routes(side.rtnl, link)
     return Present(link, details, _read_state(side, link, details, routes, recorded))
 
 

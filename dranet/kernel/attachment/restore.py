@@ -137,16 +137,16 @@ class _Restoring(Struct):
         found = present = self._read()
         if self.state.version < WHOLE_STATE_VERSION:
             self.state = _fill_in(self.state, present.state)
-        strays = self._remove_strays(present)
+        leftovers = self._remove_leftovers(present)
         for _ in range(_ROUNDS):
             if not self._lines(present):
                 break
             self._apply(present)
             present = self._read()
         has_moved = (
-            bool(strays) or present is not found
+            bool(leftovers) or present is not found
         )  # a link that a pod had differs, if only by being down
-        late = [*self._say_late(present), *strays, *self._say_lost(present)] if has_moved else []
+        late = [*self._iter_late(present), *leftovers, *self._iter_lost(present)] if has_moved else []
         return [*self._lines(present), *late]
 
     def _read(self) -> Present:
@@ -158,7 +158,7 @@ class _Restoring(Struct):
 
     def _lines(self, present: Present) -> list[str]:
         """What is left to do, or was left undone."""
-        lines = [self._say(d) for d in find_differences(self.state, present.state, present.details)]
+        lines = [self._line(d) for d in find_differences(self.state, present.state, present.details)]
         for name in HARDWARE:
             left = self._hardware_difference(name, present.state)
             lines += dict.fromkeys((*left, *self.hardware_refusals.get(name, ())) if left else ())
@@ -167,11 +167,11 @@ class _Restoring(Struct):
     def _hardware_difference(self, name: str, present: LinkState) -> list[str]:
         return HARDWARE[name].difference(getattr(self.state, name), getattr(present, name))
 
-    def _say(self, difference: Difference) -> str:
+    def _line(self, difference: Difference) -> str:
         refusal = self.refusals.get(difference.what)
         return f"{refusal.message}; {difference.outcome}" if refusal else str(difference)
 
-    def _say_late(self, present: Present) -> list[str]:
+    def _iter_late(self, present: Present) -> list[str]:
         """With the carrier, which may take seconds, the kernel sets the IPv6 MTU to that of the link."""
         wanted = self.state.sysctls.get(_IPV6_MTU, "")
         is_waiting = present.link.is_up and present.link.operstate not in _OPERATIONAL
@@ -179,7 +179,7 @@ class _Restoring(Struct):
             return []
         return [f"sysctl {_IPV6_MTU}: wanted {wanted}, and the kernel sets {self.state.mtu} with the carrier"]
 
-    def _say_lost(self, present: Present) -> list[str]:
+    def _iter_lost(self, present: Present) -> list[str]:
         lost = [name for name in self.state.programs if name not in present.state.programs]
         return [
             f"{name}: removed by the kernel when the device moved; its owner has to load it again"
@@ -253,22 +253,22 @@ class _Restoring(Struct):
 
     # --- programs --------------------------------------------------------------------------------------
 
-    def _remove_strays(self, present: Present) -> list[str]:
+    def _remove_leftovers(self, present: Present) -> list[str]:
         """A tenant's program would see the packets of whoever gets the link next. Filters do not stay on a
         link that moves: those that are there now, somebody on the host made."""
-        strays = [
+        leftovers = [
             name
             for name in present.state.programs
             if name not in self.state.programs and name.startswith(_STAYING_PROGRAMS)
         ]
-        if not strays:
+        if not leftovers:
             return []
         outcome = "it was removed"
         try:
             remove_programs(self.side, present.link.ifindex, present.link.ifname)
         except KernelError as error:
             outcome = error.message
-        return [f"{stray}: left on the link by its tenant; {outcome}" for stray in strays]
+        return [f"{leftover}: left on the link by its tenant; {outcome}" for leftover in leftovers]
 
 
 def _fill_in(state: LinkState, present: LinkState) -> LinkState:

@@ -102,7 +102,7 @@ class Option(IntEnum):
     END = 255
 
 
-_WISHES = bytes(
+_REQUESTED_OPTIONS = bytes(
     (
         Option.SUBNET_MASK,
         Option.CLASSLESS_ROUTES,  # before the router (RFC 3442)
@@ -193,7 +193,7 @@ def release(xid: int, lease: DhcpLease) -> Message:
 def _asking(mac: str) -> dict[int, bytes]:
     return {
         Option.CLIENT_ID: _client_id(mac),
-        Option.PARAMETER_LIST: _WISHES,
+        Option.PARAMETER_LIST: _REQUESTED_OPTIONS,
         Option.MAX_MESSAGE_SIZE: struct.pack("!H", _LARGEST_ANSWER_BYTES),
     }
 

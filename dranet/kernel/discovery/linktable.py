@@ -26,8 +26,8 @@ from dranet.kernel.netlink.rtnl import (
     get_link_request,
     parse_link,
     parse_link_name,
+    reports_netns_immutable,
     stay_request,
-    tells_netns_immutable,
 )
 from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.kernel.sysfs.files import PseudoFiles
@@ -105,7 +105,7 @@ class LinkTable:
     def _with_pins(self, rtnl: NetlinkSocket, links: list[Link], payloads: Collection[bytes]) -> list[Link]:
         """The links as they are where netlink says which are pinned; else with what the kernel answers, and
         where that says nothing, with what may be."""
-        if not payloads or tells_netns_immutable(next(iter(payloads))):
+        if not payloads or reports_netns_immutable(next(iter(payloads))):
             return links
         news = [link for link in links if _is_worth_details(link) and link.ifindex not in self._pinned]
         told = read_pins(rtnl, [link.ifindex for link in news])

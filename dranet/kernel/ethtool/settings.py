@@ -36,7 +36,7 @@ from dranet.kernel.ethtool.messages import (
     parse_private_flags,
 )
 from dranet.kernel.netlink.socket import NetlinkSocket, Outcome, Request, resolve_family
-from dranet.kernel.refusals import report_untold
+from dranet.kernel.refusals import report_unreadable
 from dranet.model.plan import EthtoolState
 
 OPERATION = "set-ethtool"
@@ -102,7 +102,7 @@ class _Change(Struct, frozen=True):
     values: Mapping[str, int]
 
     def __str__(self) -> str:
-        settings = " ".join(f"{name}={_say(self.part, value)}" for name, value in self.values.items())
+        settings = " ".join(f"{name}={_text(self.part, value)}" for name, value in self.values.items())
         return f"{PARTS[self.part].word} {settings}"
 
     def attributes(self) -> list[bytes]:
@@ -118,7 +118,7 @@ class _Change(Struct, frozen=True):
         return ETHTOOL_MSG_FEATURES_SET if self.part == "features" else ETHTOOL_MSG_PRIVFLAGS_SET
 
 
-def _say(part: str, value: int | None) -> str:
+def _text(part: str, value: int | None) -> str:
     if value is None:
         return "nothing"
     return ("on" if value else "off") if part in _SWITCHES else str(int(value))
@@ -148,7 +148,7 @@ def read_ethtool_state(
         raise
     found = _Talk(genl, family, ifindex, link or str(ifindex)).read(parts)
     for part, failure in found.errors.items():
-        report_untold(link, part, failure)
+        report_unreadable(link, part, failure)
     return found.state
 
 
@@ -291,7 +291,7 @@ def _check_offered(settings: EthtoolState, found: _Reading, link: str) -> None:
             elif name not in found.features.known:
                 lacks.append(f"there is no feature {name}")
             elif (name in found.features.active) != bool(value):
-                lacks.append(f"feature {name} is fixed to {_say(part, not value)}")
+                lacks.append(f"feature {name} is fixed to {_text(part, not value)}")
     if lacks or excesses:
         number = errno_numbers.EOPNOTSUPP if lacks else errno_numbers.EINVAL
         text = f"set ethtool settings of {link}: {'; '.join([*lacks, *excesses])}"
@@ -373,7 +373,7 @@ _NOT_WITH: Mapping[str, tuple[str, ...]] = {
 
 
 def _explain(name: str, asked: bool, active: Collection[str]) -> str:
-    kept = f"the driver kept {name} {_say('features', not asked)}"
+    kept = f"the driver kept {name} {_text('features', not asked)}"
     if not asked:
         holder = _HELD_ON_BY.get(name, "")
         return f"{kept}: it goes with {holder}" if holder in active else kept
@@ -439,7 +439,7 @@ def difference(wanted: EthtoolState, found: EthtoolState) -> list[str]:
     directions of pause frames that both ends of the cable agree on by themselves.
     """
     return [
-        f"{PARTS[part].word} {name}: wanted {_say(part, value)}, found {_say(part, has)}"
+        f"{PARTS[part].word} {name}: wanted {_text(part, value)}, found {_text(part, has)}"
         for part, name, value, has in _differing(wanted, found)
     ]
 

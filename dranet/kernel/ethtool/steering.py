@@ -29,7 +29,7 @@ from dranet.kernel.netlink.socket import (
     kernel_error,
     resolve_family,
 )
-from dranet.kernel.refusals import report_untold
+from dranet.kernel.refusals import report_unreadable
 from dranet.model.plan import FlowRule, RssContext, SteeringState
 
 # linux/sockios.h, linux/ethtool.h
@@ -102,21 +102,21 @@ def read_steering(nic: Nic, recorded: SteeringState | None = None) -> SteeringSt
         KernelError: the link is gone (ENODEV).
     """
     wants = recorded or SteeringState(RssContext(), (), FLOW_TYPES, ())
-    rss = _if_told(nic, "RSS", _read_main) if wants.rss is not None else None
+    rss = _if_readable(nic, "RSS", _read_main) if wants.rss is not None else None
     has_contexts = rss is not None and wants.contexts is not None
     return SteeringState(
         rss=rss,
-        contexts=_if_told(nic, "RSS contexts", _read_contexts) if has_contexts else None,
+        contexts=_if_readable(nic, "RSS contexts", _read_contexts) if has_contexts else None,
         hash_fields=_read_hash_fields(nic, wants.hash_fields),
-        rules=_if_told(nic, "flow rules", _read_rules) if wants.rules is not None else None,
+        rules=_if_readable(nic, "flow rules", _read_rules) if wants.rules is not None else None,
     )
 
 
-def _if_told(nic: Nic, part: str, read: Callable[[Nic], T]) -> T | None:
+def _if_readable(nic: Nic, part: str, read: Callable[[Nic], T]) -> T | None:
     try:
         return read(nic)
     except KernelError as error:
-        report_untold(nic.ifname, part, error)
+        report_unreadable(nic.ifname, part, error)
         return None
 
 
@@ -129,7 +129,7 @@ def _read_main(nic: Nic) -> RssContext:
     )
     _, _, _, _, function, transform, _ = RSS.unpack_from(told)
     end = RSS.size + 4 * entries
-    table = _say_main_table(told[RSS.size : end], _read_queues(nic))
+    table = _main_table_text(told[RSS.size : end], _read_queues(nic))
     return RssContext(0, table, told[end : end + key_bytes].hex(), function, transform)
 
 
@@ -145,17 +145,17 @@ def _entries(table: bytes) -> tuple[int, ...]:
     return struct.unpack(f"={len(table) // 4}I", table[: len(table) // 4 * 4])
 
 
-def _say_table(table: bytes) -> str:
+def _table_text(table: bytes) -> str:
     return ",".join(map(str, _entries(table)))
 
 
-def _say_main_table(table: bytes, queues: int) -> str:
+def _main_table_text(table: bytes, queues: int) -> str:
     """``equal 8`` for what the kernel makes of so many queues (``ethtool_rxfh_indir_default``)."""
     entries = _entries(table)
     is_equal = bool(queues and entries) and all(
         queue == place % queues for place, queue in enumerate(entries)
     )
-    return f"{EQUAL}{queues}" if is_equal else _say_table(table)
+    return f"{EQUAL}{queues}" if is_equal else _table_text(table)
 
 
 def _read_contexts(nic: Nic) -> tuple[RssContext, ...]:
@@ -177,7 +177,7 @@ def parse_context(payload: bytes) -> RssContext:
     found = dict(iter_attributes(payload, GENL_HEADER_BYTES))
     number, function, transform = (_u32(found.get(kind, b"")) for kind in (_CONTEXT, _FUNCTION, _TRANSFORM))
     return RssContext(
-        number, _say_table(found.get(_TABLE, b"")), found.get(_KEY, b"").hex(), function, transform
+        number, _table_text(found.get(_TABLE, b"")), found.get(_KEY, b"").hex(), function, transform
     )
 
 
@@ -259,8 +259,8 @@ def _iter_differences(wanted: SteeringState, found: SteeringState) -> Iterator[t
             if before.get(location) != after.get(location):
                 yield (
                     f"flow rule {location}",
-                    _say_rule(before.get(location)),
-                    _say_rule(after.get(location)),
+                    _rule_text(before.get(location)),
+                    _rule_text(after.get(location)),
                 )
 
 
@@ -295,7 +295,7 @@ def _shorten(text: str, most: int = 40) -> str:
     return (text if len(text) <= most else f"{text[:most]}...") or "nothing"
 
 
-def _say_rule(rule: FlowRule | None) -> str:
+def _rule_text(rule: FlowRule | None) -> str:
     return "nothing" if rule is None else _shorten(f"rule {rule.spec}")
 
 

@@ -6,12 +6,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from dranet.kernel.host_checks.boot import read_kernel
-from dranet.kernel.host_checks.flow import read_flows
-from dranet.kernel.host_checks.managers import read_managers
+from dranet.kernel.host_checks.managers import read_managers, read_processes, sees_node
 from dranet.kernel.host_checks.pcie import read_pci
-from dranet.kernel.host_checks.processes import read_processes, sees_node
-from dranet.kernel.host_checks.tuning import read_tuning
+from dranet.kernel.host_checks.tuning import read_flows, read_kernel, read_tuning
 from dranet.kernel.sysfs.files import PseudoFiles
 from dranet.model.facts import NodeFacts
 from dranet.model.host_facts import GpuStack, HostFacts, Manager, PciFacts, Unseen

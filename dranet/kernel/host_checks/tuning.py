@@ -7,11 +7,18 @@ Sources: ``Documentation/admin-guide/pm/{cpufreq,cpuidle}.rst``, ``mm/transhuge.
 from __future__ import annotations
 
 import ctypes
+import gzip
+import os
 import re
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
+from io import BytesIO
 
+from dranet.errors import KernelError
+from dranet.kernel.netlink.dcb import find_flow_control, get_pauses_request
+from dranet.kernel.netlink.socket import NetlinkSocket
 from dranet.kernel.sysfs.files import PseudoFiles
-from dranet.model.host_facts import HugePages, IdleState, TuningFacts
+from dranet.model.host_facts import SOFT_OPTIONS, FlowFacts, HugePages, IdleState, KernelFacts, TuningFacts
 
 _CPUS = "devices/system/cpu"
 _NODES = "devices/system/node"
@@ -85,3 +92,127 @@ def ask_clock() -> bool | None:
     except (OSError, AttributeError):
         return None
     return None if state < 0 else state != _TIME_ERROR
+
+
+# The running kernel: its release, what it was built with, its command line and modules.
+
+MODULES = (
+    "amdgpu",
+    "ib_core",
+    "ib_uverbs",
+    "mlx5_ib",
+    "nv_peer_mem",
+    "nvidia",
+    "nvidia_peermem",
+    "rdma_cm",
+    "rdma_ucm",
+)
+"""A module is here also where it is built in, as long as it has a parameter or a version."""
+
+_OPTIONS = frozenset({"NET_NS", *SOFT_OPTIONS})
+
+_PARAMETER = re.compile(
+    r"(?:iommu|(?:intel|amd)_iommu|pci|pcie\w*|isolcpus|nohz_full|irqaffinity|(?:default_)?hugepagesz?|numa\w*|mitigations|"
+    r"(?:intel_idle|processor)\.max_cstate|intel_pstate|amd_pstate|transparent_hugepage|ib_core\.\w+|mlx5_core\.\w+|"
+    r"modprobe\.blacklist|module_blacklist|swiotlb|idle)(?:=[\w,.:;@/+-]*)?$"
+)
+"""What of the command line concerns us. The rest may name servers, disks and keys."""
+
+_CONFIG_BYTES = 4 << 20
+"""A distribution's configuration has 300 kB."""
+
+_OPTION = re.compile(r"CONFIG_(\w+)=([ym])")
+
+
+def read_kernel(sysfs: PseudoFiles, procfs: PseudoFiles, root: PseudoFiles | None) -> KernelFacts:
+    """``root`` is the node's own file system, where it can be seen."""
+    release = os.uname().release
+    return KernelFacts(
+        release=release,
+        config=_read_config(procfs, root, release),
+        command_line=" ".join(filter(_PARAMETER.match, procfs.whole_text("cmdline").split())),
+        modules=tuple(name for name in MODULES if sysfs.has(f"module/{name}")),
+    )
+
+
+def _read_config(
+    procfs: PseudoFiles, root: PseudoFiles | None, release: str
+) -> tuple[tuple[str, str], ...] | None:
+    text = _unpack(procfs.content("config.gz")) or (
+        root.content(f"boot/config-{release}", _CONFIG_BYTES) if root is not None else b""
+    )
+    if not text:
+        return None
+    found = _OPTION.findall(text.decode(errors="replace"))
+    return tuple(sorted((name, value) for name, value in found if name in _OPTIONS))
+
+
+def _unpack(packed: bytes) -> bytes:
+    """Bounded, whatever it claims to be."""
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(packed)) as stream:
+            return stream.read(_CONFIG_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+# What keeps an Ethernet fabric with RDMA from losing packets, as far as the kernel tells.
+#
+# PFC by DCB netlink (``kernel.pause_counters``), which anybody may read. ECN by the files that mlx5 of
+# NVIDIA's own driver package has below the interface (``ecn/roce_np``, ``ecn/roce_rp``); the kernel's mlx5
+# has them in debugfs, which is not read.
+
+_PFC_ENABLED = 1
+"""``pfc_en``, the second byte of ``struct ieee_pfc``."""
+_PRIORITIES = 8
+
+
+def read_flows(sysfs: PseudoFiles, ifnames: Iterable[str]) -> tuple[FlowFacts, ...]:
+    """One for each interface, in their order."""
+    names = tuple(ifnames)
+    pfc = read_pfc(names)
+    return tuple(
+        FlowFacts(name, pfc.get(name), _read_ecn(sysfs, name, "roce_np"), _read_ecn(sysfs, name, "roce_rp"))
+        for name in names
+    )
+
+
+def read_pfc(ifnames: Iterable[str]) -> dict[str, int]:
+    """Bits of the priorities with PFC; an interface whose driver does not tell is left out."""
+    found: dict[str, int] = {}
+    try:
+        with NetlinkSocket.open() as rtnl:
+            for name in ifnames:
+                mask = _ask_pfc(rtnl, name)
+                if mask is not None:
+                    found[name] = mask
+    except KernelError:
+        return found
+    return found
+
+
+def _ask_pfc(rtnl: NetlinkSocket, ifname: str) -> int | None:
+    try:
+        answers = rtnl.request(get_pauses_request(ifname))
+        return next((mask for answer in answers if (mask := parse_pfc(answer.payload)) is not None), None)
+    except KernelError:  # no DCB in the kernel, or none in the driver
+        return None
+
+
+def parse_pfc(payload: bytes) -> int | None:
+    """What the answer says; ``None`` where it does not speak of PFC."""
+    pfc = find_flow_control(payload)
+    return pfc[_PFC_ENABLED] if len(pfc) > _PFC_ENABLED else None
+
+
+def _read_ecn(sysfs: PseudoFiles, ifname: str, side: str) -> tuple[int, ...] | None:
+    folder = f"class/net/{ifname}/ecn/{side}/enable"
+    if not sysfs.has(folder):
+        return None
+    return tuple(_iter_enabled(sysfs, folder))
+
+
+def _iter_enabled(sysfs: PseudoFiles, folder: str) -> Iterator[int]:
+    for priority in range(_PRIORITIES):
+        if sysfs.text(f"{folder}/{priority}") == "1":
+            yield priority

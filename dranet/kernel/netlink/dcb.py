@@ -24,7 +24,7 @@ from dranet.kernel.netlink.socket import (
     nested,
     parse_attributes,
 )
-from dranet.kernel.refusals import report_untold
+from dranet.kernel.refusals import report_unreadable
 from dranet.model.plan import DcbState
 
 # linux/rtnetlink.h, linux/dcbnl.h
@@ -56,7 +56,7 @@ def read_dcb(rtnl: NetlinkSocket, ifname: str) -> DcbState:
         answers = rtnl.request(_request(RTM_GETDCB, CMD_IEEE_GET, ifname, operation="read DCB settings of"))
         return parse_dcb(answers[0].payload) if answers else DcbState()
     except KernelError as error:
-        report_untold(ifname, "dcb", error)
+        report_unreadable(ifname, "dcb", error)
         return DcbState()
 
 
@@ -91,11 +91,11 @@ def dcb_difference(wanted: DcbState, found: DcbState) -> list[str]:
         if found.settings.get(name) != value
     ]
     if wanted.apps is not None and wanted.apps != found.apps:
-        lines.append(f"DCB apps: wanted {_say(wanted.apps)}, found {_say(found.apps or ())}")
+        lines.append(f"DCB apps: wanted {_text(wanted.apps)}, found {_text(found.apps or ())}")
     return lines
 
 
-def _say(apps: tuple[str, ...]) -> str:
+def _text(apps: tuple[str, ...]) -> str:
     return " ".join(apps) or "nothing"
 
 

@@ -175,7 +175,7 @@ def parse_link_name(payload: bytes) -> tuple[int, str]:
     raise ValueError("link without a name")
 
 
-def tells_netns_immutable(payload: bytes) -> bool:
+def reports_netns_immutable(payload: bytes) -> bool:
     """Whether the kernel says of its links which are pinned to their namespace (Linux 6.15)."""
     return bool(parse_attributes(payload, _LINK.size, frozenset({IFLA_NETNS_IMMUTABLE})))
 

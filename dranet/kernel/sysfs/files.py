@@ -73,15 +73,15 @@ class PseudoFiles:
 
     def __init__(self, root: Path, warnings: list[str]) -> None:
         self._root = str(root)
-        self._told = 0
+        self._count = 0
         self.warnings = warnings
 
     def warn(self, path: str, problem: str) -> None:
         """Add one printable line about ``path``; after 500 a last one says that there is more."""
-        self._told += 1
-        if self._told <= MOST_WARNINGS:
+        self._count += 1
+        if self._count <= MOST_WARNINGS:
             self.warnings.append(_one_line(f"{self._root}/{path}: {problem}"))
-        elif self._told == MOST_WARNINGS + 1:
+        elif self._count == MOST_WARNINGS + 1:
             self.warnings.append(_one_line(f"{self._root}: more is odd than these {MOST_WARNINGS} lines say"))
 
     def has(self, folder: str) -> bool:

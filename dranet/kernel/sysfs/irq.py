@@ -185,8 +185,8 @@ def find_balancer(procfs: PseudoFiles, sysfs: PseudoFiles, pci_address: str, irq
         are_banned = bool(irqs) and {str(irq) for irq in irqs} <= banned
         if not are_banned and module not in _values(arguments, _BAN_MODULE):
             option = f"--banmod={module}" if module else "--banirq for each of the device's"
-            who = f"irqbalance (process {process}) places the node's interrupts"
-            return f"{who}; start it with {option}, or stop it"
+            reason = f"irqbalance (process {process}) places the node's interrupts"
+            return f"{reason}; start it with {option}, or stop it"
     return ""
 
 

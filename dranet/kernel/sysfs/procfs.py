@@ -21,27 +21,27 @@ _OWN = Path("/proc")
 _OF_PROCESS = re.compile(r"/proc/(\d+/.*)")
 
 
-class _Told:
+class _NodeProc:
     root = _OWN
 
 
 def use_node_proc(root: Path) -> None:
     """From now on the node's ``/proc`` is looked for at ``root``."""
-    _Told.root = root
+    _NodeProc.root = root
     _find.cache_clear()
 
 
 def find_node_proc(part: str) -> str:
     """The path of a part of it: ``sys/net``."""
-    return _find(_Told.root, part)
+    return _find(_NodeProc.root, part)
 
 
 def find_path_of_process(path: str) -> str:
     """Where a path that the runtime tells (``/proc/PID/ns/net``) is for us. In a container our own ``/proc``
     has other processes by the same numbers: 1 is the driver itself, on the node's network."""
     found = _OF_PROCESS.fullmatch(path)
-    if found and os.path.lexists(_Told.root / "self"):  # a tree made by hand has no processes
-        return str(_Told.root / found.group(1))
+    if found and os.path.lexists(_NodeProc.root / "self"):  # a tree made by hand has no processes
+        return str(_NodeProc.root / found.group(1))
     return path
 
 

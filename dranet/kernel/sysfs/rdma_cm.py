@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dranet.errors import KernelError
 from dranet.kernel.namespaces.sysfs_mount import open_configfs
-from dranet.kernel.refusals import report_untold
+from dranet.kernel.refusals import report_unreadable
 
 _FILES = ("default_roce_mode", "default_roce_tos")
 _OPERATION = "rdma-cm"
@@ -31,7 +31,7 @@ def read_cm_defaults(rdma_device: str) -> Mapping[str, str]:
             return dict(_iter_files(ports)) if ports is not None else {}
     except (OSError, KernelError) as error:
         if error.errno != errno.ENODEV:  # of a device that rdma_cm does not serve (EFA) there are none
-            report_untold(rdma_device, "rdma_cm", _explain(error, rdma_device, "read"))
+            report_unreadable(rdma_device, "rdma_cm", _explain(error, rdma_device, "read"))
         return {}
 
 

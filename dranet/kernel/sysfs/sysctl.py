@@ -30,7 +30,7 @@ _COARSE = frozenset({"base_reachable_time", "retrans_time", "unres_qlen"})
 back would spoil the exact value."""
 
 _READ_BYTES = 4096
-_ANYBODY_MAY_WRITE = 0o222
+_WRITABLE_BY_ANY = 0o222
 
 
 def read_sysctl(path: str) -> str:
@@ -53,7 +53,7 @@ def write_sysctl(path: str, value: str) -> str:
         KernelError: no such file, a value that it does not take whole, or ``/proc/sys`` is read-only.
     """
     full = _locate(path)
-    before = _read_if_told(full) or ""
+    before = _read_if_readable(full) or ""
     try:
         _write_file(full, value.encode())
     except OSError as error:
@@ -100,7 +100,7 @@ def _read_folder(folder: str, ifname: str) -> dict[str, str]:
     place = os.open(f"{find_node_proc(SYSCTLS)}/{folder}/{ifname}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in _list_settable(folder):
-            value = _read_if_told(name, place)
+            value = _read_if_readable(name, place)
             if value is not None:
                 found[f"{folder}/{name}"] = value
     finally:
@@ -119,11 +119,11 @@ def _list_settable(folder: str) -> tuple[str, ...]:
         return tuple(
             entry.name
             for entry in entries
-            if entry.name not in _COARSE and entry.stat().st_mode & _ANYBODY_MAY_WRITE
+            if entry.name not in _COARSE and entry.stat().st_mode & _WRITABLE_BY_ANY
         )
 
 
-def _read_if_told(path: str, folder: int | None = None) -> str | None:
+def _read_if_readable(path: str, folder: int | None = None) -> str | None:
     try:
         return _read_file(path, folder)
     except OSError:
