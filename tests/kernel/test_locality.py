@@ -229,7 +229,7 @@ def test_an_interrupt_that_somebody_placed_since_stays_there_and_is_told(
     report = do_detach(wide, pod, tree, plan)
     assert report.restored == ("dev-wide3",)
     assert report.problems == (
-        "dev-wide3: interrupt 31: somebody has put it on CPU 5 since; it stays there (was on 0-7)",
+        "dev-wide3: interrupt 31: another program has put it on CPU 5 since; it stays there (was on 0-7)",
     )
     assert tree.places() == {**BEFORE, 31: "5"}
 

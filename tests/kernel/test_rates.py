@@ -302,7 +302,7 @@ def test_what_the_tenant_put_beside_the_limits_stays(nic: Nic) -> None:
 def test_somebody_elses_link_of_that_name_is_refused_and_kept(nic: Nic) -> None:
     nic.pod.ip("link", "add", "ifb~net1", "type", "veth", "peer", "name", "other")
     before = nic.picture()
-    with pytest.raises(KernelError, match="somebody else has a link of that name") as refusal:
+    with pytest.raises(KernelError, match="another program has a link of that name") as refusal:
         nic.limit(BOTH)
     assert (refusal.value.errno, refusal.value.reason) == (errno.EEXIST, Reason.ATTACH_FAILED)
     assert nic.picture() == before, "the limit of what is sent is undone"

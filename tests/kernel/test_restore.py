@@ -229,7 +229,7 @@ IMPOSSIBLE: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "address": (
         {"addresses": (Address("ff02::5/64"),)},
-        "(EADDRNOTAVAIL); wanted scope 0 flags 0x0 for ever, found nothing",
+        "(EADDRNOTAVAIL); wanted scope 0 flags 0x0 without a lifetime, found nothing",
     ),
     "route": (
         {"routes": (Route("10.7.0.0/16", gateway="198.51.100.1", table=77, metric=5),)},

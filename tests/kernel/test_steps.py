@@ -216,7 +216,7 @@ def test_an_address_that_somebody_on_the_network_has_is_named(
     fabric.ip("addr", "add", "2001:db8:100::6/64", "dev", "p-eth1", "nodad")
     wait_until(lambda: "dadfailed" in str(pod.read("addr", "show", "dev", "net1")), "the check has failed")
     assert node.run(lambda: verify([plan], pod.netns)) == ("dev-eth1",)
-    with pytest.raises(KernelError, match="somebody else on the network has 2001:db8:100::6/64"):
+    with pytest.raises(KernelError, match="another host on the network has 2001:db8:100::6/64"):
         attach_from(node, pod, plan)
 
 

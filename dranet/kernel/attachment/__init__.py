@@ -1,5 +1,5 @@
-"""What becomes of a claimed device: read its state, put it into a pod by a plan, give it back as it was.
+"""Attach claimed devices to pods: record the state, apply the plan, return the device and restore its state.
 
-``record`` reads at Prepare what the host gets back, ``attach`` applies a plan in the runtime's hook,
-``detach`` and ``restore`` give back. The other modules are a kind of step each, or a question that these ask.
+``record`` reads the state at Prepare, ``attach`` applies a plan in the runtime's hook, ``detach`` returns the
+device to the host and ``restore`` restores its state. Each other module is one kind of step or of check.
 """

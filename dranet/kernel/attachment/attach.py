@@ -1,8 +1,8 @@
 """Apply attach plans in a pod's network namespace: all of a pod's devices, or none.
 
-The hook path. A move costs some 18 ms in the kernel, whoever asks; everything else here is kept to a few
-system calls: each namespace is entered once, a link's settings go out together, and links are looked
-up one by one, never by listing all.
+The hook path. A move takes about 18 ms in the kernel; everything else is kept to a few system calls: each
+namespace is entered once, a link's settings are sent together, and links are looked up one by one, never by
+listing all.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ from dranet.model.plan import (
 from dranet.model.status import AttachedLink
 
 NO_MORE_RULES = UplinkRules()
-"""The node lives by its default routes alone."""
+"""Protects the default routes only."""
 
 _KEPT_REASONS = (Reason.MISSING_FEATURE, Reason.DHCP_LEASE_EXPIRED)
-"""Of a refused step: they say who has to act. Any other is that the attach failed."""
+"""Reasons of a refused step that identify who must act. Every other reason means that the attach failed."""
 
 T = TypeVar("T")
 
 StepObserver = Callable[[str, float], None]
-"""Told the step of :data:`~dranet.model.plan.Step` and its seconds; must be quick."""
+"""Called with the name of a :data:`~dranet.model.plan.Step` and its seconds; must be quick."""
 
 
 Interrupt = Callable[[], str]
@@ -102,7 +102,7 @@ def _confirm_all() -> None:
 
 
 def _ignore_step(_step: str, _seconds: float) -> None:
-    """Nobody wants to know."""
+    """Discard the measurement."""
 
 
 def _go_on() -> str:
@@ -188,7 +188,7 @@ class _Attachment(Struct, frozen=True):
             steps = list(group)
             if isinstance(steps[0], MoveRdma):
                 apply = partial(self._move_rdma, plan, steps)
-            elif isinstance(steps[0], SetCpuLocality):  # a device without a link has interrupts, too
+            elif isinstance(steps[0], SetCpuLocality):  # a device without a link also has interrupts
                 apply = partial(self._set_locality, plan, steps[0])
             elif isinstance(steps[0], SetSysctl):  # a device without a link may have some of the namespace
                 apply = partial(apply_sysctls, self.pod, plan.device, steps, self.undo)
@@ -308,7 +308,7 @@ class _Attachment(Struct, frozen=True):
                 reached(Failpoint.ATTACH_RDMA_MOVED)
 
     def _set_locality(self, plan: AttachPlan, step: SetCpuLocality) -> None:
-        """Given back with the link, where there is one."""
+        """Restored with the link, if there is one."""
         if plan.host is None:
             self.undo.later(plan.device, partial(restore_cpus, plan, self.interrupts, None, ""))
         set_cpu_locality(step, self.pod, plan.pod_ifname, self.interrupts)
@@ -381,7 +381,7 @@ def _failure(plan: AttachPlan, refusal: KernelError) -> KernelError:
 def set_down(plans: Sequence[AttachPlan], rules: UplinkRules) -> None:
     """Set the link of each plan down in the calling thread's namespace; safe to repeat.
 
-    A link that is not there, enslaved, or down already is left alone: the attach says what is wrong with it.
+    A link that is missing, enslaved or already down is skipped: the attach reports what is wrong with it.
 
     Raises:
         DeviceError: a link is the node's uplink or tied to it (``DeviceIsUplink``); it stays up.

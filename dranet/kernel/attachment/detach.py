@@ -43,14 +43,14 @@ from dranet.model.facts import Link
 from dranet.model.plan import AddRoute, AddRule, AttachPlan, JoinVrf, LimitRate, LinkState, MoveRdma
 
 INTERRUPTS = InterruptFiles()
-"""Of this node."""
+"""Interrupt files of this node."""
 
 
 class DetachReport(Struct, frozen=True):
     """What became of each device. One that is neither restored nor missing is still in the pod."""
 
     restored: tuple[str, ...] = ()
-    """Back on the host. What could not be given back of its state is in ``problems``."""
+    """Back on the host. ``problems`` lists the state that could not be restored."""
     missing: tuple[str, ...] = ()
     """A virtual link that was destroyed with its namespace, a NIC that was unplugged."""
     problems: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ def detach(
 
 
 def _return_device(plan: AttachPlan, home: Side, pod: Side | None, interrupts: InterruptFiles) -> list[str]:
-    """Bring one device back and restore it; returns what of its state the host did not get back.
+    """Return one device to the host and restore it; returns the state that could not be restored.
 
     Raises:
         LinkMissing: the link is on neither side.
@@ -137,7 +137,7 @@ def _try(function: Callable[[], None]) -> list[str]:
 
 
 def _iter_removals(plan: AttachPlan, pod: Side) -> Iterator[Callable[[], None]]:
-    """Of what does not go with the link: rules, routes with several ways, links beside ours.
+    """Remove what does not move with the link: rules, routes with several next hops, helper links.
 
     Sysctls of the pod's namespace stay as the claim had them: no process runs there any more, other claims of
     the pod may have set the same, and they end with the namespace.
@@ -159,7 +159,7 @@ def _remove_limits(pod: Side, pod_ifname: str) -> None:
 
 
 def return_rdma(plan: AttachPlan, home: Side, pod: Side | None) -> list[str]:
-    """Move the RDMA device of a plan home, if it is in the pod, and restore its name and IPoIB interfaces.
+    """Move the RDMA device of a plan to the host if it is in the pod; restore its name and IPoIB interfaces.
 
     Returns what could not be restored.
 
@@ -210,8 +210,9 @@ def restore_rdma_defaults(plan: AttachPlan) -> list[str]:
 def return_link(
     plan: AttachPlan, host: LinkState, home: Side, pod: Side | None, interrupts: InterruptFiles = INTERRUPTS
 ) -> list[str]:
-    """Bring the link of a plan home and restore it, and who worked for it; returns what the host did not get
-    back.
+    """Return the link of a plan to the host and restore it and its CPUs.
+
+    Returns the state that could not be restored, one line each.
 
     Raises:
         LinkMissing: it is on neither side.
@@ -230,7 +231,7 @@ def _bring_home(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None)
     """The link on the host, moved there unless it is there already."""
     found = find_link(plan, host, home, pod)
     if found is None:
-        raise LinkMissing("gone while it was being given back")
+        raise LinkMissing("gone while it was being restored")
     if found.side is home:
         return found.link
     _move_home(found, host, home)

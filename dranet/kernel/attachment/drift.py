@@ -1,4 +1,4 @@
-"""Is a link in the pod as its plan says? Asked after an attach, and before each container starts."""
+"""Compare a link in the pod with its plan: after an attach, and before each container starts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _read(plan: AttachPlan, pod: Side, rules: PodRules) -> AttachedLink | None:
 
 
 def describe(plan: AttachPlan, seen: SeenLink, rules: PodRules) -> AttachedLink:
-    """What is told of a link that was read in the pod."""
+    """Describe a link that was read in the pod, for the claim's status."""
     link = seen.link
     return AttachedLink(
         plan.device,
@@ -110,8 +110,8 @@ def describe(plan: AttachPlan, seen: SeenLink, rules: PodRules) -> AttachedLink:
 
 
 def _list_addresses(plan: AttachPlan, addresses: Sequence[Address]) -> tuple[str, ...]:
-    """Without IPv6 link-local addresses but those of the plan: kernels before 5.18 do not say which are their
-    own."""
+    """Omit IPv6 link-local addresses that the plan does not have: kernels before 5.18 do not mark those that
+    they create."""
     planned = {ip_interface(s.address.cidr).ip for s in plan.steps if isinstance(s, AddAddress)}
     found = (ip_interface(address.cidr) for address in addresses)
     return tuple(str(a) for a in found if a.version == 4 or not a.ip.is_link_local or a.ip in planned)
@@ -133,10 +133,10 @@ def _describe_route(route: Route, ways: Sequence[Hop]) -> AttachedRoute:
 
 
 def find_drift(plan: AttachPlan, pod: Side, seen: SeenLink | None, rules: PodRules) -> str:
-    """What the link in the pod found of its plan, as a clause; empty when nothing.
+    """Return the first difference between the link in the pod and its plan, as a clause; empty if none.
 
-    Looked at is what its own message tells, its addresses, and what else the plan has of routes, rules and
-    neighbours; the master takes one look-up more.
+    Compares the link message, the addresses, and the routes, rules and neighbours that the plan has. A VRF
+    takes one more look-up.
 
     Raises:
         KernelError: netlink failed.
@@ -175,12 +175,12 @@ def _find_address_drift(plan: AttachPlan, addresses: Sequence[Address]) -> str:
     if missing:
         return f"without address {', '.join(missing)}"
     in_use = [cidr for key, cidr in planned.items() if _is_duplicate(present[key])]
-    return f"somebody else on the network has {', '.join(in_use)}" if in_use else ""
+    return f"another host on the network has {', '.join(in_use)}" if in_use else ""
 
 
 def _find_routing_drift(plan: AttachPlan, pod: Side, seen: SeenLink, rules: PodRules) -> str:
-    """What a process of the pod has put in the place of a route, or made of a neighbour, is the pod's own
-    choice; what is gone can be added again."""
+    """Report missing items only. A route or neighbour that a process of the pod replaced is the pod's
+    choice."""
     present = {ip_address(neighbour.address) for neighbour in seen.neighbours}
     for step in plan.steps:
         match step:
@@ -193,7 +193,7 @@ def _find_routing_drift(plan: AttachPlan, pod: Side, seen: SeenLink, rules: PodR
 
 
 def _is_duplicate(address: Address) -> bool:
-    """IPv6 only: of an IPv4 address the same bit means nothing."""
+    """IPv6 only: the bit has no meaning for IPv4 addresses."""
     return ":" in address.cidr and bool(address.flags & IFA_F_DADFAILED)
 
 
@@ -202,7 +202,7 @@ def _is_duplicate(address: Address) -> bool:
 
 
 def find_absent(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
-    """Names of the devices that are not in ``netns``, under whatever names.
+    """Return the names of the devices that are not in ``netns``, whatever the names of their links.
 
     Raises:
         KernelError: the namespace could not be entered, or netlink failed.
@@ -213,8 +213,8 @@ def find_absent(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[s
 
 
 def find_lost(plans: Sequence[AttachPlan], netns: NetworkNamespace) -> tuple[str, ...]:
-    """Names of the devices whose link is neither in ``netns`` nor in the calling thread's namespace: to
-    attach them would fail.
+    """Return the names of the devices whose link is neither in ``netns`` nor in the calling thread's
+    namespace: attaching them would fail.
 
     Raises:
         KernelError: as :func:`find_absent`.
@@ -245,7 +245,7 @@ def _is_planned(link: Link, plan: AttachPlan) -> bool:
 
 
 def _is_renamed(link: Link, plan: AttachPlan, names: Collection[str]) -> bool:
-    """The name is the pod's to change, too. A bond, a VLAN and the like wear the address of a link below,
+    """The pod may also rename its link. A bond, a VLAN and the like have the address of a link below them,
     which may be gone."""
     is_wearing = planned_creation(plan) is None and link.kind in (*STACKED_KINDS, "bond", "bridge", "team")
     return link.ifname not in names and not is_wearing and _is_planned(link, plan)
@@ -301,7 +301,7 @@ def _has_bare_ipoib(plan: AttachPlan, home: Side) -> bool:
 
 
 def _is_bare(link: Link, host: LinkState, home: Side) -> bool:
-    """Whoever sets a link down by hand leaves it its IPv4 addresses. Without any nobody can tell."""
+    """An administrator who sets a link down leaves its IPv4 addresses. Without any the answer is unknown."""
     had = {address.cidr for address in host.addresses if ":" not in address.cidr}
     if link.is_up or not host.up or not had:
         return False

@@ -1,7 +1,7 @@
-"""What a NIC's driver keeps in the card: which parts there are, and how each is read, compared and restored.
+"""Settings that a NIC's driver keeps in the card: how each part is read, compared and restored.
 
 The parts stay on a link that moves, so a tenant with ``NET_ADMIN`` leaves them to the next one. Prepare reads
-each; at release those are read again that the driver told then, and written where they differ.
+each; release reads those again that the driver reported then, and writes those that differ.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HardwarePart(Struct, frozen=True):
     """One field of ``LinkState``."""
 
     read: Callable[[Side, Link, Any], Any]
-    """``(side, link, recorded)``; without a record all that the driver tells, with one what that has."""
+    """``(side, link, recorded)``: everything that the driver reports, or with a record only what that has."""
     difference: Callable[[Any, Any], list[str]]
     """``(wanted, found)``: one line for each setting that is not as recorded."""
     restore: Callable[[Side, Link, Any, Any], list[str]]
@@ -39,7 +39,7 @@ class HardwarePart(Struct, frozen=True):
     rows: tuple[tuple[str, str], ...]
     """What it is, and its limits: rows of ``docs/user/restored.md``."""
     needs_up: bool = False
-    """A driver sets it anew when the link comes up, so it is restored after that."""
+    """A driver resets it when the link comes up, so it is restored after that."""
 
 
 def _read_ethtool(side: Side, link: Link, recorded: EthtoolState | None) -> EthtoolState:

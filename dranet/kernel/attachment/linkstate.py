@@ -2,8 +2,8 @@
 
 The rest of what is recorded is read in ``record``.
 What the kernel makes by itself from an address (connected, local and multicast routes, the IPv6 link-local
-address, what a router advertises) is left out: it comes back by itself. A link whose state cannot be
-said in a ``LinkState``, or that other links stand on, is refused: it could not be given back.
+address, what a router advertises) is left out: it comes back by itself. A link is refused if a ``LinkState``
+cannot express its state or if other links depend on it: it could not be restored.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ STACKED_KINDS = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
 
 
 def read_link(rtnl: NetlinkSocket, ifindex: int = 0, ifname: str = "") -> Link | None:
-    """One link by index or name (an alternative name will do); ``None`` where there is none.
+    """Return one link by index or name (also an alternative name), or ``None``.
 
     Raises:
         KernelError: netlink failed for another reason.
@@ -145,8 +145,8 @@ def read_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
     """Routes through the link in any table but ``local``, without those the kernel makes by itself.
 
     Raises:
-        DeviceError: one is more than ``Route`` can say (``DeviceBusy``). Not one that a program made of a
-            router advertisement: it makes it again when the link is back.
+        DeviceError: ``Route`` cannot express one of them (``DeviceBusy``). Routes that a program made from a
+            router advertisement are exempt: it makes them again when the link is back.
     """
     found = list(_iter_made_routes(rtnl, link))
     for route, is_sayable in found:
@@ -156,12 +156,13 @@ def read_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
 
 
 def read_restorable_routes(rtnl: NetlinkSocket, link: Link) -> tuple[Route, ...]:
-    """As :func:`read_routes`, passing over what ``Route`` cannot say."""
+    """As :func:`read_routes`, skipping those that ``Route`` cannot express."""
     return tuple(route for route, is_sayable in _iter_made_routes(rtnl, link) if is_sayable)
 
 
 def _iter_made_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bool]]:
-    """Routes that somebody made, each with whether ``Route`` says all of it."""
+    """Yield the routes that the kernel did not make itself, each with whether ``Route`` expresses all of
+    it."""
     for route, payload in iter_routes(rtnl, link):
         if is_made_route(route):
             yield route, is_plain_route(payload) and not _has_more(payload)
@@ -192,7 +193,7 @@ def _has_more(payload: bytes) -> bool:
 
 
 def has_route(rtnl: NetlinkSocket, link: Link, wanted: Route) -> bool:
-    """Whether the link already has this very route, whoever made it."""
+    """Whether the link already has exactly this route, from any program."""
     return any(
         is_plain_route(payload) and _is_same(route, wanted) for route, payload in iter_routes(rtnl, link)
     )
@@ -205,14 +206,14 @@ def _is_same(route: Route, wanted: Route) -> bool:
 
 
 def _route_key(route: Route) -> tuple[object, ...]:
-    """What tells routes through one link apart, whatever the spelling of the addresses."""
+    """The identity of a route of one link, independent of the spelling of its addresses."""
     gateway = ip_address(route.gateway) if route.gateway else None
     source = ip_address(route.source) if route.source else None
     return ip_network(route.destination), gateway, source, route.table, route.type
 
 
 def iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes]]:
-    """Every route through a link, whoever made it, with its message; the kernel filters."""
+    """Return every route through a link with its message; the kernel filters."""
     for family in (socket.AF_INET, socket.AF_INET6):
         for payload in rtnl.dump(dump_routes_request(family, ifindex=link.ifindex)):
             route = decode(parse_route, payload)
@@ -223,7 +224,7 @@ def iter_routes(rtnl: NetlinkSocket, link: Link) -> Iterator[tuple[Route, bytes]
 
 def _not_restorable(link: Link, route: Route) -> DeviceError:
     return DeviceError(
-        f"link {link.ifname} carries the route {route.destination}, which could not be given back",
+        f"link {link.ifname} carries the route {route.destination}, which could not be restored",
         hint="it has several next hops or a nexthop object, an encapsulation, a ToS, a source prefix, realms "
         "or metrics beyond the MTU",
         reason=Reason.DEVICE_BUSY,
@@ -259,16 +260,16 @@ IFF_DEBUG, IFF_NOTRAILERS, IFF_PORTSEL, IFF_AUTOMEDIA, IFF_DYNAMIC = 0x4, 0x20, 
 ODD_FLAGS = IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA | IFF_DYNAMIC
 """An administrator can set these too, and does not; a tenant might."""
 SETTABLE_FLAGS = IFF_NOARP | IFF_MULTICAST | IFF_PROMISC | IFF_ALLMULTI | ODD_FLAGS
-"""All that ``ip link set`` changes, but for ``IFF_UP``. Of promiscuity the kernel tells here what an
-administrator asked for (``dev->gflags``); packet sockets and bridges only count in ``IFLA_PROMISCUITY``."""
+"""Everything that ``ip link set`` changes, except ``IFF_UP``. The kernel reports promiscuity here only if an
+administrator requested it (``dev->gflags``); packet sockets and bridges count in ``IFLA_PROMISCUITY``."""
 
 # linux/if_link.h
 IFLA_BROADCAST, IFLA_LINKMODE, IFLA_GSO_MAX_SEGS = 2, 17, 40
 SIZES = {**OFFLOAD_SIZES, "gso_max_segs": IFLA_GSO_MAX_SEGS}
-"""In the order to set them: ``gso_max_size`` of up to 64 KiB sets that of IPv4, too."""
+"""In the order to set them: ``gso_max_size`` of up to 64 KiB also sets that of IPv4."""
 
 LINK_MODE_DEFAULT = 0
-"""``IF_LINK_MODE_DEFAULT``: in operation with the carrier, not when an authenticator says so."""
+"""``IF_LINK_MODE_DEFAULT``: operational with the carrier, not after authentication."""
 ETHERNET_BROADCAST = b"\xff" * 6
 _ETHERNET = 1
 
@@ -313,5 +314,5 @@ def parse_link_details(payload: bytes, link: Link) -> LinkDetails:
 
 
 def _canonical(token: str) -> str:
-    """``::5:6`` as claims and people write it; the C library says ``::0.5.0.6``."""
+    """``::5:6`` as claims write it; the C library prints ``::0.5.0.6``."""
     return str(IPv6Address(token)) if token else ""

@@ -1,10 +1,10 @@
-"""Near CPUs for a device while a pod has it, and afterwards those that it had.
+"""Near CPUs for a device while a pod has it, and its previous CPUs afterwards.
 
-Interrupts are of the node and visible to everybody. They are given back where each is on one CPU of ours, or
-where kernel or driver put those that are asked for anew; what somebody else has chosen since is left there,
-and is said. On which CPU of ours does not count: that goes by the other numbers of the function, and those
-may have come and gone. Queues are of the link, which the pod had: they get back what Prepare found. Both are
-looked up at each use, and so are the CPUs that are online.
+Interrupts belong to the node. One is restored if it is on a CPU that the driver chose, or where the kernel or
+the NIC's driver puts newly requested ones; a placement that another program chose since then stays and is
+reported. Which of the chosen CPUs it is does not matter: that depends on the other interrupts of the
+function, which may have come and gone. Queues belong to the link, which the pod had: they are restored to
+what Prepare found. Both, and the CPUs that are online, are looked up at each use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dranet.model.plan import AttachPlan, CpuState, SetCpuLocality
 # own (``namespaces.sysfs_mount``). The maps stay on a link that moves.
 
 _SEND_FILES = ("xps_cpus", "xps_rxqs")
-"""The second, where it says anything, is asked before the first."""
+"""The second has precedence where it is not empty."""
 _RECEIVE_FILES = ("rps_cpus", "rps_flow_cnt")
 _OPERATION = "set queues"
 _SYS = Path("/sys")
@@ -43,7 +43,7 @@ class Queues(Struct, frozen=True):
     sysfs: PseudoFiles
     ifname: str
     online: int
-    """The CPUs that count when two masks are compared: the kernel leaves others out of what it is text."""
+    """The CPUs that count when two masks are compared: the kernel drops others from a mask."""
 
     @property
     def folder(self) -> str:
@@ -56,7 +56,7 @@ class Queues(Struct, frozen=True):
         return self.sysfs.numbered(self.folder, "rx-")
 
     def read(self, *, xps: bool, rps: bool) -> dict[str, str]:
-        """What the files say; those that the link does not have (XPS with a single queue) are left out."""
+        """Return the contents of the files that the link has (no XPS with a single queue), by name."""
         names = [f"tx-{queue}/{name}" for queue in self.send_queues() for name in _SEND_FILES if xps]
         names += [f"rx-{queue}/{name}" for queue in self.receive_queues() for name in _RECEIVE_FILES if rps]
         texts = {name: self.read_one(name) for name in names}
@@ -67,7 +67,7 @@ class Queues(Struct, frozen=True):
         return self.sysfs.text(f"{self.folder}/{name}")
 
     def write(self, name: str, value: str) -> None:
-        """Write one file, if it is there and says something else.
+        """Write one file if it exists and has another value.
 
         Raises:
             KernelError: the kernel refused, or took something else.
@@ -101,7 +101,7 @@ def _is_same_mask(one: str, other: str, counting: int = ~0) -> bool:
 
 
 def queue_difference(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """One line for each file that says something else; a queue that the link no longer has is none."""
+    """Return one line for each file that differs; queues that the link no longer has do not count."""
     return [
         f"{name}: wanted {value}, found {found[name]}"
         for name, value in wanted.items()
@@ -159,15 +159,16 @@ def set_queues(queues: Queues, step: SetCpuLocality, places: Mapping[int, int]) 
 
 def share_of(cpus: Sequence[int], queue: int, place: int, count: int) -> tuple[int, ...]:
     """The CPU at ``place`` and each ``count``-th after it: one of ``count`` shares of all CPUs, none of which
-    has a CPU of another, as long as the places of the queues follow each other."""
+    has a CPU of another, while the places of the queues are consecutive."""
     start = (place - queue) % len(cpus)
     ordered = (*cpus[start:], *cpus[:start])
     return ordered[queue::count] or (ordered[queue % len(cpus)],)
 
 
 def restore_queues(queues: Queues, wanted: Mapping[str, str]) -> list[str]:
-    """What stood there at Prepare, whoever changed it: the pod had the link. Returns what does not; of a
-    queue that the link has no more there is nothing to give back.
+    """Restore what Prepare found, whatever changed it: the pod had the link.
+
+    Returns one line for each file that differs. Queues that the link no longer has are skipped.
     """
     problems = []
     for name, value in wanted.items():
@@ -190,7 +191,7 @@ def set_cpu_locality(step: SetCpuLocality, pod: Side, ifname: str, interrupts: I
     """Let near CPUs work for a device that is in the pod; safe to repeat.
 
     Raises:
-        KernelError: the kernel refused; ``MissingFeature`` for interrupts that nobody can place.
+        KernelError: the kernel refused; ``MissingFeature`` for interrupts that cannot be placed.
     """
     step = replace(step, cpus=interrupts.choose_online(step.cpus))
     found = interrupts.read(step.pci_address) if step.irq else {}
@@ -212,9 +213,9 @@ def set_cpu_locality(step: SetCpuLocality, pod: Side, ifname: str, interrupts: I
 
 
 def restore_cpus(plan: AttachPlan, interrupts: InterruptFiles, home: Side | None, ifname: str) -> list[str]:
-    """Interrupts and queues of a device that is on the host again; returns what could not be given back.
+    """Restore interrupts and queues of a device that is on the host again; returns the failures.
 
-    ``home`` and ``ifname`` are of its link, ``None`` and empty where it has none.
+    ``home`` and ``ifname`` are the side and name of its link; ``None`` and empty if it has none.
     """
     step = planned_locality(plan)
     if step is None or plan.cpus is None:
@@ -244,8 +245,8 @@ def _restore_interrupts(step: SetCpuLocality, state: CpuState, interrupts: Inter
             yield from _restore_interrupt(interrupts, irq, before[irq], found[irq])
         elif before[irq]:
             yield (
-                f"interrupt {irq}: somebody has put it on CPU {format_cpu_list(found[irq])} since; it stays "
-                f"there (was on {format_cpu_list(before[irq])})"
+                f"interrupt {irq}: another program has put it on CPU {format_cpu_list(found[irq])} since; "
+                f"it stays there (was on {format_cpu_list(before[irq])})"
             )
 
 

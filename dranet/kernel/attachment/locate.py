@@ -120,11 +120,11 @@ def is_same_device(link: Link, plan: AttachPlan, host: LinkState) -> bool:
 
 
 def find_link(plan: AttachPlan, host: LinkState, home: Side, pod: Side | None) -> Found | None:
-    """Find the planned link on either side; ``None`` where it is gone.
+    """Find the planned link on either side; ``None`` if it is gone.
 
-    Cheap look-ups come first, a walk over all links comes last. A link that can only be told by its
-    place and index (a tenant changed the MAC address of a device that has no permanent one) comes
-    after every link that can be told by its address.
+    Cheap look-ups come first, a walk over all links last. A link that only its place and index identify (a
+    tenant changed the MAC address of a device that has no permanent one) comes after every link that its
+    address identifies.
     """
     for candidate in _iter_candidates(plan, host, home, pod):
         if is_same_device(candidate.link, plan, host):
@@ -222,7 +222,7 @@ def write_pod_sysctls(pod: Side, device: str, wanted: Iterable[tuple[str, str]],
 
 
 def _write_back(pod: Side, before: Sequence[tuple[str, str]]) -> list[str]:
-    """An empty value is one that the kernel did not tell; it cannot be put back."""
+    """Write the previous values. An empty one could not be read and cannot be restored."""
     problems: list[str] = []
 
     def write() -> None:

@@ -1,6 +1,6 @@
 """BPF programs on one link: what is on it, and taking them off in the pod.
 
-Of the programs on a link, TC filters go with its move; TCX and XDP programs stay on it. Looked at are the
+A move removes TC filters from a link; TCX and XDP programs stay on it. This module reads the
 traffic hooks (filters of clsact or ingress, and TCX) and XDP in each of its modes. The clsact qdisc itself
 stays, as with DraNet: it does nothing, and the pod's rate limit may use it. So do pins of programs and of BPF
 links (below ``/sys/fs/bpf``): what they name stays loaded, but is on no hook of this link any more.
@@ -29,13 +29,13 @@ from dranet.kernel.netlink.tc import (
 # linux/if_link.h
 _IFLA_XDP_FD, _IFLA_XDP_FLAGS = 1, 3
 _XDP_MODES = {5: 1 << 2, 6: 1 << 1, 7: 1 << 3}
-"""Attribute that tells a mode's program -> the mode's flag: driver, generic, hardware."""
+"""Attribute with a mode's program -> the mode's flag: driver, generic, hardware."""
 _NO_PROGRAM = b"\xff\xff\xff\xff"
 
 _TCX_HOOKS = {bpf.BPF_TCX_INGRESS: "ingress", bpf.BPF_TCX_EGRESS: "egress"}
 
 _NOT_THERE = frozenset({errno.ENOENT, errno.EINVAL})
-"""It went meanwhile, or its whole qdisc did; looking again tells."""
+"""The filter or its whole qdisc was removed meanwhile; a second read shows it."""
 
 
 class _OnHooks(Struct, frozen=True):
@@ -68,7 +68,7 @@ def read_program_names(side: Side, ifindex: int) -> tuple[str, ...]:
 
 
 def remove_programs(pod: Side, ifindex: int, pod_ifname: str) -> None:
-    """Take every program off a link that is in the pod, whoever put it there and holds it.
+    """Remove every program from a link that is in the pod, whatever process attached or holds it.
 
     Raises:
         KernelError: the kernel refused, or a program is on the link still (``AttachFailed``).
@@ -141,7 +141,7 @@ def _name(program_id: int) -> str:
     try:
         program = bpf.read_program(program_id)
     except KernelError:
-        program = None  # no right to: the number tells as much
+        program = None  # not permitted: the number identifies it
     return program.name if program and program.name else f"program {program_id}"
 
 
@@ -183,8 +183,8 @@ def _remove_xdp_request(ifindex: int, flag: int, pod_ifname: str) -> Request:
 
 
 def _detach_xdp_link(ifindex: int, program_id: int) -> None:
-    """A BPF link holds the program. It tells index and program, not the namespace: where that is not enough
-    to know it, nothing is detached from what may be another pod's interface.
+    """A BPF link holds the program. It has index and program, not the namespace: if they do not identify it,
+    nothing is detached, because it may belong to another pod's interface.
 
     Raises:
         KernelError: it could not be found, or not for certain.

@@ -2,13 +2,13 @@
 
 What the pod sends waits in a token bucket (tbf) at the root of the link, in place of what was there: a
 multi-queue root (mq) is a single queue then. What it receives is redirected, by the first filter of the
-link's ingress hook, into an ``ifb`` link beside it, which has the token bucket and hands the packets back to
-the stack; TCX programs of the link see them before that, its other filters do not see them any more. A packet
-counts with its link-layer header, as on the wire but for preamble and checksum, and a GSO packet as the
-packets it will be.
+link's ingress hook, into an ``ifb`` link next to it, which has the token bucket and returns the packets to
+the stack. TCX programs of the link see them before that; its other filters no longer see them. A packet
+counts with its link-layer header, as on the wire without preamble and checksum, and a GSO packet as the
+packets that it becomes.
 
 Kernel modules: sch_tbf; for the receive direction also ifb, sch_ingress, cls_u32 and act_mirred. The kernel
-loads them by itself where it can; ifb then makes two idle links on the node, unless told ``numifbs=0``.
+loads them by itself where it can; ifb then makes two idle links on the node, unless it has ``numifbs=0``.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _USUAL_MERGED_BYTES = 65536
 _IFLA_AF_SPEC, _IFLA_INET6_ADDR_GEN_MODE, _IN6_ADDR_GEN_MODE_NONE = 26, 8, 1
 
 BUCKET_HANDLE = 0xD2A00000
-"""``d2a0:`` tells our root qdisc from everybody else's; the kernel itself counts from ``8001:``."""
+"""``d2a0:`` marks the root qdisc of a rate limit; the kernel itself counts from ``8001:``."""
 
 _PRIORITY = 1
 """The first of the ingress hook, so that no other filter lets packets past the limit."""
@@ -95,7 +95,7 @@ serves it may be busy."""
 
 _BIG_PACKET_SECONDS = 0.02
 """A GSO packet passes whole where the rate carries it within this time; else the bucket cuts it, so that a
-slow link is exact over short times, too."""
+slow link is also exact over short times."""
 
 _QUEUE_SECONDS = 0.05
 _QUEUE_PACKETS = 10
@@ -122,7 +122,7 @@ def limit_rate(pod: Side, ifindex: int, pod_ifname: str, step: LimitRate) -> Non
     """Limit a link that is in the pod; again with other numbers replaces them. A direction that is not asked
     for is left alone. After a failure the link has no limit at all.
 
-    Quickest on a link that is down: one that is up waits until nobody uses its old queues (a grace period).
+    Quickest on a link that is down: one that is up waits until its old queues are unused (a grace period).
 
     Raises:
         KernelError: refused; ``MissingFeature`` when the kernel lacks a module, which the hint names.
@@ -130,7 +130,7 @@ def limit_rate(pod: Side, ifindex: int, pod_ifname: str, step: LimitRate) -> Non
     try:
         _limit(pod.rtnl, ifindex, pod_ifname, step)
     except KernelError as error:
-        with suppress(KernelError):  # the first refusal is the one to tell
+        with suppress(KernelError):  # report the first refusal
             remove_limits(pod, ifindex, pod_ifname)
         raise _explained(error, pod_ifname) from error
 
@@ -150,7 +150,7 @@ def _limit(rtnl: NetlinkSocket, ifindex: int, pod_ifname: str, step: LimitRate) 
 
 def remove_limits(pod: Side, ifindex: int, pod_ifname: str) -> None:
     """Remove what :func:`limit_rate` made, also after the link has left the pod (which took its qdiscs with
-    it). Nothing to remove is fine. Traffic hooks stay where somebody has other filters on them.
+    it). Nothing to remove is fine. Traffic hooks with filters of other programs stay.
 
     Raises:
         KernelError: refused.
@@ -207,7 +207,7 @@ def read_timer_seconds() -> float:
     """The resolution of the packet scheduler's timer: a nanosecond, or a tick where there is no better one.
 
     The last number of ``/proc/net/psched`` (``net/sched/sch_api.c``) is how many there are in a second; a
-    tick of 10 ms where it is not told.
+    tick of 10 ms if it is not reported.
     """
     try:
         return 1 / int(Path("/proc/net/psched").read_text().split()[3], 16)
@@ -253,7 +253,7 @@ def _make_ifb(rtnl: NetlinkSocket, pod_ifname: str) -> int:
     assert not isinstance(found, KernelError), "that would have been raised"
     link = decode(parse_link, found[0].payload)
     if isinstance(made, KernelError) and not _is_own_ifb(link, pod_ifname):
-        raise kernel_error(errno.EEXIST, "somebody else has a link of that name", "make link", name)
+        raise kernel_error(errno.EEXIST, "another program has a link of that name", "make link", name)
     return link.ifindex
 
 

@@ -1,4 +1,4 @@
-"""Read all that a ``LinkState`` holds: once at Prepare, and again at release to see what is still missing.
+"""Read everything that a ``LinkState`` holds: at Prepare, and at release to find what is still missing.
 
 ``linkstate`` reads a link, its addresses and routes; here are the parts that take other families, files and
 programs. Everything is read through one :class:`~dranet.kernel.attachment.locate.Side`.
@@ -39,7 +39,7 @@ from dranet.model.plan import RECORD_VERSION, LinkState
 
 
 class Present(Struct, frozen=True):
-    """A link as it is now. ``state`` has the same words as what was recorded, ``details`` has the rest."""
+    """A link as it is now: ``state`` in the terms of the record, ``details`` with the rest."""
 
     link: Link
     details: LinkDetails
@@ -51,7 +51,7 @@ def read_link_state(ifname: str) -> LinkState:
 
     Raises:
         DeviceError: there is no such link (``DeviceNotFound``), or it is enslaved, carries other links or
-            has a route or a setting that could not be given back (``DeviceBusy``).
+            has a route or a setting that could not be restored (``DeviceBusy``).
         KernelError: netlink failed.
     """
     with open_host_side() as side:
@@ -65,7 +65,7 @@ def read_link_state(ifname: str) -> LinkState:
 
 
 def _check_restorable(link: Link, details: LinkDetails) -> None:
-    """Refuse a link with settings that nobody could give back.
+    """Refuse a link with settings that could not be restored.
 
     Raises:
         DeviceError: naming them (``DeviceBusy``).
@@ -73,16 +73,16 @@ def _check_restorable(link: Link, details: LinkDetails) -> None:
     if details.oddities:
         settings = ", ".join(f"{what} {value}" for what, value in details.oddities.items())
         raise DeviceError(
-            f"link {link.ifname} has settings that could not be given back: {settings}",
+            f"link {link.ifname} has settings that could not be restored: {settings}",
             hint="put them back to the kernel's defaults or choose another device",
             reason=Reason.DEVICE_BUSY,
         )
 
 
 def read_present(side: Side, ifindex: int, recorded: LinkState) -> Present | None:
-    """A link as it is now, whoever depends on it; ``None`` where it is gone.
+    """Read a link as it is now, even if other links depend on it; ``None`` if it is gone.
 
-    Of what the card keeps only that is read which its driver told when it was recorded.
+    Of the settings in the card only those are read that the driver reported when it was recorded.
 
     Raises:
         KernelError: netlink failed.
@@ -113,7 +113,7 @@ def _read_state(
     side: Side, link: Link, details: LinkDetails, routes: tuple[Route, ...], recorded: LinkState | None
 ) -> LinkState:
     traffic = read_traffic_control(side.rtnl, link.ifindex)
-    # Filters need a qdisc that somebody made; without one there is nothing to look for.
+    # Filters need a qdisc; without one there are no filters.
     filters = read_filters(side.rtnl, link.ifindex) if traffic else ()
     return LinkState(
         ifindex=link.ifindex,

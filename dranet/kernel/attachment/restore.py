@@ -1,8 +1,8 @@
-"""Give a link on the host the state that Prepare recorded, and say what could not be given back.
+"""Restore the state of a link on the host that Prepare recorded, and return what could not be restored.
 
-The link is read, what differs is asked for in the order that the kernel needs, and the link is read again;
-what still differs then gets a second round, because some settings follow others (coming up resets the IPv6
-MTU, some drivers take ring sizes only then). A link that is as it was is left alone.
+The link is read, the differences are requested in the order that the kernel needs, and the link is read
+again. What still differs gets a second round, because some settings depend on others (coming up resets the
+IPv6 MTU; some drivers accept ring sizes only then). A link without differences is not touched.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ from dranet.model.plan import WHOLE_STATE_VERSION, LinkState
 
 
 def age_state(state: LinkState, now: float) -> LinkState:
-    """The state with what is left of its lifetimes, ``now`` seconds after boot; without addresses whose time
-    is over, the routes that need them, and routes that a program makes of router advertisements."""
+    """Subtract the elapsed time from the lifetimes, ``now`` seconds after boot.
+
+    Drops addresses that expired, routes that need them, and routes that a program makes from router
+    advertisements.
+    """
     elapsed = 0 if state.read_at is None else max(0, int(now - state.read_at))
     aged = [_age(address, elapsed) for address in state.addresses]
     left = tuple(address for address in aged if address.valid_seconds != 0)
@@ -72,7 +75,7 @@ def _needs(
     ended: Collection[IPv4Interface | IPv6Interface],
     reached: Collection[IPv4Interface | IPv6Interface],
 ) -> bool:
-    """Whether a route has an ended address as its source, or its gateway was reached by such a one alone."""
+    """Whether a route has an expired address as its source, or reaches its gateway only through one."""
     if route.source and ip_address(route.source) in {interface.ip for interface in ended}:
         return True
     if not route.gateway or route.flags & RTNH_F_ONLINK:
@@ -101,18 +104,18 @@ _ROUTER_SYSCTLS = {"ipv6/conf/accept_ra": "2", "ipv6/conf/router_solicitations":
 
 
 _OPERATIONAL = ("up", "unknown")
-"""Operational states in which IPv6 is configured; software links without a carrier tell the second."""
+"""Operational states in which IPv6 is configured; software links without a carrier report the second."""
 
 _STAYING_PROGRAMS = ("xdp ", "tcx ")
 """What the names of those start with that stay on a link when it moves (``programs.read_program_names``)."""
 
 
 def restore_link(side: Side, link: Link, state: LinkState) -> list[str]:
-    """Bring ``link`` to ``state`` as far as the kernel lets it; returns what still differs, one line each.
+    """Bring ``link`` to ``state`` as far as the kernel allows; returns what still differs, one line each.
 
-    A line says what was wanted and what was found, after the kernel's own words where it refused something.
-    Programs have lines, too: those of the node that the move took off, and those that a tenant left on the
-    link, which are removed.
+    A line has what was wanted and what was found, after the kernel's error if it refused the request. Lines
+    also report programs: those of the node that the move removed, and those that a tenant left on the link,
+    which are removed.
 
     Raises:
         KernelError: netlink itself failed, or the link is gone.
@@ -128,7 +131,7 @@ class _Restoring(Struct):
     """As it was found."""
     state: LinkState
     refusals: dict[str, KernelError] = field(default_factory=dict)
-    """The kernel's words by what they are about."""
+    """The kernel's errors, by what they are about."""
     hardware_refusals: dict[str, list[str]] = field(default_factory=dict)
     """The same, by the part of the card."""
 
@@ -157,7 +160,7 @@ class _Restoring(Struct):
         return present
 
     def _lines(self, present: Present) -> list[str]:
-        """What is left to do, or was left undone."""
+        """Return the remaining differences, one line each."""
         lines = [self._line(d) for d in find_differences(self.state, present.state, present.details)]
         for name in HARDWARE:
             left = self._hardware_difference(name, present.state)
@@ -217,7 +220,7 @@ class _Restoring(Struct):
         return is_route and route is not None and has_route(self.side.rtnl, self.link, route)
 
     def _set_token(self, link: Link, present: LinkState) -> bool:
-        """Returns whether the link was made to listen to routers for it."""
+        """Set the IPv6 token; returns whether the link was made to listen to routers for it."""
         token = self.state.token
         if token == present.token:
             return False
@@ -248,14 +251,16 @@ class _Restoring(Struct):
             wanted, found = getattr(self.state, name), getattr(present, name)
             try:
                 self.hardware_refusals[name] = part.restore(self.side, link, wanted, found)
-            except KernelError as error:  # some drivers say nothing while the link is down: the second round
+            except KernelError as error:  # some drivers do not answer until the link is up: the second round
                 self.hardware_refusals[name] = [error.message]
 
     # --- programs --------------------------------------------------------------------------------------
 
     def _remove_leftovers(self, present: Present) -> list[str]:
-        """A tenant's program would see the packets of whoever gets the link next. Filters do not stay on a
-        link that moves: those that are there now, somebody on the host made."""
+        """Remove a tenant's programs, which would see the packets of the next user of the link.
+
+        A move removes filters: those that are there now were made by a program on the host.
+        """
         leftovers = [
             name
             for name in present.state.programs
@@ -272,8 +277,8 @@ class _Restoring(Struct):
 
 
 def _fill_in(state: LinkState, present: LinkState) -> LinkState:
-    """What an earlier driver did not record, where "nothing" would be a setting: a move leaves it alone, and
-    so does the restoring."""
+    """Fill in what an earlier driver did not record and where "nothing" would be a setting: neither a move
+    nor the restore changes it."""
     return replace(
         state,
         altnames=present.altnames,

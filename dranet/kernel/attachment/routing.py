@@ -62,7 +62,7 @@ def _with_scope(route: Route, hops: Sequence[Hop]) -> Route:
 
 
 def has_same_route(pod: Side, ifindex: int, route: Route, hops: Sequence[Hop] = ()) -> bool:
-    """Whether this very route is there, whoever made it."""
+    """Whether exactly this route is present, from any program."""
     wanted = _with_scope(replace(route, ifindex=ifindex), hops)
     manner = _manner(wanted, _ways(wanted, hops))
     return any(_manner(found, ways) == manner for found, ways in _iter_in_place_of(pod, wanted))
@@ -86,7 +86,7 @@ def is_in(routes: LinkRoutes, pod: Side, link: Link, step: AddRoute) -> bool:
 
 
 def has_rival(pod: Side, step: AddRoute) -> bool:
-    """Whether the pod has any route in the place of this one: another cannot be added beside it."""
+    """Whether the pod has another route in the place of this one: this one could not be added."""
     return any(True for _ in _iter_in_place_of(pod, step.route))
 
 
@@ -138,7 +138,7 @@ def _place(route: Route) -> tuple[object, ...]:
 
 
 def _manner(route: Route, ways: Sequence[Hop]) -> tuple[object, ...]:
-    """All that tells two routes of one place apart, whatever the spelling of the addresses."""
+    """Everything that distinguishes two routes of one place, independent of the spelling of addresses."""
     scope = 0 if ":" in route.destination else route.scope
     source = ip_address(route.source) if route.source else None
     return frozenset(map(_way, ways)), len(ways), source, scope, route.type, route.mtu
@@ -239,7 +239,7 @@ class PodRules:
         return [rule for rule, found in present.items() if found is not None and not _find_same(found, rule)]
 
     def find_present(self, steps: Iterable[AddRule]) -> tuple[AddRule, ...]:
-        """Those of the rules that the pod has, as the kernel says them."""
+        """Return those of the rules that the pod has, as the kernel reports them."""
         found = (_find_same(self._read(rule.family) or (), rule) for rule in map(canonical_rule, steps))
         return tuple(dict.fromkeys(rule for rule in found if rule is not None))
 
@@ -267,8 +267,8 @@ def remove_rules(pod: Side, rules: Iterable[AddRule], link: str) -> None:
 
 
 def read_rules(rtnl: NetlinkSocket, family: int) -> tuple[AddRule, ...] | None:
-    """The policy rules of a namespace, of IP version 4 or 6, without those that :class:`AddRule` cannot say;
-    ``None`` where the kernel has no such family.
+    """Return the policy rules of a namespace, of IP version 4 or 6, that :class:`AddRule` can express;
+    ``None`` if the kernel does not have the family.
 
     Raises:
         KernelError: netlink failed.

@@ -1,7 +1,7 @@
 """The steps of a plan that configure the link once it is in the pod.
 
-What goes out together is told by :func:`group_of`. A refusal is a ``KernelError`` as the kernel said it, with
-a hint where we know the mend. What a step leaves behind when the link goes has an undo; the rest goes along.
+:func:`group_of` tells which steps are sent together. A refusal is a ``KernelError`` with the kernel's text,
+and with a hint where the fix is known. What a step would leave behind when the link goes has an undo.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def _call(target: Target, step: Step) -> None:
 
 
 def _limit_rate(target: Target, step: LimitRate) -> None:
-    """Limit, and keep a queue length of 0: the kernel takes it for a mistake of whoever adds a queue to a
-    software link, and makes it 1000 (``qdisc_create``)."""
+    """Limit the rate and keep a queue length of 0, which the kernel changes to 1000 when a queue is added to
+    a software link (``qdisc_create``)."""
     pod, index, name = target.pod, target.link.ifindex, target.pod_ifname
     if target.is_new:
         target.undo_later(partial(remove_limits, pod, index, name))
@@ -185,10 +185,10 @@ def apply_sysctls(pod: Side, device: str, steps: Sequence[Step], undo: UndoStack
 
 
 def _send(target: Target, steps: Sequence[Step]) -> None:
-    """All requests at once; the first refusal counts."""
-    wishes = [(step, request) for step in steps for request in _iter_requests(target, step)]
-    outcomes = target.pod.rtnl.batch([request for _, request in wishes])
-    for (step, _), outcome in zip(wishes, outcomes, strict=True):
+    """Send all requests at once; the first refusal counts."""
+    pairs = [(step, request) for step in steps for request in _iter_requests(target, step)]
+    outcomes = target.pod.rtnl.batch([request for _, request in pairs])
+    for (step, _), outcome in zip(pairs, outcomes, strict=True):
         if isinstance(outcome, KernelError) and not _is_there(target, step, outcome):
             _explain(target, step, outcome)
             raise outcome
@@ -215,11 +215,11 @@ def _iter_requests(target: Target, step: Step) -> Iterator[Request]:
 
 
 def _with_lifetime(target: Target, address: Address) -> Address:
-    """A leased address lives as long as its lease; one that routers advertise lives until they do no more, if
-    the pod hears them. No one would renew any other in the pod: it is permanent.
+    """Give a leased address the lifetime of its lease, and an advertised one that of the advertisement if the
+    pod listens to routers. Nothing renews any other address in the pod: it is permanent.
 
     Raises:
-        KernelError: ``DHCPLeaseExpired``: somebody else may have the address by now.
+        KernelError: ``DHCPLeaseExpired``: another host may have the address by now.
     """
     if target.lease is not None and address.cidr == target.lease.address:
         return _with_time_left(address, target.lease)
@@ -236,7 +236,7 @@ def _hears_routers(target: Target) -> bool:
         accepts, *rest = target.pod.run(
             lambda: [read_sysctl(f"ipv6/conf/{target.pod_ifname}/{name}") for name in names]
         )
-    except KernelError:  # no IPv6, which the address itself will tell
+    except KernelError:  # no IPv6: adding the address reports it
         return False
     forwards, *made = rest
     return made == ["1", "1", "0"] and (accepts == "2" or (accepts == "1" and forwards == "0"))
@@ -281,7 +281,7 @@ def _is_there(target: Target, step: Step, refusal: KernelError) -> bool:
 
 
 def _explain(target: Target, step: Step, refusal: KernelError) -> None:
-    """Complete a refusal by what is in the way and by the mend, where that is known."""
+    """Add to a refusal what caused it and how to fix it, where that is known."""
     if isinstance(step, AddRoute) and refusal.errno == errno.EEXIST:
         rival = describe_rival(target.pod, step.route)
         refusal.message += f": the pod has another route with that destination and metric ({rival})"

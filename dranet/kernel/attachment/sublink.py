@@ -83,7 +83,7 @@ def check_parent(home: Side, step: CreateLink) -> None:
 
 
 def explain_refusal(refusal: KernelError, step: CreateLink) -> None:
-    """Say what a refused creation means, where that is known and not said yet."""
+    """Add the meaning of a refused creation, where it is known and not in the error yet."""
     parent = step.parent_ifname
     if refusal.hint:
         return
@@ -202,7 +202,7 @@ _ACCEPT = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
 
 
 def join_vrf(pod: Side, device: str, link: Link, step: JoinVrf, undo: UndoStack) -> None:
-    """Enslave ``link`` to the VRF, made where there is none; nothing changes where it is in it.
+    """Enslave ``link`` to the VRF, which is created if it does not exist; safe to repeat.
 
     Raises:
         KernelError: another link or another table has the name (EEXIST), or the kernel refused.

@@ -1,7 +1,7 @@
 """May the node spare a link? Asked again at attach, because routes change.
 
-The rules are those of the inventory (``inventory.ties``), read from the kernel as it is now: the node lives
-by its default routes, by the ways of policy routing for traffic of others, and by its protected addresses.
+The rules are those of the inventory (``inventory.ties``), read from the kernel as it is now. The node
+needs its default routes, the routes of policy routing for traffic of others, and its protected addresses.
 A link is tied to them if either depends on what the other depends on. Links are looked up one by one: a node
 has a thousand, and the runtime is waiting.
 """
@@ -55,16 +55,16 @@ class UplinkRules(Struct, frozen=True):
 
 
 class _Foundation(Struct, frozen=True):
-    """What the node stands on, each with its purpose."""
+    """The links that the node needs, each with its purpose."""
 
     links: Mapping[int, str]
     macs: Mapping[str, str]
-    """Of its cards: a synthetic card and the function under it share one, also while the second has come and
-    is not yet enslaved to the first."""
+    """Purposes by MAC address of its cards: a synthetic card and the function under it share one, also while
+    the function is not yet enslaved."""
     hidden: str
     """The purpose of a tunnel, if that is the way out and no card is known below it: any may be."""
     untold: str = ""
-    """The purpose of a route whose output the kernel does not tell: any card may be it."""
+    """The purpose of a route whose output the kernel does not report: it may be any card."""
 
     def __bool__(self) -> bool:
         return bool(self.links or self.untold)
@@ -78,7 +78,7 @@ class _Foundation(Struct, frozen=True):
 
 
 class UplinkGuard:
-    """Refuses what the node lives by. Routes are read at the first question, once per attach.
+    """Refuses links that the node needs. Routes are read at the first check, once per attach.
 
     For the calling thread's network namespace, which must be that of ``rtnl``.
     """
@@ -117,7 +117,7 @@ class UplinkGuard:
             self.check(link)
 
     def _read_foundation(self) -> _Foundation:
-        """Everything that the node's protected links stand on, and what stands on it."""
+        """Find the links below the node's protected links, and the links on top of them."""
         protected = read_protected_links(self._rtnl, self._addresses)
         uplinks = find_uplinks(read_routing(self._rtnl, []), self._read, Addresses(self._read_addresses))
         kept = {line.ifindex: line.purpose for line in protected if line.ifindex}
@@ -125,11 +125,13 @@ class UplinkGuard:
         untold = [UNTOLD_DEFAULT_ROUTE] if uplinks.untold else []
         untold += [f"{line.purpose}, {UNTOLD}" for line in protected if not line.ifindex]
         below = {index: self._read_below(self._known([index])) for index in kept}
-        told = [(link, kept[index]) for index, links in below.items() for link in links]
+        carriers = [(link, kept[index]) for index, links in below.items() for link in links]
         return _Foundation(
-            links=kept | {link.ifindex: purpose for link, purpose in told},
-            macs={link.mac: purpose for link, purpose in told if is_hardware(link) and link.mac.strip("0:")},
-            hidden=_hidden_way(_ways_out(told, uplinks.by_policy.values())),
+            links=kept | {link.ifindex: purpose for link, purpose in carriers},
+            macs={
+                link.mac: purpose for link, purpose in carriers if is_hardware(link) and link.mac.strip("0:")
+            },
+            hidden=_hidden_way(_ways_out(carriers, uplinks.by_policy.values())),
             untold=next(iter(untold), ""),
         )
 
@@ -199,7 +201,7 @@ def _ways_out(told: Sequence[tuple[Link, str]], by_policy: Collection[str]) -> S
 
 
 def _hidden_way(told: Sequence[tuple[Link, str]]) -> str:
-    """The purpose of a tunnel, if there is one and no card."""
+    """Return the purpose of a tunnel that has no card, or an empty text."""
     tunnels = [purpose for link, purpose in told if link.kind in TUNNEL_KINDS]
     return tunnels[0] if tunnels and not any(is_hardware(link) for link, _ in told) else ""
 
