@@ -33,7 +33,7 @@ SERVING_BOUND_MS = 350.0
 """The budget, in absolute terms: a slow machine misses it, and the report says so."""
 IMPORTS_BOUND = 2.5
 """Beside it, what does not depend on the machine's speed: how much we add to the libraries' own start."""
-_BARE_IMPORTS = "import asyncio, grpc.aio, google.protobuf.message, prometheus_client, sqlite3"
+_BARE_IMPORTS = "import asyncio, grpc.aio, google.protobuf.message, prometheus_client"
 MEMORY_BOUND_MB = 60.0
 PARAMETERS = {
     "interface": {"name": "net1", "mtu": 1400, "addresses": ["192.168.10.5/24"], "ipv6": {"enabled": False}},

@@ -119,14 +119,16 @@ class Failpoint(StrEnum):
     """All slices are written, and no listener has been called."""
 
     # --- migrate: the store of an earlier version is opened, and its records are written again ---
-    MIGRATE_TABLES_MADE = "migrate:tables-made"
-    """The file has the tables of this version; no record was read."""
+    MIGRATE_OPENED = "migrate:opened"
+    """The folder of records is there; no record was read."""
     MIGRATE_SET_ASIDE = "migrate:set-aside"
-    """An unreadable record is in quarantine."""
-    MIGRATE_VERSION_SET = "migrate:version-set"
-    """Records and version are written in a transaction that is not committed."""
+    """An unreadable record is renamed, so that it blocks nothing."""
+    MIGRATE_STAGED = "migrate:staged"
+    """A record is written under a temporary name."""
+    MIGRATE_REPLACED = "migrate:replaced"
+    """A record has its name; others of the same step may not."""
     MIGRATE_COMMITTED = "migrate:committed"
-    """A transaction is on disk, and memory still has the previous state."""
+    """A step is on disk, and memory still has the previous state."""
 
     # --- hand-over: from one instance of the driver to the next ---
     HANDOVER_JOINED = "hand-over:joined"

@@ -142,9 +142,6 @@ def make_file(path: Path, mode: int = FILE_MODE) -> None:
 def tighten_file(path: Path, mode: int = FILE_MODE) -> None:
     """Take the rights away from a file that ``mode`` does not give; nothing there is fine.
 
-    The file is not opened: closing it again would end the locks that this process has on it, and SQLite has
-    locks of that kind (``fcntl(2)``).
-
     Raises:
         NotOurs: something else than a file lies there.
         OSError: the disk refuses.
@@ -170,6 +167,22 @@ def replace_file(
         NotOurs: something else than a file has one of the names.
         OSError: the disk refuses.
     """
+    stage_file(path, temporary, content, mode, durable=durable)
+    reached(Failpoint.PREPARE_FILE_STAGED)
+    temporary.replace(path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def stage_file(
+    path: Path, temporary: Path, content: bytes, mode: int = FILE_MODE, *, durable: bool = False
+) -> None:
+    """Write what is to replace the file at ``path``, under a temporary name.
+
+    Raises:
+        NotOurs: something other than a file has one of the names.
+        OSError: the disk refuses.
+    """
     _check_file(path)
     remove_file(temporary)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -180,10 +193,6 @@ def replace_file(
         if durable:
             file.flush()
             os.fsync(descriptor)
-    reached(Failpoint.PREPARE_FILE_STAGED)
-    temporary.replace(path)
-    if durable:
-        _sync_folder(path.parent)
 
 
 def remove_file(path: Path) -> None:
@@ -230,7 +239,17 @@ def _kind(mode: int) -> str:
     return next((name for is_kind, name in _KINDS if is_kind(mode)), "a file")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_file(path: Path) -> None:
+    """Make the content of a file survive a power cut."""
+    descriptor = open_file(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

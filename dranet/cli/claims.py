@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -42,8 +41,8 @@ States:
   placed        the namespace could not be looked into
   earlier boot  of before the last reboot; the driver forgets it
 
-Exit code: 0 when it could be read, 1 when the store cannot be read, is damaged,
-or has no such claim, 2 when arguments or settings are wrong.
+Exit code: 0 when it could be read, 1 when the store cannot be read or has no
+such claim, 2 when arguments or settings are wrong.
 """
 
 _GOOD = (State.ATTACHED, State.PREPARED, State.WAITING)
@@ -94,9 +93,7 @@ def run(options: argparse.Namespace) -> int:
         screen = find_screen()
         lines = _iter_details(claims) if options.claim else _iter_lines(node, claims, options, screen)
         print("\n".join(lines))
-    if node.damage:
-        print(f"dranet: the store is damaged: {node.damage}", file=sys.stderr)
-    return 1 if node.damage else 0
+    return 0
 
 
 def _is_named(seen: SeenClaim, name: str) -> bool:
@@ -122,8 +119,6 @@ def _iter_lines(
     yield _sum_up(claims)
     for row in node.quarantine:
         yield f"quarantined: the record of claim {printable(row.claim_uid)}: {printable(row.why)}"
-    for file in node.damaged_files:
-        yield f"a damaged store was set aside: {file}"
 
 
 def _table(claims: Sequence[SeenClaim], screen: Screen, *, is_wide: bool) -> Iterator[str]:
@@ -246,8 +241,6 @@ def build_document(node: Node, claims: Sequence[SeenClaim]) -> dict[str, object]
     return {
         "claims": [_describe(seen) for seen in claims],
         "quarantined": [{"claimUID": row.claim_uid, "why": row.why, "at": row.at} for row in node.quarantine],
-        "damagedFiles": [str(file) for file in node.damaged_files],
-        "damage": node.damage,
     }
 
 

@@ -1,6 +1,6 @@
-"""What is prepared and attached on this node: the store's file, and whether the kernel agrees.
+"""What is prepared and attached on this node: the store's records, and whether the kernel agrees.
 
-Looks only: the file is read as it lies there, beside a running driver or without one.
+Reads only, alongside a running driver or without one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from dranet.kernel.attachment.linkstate import read_link
 from dranet.kernel.attachment.locate import Side, find_link, open_host_side, open_pod_side
 from dranet.kernel.namespaces.netns import open_netns
 from dranet.model.plan import RECORD_VERSION, AttachPlan, PreparedClaim, PreparedDevice
-from dranet.store.file import Content, DamagedError, QuarantinedRow, read_content, read_image
-from dranet.store.mirror import decode_row
+from dranet.store.record_folder import (
+    RecordFolder,
+    Row,
+    Rows,
+    UnreadableRecord,
+    decode_row,
+    read_row_version,
+)
 from dranet.store.record_json import RecordError
-from dranet.store.salvage import find_damaged, read_damaged
 
 
 class State(StrEnum):
@@ -83,37 +88,37 @@ class SeenClaim(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """All of it."""
+    """The store of a node."""
 
     claims: tuple[SeenClaim, ...]
-    quarantine: tuple[QuarantinedRow, ...]
-    damaged_files: tuple[Path, ...]
-    damage: str = ""
-    """Of the store as it is now: what is shown is what can be read of it."""
+    quarantine: tuple[UnreadableRecord, ...]
 
 
 def look(state_dir: Path, boot_id: str) -> Node:
     """Read the store and ask the kernel.
 
     Raises:
-        StoreError: there is no store, it may not be read, or it is a newer driver's.
+        StoreError: there is no store, it may not be read, or it has records of a newer driver.
     """
-    path = state_dir / "claims.db"
-    content, damage = _read_store(path)
+    path = state_dir / "claims"
+    rows, aside = _read_store(path)
     gate = StartGate(state_dir)
     claims, bad = [], []
-    for claim_uid, text in content.rows.items():
+    for claim_uid, row in rows.items():
         try:
-            claims.append(_see(decode_row(claim_uid, text), boot_id, gate))
+            claims.append(_see(_decode(path, claim_uid, row), boot_id, gate))
         except RecordError as error:
-            bad.append(QuarantinedRow(claim_uid, text, str(error), ""))
+            bad.append(UnreadableRecord(claim_uid, row.text, str(error)))
     claims.sort(key=lambda seen: (seen.record.claim.namespace, seen.record.claim.name, seen.record.claim.uid))
-    return Node(tuple(claims), (*content.quarantine, *bad), tuple(find_damaged(path)), damage)
+    return Node(tuple(claims), (*aside, *bad))
 
 
-def _read_store(path: Path) -> tuple[Content, str]:
+def _read_store(path: Path) -> tuple[Rows, list[UnreadableRecord]]:
+    folder = RecordFolder(path)
     try:
-        image = read_image(path)
+        files.check_folder(path)
+        _, rows = folder.read({})
+        return rows, folder.read_unreadable()
     except FileNotFoundError as error:
         raise StoreError(
             f"there is no store {path}: no driver has run here, or with another folder",
@@ -122,16 +127,19 @@ def _read_store(path: Path) -> tuple[Content, str]:
     except OSError as error:
         hint = files.hint_for(error, otherwise="run it as root, or in the driver's pod")
         raise StoreError(f"store {path}: {error.strerror}", hint=hint) from error
-    if image.version > RECORD_VERSION:
+
+
+def _decode(path: Path, claim_uid: str, row: Row) -> PreparedClaim:
+    if row.failure:
+        raise RecordError(row.failure)
+    version = read_row_version(row.text)
+    if version > RECORD_VERSION:
         raise StoreError(
-            f"store {path} has records of version {image.version}, this dranet knows {RECORD_VERSION}",
+            f"store {path} has records of version {version}, this dranet knows {RECORD_VERSION}",
             hint="use the dranet of the driver that wrote them",
             reason=Reason.STORE_NEWER,
         )
-    try:
-        return read_content(image), ""
-    except DamagedError as error:
-        return read_damaged(image, str(error)).content, str(error)
+    return decode_row(claim_uid, row.text)
 
 
 def _see(record: PreparedClaim, boot_id: str, gate: StartGate) -> SeenClaim:

@@ -146,7 +146,7 @@ class _Assembly:
     @cached_property
     def store(self) -> ClaimStore:
         return ClaimStore(
-            self.settings.state_dir / "claims.db",
+            self.settings.state_dir / "claims",
             on_foreign_change=self._note_foreign_change,
             on_trouble=self._note_store_trouble,
             on_write=self._metrics.store.write_seconds.observe,

@@ -1,5 +1,6 @@
 """Prepared claims on disk: what the driver promised before it answered the kubelet.
 
-``claim_store`` is what everybody else uses. The other modules are its file: how it is opened, read, written
-and, where the disk has damaged it, saved. It knows no kernel, cluster or runtime.
+``claim_store`` is the interface. The other modules serve it: the folder with a file for each claim, its
+content in memory, changes that the disk has refused, and partial decoding of damaged records. The package
+depends on neither kernel, cluster nor runtime.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import stat
 import subprocess
 import time
@@ -18,10 +17,11 @@ from msgspec.structs import replace
 from dranet.cli.claims_look import look
 from dranet.cli.main import main
 from dranet.errors import StoreError
-from dranet.model.plan import RECORD_VERSION, CpuState, DhcpLease, SetCpuLocality
+from dranet.model.plan import CpuState, DhcpLease, SetCpuLocality
 from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import Bench, sandbox
 from tests.support.namespaces import Namespace
+from tests.support.records import write_newer, write_text
 
 pytestmark = pytest.mark.kernel
 NOBODY = 65534
@@ -149,65 +149,79 @@ def test_what_an_earlier_boot_left_and_what_cannot_be_read_is_told_apart(
     record = bench.prepare("eth1", "net1", "old")
     bench.store.put(replace(record, boot_id="before"))
     bench.prepare("eth2", "net2", "bad")
-    with closing(sqlite3.connect(tmp_path / "state" / "claims.db")) as db, db:
-        db.execute("UPDATE prepared SET record = 'nonsense' WHERE claim_uid = 'bad'")
+    write_text(tmp_path / "state/claims", "bad", "nonsense")
     code, out, _ = show()
     assert code == 0
     assert "earlier boot" in out
     assert "quarantined: the record of claim bad: no JSON" in out
 
 
-def test_of_a_damaged_store_what_can_be_read_is_shown_and_the_exit_code_says_so(
+def test_a_record_that_was_set_aside_is_shown_until_it_is_removed(
     bench: Bench, show: Show, tmp_path: Path
 ) -> None:
     bench.prepare("eth1", "net1", "training")
+    bench.prepare("eth2", "net2", "bad")
     bench.close()
-    path = tmp_path / "state" / "claims.db"
-    content = bytearray(path.read_bytes())
-    content[:100] = bytes(100)
-    path.write_bytes(content)
-    code, out, err = show()
-    assert (code, "default/training" in out, "no SQLite database" in err) == (1, True, True)
-    assert path.read_bytes() == bytes(content)
+    path = tmp_path / "state/claims"
+    write_text(path, "bad", '{"version": 4}')
+    with closing(ClaimStore(path)) as store:
+        store.open()
+    code, out, _ = show()
+    assert (code, "default/training" in out) == (0, True)
+    assert "quarantined: the record of claim bad: claim: is missing" in out
+    code, out, _ = show("-o", "json")
+    (row,) = json.loads(out)["quarantined"]
+    assert row["claimUID"] == "bad"
+    assert row["at"]
+    code, _, err = show("bad")
+    assert (code, "the record of claim bad cannot be read" in err) == (1, True)
+    (path / "bad.1.unreadable").unlink()
+    assert "quarantined" not in show()[1]
 
 
-def test_no_file_and_a_newer_file_are_named(show: Show, tmp_path: Path) -> None:
+def test_no_store_and_a_newer_record_are_named(show: Show, tmp_path: Path) -> None:
     code, out, err = show()
     assert (code, out) == (1, "")
     assert "no driver has run here" in err
-    path = tmp_path / "state" / "claims.db"
+    path = tmp_path / "state" / "claims"
     with closing(ClaimStore(path)) as store:
         store.open()
     assert show()[:2] == (0, "no claim prepared on this node\n")
-    with closing(sqlite3.connect(path)) as db:
-        db.execute(f"PRAGMA user_version={RECORD_VERSION + 1}")
+    write_newer(path)
     code, out, err = show()
     assert (code, out) == (1, "")
     assert "StoreOfNewerDriver" in err
 
 
-@pytest.mark.parametrize("name", ["claims.db", "claims.db-wal"])
 @pytest.mark.parametrize("kind", ["a named pipe", "a symbolic link"])
-def test_what_is_no_file_of_the_driver_is_neither_waited_for_nor_followed(
-    show: Show, tmp_path: Path, name: str, kind: str
+def test_what_is_no_folder_of_the_driver_is_neither_waited_for_nor_followed(
+    show: Show, tmp_path: Path, kind: str
 ) -> None:
-    path = tmp_path / "state" / "claims.db"
-    with closing(ClaimStore(path)) as store:
-        store.open()
-    other = path.with_name(name)
-    other.unlink(missing_ok=True)
+    path = tmp_path / "state" / "claims"
+    path.parent.mkdir()
     if kind == "a named pipe":
-        os.mkfifo(other)
+        os.mkfifo(path)
     else:
-        other.symlink_to("/dev/zero")
+        path.symlink_to("/dev")
     code, out, err = show()
     assert (code, out) == (1, "")
-    assert f"{other} is {kind}, which the driver did not make: move it away" in err
+    assert f"{path} is {kind}, which the driver did not make: move it away" in err
+
+
+def test_what_is_no_file_of_the_driver_is_shown_and_hides_no_claim(
+    bench: Bench, show: Show, tmp_path: Path
+) -> None:
+    bench.prepare("eth1", "net1", "training")
+    pipe = tmp_path / "state/claims/pipe.json"
+    os.mkfifo(pipe)
+    code, out, _ = show()
+    assert (code, "default/training" in out) == (0, True)
+    assert f"quarantined: the record of claim pipe: {pipe} is a named pipe, which the driver" in out
 
 
 def test_who_may_not_read_the_store_is_told_to_be_root(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    with closing(ClaimStore(folder / "claims.db")) as store:
+    with closing(ClaimStore(folder / "claims")) as store:
         store.open()
     tmp_path.chmod(stat.S_IRWXU)
     child = os.fork()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sqlite3
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -171,9 +170,7 @@ class DrivenNode:
 
     def stored(self) -> set[str]:
         """UIDs of the claims in the driver's store, read behind its back."""
-        file = self.testbed.places.work_dir / "state" / "claims.db"
-        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
-            return {uid for (uid,) in database.execute("SELECT claim_uid FROM prepared")}
+        return {file.stem for file in (self.testbed.places.work_dir / "state/claims").glob("*.json")}
 
     def cdi_names(self) -> set[str]:
         """Every device that a runtime could resolve now, fully qualified."""

@@ -88,7 +88,7 @@ class Bench:
     ) -> None:
         self.node = node
         self.told = Told()
-        self.store = ClaimStore(folder / "claims.db")
+        self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.gate = StartGate(folder)
         self.windows = StartWindows(self.gate)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -28,6 +27,7 @@ from dranet.telemetry import Metrics
 from dranet.view.policy import PolicySource
 from testbed.runtime.nri_link import NriCapabilities
 from testbed.runtime.nri_server import NriServer
+from tests.support.records import remove_record, write_newer
 
 
 def settings(tmp_path: Path) -> Settings:
@@ -105,17 +105,13 @@ async def test_an_instance_leaves_the_duties_to_a_newer_driver_whose_records_it_
     parts.store.open()
     parts.leadership._on_company()
     before = parts.leadership.state
-    with contextlib.closing(sqlite3.connect(tmp_path / "claims.db", isolation_level=None)) as newer:
-        newer.execute("PRAGMA user_version=99")
-        newer.execute("INSERT INTO prepared VALUES ('uid', 'a record of the future')")
+    write_newer(tmp_path / "claims")
     parts.leadership._on_company()
     assert (before, parts.leadership.state) == (InstanceState.LEADER, InstanceState.ASIDE)
     state = parts.readiness.read()["instance"]
     assert (state.ready, state.detail) == (False, "pod old is aside")
     assert caplog.text.count("stepping aside: a newer driver") == 1
-    with contextlib.closing(sqlite3.connect(tmp_path / "claims.db", isolation_level=None)) as newer:
-        newer.execute("DELETE FROM prepared")
-        newer.execute("PRAGMA user_version=1")  # drained and rolled back
+    remove_record(tmp_path / "claims", "new")  # drained and rolled back
     parts.leadership._on_company()
     assert parts.leadership.state is InstanceState.WAITING
     parts.store.close()

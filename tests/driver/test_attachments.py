@@ -24,6 +24,7 @@ from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
 from dranet.model.sandbox import Container, Mount, PodSandbox
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.support.namespaces import Namespace
+from tests.support.records import refuse_writes
 
 pytestmark = pytest.mark.kernel
 
@@ -340,13 +341,12 @@ def test_a_gate_that_cannot_be_opened_leaves_the_nic_where_it_can_be_given_back(
 
 
 def test_an_attached_pod_needs_no_writable_store_any_more(
-    start: Callable[..., Bench], pod: Namespace
+    start: Callable[..., Bench], pod: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = start()
     bench.prepare("eth1", "net1")
     bench.run_sandbox(sandbox(pod))
-    assert bench.store._db is not None
-    bench.store._db.execute("PRAGMA query_only=ON")
+    refuse_writes(bench.store, monkeypatch)
     bench.reconcile(sandbox(pod))
     assert bench.told.failures == []
     assert bench.gate.is_open("claim-uid")

@@ -71,7 +71,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
     yield Bench(store)
     store.close()

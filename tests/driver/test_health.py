@@ -189,7 +189,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
     yield Bench(tmp_path, store)
     store.close()
@@ -686,7 +686,7 @@ async def test_a_pulled_cable_on_the_node_becomes_a_taint_and_goes_again(
     node: Namespace, tmp_path: Path
 ) -> None:
     node.ip_lines("link add nic type veth peer name far\nlink set nic up\nlink set far up\n")
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
     async with publishing(node, tmp_path, store) as (slices, _, _):
         await slices.wait(slices.changed.is_set)
@@ -702,7 +702,7 @@ async def test_a_pulled_cable_on_the_node_becomes_a_taint_and_goes_again(
 async def test_a_pulled_cable_of_a_pod_becomes_a_taint_and_goes_again(
     node: Namespace, fabric: Namespace, pod: Namespace, tmp_path: Path
 ) -> None:
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
     async with publishing(node, tmp_path, store) as (slices, monitor, links):
         await slices.wait(slices.changed.is_set)
@@ -730,7 +730,7 @@ async def test_a_tenant_who_switches_his_nic_off_and_on_makes_no_fault(
     node: Namespace, pod: Namespace, tmp_path: Path
 ) -> None:
     """In a loop, as the start script of a container that crashes does; the driver looks now and then."""
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
     async with publishing(node, tmp_path, store, training_seconds=0.0) as (slices, monitor, links):
         await slices.wait(slices.changed.is_set)

@@ -65,7 +65,7 @@ def bench(tmp_path: Path, make_namespace: Callable[..., Namespace]) -> Iterator[
     node, pod = make_namespace(), make_namespace()
     node.ip("link", "add", "below", "type", "veth", "peer", "name", "far")
     node.ip("link", "add", "link", "below", "name", NIC, "type", "macvlan", "mode", "bridge")
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
     reader = ReleasingReader(tmp_path)
     inventory = Inventory(reader, policy=Policy, store=store, metrics=Metrics())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -153,7 +153,7 @@ class Bench:
 
     def __init__(self, folder: Path, clock: TestClock | None = None) -> None:
         self.clock = clock or TestClock()
-        self.store = ClaimStore(folder / "claims.db")
+        self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.told = Told()
         self.metrics = Metrics()
@@ -619,11 +619,11 @@ async def test_renewals_go_on_while_the_store_cannot_be_written(bench: Bench) ->
 def refusing(store: ClaimStore) -> Iterator[None]:
     """The disk takes nothing."""
 
-    def refuse() -> sqlite3.Connection:
+    def refuse() -> NoReturn:
         raise StoreError("the disk is full")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "_need_db", refuse)
+        patch.setattr(store, "_need_folder", refuse)
         yield
 
 

@@ -26,7 +26,7 @@ __all__ = ["root"]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ClaimStore]:
-    with closing(ClaimStore(tmp_path / "claims.db")) as store:
+    with closing(ClaimStore(tmp_path / "claims")) as store:
         store.open()
         yield store
 

@@ -110,7 +110,7 @@ class Driver:
 
     def __init__(self, folder: Path, *claims: Claim, enabled: bool = True) -> None:
         self.claims = {claim.ref.uid: claim for claim in claims}
-        self.store = ClaimStore(folder / "claims.db")
+        self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.cdi_dir, self.sysfs = folder / "cdi", folder / "sys"
         self.events = Events()

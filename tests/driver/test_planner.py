@@ -101,7 +101,7 @@ class FakeNode(NodeReader):
 
 class Bench:
     def __init__(self, folder: Path) -> None:
-        self.store = ClaimStore(folder / "claims.db")
+        self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.node = FakeNode()
         self.planner = Planner(

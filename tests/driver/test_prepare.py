@@ -29,6 +29,7 @@ from dranet.model.plan import PreparedClaim
 from dranet.runtime.cdi import CdiSpecs
 from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
+from tests.support.records import refuse_writes
 
 GPU = Device("gpu-0", DeviceKind.GPU, char_devices=(CharDevice("/dev/nvidia0", 195, 0),))
 HCA = Device("hca-0", DeviceKind.RDMA, rdma_device="mlx5_0")
@@ -79,7 +80,7 @@ class Bench:
     ) -> None:
         self.claims = {claim.ref.uid: claim for claim in claims}
         self.fetched: list[ClaimRef] = []
-        self.store = ClaimStore(folder / "claims.db")
+        self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.opened.append(self)
         self.gate = StartGate(folder)
@@ -133,7 +134,7 @@ async def test_the_record_is_on_disk_before_the_answer(tmp_path: Path) -> None:
     bench = Bench(tmp_path, claim := a_claim())
     outcome = await bench.prepare(claim)
     assert outcome.error == ""
-    other = ClaimStore(tmp_path / "claims.db")
+    other = ClaimStore(tmp_path / "claims")
     other.open()
     record = other.get("uid")
     other.close()
@@ -277,9 +278,9 @@ async def test_without_the_runtime_a_nic_is_not_promised_but_a_gpu_is(tmp_path: 
 
 async def test_an_unwritable_store_fails_the_claim_and_nothing_else(tmp_path: Path) -> None:
     bench = Bench(tmp_path, claim := a_claim())
-    assert bench.store._db is not None
-    bench.store._db.execute("PRAGMA query_only=ON")
-    assert "store" in (await bench.prepare(claim)).error
+    with pytest.MonkeyPatch.context() as patch:
+        refuse_writes(bench.store, patch)
+        assert "store" in (await bench.prepare(claim)).error
     assert bench.read_specs() == []
     assert (await bench.prepare(claim)).error == ""
 

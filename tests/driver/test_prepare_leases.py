@@ -29,6 +29,7 @@ from dranet.store.claim_store import ClaimStore
 from dranet.telemetry import Metrics
 from tests.support.dhcp_servers import Udhcpd, start_udhcpd
 from tests.support.namespaces import Namespace, wait_unchanged
+from tests.support.records import refuse_writes
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
@@ -100,7 +101,7 @@ class Bench:
         self, folder: Path, *claims: Claim, client: LeaseClient | None = None, runtime_ready: bool = True
     ) -> None:
         self.claims = {claim.ref.uid: claim for claim in claims}
-        self.store = ClaimStore(folder / "claims.db")
+        self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.told = Told()
         gate, metrics = StartGate(folder), Metrics()
@@ -212,12 +213,11 @@ def test_a_claim_that_cannot_be_planned_gives_its_lease_back(
 
 
 def test_a_claim_that_cannot_be_stored_gives_its_lease_back(
-    node: Namespace, make_bench: Callable[..., Bench]
+    node: Namespace, make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Recording()
     bench = make_bench(claim := a_claim(), client=client)
-    assert bench.store._db is not None
-    bench.store._db.execute("PRAGMA query_only=ON")
+    refuse_writes(bench.store, monkeypatch)
 
     async def walk() -> None:
         assert "store" in (await bench.prepare(claim))[0]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,11 @@ from dranet.driver.leases import iter_leases
 from dranet.driver.planner import DecodedClaim
 from dranet.model.claim import Claim
 from dranet.model.plan import DhcpLease, PreparedClaim
-from dranet.store.claim_store import SCHEMA_VERSION
 from tests.driver.test_prepare import Bench as PlainBench
 from tests.driver.test_prepare import a_claim as a_plain_claim
 from tests.driver.test_prepare_leases import Bench, Recording, a_claim, in_node
 from tests.support.namespaces import Namespace
+from tests.support.records import write_newer
 
 SECONDS = 20.0
 
@@ -196,8 +195,7 @@ async def test_a_claim_is_refused_for_now_when_a_newer_driver_has_written_record
 
 
 def write_as_newer(bench: PlainBench) -> None:
-    with closing(sqlite3.connect(bench.store.folder / "claims.db")) as db:
-        db.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    write_newer(bench.store.folder / "claims")
 
 
 # --- leases ---------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ Make = Callable[..., Inventory]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
 
     def build(reader: Reader | CapturedFacts, policy: Policy | None = None) -> Inventory:

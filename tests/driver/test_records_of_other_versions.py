@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,22 +19,12 @@ from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import UVERBS, Bench, names, sandbox
 from tests.support.namespaces import Namespace
 from tests.support.record_fields import FIELDS, RECORDS, find_fields
-
-FIRST_TABLE = "CREATE TABLE prepared (claim_uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID"
+from tests.support.records import read_texts, read_versions, write_record
 
 
 def write_file(path: Path, record: str, version: int) -> None:
-    """A store as a driver of that schema version left it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(FIRST_TABLE)
-        db.execute("INSERT INTO prepared VALUES ('claim-uid', ?)", (record,))
-        db.execute(f"PRAGMA user_version={version}")
-
-
-def read_version(path: Path) -> int:
-    with closing(sqlite3.connect(path)) as db:
-        return int(db.execute("PRAGMA user_version").fetchone()[0])
+    """A store as a driver of that version left it."""
+    write_record(path, "claim-uid", record, version)
 
 
 def first_record(**host: object) -> str:
@@ -48,8 +37,8 @@ def first_record(**host: object) -> str:
 
 
 def test_a_record_of_version_1_is_read_whole(tmp_path: Path) -> None:
-    write_file(tmp_path / "claims.db", first_record(), 1)
-    with closing(ClaimStore(tmp_path / "claims.db")) as store:
+    write_file(tmp_path / "claims", first_record(), 1)
+    with closing(ClaimStore(tmp_path / "claims")) as store:
         store.open()
         assert store.quarantined == ()
         record = store.get("claim-uid")
@@ -62,7 +51,7 @@ def test_a_record_of_version_1_is_read_whole(tmp_path: Path) -> None:
     assert [step.step for step in device.plan.steps] == ["move-link", "add-address", "set-up", "add-route"]
     assert device.plan.host.routes[0].gateway == "10.9.0.254"
     assert device.plan.host.version == 1
-    assert read_version(tmp_path / "claims.db") == 1, "nothing is in it that an earlier driver cannot read"
+    assert read_versions(tmp_path / "claims") == {1}, "nothing is in it that an earlier driver cannot read"
 
 
 @pytest.mark.kernel
@@ -84,7 +73,7 @@ def test_a_nic_that_an_earlier_driver_gave_to_a_pod_comes_home_as_it_was(
     pod.ip_lines("addr add 10.9.0.1/24 dev net1\nlink set net1 up\n")
     host = {"ifindex": link["ifindex"], "mac": link["address"], "tx_queue_length": link["txqlen"]}
     text = first_record(**host).replace("/run/netns/pod", str(pod.path))
-    write_file(tmp_path / "claims.db", text, 1)
+    write_file(tmp_path / "claims", text, 1)
     bench = start()
     bench.reconcile()  # its pod is gone
     assert "eth1" in names(node)
@@ -97,8 +86,8 @@ def test_a_nic_that_an_earlier_driver_gave_to_a_pod_comes_home_as_it_was(
 
 
 def test_a_record_of_version_2_is_read_whole_and_asks_for_no_files(tmp_path: Path) -> None:
-    write_file(tmp_path / "claims.db", (RECORDS / "version-2.json").read_text(), 2)
-    with closing(ClaimStore(tmp_path / "claims.db")) as store:
+    write_file(tmp_path / "claims", (RECORDS / "version-2.json").read_text(), 2)
+    with closing(ClaimStore(tmp_path / "claims")) as store:
         store.open()
         assert store.quarantined == ()
         record = store.get("claim-uid")
@@ -111,12 +100,12 @@ def test_a_record_of_version_2_is_read_whole_and_asks_for_no_files(tmp_path: Pat
     assert device.plan.host is not None
     assert device.plan.host.version == 2
     assert (device.plan.host.altnames, device.plan.host.promiscuous) == (("enp1s0f0",), True)
-    assert read_version(tmp_path / "claims.db") == 2, "nothing is in it that an earlier driver cannot read"
+    assert read_versions(tmp_path / "claims") == {2}, "nothing is in it that an earlier driver cannot read"
 
 
 def test_a_record_of_version_3_is_read_whole_and_asks_for_nothing_near_the_devices(tmp_path: Path) -> None:
-    write_file(tmp_path / "claims.db", (RECORDS / "version-3.json").read_text(), 3)
-    with closing(ClaimStore(tmp_path / "claims.db")) as store:
+    write_file(tmp_path / "claims", (RECORDS / "version-3.json").read_text(), 3)
+    with closing(ClaimStore(tmp_path / "claims")) as store:
         store.open()
         assert store.quarantined == ()
         record = store.get("claim-uid")
@@ -127,7 +116,7 @@ def test_a_record_of_version_3_is_read_whole_and_asks_for_nothing_near_the_devic
     assert device.plan is not None
     assert device.plan.host is not None
     assert device.plan.host.version == 3
-    assert read_version(tmp_path / "claims.db") == 3, "nothing is in it that an earlier driver cannot read"
+    assert read_versions(tmp_path / "claims") == {3}, "nothing is in it that an earlier driver cannot read"
 
 
 @pytest.mark.kernel
@@ -143,7 +132,7 @@ def test_what_version_2_recorded_and_version_1_did_not_is_given_back(
     record = json.loads((RECORDS / "version-2.json").read_text())
     record["devices"][0]["plan"]["host"] = {**host, "version": 2}
     record |= {"netns_path": str(pod.path), "netns_id": ""}
-    write_file(tmp_path / "claims.db", json.dumps(record), 2)
+    write_file(tmp_path / "claims", json.dumps(record), 2)
     bench = start()
     bench.reconcile()  # its pod is gone
     assert node.picture()["links"] == before["links"]
@@ -162,15 +151,13 @@ def test_a_pod_that_runs_on_a_record_of_version_2_goes_on_and_its_nic_comes_home
     record = old.prepare("eth1", "net1")
     assert old.run_sandbox(sandbox(pod))
     old.close()
-    with closing(sqlite3.connect(tmp_path / "claims.db")) as db, db:
-        (text,) = db.execute("SELECT record FROM prepared").fetchone()
-        db.execute("UPDATE prepared SET record = ?", (as_version_2(text),))
-        db.execute("PRAGMA user_version=2")
+    store = tmp_path / "claims"
+    write_record(store, record.claim.uid, as_version_2(read_texts(store)[record.claim.uid]), 2)
     bench = start()
     assert bench.store.quarantined == ()
     bench.reconcile(sandbox(pod))
     assert bench.create_container(sandbox(pod)).devices == (UVERBS,)
-    assert read_version(tmp_path / "claims.db") == 2, "nothing had to be written"
+    assert read_versions(tmp_path / "claims") == {2}, "nothing had to be written"
     placed = bench.store.get(record.claim.uid)
     assert placed is not None
     assert (placed.metadata, placed.pod_claim_name) == ((), "")
@@ -185,7 +172,7 @@ def test_a_pod_that_runs_on_a_record_of_version_2_goes_on_and_its_nic_comes_home
 def as_version_2(text: str) -> str:
     """The record as the driver of that version would have written it."""
     record = json.loads(text)
-    for name in ("pod_claim_name", "metadata"):
+    for name in ("version", "pod_claim_name", "metadata"):
         del record[name]
     for device in record["devices"]:
         del device["alternative"]
@@ -197,27 +184,27 @@ def as_version_2(text: str) -> str:
 
 
 def test_a_file_of_a_later_driver_is_refused_and_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "claims.db"
+    path = tmp_path / "claims"
     write_file(path, '{"step": "unheard of"}', RECORD_VERSION + 1)
     store = ClaimStore(path)
     with pytest.raises(StoreError, match="newer driver") as caught:
         store.open()
     assert caught.value.reason is Reason.STORE_NEWER
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT record FROM prepared").fetchall() == [('{"step": "unheard of"}',)]
-    assert read_version(path) == RECORD_VERSION + 1
+    assert read_texts(path) == {
+        "claim-uid": json.dumps({"version": RECORD_VERSION + 1, "step": "unheard of"}),
+    }
 
 
-def test_a_later_driver_without_claims_leaves_a_file_that_an_earlier_one_reads(tmp_path: Path) -> None:
+def test_a_later_driver_without_claims_leaves_a_store_that_an_earlier_one_reads(tmp_path: Path) -> None:
     """A drained node can go back: it need not be known that there is a file to remove."""
-    path = tmp_path / "claims.db"
+    path = tmp_path / "claims"
     with closing(ClaimStore(path)) as store:
         store.open()
-        assert read_version(path) == 1
+        assert read_versions(path) == set()
         write_one(store)
-        assert read_version(path) == RECORD_VERSION
+        assert read_versions(path) == {RECORD_VERSION}
         store.delete("claim-uid")
-        assert read_version(path) == 1
+        assert read_versions(path) == set()
 
 
 def write_one(store: ClaimStore) -> None:

@@ -127,7 +127,7 @@ class Publishing:
 def publishing(tmp_path: Path, make_namespace: Callable[..., Namespace]) -> Iterator[Publishing]:
     node, pod = make_namespace(), make_namespace()
     node.ip_lines("link add nic1 type ifb\nlink set nic1 up\n")
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
     shared = DeviceExpression.compile('device.attributes["dra.net"].ifName == "nic1"', "dra.net")
     policy = Policy(offer_link_kinds=frozenset({"ifb"}), shared=shared)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -24,10 +23,11 @@ from dranet.kernel.namespaces.netns import NetworkNamespace
 from dranet.model.plan import RdmaAccess
 from dranet.model.sandbox import MEMLOCK, Container, ContainerAdjustment, Rlimit
 from dranet.runtime.cdi import CdiDevice
-from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
+from dranet.store.claim_store import ClaimStore
 from tests.driver.bench import POD_UID, UVERBS, Bench, names, sandbox
 from tests.driver.other_instance import OtherInstances, spell
 from tests.support.namespaces import Namespace
+from tests.support.records import read_texts, write_newer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.kernel
@@ -295,9 +295,7 @@ def test_where_a_device_is_that_the_disk_did_not_learn_of_is_found_out_after_a_k
         first.prepare("eth1", "net1")
         with no_space_on(small_disk):
             first.run_sandbox(sandbox(pod))
-            lost = sqlite3.connect(small_disk / "claims.db")  # what the disk knows
-            (text,) = lost.execute("SELECT record FROM prepared").fetchone()
-            lost.close()
+            (text,) = read_texts(small_disk / "claims").values()  # what the disk knows
     assert '"sandbox_id":""' in text
     for pods in ([sandbox(pod)], []):
         with closing(Bench(small_disk, node)) as again:
@@ -411,8 +409,7 @@ def test_hooks_are_no_ops_when_a_newer_driver_has_written_records(
 ) -> None:
     bench.prepare("eth1", "net1")
     bench.run_sandbox(sandbox(pod))
-    with closing(sqlite3.connect(tmp_path / "claims.db")) as db:
-        db.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    write_newer(tmp_path / "claims")
     theirs = bench.gate.mount_for("claim-of-the-newer-one")
     container = Container("c", "main", "sandbox-1", mounts=(theirs,))
     assert node.run(lambda: bench.hooks.create_container(sandbox(pod), container)) == ContainerAdjustment()

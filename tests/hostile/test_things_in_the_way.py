@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
-import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +24,8 @@ from dranet.kubelet.sockets import OwnerLock, PublishedSocket, make_plugin_dir
 from dranet.locks import FileLock, NamedLocks
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
 from dranet.store.claim_store import ClaimStore
-from dranet.store.opening import OPEN_LOCK
+from tests.store.test_claim_store import a_record
+from tests.support.records import note_change
 
 UID = "0b51c6a2-7d3f-4c19-9e5c-000000000001"
 SECRET = "not the driver's"
@@ -168,22 +167,47 @@ def test_a_cdi_spec(short_folder: Path, plant: Plant) -> None:
         _clear(path)
 
 
-@pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal", ".salvaging", ".salvaged"])
-def test_the_store(short_folder: Path, plant: Plant, end: str) -> None:
-    path = short_folder / "state" / f"claims.db{end}"
-    path.parent.mkdir(mode=0o700)
-    _leave_lock(path.with_name(OPEN_LOCK))
+@all_but("folder")
+def test_the_store(short_folder: Path, plant: Plant) -> None:
+    path = short_folder / "state/claims"
+    files.make_folder(path.parent, is_setting=True)
+    _leave_lock(path.with_name("claims.lock"))
     plant(path)
-    store = ClaimStore(path.with_name("claims.db"))
-    refused(path, store.open)
-    store.close()
+    refused(path, ClaimStore(path).open)
+
+
+def test_the_generation_of_the_store(short_folder: Path, plant: Plant) -> None:
+    path = short_folder / "state/claims/generation"
+    files.make_folder(path.parent, is_setting=True)
+    _leave_lock(short_folder / "state/claims.lock")
+    plant(path)
+    refused(path, ClaimStore(path.parent).open)
+
+
+@pytest.mark.parametrize("name", [f"{UID}.json", f"{UID}.json.tmp"])
+def test_a_record_of_the_store(short_folder: Path, plant: Plant, name: str) -> None:
+    """It costs its claim alone."""
+    path = short_folder / "state/claims" / name
+    with closing(ClaimStore(path.parent)) as store:
+        store.open()
+        plant(path)
+        note_change(path.parent)
+        refused(path, lambda: store.put(a_record(UID)))
+        assert store.get(UID) is None
+        store.put(a_record("other"))
+    with closing(ClaimStore(path.parent)) as store:
+        store.open()
+        assert store.get_all() == (a_record("other"),)
+        assert (store.quarantined, store.is_writable) == ((), True)
+        refused(path, lambda: store.put(a_record(UID)))
 
 
 def test_a_store_with_a_second_name_is_not_written_to(short_folder: Path) -> None:
-    path = short_folder / "claims.db"
-    _leave_lock(path.with_name(OPEN_LOCK))
+    path = short_folder / "claims/generation"
+    path.parent.mkdir(mode=0o700)
+    _leave_lock(short_folder / "claims.lock")
     _hard_link(path)
-    refused(path, ClaimStore(path).open)
+    refused(path, ClaimStore(path.parent).open)
 
 
 def _leave_lock(path: Path) -> None:
@@ -355,8 +379,9 @@ def test_modes_hold_whatever_the_umask_is(short_folder: Path, umask: int) -> Non
         an_attached_claim(short_folder / "state").open_again(UID)
         metadata.write(UID, "nic", {"metadata": {}})
         HealthFile(short_folder / "state/health.json", "boot").write({})
-        store = ClaimStore(short_folder / "state/claims.db")
+        store = ClaimStore(short_folder / "state/claims")
         store.open()
+        store.put(a_record(UID))
         CdiSpecs(short_folder / "cdi", "dra.net").write(UID, [CdiDevice("nic")])
     finally:
         os.umask(before)
@@ -368,9 +393,9 @@ def test_modes_hold_whatever_the_umask_is(short_folder: Path, umask: int) -> Non
     store.close()
     assert found == {
         "state": 0o700,
-        "state/claims.db": 0o600,
-        "state/claims.db-wal": 0o600,
-        "state/claims.db-shm": 0o600,
+        "state/claims": 0o700,
+        f"state/claims/{UID}.json": 0o600,
+        "state/claims/generation": 0o600,
         "state/health.json": 0o600,
         "state/attached": 0o700,
         "state/ready": 0o700,
@@ -383,21 +408,12 @@ def test_modes_hold_whatever_the_umask_is(short_folder: Path, umask: int) -> Non
     }
 
 
-def test_a_store_that_an_earlier_version_let_others_read_is_for_its_owner_alone(short_folder: Path) -> None:
-    state, umask = short_folder / "state", os.umask(0o022)
-    try:
-        with closing(sqlite3.connect(short_folder / "other.db")) as db:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("CREATE TABLE prepared (claim_uid TEXT PRIMARY KEY, record TEXT) WITHOUT ROWID")
-            state.mkdir(mode=0o750)
-            for end in ("", "-wal", "-shm"):  # as a kill leaves them
-                shutil.copy(short_folder / f"other.db{end}", state / f"claims.db{end}")
-    finally:
-        os.umask(umask)
-    with closing(ClaimStore(state / "claims.db")) as store:
-        store.open()
-        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (state, *state.glob("claims.db*"))}
-    assert modes == {"state": 0o700, "claims.db": 0o600, "claims.db-wal": 0o600, "claims.db-shm": 0o600}
+def test_a_store_that_lets_others_read_is_for_its_owner_alone(short_folder: Path) -> None:
+    store = short_folder / "state/claims"
+    store.mkdir(mode=0o755, parents=True)
+    with closing(ClaimStore(store)) as opened:
+        opened.open()
+    assert stat.S_IMODE(store.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o700, 0o500])

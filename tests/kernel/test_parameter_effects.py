@@ -69,7 +69,7 @@ class Scene:
     def prepare(self, device: Device, *configs: Json) -> PreparedClaim:
         """As Prepare does; each config but the last is of the DeviceClass."""
         with ExitStack() as stack:
-            store = ClaimStore(self.folder / "claims.db")
+            store = ClaimStore(self.folder / "claims")
             store.open()
             stack.callback(store.close)
             node = NodeReader(Path("/sys"))

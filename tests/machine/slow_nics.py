@@ -151,7 +151,7 @@ class Driver:
         self._devices = {device.name: device for device in devices.values()}
         self.calls: list[HookCall] = []
         self.told, metrics = _Listener(), Metrics()
-        self.store = ClaimStore(folder / "claims.db")
+        self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.gate = StartGate(folder)
         self.attachments = Attachments(self.store, self.gate, on_released=self.told.released)

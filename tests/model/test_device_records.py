@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from dranet.model.facts import CharDevice, NodeFacts
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.store.claim_store import ClaimStore
 from tests.data.layouts import LAYOUTS, take_layout
+from tests.support.records import write_record
 
 FULL = Device(
     "pci-0000-1a-01-0",
@@ -78,18 +78,16 @@ def stored(path: Path, *devices: Device) -> tuple[Device, ...]:
 
 
 def test_lists_and_what_was_left_out_survive_and_no_value_changes_its_type(tmp_path: Path) -> None:
-    (device,) = stored(tmp_path / "claims.db", FULL)
+    (device,) = stored(tmp_path / "claims", FULL)
 
     assert device == FULL
     assert [*map(type, device.attributes.values())] == [tuple, bool, int, str]
 
 
 def test_a_record_of_the_version_before_is_read_and_its_device_keeps_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "claims.db"
+    path = tmp_path / "claims"
     stored(path, FULL)
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE prepared SET record = ?", (OLD_RECORD,))
-    db.close()
+    write_record(path, "uid-1", OLD_RECORD)
     (device,) = reopened(path)
     (decision,) = take_inventory(NodeFacts(), {device.name: device})
 
@@ -102,4 +100,4 @@ def test_a_record_of_the_version_before_is_read_and_its_device_keeps_its_place(t
 def test_every_device_that_is_offered_can_be_recorded(layout: str, tmp_path: Path) -> None:
     offered = tuple(decision.device for decision in take_layout(layout) if decision.published)
 
-    assert stored(tmp_path / "claims.db", *offered) == offered
+    assert stored(tmp_path / "claims", *offered) == offered

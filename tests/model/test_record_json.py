@@ -184,12 +184,12 @@ print(record.claim.uid, sorted(set(sys.modules) - before))
 
 def test_a_driver_imports_nothing_to_read_and_write_records(tmp_path: Path) -> None:
     """The first record may come to it within a hook of the runtime, which does not wait for pydantic."""
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
     record = decode_record(PreparedClaim, SAMPLE)
     store.put(record)
     store.close()
 
-    command = (sys.executable, "-c", _OPEN_STORE, str(tmp_path / "claims.db"))
+    command = (sys.executable, "-c", _OPEN_STORE, str(tmp_path / "claims"))
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.stdout.split(), done.stderr) == ([record.claim.uid, "[]"], "")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.errors import Reason, StoreError
+from dranet.locks import FileLock
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import Address, CharDevice, Neighbour, Route
@@ -28,7 +31,10 @@ from dranet.model.plan import (
     PreparedDevice,
     SetUp,
 )
-from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
+from dranet.store.claim_store import ClaimStore
+from tests.support.records import write_newer, write_text
+
+Failing = Callable[..., None]
 
 
 def a_record(uid: str = "uid-1", pod: str = "pod-1") -> PreparedClaim:
@@ -76,7 +82,7 @@ def a_record(uid: str = "uid-1", pod: str = "pod-1") -> PreparedClaim:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "claims.db"
+    return tmp_path / "state" / "claims"
 
 
 def opened(path: Path) -> ClaimStore:
@@ -156,9 +162,7 @@ def test_one_bad_record_is_set_aside_and_blocks_no_other(path: Path) -> None:
     store = opened(path)
     store.put_all([a_record("good"), a_record("bad")])
     store.close()
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE prepared SET record = '{\"claim\": 5}' WHERE claim_uid = 'bad'")
-    db.close()
+    write_text(path, "bad", '{"version": 1, "claim": 5}')
     again = opened(path)
     assert again.quarantined == ("bad",)
     assert [c.claim.uid for c in again.get_all()] == ["good"]
@@ -168,40 +172,69 @@ def test_one_bad_record_is_set_aside_and_blocks_no_other(path: Path) -> None:
     third.close()
 
 
-def test_a_file_of_a_newer_driver_is_refused(path: Path) -> None:
+def test_a_record_of_a_newer_driver_is_refused(path: Path) -> None:
     opened(path).close()
-    with sqlite3.connect(path) as db:
-        db.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
-    db.close()
-    with pytest.raises(StoreError, match="schema version") as caught:
+    write_newer(path)
+    with pytest.raises(StoreError, match="records of version") as caught:
         opened(path)
     assert caught.value.reason is Reason.STORE_NEWER
 
 
-def test_a_write_that_the_disk_refuses_changes_nothing_in_memory(path: Path) -> None:
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    """Let a call of ``os`` fail from the n-th time on."""
+
+    def fail(name: str, after: int = 0) -> None:
+        real, calls = getattr(os, name), iter(range(1000))
+
+        def refuse(*arguments: object, **named: object) -> object:
+            if next(calls) >= after:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return real(*arguments, **named)
+
+        monkeypatch.setattr(os, name, refuse)
+
+    return fail
+
+
+@pytest.mark.parametrize(("call", "after"), [("fsync", 0), ("fsync", 1), ("utime", 0), ("replace", 0)])
+def test_a_write_that_the_disk_refuses_changes_nothing_in_memory_or_on_the_disk(
+    path: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch, call: str, after: int
+) -> None:
+    """The file's sync, the folder's sync, the time of the file and its new name."""
     store = opened(path)
     store.put(a_record())
-    assert store._db is not None
-    store._db.execute("PRAGMA query_only=ON")
+    failing(call, after)
     with pytest.raises(StoreError) as caught:
-        store.put(replace(a_record(), netns_path="/elsewhere"))
+        store.put(a_record("uid-2"))
     assert caught.value.reason is Reason.STORE_UNWRITABLE
-    assert store.get("uid-1") == a_record()
+    assert not store.is_writable
+    assert store.get_all() == (a_record(),)
+    monkeypatch.undo()
+    assert [name for name in names(path) if not name.endswith(".tmp")] == ["generation", "uid-1.json"]
+    assert store.flush_pending()
+    store.put(a_record("uid-2"))
     store.close()
+    again = opened(path)
+    assert again.get_all() == (a_record(), a_record("uid-2"))
+    again.close()
+
+
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir())
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_nothing_is_promised_in_a_file_that_no_restart_would_find(path: Path, replaced: bool) -> None:
-    """Somebody tidied up under the running driver. What was prepared before is still given back."""
+def test_nothing_is_promised_in_a_folder_that_no_restart_would_find(path: Path, replaced: bool) -> None:
+    """The folder was removed under the running driver. What was prepared before is still restored."""
     store = opened(path)
     store.put_all([a_record("one"), a_record("two")])
-    for name in ("claims.db", "claims.db-wal", "claims.db-shm"):
-        path.with_name(name).unlink()
+    shutil.rmtree(path)
     if replaced:
-        path.touch()
+        path.mkdir()
     with pytest.raises(StoreError, match=r"was removed or replaced .*restart the driver"):
         store.put(a_record("three"))
-    store.put(replace(a_record("one"), sandbox_id="", netns_path=""))
+    store.put_all([replace(a_record("one"), sandbox_id="", netns_path="")], durable=False)
     store.delete("two")
     assert [record.claim.uid for record in store.get_all()] == ["one"]
     store.close()
@@ -210,68 +243,70 @@ def test_nothing_is_promised_in_a_file_that_no_restart_would_find(path: Path, re
     fresh.close()
 
 
-def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="is a file, which the driver did not make: move it away"):
-        opened(tmp_path / "file" / "claims.db")
-    with pytest.raises(StoreError, match="state folder"):
-        opened(tmp_path / "file" / "below" / "claims.db")
-
-
-def test_a_full_disk_is_named_and_over_when_there_is_room_again(tmp_path: Path) -> None:
-    store = ClaimStore(tmp_path / "claims.db")
-    store.open()
-    assert store._db is not None
-    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
-    store._db.execute(f"PRAGMA max_page_count={pages}")
-    many = [replace(a_record(), claim=ClaimRef("default", "c", f"uid-{i}")) for i in range(50)]
-    with pytest.raises(StoreError, match="full") as caught:
-        store.put_all(many)
-    assert caught.value.reason is Reason.STORE_UNWRITABLE
-    assert store.get_all() == ()
-    store._db.execute(f"PRAGMA max_page_count={pages + 1000}")
-    store.put_all(many)
-    assert len(store.get_all()) == 50
+def test_nothing_is_promised_next_to_a_record_that_was_removed(path: Path) -> None:
+    store = opened(path)
+    store.put_all([a_record("one"), a_record("two")])
+    (path / "one.json").unlink()
+    with pytest.raises(StoreError, match=r"was removed or replaced .*restart the driver"):
+        store.put(a_record("three"))
+    assert len(store.get_all()) == 2, "memory knows how to restore both"
     store.close()
 
 
-def test_a_commit_that_fails_leaves_no_transaction_behind(tmp_path: Path) -> None:
-    store = ClaimStore(tmp_path / "claims.db")
-    store.open()
-    assert store._db is not None
-    # A deferred constraint fails at COMMIT, and the transaction stays open, as after an error of the disk.
-    store._db.execute("PRAGMA foreign_keys=ON")
-    store._db.executescript(
-        """
-        CREATE TABLE parent (id TEXT PRIMARY KEY);
-        CREATE TABLE child (id TEXT REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
-        CREATE TRIGGER orphan AFTER INSERT ON prepared BEGIN INSERT INTO child VALUES ('nobody'); END;
-        """
-    )
-    with pytest.raises(StoreError):
-        store.put(a_record())
-    store._db.execute("DROP TRIGGER orphan")
-    store.put(a_record())
+@pytest.mark.parametrize("uid", ["../../escape", "a/b", ".", "%2F", "\u00e4", "x.1"])
+def test_a_claim_uid_of_any_form_names_a_file_in_the_folder(path: Path, uid: str) -> None:
+    store = opened(path)
+    store.put(a_record(uid))
+    store.close()
+    assert [file.parent for file in path.parent.rglob("*.json")] == [path]
+    again = opened(path)
+    assert again.get_all() == (a_record(uid),)
+    again.delete(uid)
+    assert names(path) == ["generation"]
+    again.close()
+
+
+def test_a_claim_uid_that_is_too_long_for_a_name_is_refused(path: Path) -> None:
+    store = opened(path)
+    with pytest.raises(StoreError, match="File name too long"):
+        store.put(a_record("u" * 300))
+    assert store.flush_pending()
+    store.close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="is a file, which the driver did not make: move it away"):
+        opened(tmp_path / "file" / "claims")
+    with pytest.raises(StoreError, match="state folder"):
+        opened(tmp_path / "file" / "below" / "claims")
+
+
+def test_files_that_a_kill_left_are_removed(path: Path) -> None:
+    opened(path).close()
+    (path / "uid-1.json.tmp").write_text("half of a rec")
+    store = opened(path)
+    assert (names(path), store.get_all()) == (["generation"], ())
     store.close()
 
 
 def test_reading_does_not_wait_for_the_disk(tmp_path: Path) -> None:
-    store = ClaimStore(tmp_path / "claims.db")
+    store = ClaimStore(tmp_path / "claims")
     store.open()
     store.put(known := a_record("known"))
-    somebody = sqlite3.connect(tmp_path / "claims.db", isolation_level=None)
-    somebody.execute("BEGIN IMMEDIATE")  # as slow as a disk may be
+    other = FileLock(tmp_path / "claims.lock")
+    assert other.try_acquire()  # as slow as a disk may be
     with ThreadPoolExecutor(1) as elsewhere:
         writing = elsewhere.submit(store.put, a_record("new"))
         while store._lock.acquire(blocking=False):
             store._lock.release()
         assert store.get_all() == (known,)
         assert store.get_by_pod("pod-1") == (known,)
-        somebody.execute("ROLLBACK")
+        other.release()
         writing.result()
     assert len(store.get_all()) == 2
     store.close()
-    somebody.close()
+    other.close()
 
 
 def test_a_record_that_cannot_be_written_down_is_a_named_error_and_changes_nothing(path: Path) -> None:

@@ -1,12 +1,11 @@
-"""A damaged store: the driver starts, every record that was not hit is there, and a loss is told."""
+"""Damaged records: the driver starts, every record that was not hit is there, and a loss is reported."""
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import shutil
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -17,57 +16,45 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dranet import files
 from dranet.errors import Reason, StoreError
-from dranet.model.plan import PreparedClaim
-from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
-from dranet.store.file import PAGE_BYTES, Content, read_image, read_log
+from dranet.model.plan import RECORD_VERSION, PreparedClaim
+from dranet.store.claim_store import ClaimStore
+from dranet.store.record_folder import RecordFolder, encode_row
 from dranet.store.record_json import encode_record
-from dranet.store.salvage import find_damaged, replace_damaged
 from tests.store.test_claim_store import a_record
+from tests.support.records import JsonObject, edit_record, read_texts, write_newer, write_record, write_text
 
-CLAIMS = 12
-MOST_ON_A_PAGE = 8
-"""Of a record that is longer than a page, at least an eighth of a page lies beside its key."""
-VERSION_BYTES = range(60, 64)
-"""Of the file's header: with another number there it is a newer driver's."""
+CLAIMS = 6
 
 
 def record(number: int) -> PreparedClaim:
-    """From those that fit into a page, to those with many overflow pages."""
+    """One to seven devices."""
     plain = a_record(f"uid-{number:02}", f"pod-{number}")
     (device,) = plain.devices
     return replace(plain, devices=(device,) * (1 + 3 * (number % 3)))
 
 
 @cache
-def files(*, in_log: bool) -> dict[str, bytes]:
-    """A store with records that came, changed and went: all in the database, or half of them in the log."""
+def whole() -> dict[str, bytes]:
+    """The files of a store with records that came, changed and went."""
     with TemporaryDirectory() as folder:
-        path = Path(folder, "claims.db")
+        path = Path(folder, "claims")
         with closing(ClaimStore(path)) as store:
             store.open()
-            store.put_all([record(number) for number in range(0, CLAIMS, 2)])
-            store.put_all([a_record(f"gone-{number}") for number in range(8)])
-        with closing(ClaimStore(path)) as store:
-            store.open()
-            for number in range(1, CLAIMS, 2):
-                store.put(record(number))
-            for number in range(8):
-                store.delete(f"gone-{number}")
-            if in_log:
-                return read_files(path)
-        return read_files(path)
-
-
-def read_files(path: Path) -> dict[str, bytes]:
-    found = (path, path.with_name("claims.db-wal"))
-    return {file.name: file.read_bytes() for file in found if file.exists()}
+            store.put_all([a_record(f"uid-{number:02}") for number in range(CLAIMS)])
+            store.put_all([record(number) for number in range(CLAIMS)], durable=False)
+            store.put(a_record("gone"))
+            store.delete("gone")
+        return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
 def lay(folder: Path, content: dict[str, bytes]) -> Path:
+    path = folder / "claims"
+    path.mkdir()
     for name, data in content.items():
-        (folder / name).write_bytes(data)
-    return folder / "claims.db"
+        (path / name).write_bytes(data)
+    return path
 
 
 @pytest.fixture
@@ -89,250 +76,207 @@ class Opened:
             self.quarantined = store.quarantine_size
             store.put(a_record("new"))
             assert store.get("new") == a_record("new"), "and it can be used"
-        self.damaged = find_damaged(path)
 
     def missing(self) -> set[str]:
         return {record(number).claim.uid for number in range(CLAIMS)} - self.found.keys()
 
 
-def is_fair(name: str, place: int) -> bool:
-    """Not where a flip makes the file a newer driver's."""
-    return name.endswith("-wal") or place not in VERSION_BYTES
+# --- files that the disk has damaged --------------------------------------------------------------------
+
+DAMAGE: list[Callable[[bytes], bytes]] = [
+    lambda content: bytes(len(content)),
+    lambda content: b"\xff" * len(content),
+    lambda content: content[: len(content) // 2],
+    lambda content: content[:-1],
+    lambda content: content + b"\0",
+    lambda content: content[:4096] + bytes(len(content) - 4096) if len(content) > 4096 else bytes(4096),
+    lambda _: b"",
+    lambda _: b"null",
+    lambda _: b"[" * 100_000,
+]
 
 
-def wrong(opened: Opened) -> list[str]:
-    """Claims that are not as they were."""
-    return [uid for uid, found in opened.found.items() if found != record(int(uid.removeprefix("uid-")))]
-
-
-# --- every page -----------------------------------------------------------------------------------------
-
-
-def pages() -> int:
-    return len(files(in_log=False)["claims.db"]) // PAGE_BYTES
-
-
-def test_a_page_that_is_lost_costs_no_record_on_another_and_is_told(memory: Path) -> None:
-    whole = files(in_log=False)
-    lost = 0
-    for page in range(pages()):
-        content = (b"\0", b"\xff", b"\x0a")[page % 3]
-        folder = memory / str(page)
-        folder.mkdir()
-        data = bytearray(whole["claims.db"])
-        data[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] = content * PAGE_BYTES
-        path = lay(folder, {"claims.db": bytes(data)})
+@pytest.mark.parametrize("number", range(len(DAMAGE)))
+def test_a_record_that_is_lost_costs_no_other_and_is_told(memory: Path, number: int) -> None:
+    for name in sorted(whole()):
+        if name == "generation":
+            continue
+        path = lay(memory, {**whole(), name: DAMAGE[number](whole()[name])})
         opened = Opened(path)
-        assert wrong(opened) == []
-        assert len(opened.missing()) <= MOST_ON_A_PAGE, f"page {page}"
-        assert "gone-1" not in opened.found, "what was deleted stays so"
-        if opened.missing():
-            lost += 1
-            assert Reason.STORE_CORRUPT in {reason for reason, _ in opened.told}, f"page {page}"
-            assert opened.damaged or opened.quarantined
-        for file in opened.damaged:
-            assert file.read_bytes() == bytes(data), "set aside as it was"
-        shutil.rmtree(folder)
-    assert lost > pages() // 4
+        assert opened.missing() == {name.removesuffix(".json")}
+        assert all(found == record(int(uid[4:])) for uid, found in opened.found.items())
+        assert [reason for reason, _ in opened.told] == [Reason.STORE_CORRUPT]
+        assert name.removesuffix(".json") in opened.told[0][1]
+        aside = [file.read_bytes() for file in path.glob("*.unreadable")]
+        assert aside == [content for content in [DAMAGE[number](whole()[name])] if content], "as it was"
+        assert opened.quarantined == len(aside)
+        shutil.rmtree(path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_no_flipped_bytes_keep_the_driver_from_its_claims(data: st.DataObject) -> None:
-    whole = files(in_log=data.draw(st.booleans()))
-    name = data.draw(st.sampled_from(sorted(whole)))
-    content = bytearray(whole[name])
-    header = st.integers(0, 120)
-    anywhere = st.integers(0, len(content) - 1)
-    at = data.draw(st.one_of(anywhere, header).filter(lambda n: is_fair(name, n)))
-    for place in range(at, min(at + data.draw(st.integers(1, 40)), len(content))):
-        if is_fair(name, place):
-            content[place] ^= data.draw(st.integers(1, 255))
+    name = data.draw(st.sampled_from(sorted(whole())))
+    content = bytearray(whole()[name])
+    version = {content.index(b"4")} if name != "generation" else set()  # there it is a newer driver's
+    assert RECORD_VERSION == 4
+    at = data.draw(st.integers(0, len(content) - 1))
+    for place in {*range(at, min(at + data.draw(st.integers(1, 40)), len(content)))} - version:
+        content[place] ^= data.draw(st.integers(1, 255))
     with TemporaryDirectory(dir="/dev/shm") as folder:
-        opened = Opened(lay(Path(folder), {**whole, name: bytes(content)}))
-    strangers = opened.found.keys() - {record(number).claim.uid for number in range(CLAIMS)}
-    assert strangers == set()
-    assert len(opened.missing()) <= MOST_ON_A_PAGE
-    if opened.missing():
-        assert opened.told, "a loss is told"
+        opened = Opened(lay(Path(folder), {**whole(), name: bytes(content)}))
+    assert opened.found.keys() <= {record(number).claim.uid for number in range(CLAIMS)}
+    hit = name.removesuffix(".json")
+    assert opened.missing() <= {hit}
+    assert {uid for uid, found in opened.found.items() if found != record(int(uid[4:]))} <= {hit}
+    assert bool(opened.told) == bool(opened.missing()), "a loss is told"
 
 
-@settings(max_examples=25, deadline=None)
-@given(garbage=st.binary(max_size=3000), log=st.binary(max_size=9000))
-def test_whatever_lies_there_the_driver_starts(garbage: bytes, log: bytes) -> None:
+@settings(max_examples=50, deadline=None)
+@given(garbage=st.binary(max_size=3000), generation=st.binary(max_size=100))
+def test_whatever_lies_there_the_driver_starts(garbage: bytes, generation: bytes) -> None:
+    content = {"uid-99.json": garbage, "stranger": garbage, "generation": generation}
     with TemporaryDirectory(dir="/dev/shm") as folder:
-        opened = Opened(lay(Path(folder), {"claims.db": garbage, "claims.db-wal": log}))
+        opened = Opened(lay(Path(folder), content))
         assert opened.found == {}
-        assert bool(opened.damaged) == bool(garbage)
+        assert opened.quarantined == bool(garbage)
 
 
-def test_a_newer_drivers_file_is_left_as_it_is_even_if_its_tables_are_others(tmp_path: Path) -> None:
-    path = tmp_path / "claims.db"
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE claims_of_tomorrow (id TEXT)")
-        db.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
-    before = path.read_bytes()
+def test_a_newer_drivers_record_is_left_as_it_is_and_so_is_a_damaged_one_next_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "claims"
+    write_text(path, "damaged", "{")
+    write_newer(path)
+    before = read_texts(path)
     with pytest.raises(StoreError) as caught:
         ClaimStore(path).open()
     assert caught.value.reason is Reason.STORE_NEWER
-    assert path.read_bytes() == before
-    assert find_damaged(path) == []
+    assert read_texts(path) == before
 
 
-# --- the log --------------------------------------------------------------------------------------------
+@pytest.fixture
+def unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
+    """A store with a record whose file cannot be read, for that error number."""
+
+    def spoil(number: int) -> Path:
+        path = lay(tmp_path, whole())
+        real = files.read_file
+
+        def read_file(file: Path, max_bytes: int) -> bytes:
+            if file.name == "uid-01.json":
+                raise OSError(number, os.strerror(number))
+            return real(file, max_bytes)
+
+        monkeypatch.setattr(files, "read_file", read_file)
+        return path
+
+    return spoil
 
 
-def test_a_log_that_a_power_cut_has_torn_is_no_damage_and_has_every_commit_before(memory: Path) -> None:
-    whole = files(in_log=True)
-    log = whole["claims.db-wal"]
-    frame = PAGE_BYTES + 24
-    ends = [32, *range(32 + frame, len(log) + 1, frame)]
-    cuts = sorted({cut for end in ends for cut in (end, end + frame // 2) if cut <= len(log)} | {0, 7, 40})
-    counts = []
-    for cut in cuts[::3] + cuts[-1:]:
-        folder = memory / str(cut)
-        folder.mkdir()
-        opened = Opened(lay(folder, {**whole, "claims.db-wal": log[:cut]}))
-        assert (opened.told, opened.damaged) == ([], [])
-        own = {uid: found for uid, found in opened.found.items() if uid.startswith("uid-")}
-        assert own == {uid: record(int(uid[4:])) for uid in own}
-        odd = sorted(int(uid[4:]) for uid in own if int(uid[4:]) % 2)
-        assert odd == list(range(1, 2 * len(odd), 2)), "in the order of their commits, none left out"
-        counts.append(len(odd))
-        shutil.rmtree(folder)
-    assert counts == sorted(counts)
-    assert (counts[0], counts[-1]) == (0, CLAIMS // 2)
-
-
-def test_every_frame_that_is_damaged_within_the_log_is_noticed_and_the_later_ones_count(
-    memory: Path,
+def test_a_sector_that_cannot_be_read_costs_its_record_alone_until_it_can(
+    unreadable: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = files(in_log=True)
-    log = whole["claims.db-wal"]
-    frame = PAGE_BYTES + 24
-    for start in range(32, len(log) - frame, 3 * frame):
-        data = bytearray(log)
-        data[start + 200] ^= 0x55
-        image = read_log(bytes(data))
-        assert image.damage, f"frame at {start}"
-        folder = memory / str(start)
-        folder.mkdir()
-        opened = Opened(lay(folder, {**whole, "claims.db-wal": bytes(data)}))
-        assert opened.told
-        assert len(opened.missing()) <= MOST_ON_A_PAGE
-        assert opened.missing() <= {f"uid-{number:02}" for number in range(CLAIMS)}
-        shutil.rmtree(folder)
+    path = unreadable(errno.EIO)
+    with closing(ClaimStore(path)) as store:
+        store.open()
+        assert len(store.get_all()) == CLAIMS - 1
+        assert (store.quarantined, store.quarantine_size) == ((), 1)
+        store.put(a_record("new"))
+        monkeypatch.undo()
+        assert store.flush_pending()
+        assert store.get("uid-01") == record(1)
+        assert store.quarantine_size == 0
+
+
+def test_a_process_that_may_open_no_more_files_takes_no_record_for_damaged(
+    unreadable: Callable[[int], Path],
+) -> None:
+    path = unreadable(errno.EMFILE)
+    with pytest.raises(StoreError, match="cannot read: Too many open files"):
+        ClaimStore(path).open()
+    assert not list(path.glob("*.unreadable"))
 
 
 def test_a_look_beside_a_running_driver_sees_every_commit_and_touches_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "claims.db"
+    path = tmp_path / "claims"
     with closing(ClaimStore(path)) as store:
         store.open()
         for number in range(30):
             store.put(record(number % CLAIMS))
-            if number % 10 == 0:
-                with closing(sqlite3.connect(path)) as db:
-                    db.execute("PRAGMA wal_checkpoint(RESTART)")
-            files_before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
-            with closing(sqlite3.connect(":memory:")) as seen:
-                content = read_image(path)
-                seen.deserialize(content.content[:18] + b"\1\1" + content.content[20:])
-                rows = dict(seen.execute("SELECT claim_uid, record FROM prepared"))
-            assert rows == {r.claim.uid: encode_record(r) for r in store.get_all()}
-            assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == files_before
+            before = {file.name: file.stat().st_mtime_ns for file in path.iterdir()}
+            _, rows = RecordFolder(path).read({})
+            assert {uid: row.text for uid, row in rows.items()} == {
+                r.claim.uid: encode_row(encode_record(r)) for r in store.get_all()
+            }
+            assert {file.name: file.stat().st_mtime_ns for file in path.iterdir()} == before
 
 
-# --- how a salvage ends ---------------------------------------------------------------------------------
+# --- setting aside --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def damaged(tmp_path: Path) -> Iterator[Path]:
-    content = bytearray(files(in_log=False)["claims.db"])
-    content[PAGE_BYTES : PAGE_BYTES * 2] = bytes(PAGE_BYTES)  # the root of the records
-    path = lay(tmp_path, {"claims.db": bytes(content)})
-    yield path
-    assert not path.with_name("claims.db.salvaged").exists()
-
-
-@pytest.mark.parametrize("step", ["rename", "unlink", "fsync"])
-def test_a_kill_within_a_salvage_loses_nothing_of_it(damaged: Path, step: str) -> None:
+@pytest.mark.parametrize("call", ["rename", "unlink", "fsync", "pwrite"])
+def test_a_kill_while_a_record_is_set_aside_loses_no_other_and_not_the_record(
+    memory: Path, call: str
+) -> None:
     """At each call that changes the folder, in a process of its own."""
+    path = lay(memory, {**whole(), "uid-00.json": b"damaged", "uid-09.json.tmp": b"half"})
     for nth in range(1, 12):
         child = os.fork()
         if child == 0:
-            _kill_at(step, nth)
-            with closing(ClaimStore(damaged)) as store:
+            _kill_at(call, nth)
+            with closing(ClaimStore(path)) as store:
                 store.open()
             os._exit(0)
-        was_killed = os.waitpid(child, 0)[1] != 0
-        if not was_killed:
+        if os.waitpid(child, 0)[1] == 0:
             break
-    opened = Opened(damaged)
-    assert len(opened.missing()) <= MOST_ON_A_PAGE
-    assert len(opened.found) >= CLAIMS - MOST_ON_A_PAGE
-    assert opened.damaged
+    opened = Opened(path)
+    assert opened.missing() == {"uid-00"}
+    (aside,) = path.glob("*.unreadable")
+    assert aside.read_bytes() == b"damaged"
+    assert not list(path.glob("*.tmp"))
 
 
-def _kill_at(step: str, nth: int) -> None:
+def _kill_at(call: str, nth: int) -> None:
     calls = iter(range(1, 100))
-    real = getattr(os, step)
+    real = getattr(os, call)
 
     def counted(*arguments: object, **named: object) -> object:
         if next(calls) == nth:
             os.kill(os.getpid(), 9)
         return real(*arguments, **named)
 
-    setattr(os, step, counted)
+    setattr(os, call, counted)
 
 
-def test_only_one_of_several_instances_salvages(damaged: Path) -> None:
-    gate, opener = os.pipe()
-    children = []
-    for _ in range(4):
-        child = os.fork()
-        if child == 0:
-            os.close(opener)
-            os.read(gate, 1)
-            with closing(ClaimStore(damaged)) as store:
-                store.open()
-                os._exit(0 if len(store.get_all()) >= CLAIMS - MOST_ON_A_PAGE else 1)
-        children.append(child)
-    os.close(opener)
-    os.close(gate)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    assert len(find_damaged(damaged)) == 1
-
-
-def test_damaged_files_do_not_fill_the_disk(damaged: Path) -> None:
-    for _ in range(6):
-        content = damaged.read_bytes()
-        image = read_image(damaged)
-        replace_damaged(damaged, Content(image.version))
-        damaged.write_bytes(content)
-    assert len(find_damaged(damaged)) == 3
+def test_records_of_one_claim_that_are_set_aside_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "claims"
+    for content in ("{1", "{2", "{3"):
+        write_text(path, "bad", content)
+        with closing(ClaimStore(path)) as store:
+            store.open()
+            assert store.quarantined == ("bad",)
+    assert store.quarantine_size == 3
+    assert [r.text for r in RecordFolder(path).read_unreadable("bad")] == ["{3", "{2", "{1"]
 
 
 # --- records that cannot be read ------------------------------------------------------------------------
 
 
 def spoil(path: Path, claim_uid: str, **changes: object) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        (text,) = db.execute("SELECT record FROM prepared WHERE claim_uid = ?", (claim_uid,)).fetchone()
-        document = json.loads(text)
+    def change(document: JsonObject) -> None:
         for where, value in changes.items():
             *steps, last = where.split("__")
             holder = document
             for step in steps:
-                holder = holder[int(step)] if step.isdecimal() else holder[step]
+                holder = holder[int(step)] if step.isdecimal() else holder[step]  # type: ignore[index]
             holder[last] = value
-        text = json.dumps(document)
-        db.execute("UPDATE prepared SET record = ? WHERE claim_uid = ?", (text, claim_uid))
+
+    edit_record(path, claim_uid, change)
 
 
 def test_what_lies_in_quarantine_is_counted_after_every_restart_until_the_claim_is_given_back(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "claims.db"
+    path = tmp_path / "claims"
     with closing(ClaimStore(path)) as store:
         store.open()
         store.put_all([a_record("good"), a_record("bad")])
@@ -370,7 +314,7 @@ def test_what_lies_in_quarantine_is_counted_after_every_restart_until_the_claim_
 def test_a_give_back_gets_what_can_be_read_or_nothing(
     tmp_path: Path, changes: dict[str, object], is_enough: bool
 ) -> None:
-    path = tmp_path / "claims.db"
+    path = tmp_path / "claims"
     with closing(ClaimStore(path)) as store:
         store.open()
         store.put(a_record("bad"))
@@ -381,13 +325,18 @@ def test_a_give_back_gets_what_can_be_read_or_nothing(
         assert (store.get_set_aside("bad") is not None) is is_enough
 
 
-def test_a_record_in_the_row_of_another_claim_is_no_record_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "claims.db"
-    with closing(ClaimStore(path)) as store:
-        store.open()
-        store.put(a_record("one"))
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE prepared SET claim_uid = 'two'")
+def test_a_record_in_the_file_of_another_claim_is_no_record_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "claims"
+    write_record(path, "two", encode_record(a_record("one")))
     with closing(ClaimStore(path)) as store:
         store.open()
         assert (store.get_all(), store.quarantine_size) == ((), 1)
+
+
+def test_a_record_without_a_version_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "claims"
+    write_text(path, "one", encode_record(a_record("one")))
+    with closing(ClaimStore(path)) as store:
+        store.open()
+        assert (store.get_all(), store.quarantined) == ((), ("one",))
+        assert store.get_set_aside("one") is not None

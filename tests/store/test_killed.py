@@ -57,7 +57,7 @@ def found(path: Path) -> dict[str, str]:
 def test_what_was_acknowledged_survives_every_kill(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "claims.db"
+    path = tmp_path / "claims"
     chance = random.Random(seed)
     steps = 0
     for _ in range(KILLS):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
 
+from dranet import files
 from dranet.driver.instances.locks import NodeLock
 from dranet.errors import KernelError, Reason, StoreError
 from dranet.locks import FileLock, NamedLocks
@@ -22,6 +24,7 @@ from dranet.model.claim import PodRef
 from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore
 from tests.store.test_claim_store import a_record
+from tests.support.records import read_texts, write_newer, write_text
 
 DISK_BYTES = 2 << 20
 
@@ -31,7 +34,7 @@ class Disk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = folder / "state" / "claims.db"
+        self.store = folder / "state" / "claims"
 
     def fill(self) -> None:
         """Until not one byte more fits."""
@@ -98,7 +101,7 @@ def test_a_full_disk_fails_prepare_and_keeps_the_rest_in_memory_until_there_is_r
     monkeypatch.setattr(store, "_on_trouble", lambda reason, note: told.append((reason, note)))
     store.put_all([a_record("placed"), a_record("ended"), a_record("quiet")])
     disk.fill()
-    with pytest.raises(StoreError, match="full") as caught:
+    with pytest.raises(StoreError, match="No space left") as caught:
         _put_many(store)
     assert caught.value.reason is Reason.STORE_UNWRITABLE
     store.put_all([placed("placed")], durable=False)
@@ -114,7 +117,7 @@ def test_a_full_disk_fails_prepare_and_keeps_the_rest_in_memory_until_there_is_r
 
 
 def _put_many(store: ClaimStore) -> None:
-    """More than fits into what the log has room for already."""
+    """The first one does not fit."""
     for number in range(1000):
         store.put(a_record(f"new-{number}"))
 
@@ -144,21 +147,49 @@ def test_what_is_refused_twice_is_what_was_said_last(disk: Disk, store: ClaimSto
     assert on_disk(disk.store) == {"uid-1": placed()}
 
 
+@contextmanager
+def refusing_to_delete() -> Iterator[None]:
+    """A full disk lets files be removed; one that fails does not."""
+
+    def refuse(path: Path) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "remove_file", refuse)
+        yield
+
+
 def test_after_a_kill_the_record_of_before_is_back(disk: Disk, store: ClaimStore) -> None:
-    store.put(a_record())
+    store.put_all([a_record("placed"), a_record("ended")])
     disk.fill()
-    store.delete("uid-1")
-    assert store.get_all() == ()
-    assert on_disk(disk.store) == {"uid-1": a_record()}
+    store.put_all([placed("placed")], durable=False)
+    with refusing_to_delete():
+        store.delete("ended")
+    assert store.get_all() == (placed("placed"),)
+    disk.make_room()
+    assert on_disk(disk.store) == {"placed": a_record("placed"), "ended": a_record("ended")}
+
+
+def test_a_full_disk_keeps_nobody_from_forgetting_a_claim(disk: Disk, store: ClaimStore) -> None:
+    store.put_all([a_record("a"), a_record("b")])
+    disk.fill()
+    store.delete("a")
+    assert (store.is_writable, store.unwritten) == (True, ())
+    store.put_all([placed("b")], durable=False)
+    disk.make_room()
+    assert store.flush_pending()
+    assert on_disk(disk.store) == {"b": placed("b")}
 
 
 def test_what_can_be_written_is_written_when_the_store_is_closed(disk: Disk, store: ClaimStore) -> None:
-    store.put(a_record())
+    store.put_all([a_record("placed"), a_record("ended")])
+    with refusing_to_delete():
+        store.delete("ended")
     disk.fill()
-    store.delete("uid-1")
+    store.put_all([placed("placed")], durable=False)
     disk.make_room()
     store.close()
-    assert on_disk(disk.store) == {}
+    assert on_disk(disk.store) == {"placed": placed("placed")}
 
 
 # --- two instances --------------------------------------------------------------------------------------
@@ -231,7 +262,8 @@ def test_of_one_claim_the_other_instance_has_the_last_word_on_what_it_changed(
     store.put(a_record())
     disk.fill()
     if ours is None:
-        store.delete("uid-1")
+        with refusing_to_delete():
+            store.delete("uid-1")
     else:
         store.put_all([ours], durable=False)
     disk.make_room()
@@ -243,13 +275,12 @@ def test_of_one_claim_the_other_instance_has_the_last_word_on_what_it_changed(
     assert (store.get_all(), other.get_all()) == (wanted, wanted)
 
 
-def test_a_newer_drivers_file_is_not_written_late(store: ClaimStore, disk: Disk) -> None:
+def test_nothing_is_written_late_next_to_a_newer_drivers_record(store: ClaimStore, disk: Disk) -> None:
     store.put(a_record())
     disk.fill()
     store.put_all([placed()], durable=False)
     disk.make_room()
-    with closing(sqlite3.connect(disk.store)) as db:
-        db.execute("PRAGMA user_version=99")
+    write_newer(disk.store)
     assert not store.flush_pending()
     with pytest.raises(StoreError) as caught:
         store.delete("uid-1")
@@ -259,29 +290,24 @@ def test_a_newer_drivers_file_is_not_written_late(store: ClaimStore, disk: Disk)
 # --- at the start ---------------------------------------------------------------------------------------
 
 
-def leave(disk: Disk, *, cleanly: bool) -> None:
-    """A store with records in it, closed or left by a kill: then they are in the log alone."""
-    child = os.fork()
-    if child == 0:
-        store = ClaimStore(disk.store)
+def leave(disk: Disk) -> None:
+    """A store with records in it."""
+    with closing(ClaimStore(disk.store)) as store:
         store.open()
         store.put_all([a_record("a"), placed("b")])
-        if cleanly:
-            store.close()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert disk.store.with_name("claims.db-wal").exists() is not cleanly
 
 
-@pytest.mark.parametrize("trouble", ["full", "read-only", "full, index gone", "read-only, index gone"])
-@pytest.mark.parametrize("cleanly", [True, False])
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+@pytest.mark.parametrize("gone", ["", "generation", "lock"])
 def test_a_driver_that_starts_on_such_a_disk_knows_its_claims_and_prepares_none(
-    disk: Disk, trouble: str, cleanly: bool
+    disk: Disk, trouble: str, gone: str
 ) -> None:
-    leave(disk, cleanly=cleanly)
-    if "index gone" in trouble:
-        disk.store.with_name("claims.db-shm").unlink(missing_ok=True)
-    is_full = trouble.startswith("full")
+    leave(disk)
+    if gone == "generation":
+        (disk.store / "generation").unlink()
+    elif gone == "lock":
+        disk.store.with_name("claims.lock").unlink()
+    is_full = trouble == "full"
     disk.fill() if is_full else disk.remount("ro")
     with closing(ClaimStore(disk.store)) as store:
         store.open()
@@ -305,16 +331,28 @@ def test_a_driver_that_starts_on_such_a_disk_knows_its_claims_and_prepares_none(
         assert store.get("new") == a_record("new")
 
 
-def test_rights_that_a_read_only_disk_keeps_are_no_reason_not_to_read(
-    disk: Disk, caplog: pytest.LogCaptureFixture
-) -> None:
-    leave(disk, cleanly=True)
-    disk.store.chmod(0o644)
+def test_rights_that_a_read_only_disk_keeps_are_no_reason_not_to_read(disk: Disk) -> None:
+    leave(disk)
+    disk.store.chmod(0o755)
     disk.remount("ro")
     with closing(ClaimStore(disk.store)) as store:
         store.open()
         assert store.get_all() == (a_record("a"), placed("b"))
-    assert "claims.db keeps its rights: Read-only file system" in caplog.text
+        assert "Read-only file system" in str(store.trouble)
+
+
+def test_a_record_that_cannot_be_set_aside_blocks_no_other_and_is_set_aside_late(disk: Disk) -> None:
+    leave(disk)
+    write_text(disk.store, "a", read_texts(disk.store)["a"].replace('"mtu":9000', '"mtu":"9000"'))
+    disk.remount("ro")
+    with closing(ClaimStore(disk.store)) as store:
+        store.open()
+        assert store.get_all() == (placed("b"),)
+        assert (store.quarantined, store.quarantine_size) == ((), 1)
+        disk.remount("rw")
+        store._next_try = 0.0
+        assert store.flush_pending()
+        assert (store.quarantined, store.quarantine_size) == (("a",), 1)
 
 
 def test_a_read_only_mount_keeps_nobody_from_the_locks_that_a_give_back_needs(disk: Disk) -> None:
@@ -356,7 +394,7 @@ def test_a_node_whose_disk_was_full_from_the_start_prepares_when_there_is_room(d
 
 
 def test_a_disk_that_never_recovers_is_told_of_once(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    leave(disk, cleanly=False)
+    leave(disk)
     disk.remount("ro")
     with caplog.at_level(logging.ERROR), closing(ClaimStore(disk.store)) as store:
         store.open()

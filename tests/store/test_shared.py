@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from msgspec.structs import replace
 
+from dranet import files
 from dranet.errors import Reason, StoreError
+from dranet.model.plan import RECORD_VERSION
 from dranet.store import claim_store
-from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
+from dranet.store.claim_store import ClaimStore
 from tests.store.test_claim_store import a_record
+from tests.support.records import (
+    edit_record,
+    note_change,
+    read_texts,
+    read_versions,
+    remove_record,
+    write_newer,
+    write_text,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -28,27 +40,33 @@ PATIENT_SECONDS = 60.0
 """How long a write waits for those of others, where that is not what is tried: a disk may be slow."""
 
 SERVE = f"""
-import json, sys, sqlite3
+import json, sys
 from msgspec.structs import replace
 from pathlib import Path
+from dranet.locks import FileLock
 from dranet.store import claim_store
-from dranet.store.claim_store import SCHEMA_VERSION, ClaimStore
+from dranet.store.claim_store import ClaimStore
 from tests.store.test_claim_store import a_record
 claim_store.BUSY_SECONDS = {PATIENT_SECONDS}
 def use(path):
-    global store, raw
-    store, raw = ClaimStore(Path(path)), sqlite3.connect(path, isolation_level=None)
+    global store, other_writer
+    store, other_writer = ClaimStore(Path(path)), FileLock(Path(path + ".lock"))
     store.open()
 def leave():
     store.close()
-    raw.close()
+    other_writer.close()
 def put(uid, netns_path="/run/netns/x"): store.put(replace(a_record(uid), netns_path=netns_path))
 def put_many(prefix, count):
     for number in range(count): put(f"{{prefix}}-{{number}}")
+def place_both(netns_path, times):
+    for number in range(times):
+        both = [replace(a_record(uid), netns_path=f"{{netns_path}}{{number}}") for uid in "ab"]
+        store.put_all(both, durable=False)
 def delete(uid): store.delete(uid)
 def look(): return sorted(record.claim.uid for record in store.get_all())
 def set_aside(): return list(store.quarantined)
-def execute(sql): raw.execute(sql)
+def begin(): return other_writer.try_acquire()
+def end(): other_writer.release()
 record_is_loaded = a_record()
 for line in sys.stdin:
     name, *arguments = json.loads(line)
@@ -89,7 +107,7 @@ class Other:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "claims.db"
+    return tmp_path / "claims"
 
 
 @pytest.fixture
@@ -127,12 +145,18 @@ def openers(processes: list[Other], path: Path) -> Iterator[list[Other]]:
         process.do("leave")
 
 
-def trace(store: ClaimStore) -> list[str]:
-    """Statements of the connection that reads, from now on."""
-    statements: list[str] = []
-    assert store._mirror._db is not None
-    store._mirror._db.set_trace_callback(statements.append)
-    return statements
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files of records that are read from now on."""
+    read: list[str] = []
+    real = files.read_file
+
+    def read_file(path: Path, max_bytes: int) -> bytes:
+        read.append(path.name)
+        return real(path, max_bytes)
+
+    monkeypatch.setattr(files, "read_file", read_file)
+    return read
 
 
 # --- the freshest view ----------------------------------------------------------------------------------
@@ -150,16 +174,15 @@ def test_what_another_process_commits_is_there_at_the_next_look(store: ClaimStor
     assert [record.claim.uid for record in store.get_all()] == ["b"]
 
 
-def test_a_look_reads_no_record_when_nobody_else_has_committed(store: ClaimStore) -> None:
+def test_a_look_reads_no_record_when_nobody_else_has_committed(store: ClaimStore, reads: list[str]) -> None:
     store.put(a_record("a"))
-    statements = trace(store)
     store.put(a_record("b"))
     assert store.get("a") == a_record("a")
     assert len(store.get_all()) == 2
-    assert set(statements) == {"PRAGMA data_version"}
+    assert reads == []
 
 
-def test_only_records_that_have_changed_are_decoded(store: ClaimStore, other: Other) -> None:
+def test_only_records_that_have_changed_are_read(store: ClaimStore, other: Other, reads: list[str]) -> None:
     store.put_all([a_record("a"), a_record("b")])
     kept = store.get("a")
     other.do("put", "b", "/elsewhere")
@@ -167,15 +190,52 @@ def test_only_records_that_have_changed_are_decoded(store: ClaimStore, other: Ot
     changed = store.get("b")
     assert changed is not None
     assert changed.netns_path == "/elsewhere"
+    assert reads == ["b.json"]
+
+
+def test_of_two_writes_at_the_same_time_the_second_is_seen(store: ClaimStore, path: Path) -> None:
+    """The kernel may stamp both with one time, and give the file the number of the one before it."""
+    with closing(ClaimStore(path)) as other:
+        other.open()
+        for number in range(200):
+            other.put_all([replace(a_record(), netns_path=f"/{number:03}")], durable=False)
+            (seen,) = store.get_all()
+            assert seen.netns_path == f"/{number:03}"
 
 
 def test_a_look_does_not_wait_for_another_process_that_writes(store: ClaimStore, other: Other) -> None:
     store.put(a_record("a"))
-    other.do("execute", "BEGIN IMMEDIATE")
-    other.do("execute", "DELETE FROM prepared")
+    assert other.do("begin")
     assert [record.claim.uid for record in store.get_all()] == ["a"]
-    other.do("execute", "COMMIT")
-    assert store.get_all() == ()
+    other.do("end")
+
+
+def test_records_that_change_together_are_seen_together(store: ClaimStore, other: Other) -> None:
+    store.put_all([a_record("a"), a_record("b")])
+    other.start("place_both", "/both", 200)
+    seen = set()
+    while (places := tuple(record.netns_path for record in store.get_all())) != ("/both199",) * 2:
+        seen.add(places)
+    assert other.answer() is None
+    assert all(one == another for one, another in seen), seen
+
+
+def test_a_process_that_died_while_it_replaced_records_delays_nobody_and_hides_nothing(
+    store: ClaimStore, path: Path
+) -> None:
+    store.put(a_record("a"))
+    note_change(path, by=1)
+    edit_record(path, "a", lambda document: {**document, "netns_path": "/first"})
+    assert [record.netns_path for record in store.get_all()] == ["/first"]
+    text = read_texts(path)["a"]
+    start = time.monotonic()
+    for number in range(100):
+        (path / "new").write_text(text.replace("/first", f"/{number}"))
+        (path / "new").replace(path / "a.json")
+        assert [record.netns_path for record in store.get_all()] == [f"/{number}"]
+    assert time.monotonic() - start < 10, "not as long for each look as for the first"
+    store.put(a_record("b"))
+    assert len(store.get_all()) == 2
 
 
 def test_who_wants_to_know_is_told_of_others_commits_and_not_of_our_own(
@@ -192,31 +252,50 @@ def test_who_wants_to_know_is_told_of_others_commits_and_not_of_our_own(
     assert told == ["news"]
 
 
+def test_a_look_during_our_own_write_shows_what_was_before_and_waits_for_no_disk(
+    store: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news: list[str] = []
+    monkeypatch.setattr(store, "_on_foreign_change", lambda: news.append("news"))
+    seen: list[object] = []
+    real = os.fsync
+
+    def slow(fd: int) -> None:
+        start = time.monotonic()
+        seen.append((store.get_all(), time.monotonic() - start < 0.1))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    store.put(a_record("a"))
+    assert seen == [((), True)] * 2
+    assert store.get_all() == (a_record("a"),)
+    assert news == []
+
+
 def test_a_disk_that_fails_leaves_what_was_read_last(
     store: ClaimStore, other: Other, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.put(a_record("a"))
-    assert store._mirror._db is not None
-    store._mirror._db.execute("PRAGMA busy_timeout=0")
-    store._mirror._db.set_progress_handler(lambda: 1, 1)  # SQLite gives up each statement
+    blind(store)
     other.do("delete", "a")
     assert store.get("a") == a_record("a")
     assert store.get("a") == a_record("a")
     assert len([line for line in caplog.messages if "memory has to do" in line]) == 1
-    store._mirror._db.set_progress_handler(None, 0)
+    see(store)
     assert store.get("a") is None
 
 
 def blind(store: ClaimStore) -> None:
-    """Its looks fail from now on, as on a disk that hangs."""
-    assert store._mirror._db is not None
-    store._mirror._db.execute("PRAGMA busy_timeout=0")
-    store._mirror._db.set_progress_handler(lambda: 1, 1)
+    """Its looks fail from now on, as on a disk that fails."""
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store._folder.read = fail  # type: ignore[assignment,method-assign]
 
 
 def see(store: ClaimStore) -> None:
-    assert store._mirror._db is not None
-    store._mirror._db.set_progress_handler(None, 0)
+    del store._folder.read
 
 
 def test_a_write_after_a_look_that_failed_hides_nothing_that_others_have_committed(
@@ -254,19 +333,6 @@ def test_who_decides_by_what_is_there_is_not_given_what_was(store: ClaimStore, o
     store.check_version()
 
 
-def test_a_version_is_not_lowered_on_the_word_of_a_look_that_failed(
-    store: ClaimStore, other: Other, path: Path
-) -> None:
-    """Records of this version would be in a file that says that any driver may go on with it."""
-    store.put(a_record("mine"))
-    blind(store)
-    other.do("put", "theirs")
-    with pytest.raises(StoreError):
-        store.delete("mine")
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-
-
 def test_a_store_that_is_opened_again_shows_what_others_committed_meanwhile(
     store: ClaimStore, other: Other
 ) -> None:
@@ -295,12 +361,11 @@ def test_processes_that_write_at_the_same_time_lose_nothing(
     assert [opener.do("look") for opener in openers] == [mine] * 3
 
 
-def test_a_process_killed_within_a_transaction_holds_nobody_up(store: ClaimStore, path: Path) -> None:
+def test_a_process_killed_while_it_writes_holds_nobody_up(store: ClaimStore, path: Path) -> None:
     store.put(a_record("a"))
     other = Other()
     other.do("use", str(path))
-    other.do("execute", "BEGIN IMMEDIATE")
-    other.do("execute", "DELETE FROM prepared")
+    assert other.do("begin")
     other.kill()
     store.put(a_record("b"))
     assert sorted(record.claim.uid for record in store.get_all()) == ["a", "b"]
@@ -310,14 +375,14 @@ def test_a_write_waits_for_another_process_until_its_deadline(
     store: ClaimStore, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim_store, "BUSY_SECONDS", PATIENT_SECONDS)
-    other.do("execute", "BEGIN IMMEDIATE")
+    assert other.do("begin")
     start = time.monotonic()
-    with pytest.raises(StoreError, match="another process is writing") as caught:
+    with pytest.raises(StoreError, match=f"process {other.process.pid} is writing") as caught:
         store.put_all([a_record("a")], deadline=start + 0.1)
     assert 0.1 <= time.monotonic() - start < PATIENT_SECONDS / 2
     assert caught.value.retryable
     assert store.get_all() == ()
-    other.do("execute", "ROLLBACK")
+    other.do("end")
     store.put(a_record("a"))
     assert len(store.get_all()) == 1
 
@@ -334,8 +399,7 @@ def spoilt(path: Path) -> None:
     with closing(ClaimStore(path)) as store:
         store.open()
         store.put_all([a_record("good"), a_record("bad")])
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE prepared SET record = '{\"claim\": 5}' WHERE claim_uid = 'bad'")
+    write_text(path, "bad", '{"version": 1, "claim": 5}')
 
 
 @pytest.mark.usefixtures("spoilt")
@@ -343,15 +407,14 @@ def test_a_bad_record_is_set_aside_by_one_of_those_who_find_it(path: Path, opene
     assert [opener.answer() for opener in openers] == [None] * 3
     assert sorted(str(opener.do("set_aside")) for opener in openers) == ["['bad']", "[]", "[]"]
     assert [opener.do("look") for opener in openers] == [["good"]] * 3
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT claim_uid FROM quarantine").fetchall() == [("bad",)]
+    assert [file.name for file in path.glob("*.unreadable")] == ["bad.1.unreadable"]
 
 
 def test_a_record_that_turns_bad_while_we_run_is_left_for_the_next_start(
-    store: ClaimStore, other: Other, caplog: pytest.LogCaptureFixture
+    store: ClaimStore, other: Other, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.put_all([a_record("good"), a_record("bad")])
-    other.do("execute", "UPDATE prepared SET record = '{}' WHERE claim_uid = 'bad'")
+    write_text(path, "bad", "{}")
     other.do("put", "more")
     assert sorted(record.claim.uid for record in store.get_all()) == ["good", "more"]
     other.do("delete", "more")
@@ -362,21 +425,13 @@ def test_a_record_that_turns_bad_while_we_run_is_left_for_the_next_start(
 # --- a newer driver beside us ---------------------------------------------------------------------------
 
 
-def become_newer(other: Other) -> None:
-    """As a later driver that has prepared a claim."""
-    other.do("execute", "BEGIN")
-    other.do("execute", """INSERT OR REPLACE INTO prepared VALUES ('new', '{"unheard": "of"}')""")
-    other.do("execute", f"PRAGMA user_version={SCHEMA_VERSION + 1}")
-    other.do("execute", "COMMIT")
-
-
 def test_records_of_a_newer_driver_make_this_one_step_aside(
-    store: ClaimStore, other: Other, path: Path, caplog: pytest.LogCaptureFixture
+    store: ClaimStore, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     store.put(a_record("a"))
     store.check_version()
-    become_newer(other)
+    write_newer(path)
     assert store.is_newer
     assert store.get_all() == (a_record("a"),), "what was before"
     writes: list[Callable[[], None]] = [lambda: store.put(a_record("b")), lambda: store.delete("a")]
@@ -384,41 +439,35 @@ def test_records_of_a_newer_driver_make_this_one_step_aside(
         with pytest.raises(StoreError, match="newer driver") as caught:
             write()
         assert (caught.value.reason, caught.value.retryable) == (Reason.STORE_NEWER, True)
-    other.do("execute", "UPDATE prepared SET record = '{}' WHERE claim_uid = 'new'")
+    edit_record(path, "new", lambda document: {**document, "more": 1})
     assert store.is_newer
     assert len(caplog.messages) == 1
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT count(*) FROM prepared").fetchall() == [(2,)]
+    assert read_texts(path).keys() == {"a", "new"}
 
 
-def test_a_file_that_the_newer_driver_has_emptied_is_anybodys_again(store: ClaimStore, other: Other) -> None:
-    become_newer(other)
+@pytest.mark.parametrize("others", [(), ("a",)])
+def test_once_no_record_is_the_newer_drivers_any_driver_goes_on(
+    store: ClaimStore, path: Path, others: tuple[str, ...]
+) -> None:
+    store.put_all([a_record(uid) for uid in others])
+    write_newer(path)
     assert store.is_newer
-    other.do("execute", "BEGIN")
-    other.do("execute", "DELETE FROM prepared")
-    other.do("execute", "PRAGMA user_version=1")
-    other.do("execute", "COMMIT")
+    remove_record(path, "new")
     store.check_version()
-    store.put(a_record("a"))
-    assert store.get_all() == (a_record("a"),)
+    store.put(a_record("b"))
+    assert store.get_all() == tuple(a_record(uid) for uid in (*others, "b"))
 
 
-def test_opening_and_emptying_change_no_version_before_there_is_need(path: Path) -> None:
-    """The instance that is on its way out goes on with its records until the new one writes any."""
-
-    def version() -> int:
-        with closing(sqlite3.connect(path)) as db:
-            return int(db.execute("PRAGMA user_version").fetchone()[0])
-
+def test_a_record_keeps_its_version_until_it_is_written(path: Path) -> None:
+    """The instance that is leaving goes on with its records until the new one writes any."""
     with closing(ClaimStore(path)) as store:
         store.open()
-        store.put_all([a_record("a"), a_record("b")])
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version=1")
+        store.put_all([a_record("a"), a_record("b"), a_record("c")])
+    for uid in "abc":
+        edit_record(path, uid, lambda document: {**document, "version": 1})
     with closing(ClaimStore(path)) as store:
         store.open()
-        assert version() == 1
         store.delete("b")
-        assert version() == 1
+        assert read_versions(path) == {1}
         store.put(replace(a_record("a"), netns_path="/elsewhere"))
-        assert version() == SCHEMA_VERSION
+        assert read_versions(path) == {1, RECORD_VERSION}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sqlite3
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from testbed.node.iproute import NETNS_FOLDER
 SETTLE_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
 _POD_UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_OF_INSTANCES = ("claims.db", "health.json", ".lock")
+_OF_INSTANCES = ("generation", "health.json", ".lock")
 """What the state folder has while an instance lives, whatever it has done."""
 
 
@@ -101,11 +100,11 @@ def list_left(testbed: Testbed, cgroup: str) -> list[str]:
     found += [f"lock {path.name}" for path in state.glob("instances/*")]
     found += [f"socket in {path.parent.name}" for path in _walk(places.kubelet_root) if path.is_socket()]
     found += [f"CDI spec {path.name}" for path in places.cdi_dir.iterdir()]
-    found += [f"claim {uid} in the store" for uid in _list_claims(state / "claims.db")]
+    found += [f"claim {uid} in the store" for uid in _list_claims(state / "claims")]
     for folder in (NETNS_FOLDER, places.netns_dir):
         found += [f"namespace {path.name}" for path in folder.glob("*")]
     found += [f"process {name} of a pod" for name in _list_processes(cgroup)]
-    return sorted(_POD_UID.sub("UID", line) for line in found if "claims.db-" not in line)
+    return sorted(_POD_UID.sub("UID", line) for line in found)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -115,10 +114,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _list_claims(store: Path) -> list[str]:
-    if not store.exists():
-        return []
-    with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as db:
-        return [uid for (uid,) in db.execute("SELECT claim_uid FROM prepared")]
+    return [path.stem for path in store.glob("*.json")]
 
 
 def _list_processes(cgroup: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -77,14 +78,14 @@ def test_told_to_stop_at_any_moment_of_the_start_it_ends_well_and_leaves_nothing
         state = testbed.places.work_dir / "state"
         moments: list[Callable[[], bool]] = [
             lambda: any(state.glob("instances/*.lock")),
-            (state / "claims.db").exists,
+            (state / "claims").exists,
             lambda: bool(sockets(testbed)),
             lambda: "connected to the runtime" in log_of(testbed.driver),
             lambda: "driver.app: started" in log_of(testbed.driver),
         ]
         for number, moment in enumerate(moments):
-            for path in (*state.glob("claims.db*"), testbed.driver.log_file):
-                path.unlink(missing_ok=True)
+            shutil.rmtree(state / "claims", ignore_errors=True)
+            testbed.driver.log_file.unlink(missing_ok=True)
             await testbed.driver.start()
             await until(moment)
             ended = await end(testbed.driver)

@@ -56,7 +56,6 @@ SLICES = (
     _library("libffi8", "libffi.so.8*", why="ctypes: libudev, and namespaces"),
     _library("libzstd1", "libzstd.so.1*", why="OpenSSL"),
     _library("libssl3t64", "libssl.so.3", "libcrypto.so.3", why="TLS to the API server, hashes"),
-    _library("libsqlite3-0", "libsqlite3.so.0*", why="the store of prepared claims"),
     _library("libbz2-1.0", "libbz2.so.1*", why="a module of the standard library"),
     _library("liblzma5", "liblzma.so.5*", why="a module of the standard library"),
     _library("libudev1", "libudev.so.1*", why="pyudev: kernel events about hardware"),
@@ -73,8 +72,21 @@ SLICES = (
 
 DROPPED_MODULES = (
     *("EXTERNALLY-MANAGED", "_pyrepl", "antigravity.py", "curses", "dbm", "ensurepip", "idlelib", "lib2to3"),
-    *("pydoc_data", "sitecustomize.py", "test", "this.py", "tkinter", "turtle.py", "turtledemo", "venv"),
-    *(f"lib-dynload/{name}.*" for name in ("_curses", "_curses_panel", "_dbm", "_uuid", "readline")),
+    *(
+        "pydoc_data",
+        "sitecustomize.py",
+        "sqlite3",
+        "test",
+        "this.py",
+        "tkinter",
+        "turtle.py",
+        "turtledemo",
+        "venv",
+    ),
+    *(
+        f"lib-dynload/{name}.*"
+        for name in ("_curses", "_curses_panel", "_dbm", "_sqlite3", "_uuid", "readline")
+    ),
     *(
         f"lib-dynload/{name}"
         for name in ("_ctypes_test.*", "_test*", "_xxtest*", "xxlimited*", "xxsubtype.*")

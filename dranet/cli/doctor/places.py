@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dranet.model.findings import Finding, Severity, ok
 from dranet.settings import Settings
-from dranet.store.salvage import find_damaged
+from dranet.store.record_folder import RecordFolder
 
 PLACES = "places"
 _NOT_OURS = "may not be used by this user"
@@ -40,7 +40,7 @@ def _iter_findings(settings: Settings) -> Iterator[Finding]:
         "no claim can be prepared: what is promised must be on disk first",
         "mount a folder of the node's own disk there (--state-dir)",
     )
-    yield from _judge_damaged_stores(settings.state_dir)
+    yield from _judge_damaged_records(settings.state_dir)
     yield _judge_folder(
         settings.cdi_dir,
         "the runtime does not learn what a container of a claim gets",
@@ -56,16 +56,16 @@ def _iter_findings(settings: Settings) -> Iterator[Finding]:
     )
 
 
-def _judge_damaged_stores(state_dir: Path) -> Iterator[Finding]:
+def _judge_damaged_records(state_dir: Path) -> Iterator[Finding]:
     try:
-        damaged = find_damaged(state_dir / "claims.db")
+        damaged = RecordFolder(state_dir / "claims").read_unreadable()
     except OSError:
-        return  # of the folder itself it was said already
-    for file in damaged:
+        return  # the state folder itself has been checked, and a driver that never ran has no records
+    for record in damaged:
         yield Finding(
             PLACES,
             Severity.WARNING,
-            f"{file}: the disk has damaged the store; a fresh one was made of what could be read",
+            f"{record.file}: the record of claim {record.claim_uid} cannot be read: {record.why}",
             "a NIC whose record was lost comes back from its pod as the pod had it",
             "look at the disk and at dranet claims, then remove the file",
             "store-damaged",

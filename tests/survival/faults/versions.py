@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 
 from dranet.model.plan import RECORD_VERSION
 from testbed.cluster import JsonObject
+from tests.support.records import edit_record, read_texts, read_versions
 from tests.survival.environment import Stage
 from tests.survival.faults.common import begin, end, wait_log
 
@@ -27,7 +25,7 @@ async def downgrade(stage: Stage) -> None:
     since, records = stage.log_size(), _read_records(stage)
     await stage.driver.start()
     await stage.until(lambda: not stage.driver.is_running, "the older one ends")
-    assert f"has schema version {RECORD_VERSION + 1}" in stage.log(since)
+    assert f"has records of version {RECORD_VERSION + 1}" in stage.log(since)
     assert (_read_version(stage), _read_records(stage)) == (RECORD_VERSION + 1, records)
     await stage.assert_well()
     await stage.start_driver(command=NEWER)
@@ -44,7 +42,7 @@ async def upgrade(stage: Stage) -> None:
     """From the version before: what it wrote is read, and each NIC comes home with what it knew."""
     await begin(stage)
     await _stop(stage)
-    _write_as_before(_database(stage))
+    _write_as_before(_records(stage))
     assert _read_version(stage) == RECORD_VERSION - 1
     since = stage.log_size()
     await stage.start_driver()
@@ -59,31 +57,28 @@ async def _stop(stage: Stage) -> None:
         assert ended.exit_code == 0
 
 
-def _database(stage: Stage) -> Path:
-    return stage.testbed.places.work_dir / "state" / "claims.db"
+def _records(stage: Stage) -> Path:
+    return stage.testbed.places.work_dir / "state" / "claims"
 
 
 def _read_version(stage: Stage) -> int:
-    with closing(sqlite3.connect(_database(stage))) as db:
-        return int(db.execute("PRAGMA user_version").fetchone()[0])
+    return max(read_versions(_records(stage)))
 
 
-def _read_records(stage: Stage) -> list[tuple[str, str]]:
-    with closing(sqlite3.connect(_database(stage))) as db:
-        return db.execute("SELECT claim_uid, record FROM prepared ORDER BY claim_uid").fetchall()
+def _read_records(stage: Stage) -> dict[str, str]:
+    return read_texts(_records(stage))
 
 
 def _write_as_before(path: Path) -> None:
     """Without what version 4 brought: a record of version 3, as ``tests/data/records/version-3.json`` is."""
-    with closing(sqlite3.connect(path)) as db, db:
-        rows = db.execute("SELECT claim_uid, record FROM prepared").fetchall()
-        assert rows
-        older = [(json.dumps(_without_version_4(json.loads(text))), uid) for uid, text in rows]
-        db.executemany("UPDATE prepared SET record = ? WHERE claim_uid = ?", older)
-        db.execute(f"PRAGMA user_version={RECORD_VERSION - 1}")
+    claims = read_texts(path)
+    assert claims
+    for uid in claims:
+        edit_record(path, uid, _without_version_4)
 
 
 def _without_version_4(record: JsonObject) -> JsonObject:
+    record["version"] = RECORD_VERSION - 1
     del record["others"]
     for device in record["devices"]:
         del device["workload"], device["vendor_cdi_id"]

@@ -15,7 +15,10 @@ from tests.survival.builds.dying_driver import JOURNAL, ORDER
 from tests.survival.environment import Stage
 
 UNCOUNTED = frozenset(
-    {Failpoint.ATTACH_STATUS_WRITTEN, Failpoint.HANDOVER_REQUEST_LEFT, Failpoint.MIGRATE_COMMITTED}
+    {
+        *(Failpoint.ATTACH_STATUS_WRITTEN, Failpoint.HANDOVER_REQUEST_LEFT),
+        *(Failpoint.MIGRATE_STAGED, Failpoint.MIGRATE_REPLACED, Failpoint.MIGRATE_COMMITTED),
+    }
 )
 """How often these are reached depends on the moment: statuses that follow each other soon are one write, and
 who waits asks again. Only their first time is a point."""

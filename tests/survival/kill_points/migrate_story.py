@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from dranet.failpoints import Failpoint
+from tests.support.records import JsonObject, edit_record, read_texts, write_text
 from tests.survival.environment import Stage
 from tests.survival.kill_points.armed import find_points
 from tests.survival.kill_points.bench import Bench, a_bench, steps_of
@@ -33,7 +31,7 @@ async def die_while_the_store_is_migrated(stage: Stage, claims: int) -> None:
 
 
 async def _rehearse(bench: Bench) -> Counter[str]:
-    """The first record that is written makes the file the newer version's, soon after the driver is ready."""
+    """The first record is written soon after the driver is ready."""
     await _put_back(bench)
     begin = len(bench.armed.read_journal())
     await bench.start_driver()
@@ -52,24 +50,20 @@ async def _die(bench: Bench, point: str, name: str) -> Verdict:
 
 async def _put_back(bench: Bench) -> None:
     await bench.armed.driver.kill()
-    await asyncio.to_thread(write_earlier, bench.stage.testbed.places.work_dir / "state" / "claims.db")
+    await asyncio.to_thread(write_earlier, bench.stage.testbed.places.work_dir / "state" / "claims")
 
 
 def write_earlier(path: Path) -> None:
     """Make every record what the earlier version would have written, and add one that nobody can read."""
-    with closing(sqlite3.connect(path)) as db, db:
-        rows = db.execute("SELECT claim_uid, record FROM prepared").fetchall()
-        for claim_uid, text in rows:
-            db.execute("UPDATE prepared SET record = ? WHERE claim_uid = ?", (_downgrade(text), claim_uid))
-        db.execute("INSERT INTO prepared (claim_uid, record) VALUES ('broken', '{')")
-        db.execute(f"PRAGMA user_version={EARLIER_VERSION}")
+    for claim_uid in read_texts(path):
+        edit_record(path, claim_uid, _downgrade)
+    write_text(path, "broken", "{")
 
 
-def _downgrade(text: str) -> str:
-    record = json.loads(text)
+def _downgrade(record: JsonObject) -> None:
+    record["version"] = EARLIER_VERSION
     for field in _NEWER_FIELDS:
         record.pop(field, None)
     for device in record["devices"]:
         for field in _NEWER_DEVICE_FIELDS:
             device.pop(field, None)
-    return json.dumps(record)

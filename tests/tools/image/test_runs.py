@@ -49,7 +49,7 @@ print(json.dumps(missing))
 """
 
 USE_LIBRARIES = """
-import ssl, sqlite3, xml.etree.ElementTree, lzma, bz2, zlib, json
+import ssl, xml.etree.ElementTree, lzma, bz2, zlib, json
 import grpc.aio, pydantic, yaml
 from dranet.kernel.discovery import watch
 monitor = watch._open_hardware_events()

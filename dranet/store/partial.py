@@ -16,7 +16,7 @@ _MOST_LEFT_OUT = 200
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<item>\d+)\]|\[(?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\]")
 
 
-def decode_loosely(text: str) -> PreparedClaim | None:
+def decode_partially(text: str) -> PreparedClaim | None:
     """The record without the parts that cannot be read; ``None`` where too little is left for a give-back:
     whose it was, where it is, and the state of the host's links."""
     for _ in range(_MOST_LEFT_OUT):
