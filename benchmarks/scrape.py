@@ -12,7 +12,7 @@ import gc
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from benchmarks.measure import Result, Series, time_ms
+from dranet.claims.alignment import Verdict
+from dranet.driver.health.monitor import DeviceStates
 from dranet.driver.metrics.reading import CounterReader
 from dranet.driver.metrics.scrape import Scraper
 from dranet.driver.metrics.snapshot import Snapshot, take_snapshot
@@ -75,19 +77,7 @@ class _Claims:
         devices = [prepared.device for record in self.records for prepared in record.devices]
         self.view = View(offered={device.name: device for device in devices})
 
-    def get_all(self) -> Sequence[PreparedClaim]:
-        return self.records
-
-    def get_judgements(self) -> Mapping[str, bool | None]:
-        return dict.fromkeys(self.view.offered, True)
-
-    def get_faults(self) -> Mapping[str, Sequence[str]]:
-        return {}
-
-    def get_pcie_links(self) -> Mapping[str, PcieLink]:
-        return dict.fromkeys(self.view.offered, _PCIE)
-
-    def get_latest(self, pod_uid: str) -> Mapping[tuple[str, int], _Near]:
+    def get_latest(self, pod_uid: str) -> Mapping[tuple[str, int], Verdict]:
         number = int(pod_uid.removeprefix("pod-"))
         return {(f"claim-{number}", nic): _NEAR for nic in range(NICS)}
 
@@ -95,13 +85,7 @@ class _Claims:
 _PCIE = PcieLink(32.0, 16, 32.0, 16, 32.0, 16)
 
 
-class _Near:
-    distance = Distance.PIX
-    is_unclear = False
-    is_told_worse = False
-
-
-_NEAR = _Near()
+_NEAR = Verdict((), None, Distance.PIX, Distance.PIX)
 
 
 def _build_claim(number: int, nics: int) -> PreparedClaim:
@@ -139,7 +123,10 @@ async def _compare(
     claims: _Claims, links: PodLinks, namespaces: Mapping[str, NetworkNamespace], runs: int
 ) -> list[Result]:
     def take() -> Snapshot:
-        return take_snapshot(claims.view, claims, links, claims, claims)
+        states = DeviceStates(
+            dict.fromkeys(claims.view.offered, True), {}, dict.fromkeys(claims.view.offered, _PCIE)
+        )
+        return take_snapshot(claims.view, claims.records, links, states, claims.get_latest)
 
     scraper = Scraper(Metrics(), take, CounterReader(Path("/sys")), DeviceMetrics.PODS, keep_seconds=0)
     text = await scraper.render()

@@ -29,21 +29,21 @@ from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.features import Features
 from dranet.driver.gpus.containers import GpuContainers
-from dranet.driver.gpus.servers import GpuInquiry, GpuServers, OwnGpus
+from dranet.driver.gpus.servers import GpuCallbacks, GpuInquiry, GpuRules, GpuServers, OwnGpus
 from dranet.driver.health.file import HealthFile
-from dranet.driver.health.monitor import HealthMonitor, build_rules
+from dranet.driver.health.monitor import HealthCallbacks, HealthMonitor, build_rules
 from dranet.driver.health.observations import HealthObserver
 from dranet.driver.hooks import PodHooks
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
 from dranet.driver.instances.members import FOLDER, Members
 from dranet.driver.leases import Leases
 from dranet.driver.metrics.reading import CounterReader
-from dranet.driver.metrics.scrape import GaugeSources, Scraper, set_up_gauges
+from dranet.driver.metrics.scrape import Scraper, set_up_gauges
 from dranet.driver.metrics.snapshot import take_snapshot
 from dranet.driver.prepare import Preparer
 from dranet.driver.probes.access import Access, TokenReviews
 from dranet.driver.probes.readiness import Readiness, ReadyFile
-from dranet.driver.probes.server import ProbeServer
+from dranet.driver.probes.server import PortContent, ProbeServer
 from dranet.driver.probes.tls import TlsFiles, open_tls
 from dranet.driver.protected_addresses import ProtectedAddresses
 from dranet.driver.publish import FactsReader, Inventory, PublishLoop
@@ -56,7 +56,7 @@ from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
-from dranet.driver.status_page.source import PageSource, PartsKnowledge, StatusSources
+from dranet.driver.status_page.source import PageSource, StatusSources
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import Reason
@@ -238,16 +238,16 @@ class _Assembly:
     @cached_property
     def health(self) -> HealthMonitor:
         return HealthMonitor(
-            self.inventory,
             HealthObserver(self.inventory, self.store, self.pod_links, self.settings.sysfs_root),
-            self.settings.node_name,
             build_rules(self.settings),
             HealthFile(self.settings.state_dir / "health.json", self._boot_id),
             self._announcer,
             self._metrics.health,
-            is_on_duty=lambda: self.leadership.state is InstanceState.LEADER,
-            on_change=self._note_health,
-            on_taints=self._note_taints,
+            HealthCallbacks(
+                on_change=self._note_health,
+                on_taints=self._note_taints,
+                is_leader=lambda: self.leadership.state is InstanceState.LEADER,
+            ),
         )
 
     def _note_scan(self) -> None:
@@ -273,16 +273,20 @@ class _Assembly:
     def _gpus(self) -> GpuServers:
         own = OwnGpus(self.settings.state_dir / "gpus.json")
         return GpuServers(
-            self.settings.publish_gpus,
             self.node_devices,
             self._metrics.inventory,
-            is_answering=lambda: self.publisher.is_listed,
-            on_news=self._look_again,
-            on_gpus=lambda: self._call_soon(self.node_devices.want),
-            ask=self.gpu_inquiry.ask,
-            read_uptime=partial(read_uptime, self.settings.procfs_root),
-            own=own if self._reader.is_live else None,  # a capture's GPUs are not remembered
-            return_seconds=self.settings.gpu_return_seconds,
+            GpuRules(
+                self.settings.publish_gpus,
+                self.settings.gpu_return_seconds,
+                own if self._reader.is_live else None,  # a capture's GPUs are not remembered
+                partial(read_uptime, self.settings.procfs_root),
+            ),
+            GpuCallbacks(
+                is_answering=lambda: self.publisher.is_listed,
+                on_news=self._look_again,
+                on_gpus=lambda: self._call_soon(self.node_devices.want),
+                ask=self.gpu_inquiry.ask,
+            ),
         )
 
     @cached_property
@@ -578,16 +582,18 @@ class _Assembly:
     def probes(self) -> ProbeServer:
         settings = self.settings
         has_tokens = settings.metrics_authentication is Authentication.KUBERNETES
-        set_up_gauges(self._gauge_sources)
+        set_up_gauges(self._metrics, self.store, self._policy, self.publisher, self.kubelet, self.nri)
         return ProbeServer(
             settings.bind_address,
             self._metrics,
-            self.readiness.read,
+            PortContent(
+                self.readiness.read,
+                read_features=self._read_findings,
+                read_fault=lambda: self.nri.fault,
+                read_page=PageSource(self._status_sources).read,
+                read_metrics=self._scraper.render,
+            ),
             may_wait=lambda: bool(self.leadership.others),
-            read_features=self._read_findings,
-            read_fault=lambda: self.nri.fault,
-            read_metrics=self._scraper.render,
-            read_page=PageSource(PartsKnowledge(self._status_sources, self._read_findings), self._gate).read,
             access=Access(
                 settings.node_page,
                 settings.metrics_authentication,
@@ -598,19 +604,6 @@ class _Assembly:
         )
 
     @property
-    def _gauge_sources(self) -> GaugeSources:
-        return GaugeSources(
-            self._metrics,
-            self.store,
-            self._policy,
-            self.publisher,
-            self.kubelet,
-            self.nri,
-            self.reporter,
-            self._verdicts,
-        )
-
-    @property
     def _status_sources(self) -> StatusSources:
         return StatusSources(
             self.settings,
@@ -618,9 +611,11 @@ class _Assembly:
             self.readiness,
             self.inventory,
             self.store,
+            self._gate,
             self.health,
             self._verdicts,
             self._recent_events,
+            self._read_findings,
         )
 
     def _read_findings(self) -> list[Finding]:
@@ -633,7 +628,11 @@ class _Assembly:
         return Scraper(
             self._metrics,
             lambda: take_snapshot(
-                self.inventory.view, self.store, self.pod_links, self.health, self._verdicts
+                self.inventory.view,
+                self.store.get_all(),
+                self.pod_links,
+                self.health.get_states(),
+                self._verdicts.get_latest,
             ),
             CounterReader(self.settings.sysfs_root),
             # A capture has no counters.

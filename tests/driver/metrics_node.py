@@ -5,26 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dranet.claims.alignment import Verdict
 from dranet.driver.alignment.verdicts import NicKey
+from dranet.driver.health.monitor import DeviceStates
 from dranet.driver.metrics.snapshot import Snapshot, take_snapshot
 from dranet.driver.publish import View
 from dranet.kernel.counters.links import CountedLink
 from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
 from dranet.model.facts import Link, NodeFacts, PciFunction
+from dranet.model.gpus import Doubt
 from dranet.model.health import CARRIER_LOSSES, PcieLink
 from dranet.model.plan import AttachPlan, CreateLink, LinkState, MoveLink, PreparedClaim, PreparedDevice
 
 
-@dataclass(frozen=True)
-class Near:
-    """A verdict."""
+def near(
+    distance: Distance | None = Distance.PHB, *, is_unclear: bool = False, is_worse: bool = False
+) -> Verdict:
+    doubts = (Doubt("unclear"),) if is_unclear else ()
+    return Verdict((), None, distance, None, is_worse=is_worse, doubts=doubts)
 
-    distance: Distance | None = Distance.PHB
-    is_unclear: bool = False
-    is_told_worse: bool = False
+
+class Links(PodLinks):
+    """The links of a :class:`Node`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def get_links(self, pod_uid: str) -> Sequence[CountedLink]:
+        return tuple(self._node.seen.get(pod_uid, ()))
+
+    def open_namespaces(self) -> dict[str, NetworkNamespace]:
+        namespaces = self._node.namespaces
+        return {uid: NetworkNamespace.from_fd(netns.fileno()) for uid, netns in namespaces.items()}
 
 
 def nic(number: int, rdma: bool = False) -> Device:
@@ -46,7 +62,7 @@ class Node:
     records: list[PreparedClaim] = field(default_factory=list)
     seen: dict[str, list[CountedLink]] = field(default_factory=dict)
     namespaces: dict[str, NetworkNamespace] = field(default_factory=dict)
-    verdicts: dict[str, Mapping[NicKey, Near]] = field(default_factory=dict)
+    verdicts: dict[str, Mapping[NicKey, Verdict]] = field(default_factory=dict)
     healthy: dict[str, bool | None] = field(default_factory=dict)
     faults: dict[str, Sequence[str]] = field(default_factory=dict)
     pcie: dict[str, PcieLink] = field(default_factory=dict)
@@ -79,7 +95,7 @@ class Node:
             )
             for n, device in enumerate(devices)
         ]
-        self.verdicts[record.pod.uid] = {(record.claim.uid, n): Near() for n in range(len(devices))}
+        self.verdicts[record.pod.uid] = {(record.claim.uid, n): near() for n in range(len(devices))}
         return record
 
     def end_pod(self, record: PreparedClaim) -> None:
@@ -100,27 +116,10 @@ class Node:
             links=links,
             facts=NodeFacts(pci_functions=functions, rdma_netns_exclusive=self.exclusive),
         )
-        return take_snapshot(view, self, self, self, self)
+        states = DeviceStates(self.healthy, self.faults, self.pcie)
+        return take_snapshot(view, tuple(self.records), Links(self), states, self.get_latest)
 
-    def get_all(self) -> Sequence[PreparedClaim]:
-        return tuple(self.records)
-
-    def get_links(self, pod_uid: str) -> Sequence[CountedLink]:
-        return tuple(self.seen.get(pod_uid, ()))
-
-    def open_namespaces(self) -> Mapping[str, NetworkNamespace]:
-        return {uid: NetworkNamespace.from_fd(netns.fileno()) for uid, netns in self.namespaces.items()}
-
-    def get_judgements(self) -> Mapping[str, bool | None]:
-        return self.healthy
-
-    def get_faults(self) -> Mapping[str, Sequence[str]]:
-        return self.faults
-
-    def get_pcie_links(self) -> Mapping[str, PcieLink]:
-        return self.pcie
-
-    def get_latest(self, pod_uid: str) -> Mapping[NicKey, Near]:
+    def get_latest(self, pod_uid: str) -> Mapping[NicKey, Verdict]:
         return self.verdicts.get(pod_uid, {})
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranet.driver.probes.server import ProbeServer
+from dranet.driver.probes.server import PortContent, ProbeServer
 from dranet.driver.probes.tls import OLD_SECONDS, OLD_SHARE, TlsFiles, Validity, parse_validity, read_validity
 from dranet.telemetry import Metrics
 from tools.monitoring import list_alerts
@@ -109,11 +109,11 @@ async def test_the_metric_and_the_doctor_tell_it(tmp_path: Path, monkeypatch: py
         "warning",
         f"the certificate in its file is good until {end:%Y-%m-%d %H:%M:%S} UTC",
     )
-    await ProbeServer("127.0.0.1:0", metrics, dict, tls=tls)._scrape()
+    await ProbeServer("127.0.0.1:0", metrics, PortContent(dict), tls=tls)._scrape()
     name = "dranet_certificate_not_after_timestamp_seconds"
     assert metrics.registry.get_sample_value(name, {"setting": "metrics_tls_cert"}) == last
 
 
 async def test_without_tls_there_is_no_such_series() -> None:
-    text = (await ProbeServer("127.0.0.1:0", Metrics(), dict)._scrape()).decode()
+    text = (await ProbeServer("127.0.0.1:0", Metrics(), PortContent(dict))._scrape()).decode()
     assert "\ndranet_certificate_not_after_timestamp_seconds{" not in text

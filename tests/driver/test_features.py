@@ -23,7 +23,7 @@ from dranet.driver.features import (
     judge_kubelet,
     judge_runtime,
 )
-from dranet.driver.probes.server import PartState, ProbeServer
+from dranet.driver.probes.server import PartState, PortContent, ProbeServer
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN, ServedGpus
 from dranet.kubelet.peer import KubeletPeer, KubeletTraits
 from dranet.model.findings import Finding, Severity, find_worst, ok, parse_finding
@@ -268,7 +268,7 @@ FEATURES = Features(
 
 async def fetch(path: str, *, ready: bool = True) -> tuple[int, str]:
     parts = {"kubelet": PartState(ready, "" if ready else "not yet")}
-    server = ProbeServer("127.0.0.1:0", Metrics(), lambda: parts, read_features=FEATURES.read)
+    server = ProbeServer("127.0.0.1:0", Metrics(), PortContent(lambda: parts, read_features=FEATURES.read))
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     with contextlib.closing(writer):

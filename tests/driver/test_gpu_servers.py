@@ -13,7 +13,15 @@ from dranet.cluster.client import ApiClient, JsonObject
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.lists import Snapshot
 from dranet.cluster.node_slices import MAX_SLICES, NodeDevices
-from dranet.driver.gpus.servers import PATIENCE_SECONDS, TOO_MANY, YET_TO_COME, GpuServers, OwnGpus
+from dranet.driver.gpus.servers import (
+    PATIENCE_SECONDS,
+    TOO_MANY,
+    YET_TO_COME,
+    GpuCallbacks,
+    GpuRules,
+    GpuServers,
+    OwnGpus,
+)
 from dranet.inventory.served_gpus import NOBODY, UNKNOWN
 from dranet.model.facts import CharDevice, Gpu
 from dranet.settings import PublishGpus
@@ -68,17 +76,11 @@ class Bench:
         self.metrics = Metrics()
         self.devices = NodeDevices(ApiClient(access_from_url("http://127.0.0.1:1")), own, "node")
         self.servers = GpuServers(
-            mode,
             self.devices,
             self.metrics.inventory,
-            is_answering=lambda: self.is_answering,
-            on_news=self._note_news,
-            on_gpus=self._note_gpus,
-            ask=self._note_ask,
-            read_uptime=lambda: self.uptime,
-            own=OwnGpus(state / "gpus.json") if state else None,
+            GpuRules(mode, BACK_AFTER, OwnGpus(state / "gpus.json") if state else None, lambda: self.uptime),
+            GpuCallbacks(lambda: self.is_answering, self._note_news, self._note_gpus, self._note_ask),
             clock=lambda: self.now,
-            return_seconds=BACK_AFTER,
         )
 
     def _note_news(self) -> None:

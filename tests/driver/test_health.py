@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dranet.cluster.events import EventNote
 from dranet.driver.health.file import HealthFile
-from dranet.driver.health.monitor import HealthMonitor, HealthRules, build_rules
+from dranet.driver.health.monitor import HealthCallbacks, HealthMonitor, HealthRules, build_rules
 from dranet.driver.health.observations import HealthObserver
 from dranet.driver.publish import Inventory, PublishLoop
 from dranet.driver.reports.announcer import Announcer
@@ -83,7 +83,7 @@ class Reader:
         return self.facts
 
 
-class Pods:
+class Pods(PodLinks):
     """The links of pods as a test sets them."""
 
     def __init__(self) -> None:
@@ -134,17 +134,14 @@ class Bench:
         """Another one is the driver restarted."""
         self.source = HealthObserver(self.inventory, self.store, self.pods, self.sysfs)
         self.monitor = HealthMonitor(
-            self.inventory,
             self.source,
-            "node-1",
-            HealthRules(Patience(), hardest),
+            HealthRules("node-1", Patience(), hardest),
             self.file,
             Announcer("dra.net", "node-1", self.events, self.metrics),
             self.metrics.health,
-            is_on_duty=lambda: self.on_duty,
+            HealthCallbacks(self._note, lambda: None, lambda: self.on_duty),
             clock=lambda: self.now,
             wall=lambda: 1_800_000_000.0 + self.now,
-            on_change=self._note,
         )
         self.monitor.recall()
         return self.monitor
@@ -588,7 +585,9 @@ def test_settings_become_rules() -> None:
     assert rules.hardest is TaintEffect.NO_EXECUTE
     assert rules.patience.ignored == {FaultKind.PCIE_DEGRADED}
     assert rules.patience.window_seconds == 600
-    assert build_rules(Settings()) == HealthRules(Patience(Damping(10, 60)), TaintEffect.NO_SCHEDULE)
+    assert build_rules(Settings()) == HealthRules(
+        Settings().node_name, Patience(Damping(10, 60)), TaintEffect.NO_SCHEDULE
+    )
     assert build_rules(load_settings({"health_taints": "off"}, {})).hardest is None
     with pytest.raises(SettingsError, match="link-dawn: no such fault; known are link-down"):
         build_rules(load_settings({"health_ignore": "link-dawn"}, {}))
@@ -636,15 +635,12 @@ async def publishing(
         loop.publish()
 
     monitor = HealthMonitor(
-        inventory,
         HealthObserver(inventory, store, links, folder),
-        "node-1",
-        HealthRules(Patience(Damping(0.3, 0.5), training_seconds), TaintEffect.NO_SCHEDULE),
+        HealthRules("node-1", Patience(Damping(0.3, 0.5), training_seconds), TaintEffect.NO_SCHEDULE),
         HealthFile(folder / "health.json", "boot"),
         Announcer("dra.net", "node-1", Events(), metrics),
         metrics.health,
-        on_change=slices.changed.set,
-        on_taints=publish,
+        HealthCallbacks(slices.changed.set, publish, lambda: True),
     )
     loop = PublishLoop(inventory, slices, metrics, 60.0, lambda: None, monitor)
     tasks = [asyncio.create_task(work) for work in (follow(loop), monitor.run())]

@@ -18,7 +18,7 @@ from dranet.model.health import PcieLink
 from dranet.model.plan import LimitRate
 from dranet.telemetry.devices import DeviceFamilies
 from dranet.telemetry.recorder import Exposition, Recorder
-from tests.driver.metrics_node import Near, Node, nic
+from tests.driver.metrics_node import Node, near, nic
 
 Labels = frozenset[tuple[str, str]]
 Shown = dict[str, dict[Labels, float]]
@@ -113,10 +113,10 @@ def test_a_pod_without_a_gpu_or_with_one_that_nobody_knows_has_no_alignment() ->
     node = Node([nic(0)])
     record = node.add_pod("worker", [nic(0)])
     key = (record.claim.uid, 0)
-    for verdict in (Near(distance=None), Near(Distance.SYS, is_unclear=True)):
+    for verdict in (near(distance=None), near(Distance.SYS, is_unclear=True)):
         node.verdicts[record.pod.uid] = {key: verdict}
         assert "dranet_pod_device_alignment_level" not in show(node, Readings())
-    node.verdicts[record.pod.uid] = {key: Near(Distance.SYS, is_told_worse=True)}
+    node.verdicts[record.pod.uid] = {key: near(Distance.SYS, is_worse=True)}
     shown = show(node, Readings())
     assert list(shown["dranet_pod_device_alignment_level"].values()) == [5]
     assert list(shown["dranet_pod_device_worse_than_possible"].values()) == [1]

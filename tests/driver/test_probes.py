@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dranet.driver.probes.server import MAX_HEADER_BYTES, PartState, ProbeServer
+from dranet.driver.probes.server import MAX_HEADER_BYTES, PartState, PortContent, ProbeServer
 from dranet.errors import SettingsError
 from dranet.telemetry import Metrics
 
 
 @asynccontextmanager
 async def serving(parts: Mapping[str, PartState], fault: str = "") -> AsyncIterator[ProbeServer]:
-    server = ProbeServer("127.0.0.1:0", Metrics(), lambda: parts, read_fault=lambda: fault)
+    server = ProbeServer("127.0.0.1:0", Metrics(), PortContent(lambda: parts, read_fault=lambda: fault))
     await server.start()
     try:
         yield server
@@ -93,7 +93,7 @@ async def test_an_endless_header_is_cut_off_and_the_server_lives_on() -> None:
 
 async def test_a_taken_port_is_a_named_error() -> None:
     async with serving({}) as server:
-        other = ProbeServer(f"127.0.0.1:{server.port}", Metrics(), dict)
+        other = ProbeServer(f"127.0.0.1:{server.port}", Metrics(), PortContent(dict))
         with pytest.raises(SettingsError, match="--bind-address"):
             await other.start()
 
@@ -110,7 +110,7 @@ async def eventually_get(server: ProbeServer, path: str) -> tuple[int, str]:
 @asynccontextmanager
 async def waiting_for(port: int, others: list[str]) -> AsyncIterator[tuple[ProbeServer, asyncio.Task[None]]]:
     """A newcomer that wants a port while ``others`` live."""
-    server = ProbeServer(f"127.0.0.1:{port}", Metrics(), dict, may_wait=lambda: bool(others))
+    server = ProbeServer(f"127.0.0.1:{port}", Metrics(), PortContent(dict), may_wait=lambda: bool(others))
     await server.start()
     task = asyncio.create_task(server.run())
     try:
@@ -179,7 +179,7 @@ async def test_who_does_not_want_the_port_any_more_does_not_get_it() -> None:
     async with serving({}) as old, waiting_for(old.port, ["old"]) as (new, task):
         new.release_port()
         old.release_port()
-        free = ProbeServer(f"127.0.0.1:{new._port}", Metrics(), dict)
+        free = ProbeServer(f"127.0.0.1:{new._port}", Metrics(), PortContent(dict))
         await free.start()
         assert not task.done()
         await free.stop()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dranet.driver.probes import server as probes
-from dranet.driver.probes.server import MAX_CONNECTIONS, PartState, ProbeServer
+from dranet.driver.probes.server import MAX_CONNECTIONS, PartState, PortContent, ProbeServer
 from dranet.telemetry import Metrics
 from tests.support.waiting import until
 
@@ -22,7 +22,7 @@ LISTEN = "0A"
 
 
 def new_server(parts: Mapping[str, PartState]) -> ProbeServer:
-    return ProbeServer("127.0.0.1:0", Metrics(), lambda: parts)
+    return ProbeServer("127.0.0.1:0", Metrics(), PortContent(lambda: parts))
 
 
 def count_held(server: ProbeServer) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 from dranet.claims.alignment import Candidate, Verdict, judge_pod
 from dranet.claims.report import add_verdict, has_verdict, keep_verdict
@@ -57,6 +58,9 @@ class Verdicts:
         instance."""
         self._written: dict[str, PodVerdicts] = {}
         """As of the last write of a status of the pod, or attempt."""
+        for level in LEVELS:
+            metrics.devices.labels(level).set_function(partial(self.count_level, level))
+        metrics.worse_now.set_function(self.count_worse)
 
     def judge(self, pod_uid: str) -> PodVerdicts:
         """Return the verdicts by what is known now; devices without one are left out."""

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from dranet import files
 from dranet.cluster.node_slices import NodeDevices
@@ -85,36 +86,52 @@ TOO_MANY = "other drivers, which offer more devices here than are looked at"
 Clock = Callable[[], float]
 
 
+class GpuRules(Struct, frozen=True):
+    """The operator's settings, and what is known of the node's past."""
+
+    mode: PublishGpus
+    return_seconds: float
+    """How long no other driver must have served a vendor's GPUs before they are ours again."""
+    own: OwnGpus | None = None
+    """Remembers across a boot which GPUs were ours."""
+    read_uptime: Callable[[], float] = lambda: math.inf
+    """Returns seconds since the node has booted."""
+
+
+class GpuCallbacks(Struct, frozen=True):
+    """What connects :class:`GpuServers` with the rest of the driver. All may be called on any thread."""
+
+    is_answering: Callable[[], bool]
+    """Whether the API server has answered other requests of the driver."""
+    on_news: Callable[[], None]
+    """Called when the next scan may decide otherwise."""
+    on_gpus: Callable[[], None]
+    """Called when the node has GPUs."""
+    ask: Callable[[], None]
+    """Has the Node and the kubelet asked again, which leads to :meth:`GpuServers.take_resources`,
+    :meth:`~GpuServers.take_used` and :meth:`~GpuServers.take_asked`."""
+
+
 class GpuServers:
     """Decides which GPUs are left to which driver. :meth:`judge` is called by one scan at a time, on any
     thread; the rest on the event loop."""
 
     def __init__(
         self,
-        mode: PublishGpus,
         devices: NodeDevices,
         metrics: InventoryMetrics,
-        *,
-        is_answering: Callable[[], bool],
-        on_news: Callable[[], None],
-        on_gpus: Callable[[], None],
-        return_seconds: float,
-        ask: Callable[[], None] = lambda: None,
-        read_uptime: Callable[[], float] = lambda: math.inf,
-        own: OwnGpus | None = None,
+        rules: GpuRules,
+        links: GpuCallbacks,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._mode = mode
+        self._mode = mode = rules.mode
         self._devices = devices
         self._metrics = metrics
-        self._is_answering = is_answering
-        self._on_news = on_news
-        self._on_gpus = on_gpus
+        self._links = links
         self._clock = clock
-        self._return_seconds = return_seconds
-        self._ask = ask
-        self._read_uptime = read_uptime
-        self._own = own
+        self._return_seconds = rules.return_seconds
+        self._read_uptime = rules.read_uptime
+        self._own = rules.own
         self._resources: frozenset[str] | None = None
         self._used: frozenset[str] | None = None
         self._asked_at = -math.inf
@@ -147,7 +164,7 @@ class GpuServers:
         """
         if served.is_known or not self._has_gpus:
             return True
-        if not self._is_answering():
+        if not self._links.is_answering():
             return False
         if self._answered_at is None:
             self._answered_at = self._clock()
@@ -179,9 +196,9 @@ class GpuServers:
         """Return which drivers serve these GPUs of the node now."""
         if gpus and not self._has_gpus:
             self._has_gpus = True
-            self._on_gpus()
+            self._links.on_gpus()
             if self._mode is PublishGpus.AUTO:
-                self._ask()
+                self._links.ask()
         if self._mode is PublishGpus.AUTO:
             served = self._find(gpus)
             _log_changes(self.served, served, gpus)
@@ -262,16 +279,16 @@ class GpuServers:
         until = self._free_since[vendor] + seconds
         if now >= until > self._asked_at:
             self._is_waiting = True
-            self._ask()
+            self._links.ask()
         return now >= until and self._asked_at >= until
 
     def _notify(self) -> None:
         if self._mode is PublishGpus.AUTO and self._has_gpus:
-            self._on_news()
+            self._links.on_news()
 
     def _take_slices(self) -> None:
         if self._mode is PublishGpus.AUTO and self._resources is None:
-            self._ask()  # the API server answers again, and the next reading of the Node may be a minute off
+            self._links.ask()  # the API server is back, and the Node may next be read in a minute
         self._notify()
 
 

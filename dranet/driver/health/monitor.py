@@ -21,19 +21,17 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.observations import NOBODY, HealthObserver, Holder
-from dranet.driver.publish import Inventory
+from dranet.driver.reports.announcer import Announcer
 from dranet.errors import SettingsError
 from dranet.health.damping import Damping
 from dranet.health.faults import build_taints
 from dranet.health.tracker import PATIENCE, DeviceHealth, DeviceMemory, DeviceTracker, Patience
 from dranet.kubelet.health import DeviceHealthFact
-from dranet.model.claim import PodRef
 from dranet.model.device import DeviceKind, Taint, TaintEffect
 from dranet.model.health import FaultKind, PcieLink
 from dranet.settings import HealthTaints, Settings
@@ -76,15 +74,11 @@ changed. Names of software links must not fill the memory."""
 _STATES = {True: "healthy", False: "unhealthy", None: "unknown"}
 
 
-class HealthNews(Protocol):
-    """Who tells users (``driver.reports.announce.Announcer``)."""
-
-    def health_changed(self, device: str, pods: Sequence[PodRef], *, healthy: bool, message: str) -> None: ...
-
-
 class HealthRules(Struct, frozen=True):
-    """What the operator decided."""
+    """The operator's settings."""
 
+    pool: str
+    """Of the node's devices."""
     patience: Patience
     hardest: TaintEffect | None
     """Effect of the taint of a device that carries nothing; ``None``: no taints at all."""
@@ -108,16 +102,27 @@ def build_rules(settings: Settings) -> HealthRules:
         ignored=frozenset(FaultKind(name) for name in settings.health_ignore),
     )
     is_off = settings.health_taints is HealthTaints.OFF
-    return HealthRules(patience, None if is_off else TaintEffect(settings.health_taints))
+    return HealthRules(settings.node_name, patience, None if is_off else TaintEffect(settings.health_taints))
 
 
-def do_nothing() -> None:
-    """Nobody listens."""
+class HealthCallbacks(Struct, frozen=True):
+    """What connects the monitor with the rest of the driver."""
+
+    on_change: Callable[[], None]
+    """Called when the health of a device has changed."""
+    on_taints: Callable[[], None]
+    """Called when taints have changed between two scans."""
+    is_leader: Callable[[], bool]
+    """Whether this instance reports."""
 
 
-def always() -> bool:
-    """The only instance is on duty."""
-    return True
+class DeviceStates(Struct, frozen=True):
+    """What is known now, by device."""
+
+    healthy: Mapping[str, bool | None]
+    faults: Mapping[str, Sequence[str]]
+    pcie: Mapping[str, PcieLink]
+    """As of the last full scan."""
 
 
 class HealthMonitor:
@@ -125,28 +130,23 @@ class HealthMonitor:
 
     def __init__(
         self,
-        inventory: Inventory,
-        source: HealthObserver,
-        pool: str,
+        observer: HealthObserver,
         rules: HealthRules,
         file: HealthFile,
-        news: HealthNews,
+        announcer: Announcer,
         metrics: HealthMetrics,
+        links: HealthCallbacks,
         *,
-        is_on_duty: Callable[[], bool] = always,
-        on_change: Callable[[], None] = do_nothing,
-        on_taints: Callable[[], None] = do_nothing,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._inventory = inventory
-        self._source = source
-        self._pool = pool
+        self._observer = observer
+        self._inventory = observer.inventory
         self._rules = rules
         self._file = file
-        self._news = news
+        self._announcer = announcer
         self._metrics = metrics
-        self._is_on_duty = is_on_duty
+        self._is_leader = links.is_leader
         self._clock, self._wall = clock, wall
         self._trackers: dict[str, DeviceTracker] = {}
         self._memories: dict[str, DeviceMemory] = {}
@@ -158,17 +158,14 @@ class HealthMonitor:
         """Devices that were moved into one."""
         self._wake = asyncio.Event()
         self._changed_pods: set[str] = set()
-        self._on_change = on_change
-        """Called when a device's health reads differently."""
-        self._on_taints = on_taints
-        """Called when taints change between two scans."""
+        self._on_change, self._on_taints = links.on_change, links.on_taints
         self.taints: Mapping[str, Sequence[Taint]] = {}
         """By device; devices without any are left out."""
 
     def snapshot(self) -> Sequence[DeviceHealthFact]:
         """One fact for each published device, and for each that is gone while a pod has it; nothing while
         another instance speaks. The kubelet keeps what it was told for longer than the hand-over takes."""
-        return self._told.settle(self._facts, self._in_pods, self._clock()) if self._is_on_duty() else ()
+        return self._told.settle(self._facts, self._in_pods, self._clock()) if self._is_leader() else ()
 
     @property
     def facts(self) -> Sequence[DeviceHealthFact]:
@@ -180,17 +177,12 @@ class HealthMonitor:
         """Devices that do not work."""
         return frozenset(fact.device for fact in self._facts if fact.healthy is False)
 
-    def get_faults(self) -> Mapping[str, Sequence[str]]:
-        """What is wrong with each device that is watched, by its name."""
-        return {name: tuple(tracker.health.faults) for name, tracker in self._trackers.items()}
-
-    def get_judgements(self) -> Mapping[str, bool | None]:
-        """Whether each published device works, by its name; ``None`` where nobody knows."""
-        return {fact.device: fact.healthy for fact in self._facts}
-
-    def get_pcie_links(self) -> Mapping[str, PcieLink]:
-        """By device, as of the last full scan."""
-        return self._source.get_pcie_links()
+    def get_states(self) -> DeviceStates:
+        return DeviceStates(
+            {fact.device: fact.healthy for fact in self._facts},
+            {name: tuple(tracker.health.faults) for name, tracker in self._trackers.items()},
+            self._observer.pcie_links,
+        )
 
     def recall(self) -> None:
         """Take over what an earlier process of this boot knew; before the first look. Blocking."""
@@ -200,9 +192,9 @@ class HealthMonitor:
 
     async def scanned(self, *, is_full: bool) -> None:
         """The inventory is fresh; counters are read with each full scan."""
-        self._source.scanned(is_full=is_full)
+        self._observer.scanned(is_full=is_full)
         if is_full:
-            await self._source.read_all()
+            await self._observer.read_all()
         self.look()
         await self._save()
         self._wake.set()
@@ -217,7 +209,7 @@ class HealthMonitor:
         while True:
             await self._wait_due()
             self._wake.clear()
-            await self._source.read_ports(self._find_devices_to_read())
+            await self._observer.read_ports(self._find_devices_to_read())
             taints = self.taints
             self.look()
             if self.taints != taints:
@@ -238,7 +230,7 @@ class HealthMonitor:
     def _find_devices_to_read(self) -> set[str]:
         """Devices in pods that changed, and those whose port may be well again by now: nobody tells of it."""
         pods, self._changed_pods = self._changed_pods, set()
-        held = {name for name, holder in self._source.find_holders().items() if holder.mover in pods}
+        held = {name for name, holder in self._observer.find_holders().items() if holder.mover in pods}
         down = {
             name for name, tracker in self._trackers.items() if tracker.is_pending(FaultKind.RDMA_PORT_DOWN)
         }
@@ -246,10 +238,10 @@ class HealthMonitor:
 
     def look(self) -> None:
         """Judge every device by what is known now, and tell what is new."""
-        holders = self._source.find_holders()
+        holders = self._observer.find_holders()
         now, wall = self._clock(), self._wall()
         seen: dict[str, DeviceTracker] = {}
-        for device, observation in self._source.collect(holders):
+        for device, observation in self._observer.collect(holders):
             tracker = seen[device.name] = self._trackers.get(device.name) or self._new_tracker(device.name)
             if tracker.is_news(observation, now):
                 before = tracker.health
@@ -279,8 +271,8 @@ class HealthMonitor:
             "unhealthy" if is_bad else "not unhealthy any more",
             message,
         )
-        if self._is_on_duty():
-            self._news.health_changed(name, holder.pods, healthy=not is_bad, message=message)
+        if self._is_leader():
+            self._announcer.health_changed(name, holder.pods, healthy=not is_bad, message=message)
 
     def _conclude(self, holders: Mapping[str, Holder]) -> None:
         facts = [*self._build_facts(), *self._build_facts_of_gone(holders)]
@@ -298,7 +290,7 @@ class HealthMonitor:
         for device in self._inventory.view.offered.values():
             tracker = self._trackers.get(device.name)
             health = tracker.health if tracker is not None else _UNWATCHED[device.kind is DeviceKind.GPU]
-            facts.append(DeviceHealthFact(self._pool, device.name, health.healthy, health.message))
+            facts.append(DeviceHealthFact(self._rules.pool, device.name, health.healthy, health.message))
         return facts
 
     def _build_facts_of_gone(self, holders: Mapping[str, Holder]) -> list[DeviceHealthFact]:
@@ -306,7 +298,7 @@ class HealthMonitor:
         know."""
         held_back = self._inventory.view.held_back
         return [
-            DeviceHealthFact(self._pool, name, False, f"{name} {held_back[name].reason}")
+            DeviceHealthFact(self._rules.pool, name, False, f"{name} {held_back[name].reason}")
             for name, holder in holders.items()
             if holder.mover and name in held_back
         ]
@@ -321,7 +313,7 @@ class HealthMonitor:
 
     async def _save(self) -> None:
         """Write down what counts. Small changes (a fault that shows again while it counts) can wait."""
-        if not self._is_on_duty():
+        if not self._is_leader():
             return
         memories = {**self._memories, **{name: tracker.memory for name, tracker in self._trackers.items()}}
         if _outline(memories) != _outline(self._written):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from dranet.driver.publish import Inventory, View
 from dranet.errors import KernelError
 from dranet.kernel.counters.health import CounterTarget, read_health_counters, read_rdma_ports
 from dranet.kernel.counters.links import CountedLink
+from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.kernel.netlink.rdma import read_ports_here
 from dranet.model.claim import PodRef
 from dranet.model.device import Device, DeviceKind
@@ -29,18 +29,6 @@ from dranet.model.plan import PreparedClaim
 from dranet.store.claim_store import ClaimStore
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
-class LinksOfPods(Protocol):
-    """Who sees the links inside pods (``kernel.podlinks.PodLinks``)."""
-
-    def get_links(self, pod_uid: str) -> Sequence[CountedLink]: ...
-
-    def ask_again(self) -> None: ...
-
-    async def visit(self, pod_uid: str, function: Callable[[], T]) -> T | None: ...
 
 
 class Holder(Struct, frozen=True):
@@ -89,14 +77,15 @@ class HealthObserver:
     """Reads and brings together. For the event loop; what blocks runs in worker threads."""
 
     def __init__(
-        self, inventory: Inventory, store: ClaimStore, pod_links: LinksOfPods, sysfs_root: Path
+        self, inventory: Inventory, store: ClaimStore, pod_links: PodLinks, sysfs_root: Path
     ) -> None:
-        self._inventory = inventory
+        self.inventory = inventory
         self._store = store
         self._pod_links = pod_links
         self._sysfs_root = sysfs_root
         self._readings: dict[str, _Reading] = {}
-        self._pcie_links: Mapping[str, PcieLink] = {}
+        self.pcie_links: Mapping[str, PcieLink] = {}
+        """By device, as of the last full scan, even if a pod has it."""
         self._functions: Mapping[str, PciFunction] = {}
         self._view: View | None = None
 
@@ -105,7 +94,7 @@ class HealthObserver:
 
     def collect(self, holders: Mapping[str, Holder]) -> Iterator[tuple[Device, HealthObservation]]:
         """Each offered device that can be watched, with what is known of it."""
-        view = self._inventory.view
+        view = self.inventory.view
         if view is not self._view:
             self._view = view
             self._functions = {function.address: function for function in view.facts.pci_functions}
@@ -150,15 +139,11 @@ class HealthObserver:
             return HealthCounters()
         return reading.polled if reading is not None else HealthCounters()
 
-    def get_pcie_links(self) -> Mapping[str, PcieLink]:
-        """By device, as of the last full scan, whoever has it."""
-        return self._pcie_links
-
     async def read_all(self) -> None:
         """Read the health counters of every offered device, and have the links of pods told again."""
-        if not self._inventory.is_live:
+        if not self.inventory.is_live:
             return
-        holders, view = self.find_holders(), self._inventory.view
+        holders, view = self.find_holders(), self.inventory.view
         devices = [device for device in view.offered.values() if device.kind is not DeviceKind.GPU]
         targets = [_target(device, holders.get(device.name, NOBODY), view) for device in devices]
         try:
@@ -169,16 +154,16 @@ class HealthObserver:
         self._readings = {
             name: _Reading(holders.get(name, NOBODY).mover, found) for name, found in polled.items()
         }
-        self._pcie_links = {name: found.pcie for name, found in polled.items() if found.pcie is not None}
+        self.pcie_links = {name: found.pcie for name, found in polled.items() if found.pcie is not None}
         self._pod_links.ask_again()
         if view.facts.rdma_netns_exclusive:
             await self.read_ports({d.name for d in devices if holders.get(d.name, NOBODY).mover})
 
     async def read_ports(self, names: Collection[str]) -> None:
         """Read the RDMA ports of these devices again: no notification tells of them."""
-        if not names or not self._inventory.is_live:
+        if not names or not self.inventory.is_live:
             return
-        holders, view = self.find_holders(), self._inventory.view
+        holders, view = self.find_holders(), self.inventory.view
         for name in sorted(names):
             device, holder = view.offered.get(name), holders.get(name, NOBODY)
             if device is None or not device.rdma_device:
@@ -202,7 +187,7 @@ class HealthObserver:
     def scanned(self, *, is_full: bool) -> None:
         """A scan is newer than ports that were read in between, where it has read them: a partial one repeats
         what an earlier one said of most devices. In exclusive mode it does not see those in pods."""
-        view = self._inventory.view
+        view = self.inventory.view
         if view.facts.rdma_netns_exclusive:
             return
         for name, reading in self._readings.items():

@@ -20,15 +20,11 @@ from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from functools import partial
 
-from msgspec import Struct
-
 from dranet import __version__, malloc
 from dranet.cluster.slices import SlicePublisher
-from dranet.driver.alignment.verdicts import LEVELS, Verdicts
 from dranet.driver.metrics.reading import CounterReader, Place, Readings, describe
 from dranet.driver.metrics.snapshot import Snapshot
 from dranet.driver.metrics.writing import write_devices, write_pods
-from dranet.driver.reports.reporter import Backlog, Reporter
 from dranet.kubelet.kubelet_plugin import KubeletPlugin
 from dranet.runtime.nri import NriPlugin
 from dranet.settings import DeviceMetrics
@@ -196,73 +192,31 @@ class _Job:
             self._answer.set_result(answer)
 
 
-class GaugeSources(Struct, frozen=True):
-    """The services whose state is read at each scrape."""
-
-    metrics: Metrics
-    store: ClaimStore
-    policy: PolicySource
-    publisher: SlicePublisher
-    kubelet: KubeletPlugin
-    nri: NriPlugin
-    reporter: Reporter
-    verdicts: Verdicts
-
-
-def set_up_gauges(sources: GaugeSources) -> None:
-    """Register the gauges; none of them is read yet."""
-    metrics = sources.metrics
+def set_up_gauges(
+    metrics: Metrics,
+    store: ClaimStore,
+    policy: PolicySource,
+    publisher: SlicePublisher,
+    kubelet: KubeletPlugin,
+    nri: NriPlugin,
+) -> None:
+    """Register gauges that are read when they are scraped."""
     metrics.build_info.labels(__version__, platform.python_version(), platform.release()).set(1)
-    metrics.prepared_claims.set_function(lambda: len(sources.store.get_all()))
-    metrics.inventory.attributes_file_ok.set_function(lambda: not sources.policy.problem)
-    metrics.slices.last_published.set_function(lambda: sources.publisher.last_published)
-    _show_store(sources)
-    _show_peers(sources)
-    _show_reports(sources)
-    _show_alignment(sources)
-    _begin_at_zero(sources)
+    metrics.prepared_claims.set_function(lambda: len(store.get_all()))
+    metrics.inventory.attributes_file_ok.set_function(lambda: not policy.problem)
+    metrics.slices.last_published.set_function(lambda: publisher.last_published)
+    metrics.store.writable.set_function(lambda: store.is_writable)
+    metrics.store.unwritten.set_function(lambda: len(store.unwritten))
+    metrics.store.quarantined.set_function(lambda: store.quarantine_size)
+    metrics.store.size.set_function(lambda: store.size_bytes)
+    metrics.kubelet.registered.set_function(lambda: bool(kubelet.registered))
+    metrics.kubelet.health_streams.set_function(lambda: kubelet.traits.health_streams)
+    metrics.runtime.connected.set_function(lambda: nri.is_ready)
+    _begin_at_zero(metrics)
 
 
-def _show_store(sources: GaugeSources) -> None:
-    shown = sources.metrics.store
-    shown.writable.set_function(lambda: sources.store.is_writable)
-    shown.unwritten.set_function(lambda: len(sources.store.unwritten))
-    shown.quarantined.set_function(lambda: sources.store.quarantine_size)
-    shown.size.set_function(lambda: sources.store.size_bytes)
-
-
-def _show_peers(sources: GaugeSources) -> None:
-    kubelet = sources.metrics.kubelet
-    kubelet.registered.set_function(lambda: bool(sources.kubelet.registered))
-    kubelet.health_streams.set_function(lambda: sources.kubelet.traits.health_streams)
-    sources.metrics.runtime.connected.set_function(lambda: sources.nri.is_ready)
-
-
-def _show_reports(sources: GaugeSources) -> None:
-    reports, backlog = sources.metrics.reports, sources.reporter.get_backlog
-    for kind in ("status", "event"):
-        reports.waiting.labels(kind).set_function(partial(_count_waiting, backlog, kind))
-        reports.oldest.labels(kind).set_function(partial(_measure_age, backlog, kind))
-
-
-def _count_waiting(get_backlog: Callable[[str], Backlog], kind: str) -> int:
-    return get_backlog(kind).waiting
-
-
-def _measure_age(get_backlog: Callable[[str], Backlog], kind: str) -> float:
-    return get_backlog(kind).age_seconds
-
-
-def _show_alignment(sources: GaugeSources) -> None:
-    alignment = sources.metrics.alignment
-    for level in LEVELS:
-        alignment.devices.labels(level).set_function(partial(sources.verdicts.count_level, level))
-    alignment.worse_now.set_function(sources.verdicts.count_worse)
-
-
-def _begin_at_zero(sources: GaugeSources) -> None:
-    """What alerts ask the increase of: to Prometheus a series that begins at 1 has not risen."""
-    metrics = sources.metrics
+def _begin_at_zero(metrics: Metrics) -> None:
+    """Create series whose increase alerts use: to Prometheus a series that begins at 1 has not risen."""
     for ended in (Outcome.SUCCESS, Outcome.FAILED):
         metrics.prepare.prepare_seconds.labels(ended)
     for lease in LeaseOutcome:

@@ -6,17 +6,19 @@ another thread. A pod that has ended is not included, so its series end with it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from dranet.claims.alignment import Verdict
 from dranet.driver.alignment.verdicts import NicKey
+from dranet.driver.health.monitor import DeviceStates
 from dranet.driver.health.observations import find_moved_link
 from dranet.driver.publish import View
 from dranet.kernel.attachment.rates import ifb_name
 from dranet.kernel.counters.links import CountedLink
 from dranet.kernel.namespaces.netns import NetworkNamespace
+from dranet.kernel.namespaces.pod_links import PodLinks
 from dranet.model.device import Device, DeviceKind
 from dranet.model.distance import Distance
 from dranet.model.facts import Link
@@ -91,56 +93,17 @@ class Snapshot(Struct, frozen=True):
             pass
 
 
-class Records(Protocol):
-    """Who knows what pods have (``store.claim_store.ClaimStore``)."""
-
-    def get_all(self) -> Sequence[PreparedClaim]: ...
-
-
-class SeenLinks(Protocol):
-    """Who sees the links inside pods (``kernel.podlinks.PodLinks``)."""
-
-    def get_links(self, pod_uid: str) -> Sequence[CountedLink]: ...
-
-    def open_namespaces(self) -> Mapping[str, NetworkNamespace]: ...
-
-
-class Judge(Protocol):
-    """Health of the devices (``driver.health.monitor.HealthMonitor``)."""
-
-    def get_judgements(self) -> Mapping[str, bool | None]: ...
-
-    def get_faults(self) -> Mapping[str, Sequence[str]]: ...
-
-    def get_pcie_links(self) -> Mapping[str, PcieLink]: ...
-
-
-class KnownVerdict(Protocol):
-    """As much of ``claims.verdict.Verdict`` as is told here."""
-
-    @property
-    def distance(self) -> Distance | None: ...
-
-    @property
-    def is_unclear(self) -> bool: ...
-
-    @property
-    def is_told_worse(self) -> bool: ...
-
-
-class KnownVerdicts(Protocol):
-    """Who knows how near devices are (``driver.alignment.verdicts.Verdicts``)."""
-
-    def get_latest(self, pod_uid: str) -> Mapping[NicKey, KnownVerdict]: ...
-
-
 def take_snapshot(
-    view: View, records: Records, links: SeenLinks, judge: Judge, verdicts: KnownVerdicts
+    view: View,
+    records: Sequence[PreparedClaim],
+    links: PodLinks,
+    states: DeviceStates,
+    get_verdicts: Callable[[str], Mapping[NicKey, Verdict]],
 ) -> Snapshot:
     """Take it on the event loop; nothing waits."""
-    in_pods = list(_find_in_pods(records, links, verdicts))
+    in_pods = list(_find_in_pods(records, links, get_verdicts))
     moved = {found.prepared.device.name: found for found in in_pods if not found.is_shared}
-    devices = list(_find_devices(view, moved, judge))
+    devices = list(_find_devices(view, moved, states))
     wanted = {
         found.record.pod.uid
         for found in in_pods
@@ -150,20 +113,22 @@ def take_snapshot(
     return Snapshot(devices, in_pods, frozenset(wanted), namespaces, view.facts.rdma_netns_exclusive)
 
 
-def _open_wanted(links: SeenLinks, wanted: Collection[str]) -> dict[str, NetworkNamespace]:
+def _open_wanted(links: PodLinks, wanted: Collection[str]) -> dict[str, NetworkNamespace]:
     opened = links.open_namespaces() if wanted else {}
     for uid in opened.keys() - wanted:
         opened[uid].close()
     return {uid: netns for uid, netns in opened.items() if uid in wanted}
 
 
-def _find_in_pods(records: Records, links: SeenLinks, verdicts: KnownVerdicts) -> Iterator[PodDevice]:
+def _find_in_pods(
+    records: Sequence[PreparedClaim], links: PodLinks, get_verdicts: Callable[[str], Mapping[NicKey, Verdict]]
+) -> Iterator[PodDevice]:
     seen_in: dict[str, Sequence[CountedLink]] = {}
-    for record in records.get_all():
+    for record in records:
         if not record.netns_path:
             continue
         uid = record.pod.uid
-        known = verdicts.get_latest(uid)
+        known = get_verdicts(uid)
         if uid not in seen_in:
             seen_in[uid] = links.get_links(uid)
         for position, prepared in enumerate(record.devices):
@@ -210,8 +175,7 @@ def _find_link(
     return find_moved_link(prepared.device, ifname, links)
 
 
-def _find_devices(view: View, moved: Mapping[str, PodDevice], judge: Judge) -> Iterator[NodeDevice]:
-    healthy, faults, pcie = judge.get_judgements(), judge.get_faults(), judge.get_pcie_links()
+def _find_devices(view: View, moved: Mapping[str, PodDevice], states: DeviceStates) -> Iterator[NodeDevice]:
     drivers = {function.address: function.driver for function in view.facts.pci_functions}
     for device in view.offered.values():
         if device.kind is DeviceKind.GPU:
@@ -228,9 +192,9 @@ def _find_devices(view: View, moved: Mapping[str, PodDevice], judge: Judge) -> I
             _host_name(device, host),
             seen.counters.get(CARRIER_LOSSES) if seen is not None else None,
             pod_uid=holder.record.pod.uid if holder is not None else "",
-            healthy=healthy.get(device.name),
-            faults=faults.get(device.name, ()),
-            pcie=pcie.get(device.name),
+            healthy=states.healthy.get(device.name),
+            faults=states.faults.get(device.name, ()),
+            pcie=states.pcie.get(device.name),
             driver=drivers.get(device.pci_address, ""),
         )
 

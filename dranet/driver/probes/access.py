@@ -14,7 +14,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -38,10 +37,6 @@ port and may read it.
 _OFF = b"the page of this node is off (node_page); try /healthz, /readyz, /readyz?verbose or /metrics\n"
 
 
-class Reviewer(Protocol):
-    async def review(self, token: str, path: str) -> Response | None: ...
-
-
 class Access:
     """Refuses requests that the caller may not make."""
 
@@ -49,7 +44,7 @@ class Access:
         self,
         node_page: NodePage = NodePage.LOCALHOST,
         way: Authentication = Authentication.NONE,
-        reviewer: Reviewer | None = None,
+        reviewer: TokenReviews | None = None,
         is_own_token: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._node_page = node_page

@@ -46,25 +46,28 @@ async def no_page() -> Response:
     return Response("404 Not Found", b"try /healthz, /readyz, /readyz?verbose or /metrics\n")
 
 
+class PortContent(Struct, frozen=True):
+    """What the port shows, read from memory."""
+
+    read_state: Callable[[], Mapping[str, PartState]]
+    read_features: Callable[[], Sequence[Finding]] = tuple
+    """Features of the peers and other findings."""
+    read_fault: Callable[[], str] = str
+    """Returns what only a new process can get back; empty: nothing."""
+    read_page: Page = no_page
+    read_metrics: Callable[[], Awaitable[bytes]] | None = None
+    """By default only the metrics of the driver itself are shown."""
+
+
 class Routes:
     """The answers by path, from what the services have in memory."""
 
     def __init__(
-        self,
-        read_state: Callable[[], Mapping[str, PartState]],
-        read_metrics: Callable[[], Awaitable[bytes]],
-        *,
-        read_features: Callable[[], Sequence[Finding]] = tuple,
-        read_fault: Callable[[], str] = str,
-        read_page: Page = no_page,
-        access: Access | None = None,
+        self, content: PortContent, read_metrics: Callable[[], Awaitable[bytes]], access: Access
     ) -> None:
-        self._read_state = read_state
+        self._content = content
         self._read_metrics = read_metrics
-        self._read_features = read_features
-        self._read_fault = read_fault
-        self._read_page = read_page
-        self._access = access or Access()
+        self._access = access
 
     async def answer(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
@@ -73,9 +76,9 @@ class Routes:
         if refusal is not None:
             return refusal
         if request.path in PAGE_PATHS:
-            return await self._read_page()
+            return await self._content.read_page()
         if request.path == "/healthz":
-            fault = self._read_fault()
+            fault = self._content.read_fault()
             return Response("500 Internal Server Error", f"{fault}\n".encode()) if fault else OK
         if request.path == "/readyz":
             return self._readiness(request.query)
@@ -84,7 +87,7 @@ class Routes:
         return Response("404 Not Found", b"try /, /healthz, /readyz, /readyz?verbose or /metrics\n")
 
     def _readiness(self, query: str) -> Response:
-        parts = self._read_state()
+        parts = self._content.read_state()
         status = "200 OK" if all(state.ready for state in parts.values()) else "503 Service Unavailable"
         if query == "verbose=json":
             return Response(status, self._render_json(parts), "application/json")
@@ -93,7 +96,7 @@ class Routes:
             for name, state in parts.items()
         ]
         if query.partition("=")[0] == "verbose":
-            lines += [finding.line for finding in self._read_features()]
+            lines += [finding.line for finding in self._content.read_features()]
         return Response(status, "".join(f"{line}\n" for line in lines).encode())
 
     def _render_json(self, parts: Mapping[str, PartState]) -> bytes:
@@ -101,7 +104,7 @@ class Routes:
             "parts": [
                 {"name": name, "ready": state.ready, "detail": state.detail} for name, state in parts.items()
             ],
-            "features": [finding.to_json() for finding in self._read_features()],
+            "features": [finding.to_json() for finding in self._content.read_features()],
         }
         return json.dumps(document).encode()
 
@@ -139,13 +142,9 @@ class ProbeServer:
         self,
         bind_address: str,
         metrics: Metrics,
-        read_state: Callable[[], Mapping[str, PartState]],
+        content: PortContent,
         *,
         may_wait: Callable[[], bool] = bool,
-        read_features: Callable[[], Sequence[Finding]] = tuple,
-        read_fault: Callable[[], str] = str,
-        read_metrics: Callable[[], Awaitable[bytes]] | None = None,
-        read_page: Page = no_page,
         access: Access | None = None,
         tls: TlsFiles | None = None,
     ) -> None:
@@ -153,18 +152,10 @@ class ProbeServer:
         self._host = host.strip("[]") or None
         self._port = int(port)
         self._metrics = metrics
-        self._read_state = read_state
+        self._content = content
         self._may_wait = may_wait
         self._tls = tls
-        self._read_metrics = read_metrics or self._render_metrics
-        self._routes = Routes(
-            read_state,
-            self._scrape,
-            read_features=read_features,
-            read_fault=read_fault,
-            read_page=read_page,
-            access=access,
-        )
+        self._routes = Routes(content, self._scrape, access or Access())
         self._wanted = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._callers: dict[asyncio.StreamWriter, _Waiting] = {}
@@ -307,15 +298,13 @@ class ProbeServer:
         return response.encode(has_body=request.method != "HEAD")
 
     async def _scrape(self) -> bytes:
-        for name, state in self._read_state().items():
+        for name, state in self._content.read_state().items():
             self._metrics.ready.labels(name).set(state.ready)
         self._metrics.scrape.certificate_ok.set(self._tls is None or not self._tls.problem)
         if self._tls is not None and self._tls.validity is not None:
             self._metrics.scrape.show_validity(self._tls.validity.not_before, self._tls.validity.not_after)
-        return await self._read_metrics()
-
-    async def _render_metrics(self) -> bytes:
-        return self._metrics.render()
+        read = self._content.read_metrics
+        return self._metrics.render() if read is None else await read()
 
 
 def _find_address(writer: asyncio.StreamWriter) -> str:

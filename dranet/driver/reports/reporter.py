@@ -19,6 +19,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -134,6 +135,9 @@ class Reporter:
         self._refused_namespaces: set[str] = set()
         self._news = asyncio.Event()
         """Set, and replaced, when there is something to look at."""
+        for kind in ("status", "event"):
+            metrics.reports.waiting.labels(kind).set_function(partial(self._count_waiting, kind))
+            metrics.reports.oldest.labels(kind).set_function(partial(self._measure_age, kind))
 
     def set_statuses(
         self, claim: ClaimRef, statuses: Sequence[DeviceStatus], *, rest_seconds: float = 0.0
@@ -189,6 +193,12 @@ class Reporter:
         wall = datetime.now(UTC)
         firsts = [event.first for event in self._events.values() if event.first is not None]
         return _measure([(wall - first).total_seconds() for first in firsts])
+
+    def _count_waiting(self, kind: str) -> int:
+        return self.get_backlog(kind).waiting
+
+    def _measure_age(self, kind: str) -> float:
+        return self.get_backlog(kind).age_seconds
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()

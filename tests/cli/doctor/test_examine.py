@@ -26,7 +26,7 @@ from dranet.cluster.client import ApiClient
 from dranet.cluster.credentials import access_from_url
 from dranet.cluster.permissions import NAMESPACE, PERMISSIONS, SERVICE_ACCOUNT, build_rbac
 from dranet.desk.doctor.checks import ClusterFacts
-from dranet.driver.probes.server import PartState, ProbeServer
+from dranet.driver.probes.server import PartState, PortContent, ProbeServer
 from dranet.model.findings import Finding, Severity, ok
 from dranet.settings import Settings
 from dranet.telemetry import Metrics
@@ -54,7 +54,7 @@ def at(address: str) -> Settings:
 
 @asynccontextmanager
 async def answering(*findings: Finding, **parts: PartState) -> AsyncIterator[str]:
-    server = ProbeServer("127.0.0.1:0", Metrics(), lambda: parts, read_features=lambda: findings)
+    server = ProbeServer("127.0.0.1:0", Metrics(), PortContent(lambda: parts, read_features=lambda: findings))
     await server.start()
     yield f"127.0.0.1:{server.port}"
     await server.stop()

@@ -25,7 +25,7 @@ from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, ROLE, build_r
 from dranet.driver.probes import server as probes
 from dranet.driver.probes.access import BURST, MOST_REMEMBERED, Access, TokenReviews
 from dranet.driver.probes.http import Caller, Request, Response, parse_request
-from dranet.driver.probes.server import MAX_CONNECTIONS, PartState, ProbeServer, Routes
+from dranet.driver.probes.server import MAX_CONNECTIONS, PartState, PortContent, ProbeServer, Routes
 from dranet.driver.probes.tls import TlsFiles
 from dranet.errors import SettingsError
 from dranet.model.findings import Finding, Severity
@@ -44,7 +44,9 @@ async def show_page() -> Response:
 
 @asynccontextmanager
 async def serving(access: Access | None = None, tls: TlsFiles | None = None) -> AsyncIterator[ProbeServer]:
-    server = ProbeServer("127.0.0.1:0", Metrics(), lambda: PARTS, read_page=show_page, access=access, tls=tls)
+    server = ProbeServer(
+        "127.0.0.1:0", Metrics(), PortContent(lambda: PARTS, read_page=show_page), access=access, tls=tls
+    )
     await server.start()
     try:
         yield server
@@ -189,13 +191,12 @@ async def test_no_way_to_write_a_path_goes_around_the_question(method: str, path
     async def read_page() -> Response:
         return Response("200 OK", b"SECRET")
 
-    routes = Routes(
+    content = PortContent(
         lambda: PARTS,
-        read_metrics,
         read_page=read_page,
         read_features=lambda: [Finding("api", Severity.NOTE, "SECRET")],
-        access=Access(NodePage.ALL, Authentication.KUBERNETES),
     )
+    routes = Routes(content, read_metrics, Access(NodePage.ALL, Authentication.KUBERNETES))
     forged = "X-Forwarded-For: 127.0.0.1\r\nForwarded: for=127.0.0.1\r\nAuthorization: Basic eDp5"
     data = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{forged}\r\n\r\n".encode()
     answer = await routes.answer(parse_request(data, Caller("10.0.0.9")))
@@ -206,7 +207,7 @@ async def test_a_page_that_fails_is_a_500_and_the_driver_goes_on(caplog: pytest.
     async def fail() -> Response:
         raise KeyError("bug")
 
-    server = ProbeServer("127.0.0.1:0", Metrics(), dict, read_page=fail)
+    server = ProbeServer("127.0.0.1:0", Metrics(), PortContent(dict, read_page=fail))
     await server.start()
     assert (await get(server, "/"))[0] == 500
     assert (await get(server, "/healthz"))[0] == 200
@@ -512,7 +513,11 @@ async def in_the_drivers_pod(
         own = reviews._client.is_own_token
         access = Access(NodePage.LOCALHOST, Authentication.KUBERNETES, reviews, own)
         server = ProbeServer(
-            "127.0.0.1:0", Metrics(), lambda: PARTS, read_features=tls.read_findings, access=access, tls=tls
+            "127.0.0.1:0",
+            Metrics(),
+            PortContent(lambda: PARTS, read_features=tls.read_findings),
+            access=access,
+            tls=tls,
         )
         await server.start()
         address = f"127.0.0.1:{server.port}"

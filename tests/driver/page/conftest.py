@@ -11,7 +11,7 @@ from typing import Self
 import pytest
 
 from dranet.driver.probes.http import Response
-from dranet.driver.probes.server import ProbeServer
+from dranet.driver.probes.server import PortContent, ProbeServer
 from dranet.driver.status_page.content import Content
 from dranet.driver.status_page.document import POLICY, render
 from dranet.telemetry import Metrics
@@ -66,7 +66,7 @@ class PagePort:
 
     async def _serve(self) -> None:
         self._end = asyncio.Event()
-        server = ProbeServer("127.0.0.1:0", Metrics(), dict, read_page=self._read)
+        server = ProbeServer("127.0.0.1:0", Metrics(), PortContent(dict, read_page=self._read))
         await server.start()
         self.port = server.port
         self._ready.set()

@@ -8,17 +8,17 @@ import sys
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranet.driver.probes.server import PartState
 from dranet.driver.publish import View
 from dranet.driver.recent_events import LONGEST_TEXT, MOST_KEPT, RecentEvent, RecentEvents
 from dranet.driver.start_gate import StartGate
-from dranet.driver.status_page.content import Content, Driver
+from dranet.driver.status_page.content import Content
 from dranet.driver.status_page.document import render
 from dranet.driver.status_page.markup import Html, ago, element, table, text
 from dranet.driver.status_page.source import PageSource
@@ -114,47 +114,32 @@ def test_how_long_ago_is_told_in_two_units(seconds: float, words: str) -> None:
 
 
 class Known:
-    """What the parts of a driver would say."""
+    """The services of a driver that has this content, as :class:`StatusSources` has them."""
 
-    def __init__(self, content: Content) -> None:
-        self.content = content
+    def __init__(self, content: Content, gate: StartGate) -> None:
+        self.content, self.gate = content, gate
         offered = {d.device.name: d.device for d in content.decisions if d.published}
         held_back = {d.device.name: d for d in content.decisions if not d.published}
-        self.view = View(offered=offered, held_back=held_back, facts=content.facts)
+        self.inventory = SimpleNamespace(view=View(offered, held_back=held_back, facts=content.facts))
+        self.leadership = SimpleNamespace(state=content.driver.state)
+        self.readiness = SimpleNamespace(read=lambda: content.parts)
+        records = [seen.record for seen in content.claims]
+        self.store = SimpleNamespace(get_all=lambda: records, quarantine_size=0, trouble=None)
+        self.health = SimpleNamespace(facts=[])
+        self.verdicts = SimpleNamespace(get_latest=lambda _: {})
+        self.recent_events = SimpleNamespace(list=list)
+        self.read_findings = list
 
-    def read_driver(self) -> Driver:
-        return self.content.driver
-
-    def read_parts(self) -> Mapping[str, PartState]:
-        return self.content.parts
-
-    def read_view(self) -> View:
-        return self.view
-
-    def read_findings(self) -> list[object]:
-        return []
-
-    def read_health(self) -> list[object]:
-        return []
-
-    def read_claims(self) -> list[object]:
-        return [seen.record for seen in self.content.claims]
-
-    def count_unreadable_claims(self) -> int:
-        return 0
-
-    def read_verdicts(self, _: str) -> Mapping[object, object]:
-        return {}
-
-    def read_happenings(self) -> list[object]:
-        return []
+    @property
+    def settings(self) -> SimpleNamespace:
+        return SimpleNamespace(node_name=self.content.driver.node, driver_name=self.content.driver.name)
 
 
 async def test_a_large_node_is_shown_without_holding_up_the_event_loop(tmp_path: Path) -> None:
     """1,000 links, 300 claims. The page is small enough for a phone, and the kernel's work goes on."""
-    known, gate = Known(contents.large()), StartGate(tmp_path)
-    await PageSource(known, gate).read()  # type: ignore[arg-type]  # what it needs is loaded now
-    source = PageSource(known, gate)  # type: ignore[arg-type]
+    known = Known(contents.large(), StartGate(tmp_path))
+    await PageSource(known).read()  # type: ignore[arg-type]  # what it needs is loaded now
+    source = PageSource(known)  # type: ignore[arg-type]
     beats, done = 0, asyncio.Event()
 
     async def beat() -> None:
@@ -175,15 +160,15 @@ async def test_a_large_node_is_shown_without_holding_up_the_event_loop(tmp_path:
 async def test_who_asks_in_a_loop_has_no_page_written_for_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = Known(contents.full())
-    source = PageSource(known, StartGate(tmp_path))  # type: ignore[arg-type]
+    known = Known(contents.full(), StartGate(tmp_path))
+    source = PageSource(known)  # type: ignore[arg-type]
     first = await source.read()
     known.content = replace(known.content, driver=replace(known.content.driver, node="another"))
     for _ in range(20):
         assert await source.read() is first
     monkeypatch.setattr("dranet.driver.status_page.source.KEPT_SECONDS", 0)
     monkeypatch.setattr("dranet.driver.status_page.source.RESTS", 0)
-    source = PageSource(known, StartGate(tmp_path))  # type: ignore[arg-type]
+    source = PageSource(known)  # type: ignore[arg-type]
     await source.read()
     await until(lambda: source._shown is None)
 
@@ -194,7 +179,7 @@ async def test_a_claim_is_attached_since_its_devices_were_verified(tmp_path: Pat
     gate.note_attached("claim-0", "/run/netns/x")
     since = gate.read_attached_at("claim-0")
     assert since is not None
-    source = PageSource(Known(content), gate, wall=lambda: since + 120)  # type: ignore[arg-type]
+    source = PageSource(Known(content, gate), wall=lambda: since + 120)  # type: ignore[arg-type]
     shown = " ".join(Reader((await source.read()).body.decode()).text)
     assert "containers are held back" in shown, "nobody has verified claim-1"
     assert gate.read_attached_at("nobody") is None
