@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.measure import Result, Series, time_ms
 from dranet.claims.plan.device import plan_device
 from dranet.driver.attachments import Attachments
-from dranet.driver.hooks import PodHooks
+from dranet.driver.hooks import HookListeners, PodHooks
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate
 from dranet.kernel.attachment.record import read_link_state
@@ -59,7 +59,11 @@ def _measure(names: Sequence[str], runs: int) -> tuple[list[float], list[float]]
     server = NriServer(WORK_DIR / "nri.sock", NriCapabilities())
     server.start()
     hooks = PodHooks(
-        store, Attachments(store, StartGate(WORK_DIR)), _SilentAnnouncer(), lambda _: None, budget_seconds=1.5
+        store,
+        Attachments(store, StartGate(WORK_DIR)),
+        _SilentAnnouncer(),
+        HookListeners(lambda _: None),
+        budget_seconds=1.5,
     )
     plugin = NriPlugin(WORK_DIR / "nri.sock", "dra.net", "10", hooks)
     plugin.start()

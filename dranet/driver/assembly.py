@@ -33,14 +33,15 @@ from dranet.driver.gpus.servers import GpuCallbacks, GpuInquiry, GpuRules, GpuSe
 from dranet.driver.health.file import HealthFile
 from dranet.driver.health.monitor import HealthCallbacks, HealthMonitor, build_rules
 from dranet.driver.health.observations import HealthObserver
-from dranet.driver.hooks import PodHooks
+from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
 from dranet.driver.instances.leader import Drain, InstanceState, Leadership
+from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.instances.members import FOLDER, Members
 from dranet.driver.leases import Leases
 from dranet.driver.metrics.reading import CounterReader
 from dranet.driver.metrics.scrape import Scraper, set_up_gauges
 from dranet.driver.metrics.snapshot import take_snapshot
-from dranet.driver.prepare import Preparer
+from dranet.driver.prepare import PrepareListeners, Preparer, PrepareSources
 from dranet.driver.probes.access import Access, TokenReviews
 from dranet.driver.probes.readiness import Readiness, ReadyFile
 from dranet.driver.probes.server import PortContent, ProbeServer
@@ -50,9 +51,10 @@ from dranet.driver.publish import FactsReader, Inventory, PublishLoop
 from dranet.driver.reassign import ClaimReassigner
 from dranet.driver.recent_events import RecentEvents
 from dranet.driver.reconcile.actions import ActionLog
-from dranet.driver.reconcile.loop import FileReconciler, OwnerReconciler, ReconcileLoop
+from dranet.driver.reconcile.loop import FileReconciler, OwnerReconciler, ReconcileLoop, Reconcilers
 from dranet.driver.reconcile.pods import PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
+from dranet.driver.release import ClaimState
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate, StartWindows
@@ -373,24 +375,25 @@ class _Assembly:
         return Preparer(
             driver_name=self.settings.driver_name,
             boot_id=self._boot_id,
-            sysfs_root=self.settings.sysfs_root,
-            procfs_root=self.settings.procfs_root,
-            vendor_device=self._gpu_containers.find_vendor_device,
-            on_gpus_free=self._look_again,
-            on_held=self._note_held,
-            ask_about_gpus=self._ask_about_gpus,
-            fetch=lambda ref: fetch_claim_for_node(self._client, ref, self.settings.node_name),
-            inventory=self.inventory,
-            store=self.store,
-            attachments=self.attachments,
-            leases=self.leases,
-            cdi=self._cdi,
-            gate=self._gate,
-            runtime_ready=lambda: self.nri.is_ready,
+            sources=PrepareSources(
+                fetch=lambda ref: fetch_claim_for_node(self._client, ref, self.settings.node_name),
+                inventory=self.inventory,
+                is_runtime_ready=lambda: self.nri.is_ready,
+                sysfs_root=self.settings.sysfs_root,
+                procfs_root=self.settings.procfs_root,
+                find_vendor_device=self._gpu_containers.find_vendor_device,
+                refresh_gpu_owners=self._ask_about_gpus,
+            ),
+            state=ClaimState(
+                self.store,
+                self.attachments,
+                self.leases,
+                self._container_files,
+                WorkLocks(self.store.folder),
+            ),
             announcer=self._announcer,
             metrics=self._metrics,
-            metadata=self._metadata,
-            workload=self._workload,
+            listeners=PrepareListeners(self._look_again, self._note_held),
         )
 
     async def _ask_about_gpus(self) -> None:
@@ -438,15 +441,15 @@ class _Assembly:
             self.store,
             self.attachments,
             self._announcer,
-            self._snapshots.put,
+            HookListeners(
+                synchronized=self._snapshots.put,
+                claim_wanted=self.reassigner.ask,
+                container_seen=self.alignment.container_seen,
+                late=self._metrics.attach.late_hooks.inc,
+            ),
             self.settings.hook_budget_seconds,
-            self._metadata,
-            self.reassigner.ask,
             self._runtime_view,
-            self._windows,
-            self._workload,
-            on_container=self.alignment.container_seen,
-            on_late=self._metrics.attach.late_hooks.inc,
+            ContainerServices(self._windows, self._metadata, self._workload),
         )
 
     @cached_property
@@ -458,8 +461,7 @@ class _Assembly:
             self._announcer.released,
             self.pod_links,
             InterruptFiles(self.settings.sysfs_root, self.settings.procfs_root),
-            observer=self._metrics.attach,
-            sysfs_root=self.settings.sysfs_root,
+            self._metrics.attach,
         )
 
     @cached_property
@@ -506,13 +508,10 @@ class _Assembly:
             self.store,
             self._runtime_view,
             self._snapshots,
-            pods,
-            self.files,
-            owners,
+            Reconcilers(pods, self.files, owners),
             self._actions,
             self._preparer.finish,
             self.settings.reconcile_seconds,
-            on_look=self._metrics.reconcile.looked,
         )
 
     # --- instances: which of them leads, and how one leaves ---

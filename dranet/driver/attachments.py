@@ -23,8 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,9 +42,11 @@ from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.claim import ClaimRef
 from dranet.model.facts import CharDevice
 from dranet.model.plan import AttachPlan, PreparedClaim, PreparedDevice
-from dranet.model.sandbox import Mount, PodSandbox
+from dranet.model.sandbox import PodSandbox
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
+from dranet.telemetry import Metrics
+from dranet.telemetry.claims import AttachMetrics
 
 log = logging.getLogger(__name__)
 
@@ -91,27 +91,6 @@ class ReleaseReport(Struct, frozen=True):
         return isinstance(self.error, StillReturning)
 
 
-class ForeignClaim(NamedTuple):
-    """A claim that a container names and its pod has no devices of. The kubelet prepares a claim once, so
-    nobody asked us about this pod, and the ready file is there all the same."""
-
-    uid: str
-    record: PreparedClaim | None
-    """Whose it is; ``None``: nobody's."""
-
-    def describe(self, pod: PodSandbox) -> ClaimError:
-        """Why the pod gets no container."""
-        who = f"pod {pod.namespace}/{pod.name} has no devices of claim {self.uid}"
-        if self.record is None:
-            return ClaimError(f"{who}: no such claim", reason=Reason.UNSUPPORTED_CLAIM)
-        return ClaimError(
-            f"{who}: claim {self.record.claim} is prepared for pod {self.record.pod}",
-            hint="it goes on to this pod when that one has ended; with a ResourceClaimTemplate each pod gets "
-            "a claim of its own",
-            reason=Reason.UNSUPPORTED_CLAIM,
-        )
-
-
 class _Progress(Struct):
     """Of one attach."""
 
@@ -121,29 +100,6 @@ class _Progress(Struct):
 
 
 _BRINGING_IN = ("move-link", "create-link")
-
-
-class AttachObserver(Protocol):
-    """Who counts what the kernel takes (``telemetry.claims.AttachMetrics``); called on any thread."""
-
-    def observe_step(self, step: str, seconds: float) -> None: ...
-
-    def rolled_back(self) -> None: ...
-
-    def given_back(self, seconds: float) -> None: ...
-
-
-class _Unobserved:
-    """Nobody counts."""
-
-    def observe_step(self, step: str, seconds: float) -> None:
-        del step, seconds
-
-    def rolled_back(self) -> None:
-        pass
-
-    def given_back(self, seconds: float) -> None:
-        del seconds
 
 
 class Attachments:
@@ -157,18 +113,23 @@ class Attachments:
         on_released: Callable[[ReleaseReport], None] | None = None,
         pod_links: PodLinks | None = None,
         interrupts: InterruptFiles = INTERRUPTS,
-        observer: AttachObserver | None = None,
-        sysfs_root: Path = Path("/sys"),
+        metrics: AttachMetrics | None = None,
     ) -> None:
-        """``on_released`` is told of releases that nobody asked for: a sandbox ended without a word.
-        ``observer`` hears what the kernel takes."""
-        self._observer = observer or _Unobserved()
+        """
+        Args:
+            uplink_rules: decide, at each attach, whether a link is one that the node needs itself.
+            on_released: called with releases that no caller asked for: a sandbox that ended without notice.
+            pod_links: follows the namespaces that have devices.
+            interrupts: place the interrupts of devices; its ``sysfs_root`` shows which PCI functions exist.
+            metrics: count steps and durations of the kernel; by default they are dropped.
+        """
+        self._metrics = metrics or Metrics().attach
         self._store = store
         self.gate = gate
         self._uplink_rules = uplink_rules
         self._on_released = on_released
         self._interrupts = interrupts
-        self._sysfs_root = sysfs_root
+        self._sysfs_root = interrupts.sysfs_root
         self._lock = NodeLock(store.folder / LOCK_FILE)
         self._namespaces = HeldNamespaces(pod_links)
         self._stopped_sandboxes: set[str] = set()
@@ -287,7 +248,7 @@ class Attachments:
                 )
             reached(Failpoint.ATTACH_VERIFIED)
         except Exception:
-            self._observer.rolled_back()
+            self._metrics.rolled_back()
             was_there = all(claim.sandbox_id == pod.id for claim in claims)
             if was_there and not pod.is_on_host_network:  # what was in the pod stays there
                 self._namespaces.hold(pod.uid, pod.id, netns)
@@ -315,7 +276,7 @@ class Attachments:
     def _observe_step(self, pod: PodSandbox, step: str, seconds: float) -> None:
         if step in _BRINGING_IN:
             self._progress[pod.id].begun += 1
-        self._observer.observe_step(step, seconds)
+        self._metrics.observe_step(step, seconds)
 
     def _commit_place(
         self, pod: PodSandbox, claims: Sequence[PreparedClaim], netns_id: str
@@ -432,13 +393,6 @@ class Attachments:
     def _is_in_place(self, pod: PodSandbox, claims: Sequence[PreparedClaim]) -> bool:
         attached = all(self.is_attached(claim, pod.id) for claim in claims)
         return attached and not self._find_lacking(pod, claims)
-
-    def find_foreign(self, pod: PodSandbox, mounts: Iterable[Mount]) -> Iterator[ForeignClaim]:
-        """Claims whose ready files a container brings although its pod has none of their devices."""
-        for claim_uid in filter(None, map(self.gate.find_claim, mounts)):
-            claim = self._store.get(claim_uid)
-            if claim is None or claim.pod.uid != pod.uid:
-                yield ForeignClaim(claim_uid, claim)
 
     def is_attached(self, claim: PreparedClaim, sandbox_id: str) -> bool:
         """Whether the claim's devices were verified in this sandbox."""
@@ -570,7 +524,7 @@ class Attachments:
                 reason=Reason.DETACH_FAILED,
             )
         reached(Failpoint.RELEASE_DEVICES_HOME)
-        self._observer.given_back(time.perf_counter() - start)
+        self._metrics.given_back(time.perf_counter() - start)
         return ReleaseReport(claim.claim, report.missing, report.problems, devices=claim.devices)
 
     def _check_returned(

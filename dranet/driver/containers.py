@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from dranet.driver.gpus.containers import find_environment
 from dranet.driver.start_gate import StartGate
 from dranet.driver.workload.metadata import DeviceMetadata
 from dranet.driver.workload.pack import WorkloadPack
+from dranet.errors import StoreError
 from dranet.failpoints import Failpoint, reached
+from dranet.model.claim import Claim
 from dranet.model.device import DeviceKind
 from dranet.model.plan import PreparedClaim, PreparedDevice
 from dranet.runtime.cdi import CdiDevice, CdiSpecs
+
+log = logging.getLogger(__name__)
 
 
 def build_cdi_devices(
@@ -44,11 +49,14 @@ class ContainerFiles:
         self,
         gate: StartGate,
         cdi: CdiSpecs,
-        metadata: DeviceMetadata | None,
+        metadata: DeviceMetadata | None = None,
         workload: WorkloadPack | None = None,
     ) -> None:
-        """``metadata`` tells containers of their devices, ``workload`` writes what is for the programs in
-        them, when they are created; ``None``: nobody does."""
+        """
+        Args:
+            metadata: writes files that describe the devices; ``None``: there are none.
+            workload: writes files for the programs of a container when it is created; ``None``: none.
+        """
         self._gate = gate
         self._cdi = cdi
         self._metadata = metadata
@@ -67,6 +75,19 @@ class ContainerFiles:
         if devices:
             self._cdi.write(record.claim.uid, devices)
             reached(Failpoint.PREPARE_CDI_WRITTEN)
+
+    def plan(self, claim: Claim, record: PreparedClaim) -> PreparedClaim:
+        """The record, with what the claim's containers are to read about its devices."""
+        return record if self._metadata is None else self._metadata.plan(claim, record)
+
+    def device_id(self, claim_uid: str, device: str) -> str:
+        """The CDI device id of a claim's device."""
+        return self._cdi.device_id(claim_uid, device)
+
+    def devices_moved(self) -> None:
+        """Describe the devices of running pods again: one has left its pod."""
+        if self._metadata is not None:
+            self._metadata.devices_moved()
 
     def _build(self, record: PreparedClaim) -> tuple[CdiDevice, ...]:
         devices = build_cdi_devices(record, self._gate, self._cdi.device_id)
@@ -93,6 +114,20 @@ class ContainerFiles:
         if self._workload is not None:
             self._workload.remove(claim_uid)
         reached(Failpoint.RELEASE_METADATA_REMOVED)
+
+    def remove_all(self, claim_uid: str) -> None:
+        """Remove the ready file, which leads to a sandbox that has ended, and then the other files.
+
+        A disk that does not let the ready file go holds up no pod's end; the regular look removes it later.
+
+        Raises:
+            StoreError: the CDI folder cannot be written.
+        """
+        try:
+            self._gate.close(claim_uid)
+        except StoreError as error:
+            log.warning("left behind: %s", error)
+        self.remove(claim_uid)
 
     def list_claims(self) -> set[str]:
         """Uids of all claims that have files, or what a crash left of one.

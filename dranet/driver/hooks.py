@@ -16,8 +16,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments, ReleaseReport
@@ -36,7 +37,7 @@ from dranet.errors import ClaimError, DranetError, HookDeadlineError, Reason
 from dranet.failpoints import Failpoint, reached
 from dranet.model.claim import ClaimRef
 from dranet.model.plan import PreparedClaim, PreparedDevice
-from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, PodSandbox, Rlimit
+from dranet.model.sandbox import MEMLOCK, UNLIMITED, Container, ContainerAdjustment, Mount, PodSandbox, Rlimit
 from dranet.model.status import AttachedLink
 from dranet.store.claim_store import ClaimStore
 
@@ -50,12 +51,60 @@ _USABLE_SHARE = 0.85
 _WAIT_SHARE = 0.85
 """Of a container's hook, until which it waits for the devices; the rest is for a refusal that says why."""
 
-ContainerListener = Callable[[PodSandbox, Container], None]
-"""Told of each container of a pod that has claims, in the hook, so it must not block."""
-
 BEHIND_SECONDS = 60.0
 """How long work that goes on behind a hook's answer waits for other attaches and releases, and for NICs that
 the kernel brings back."""
+
+
+def ignore(*_: object) -> None:
+    """The listener of a hook that has none."""
+
+
+class ForeignClaim(NamedTuple):
+    """A claim that a container names while its pod has none of the claim's devices.
+
+    The kubelet prepares a claim once, for its first pod, so the driver was not asked about this pod, and the
+    ready file exists all the same.
+    """
+
+    uid: str
+    record: PreparedClaim | None
+    """Its record; ``None``: it is not prepared here."""
+
+    def describe(self, pod: PodSandbox) -> ClaimError:
+        """Why the pod gets no container."""
+        who = f"pod {pod.namespace}/{pod.name} has no devices of claim {self.uid}"
+        if self.record is None:
+            return ClaimError(f"{who}: no such claim", reason=Reason.UNSUPPORTED_CLAIM)
+        return ClaimError(
+            f"{who}: claim {self.record.claim} is prepared for pod {self.record.pod}",
+            hint="it goes on to this pod when that one has ended; with a ResourceClaimTemplate each pod gets "
+            "a claim of its own",
+            reason=Reason.UNSUPPORTED_CLAIM,
+        )
+
+
+class HookListeners(Struct, frozen=True):
+    """Called in the hooks, so they must not block."""
+
+    synchronized: Callable[[RuntimeSnapshot], None]
+    """The runtime has listed all its pods."""
+    claim_wanted: Callable[[ClaimRef], None] = ignore
+    """A pod was refused that brings a claim of another pod."""
+    container_seen: Callable[[PodSandbox, Container], None] = ignore
+    """A pod with claims has this container, or is about to get it."""
+    late: Callable[[], None] = ignore
+    """A hook was answered before its work was done."""
+
+
+class ContainerServices(Struct, frozen=True):
+    """What containers need besides the pod's devices; ``None`` where it is switched off."""
+
+    windows: StartWindows
+    metadata: DeviceMetadata | None = None
+    """Files that describe the devices."""
+    workload: WorkloadPack | None = None
+    """Files and environment for the programs in a container."""
 
 
 class PodHooks:
@@ -66,32 +115,20 @@ class PodHooks:
         store: ClaimStore,
         attachments: Attachments,
         announcer: Announcer,
-        on_synchronized: Callable[[RuntimeSnapshot], None],
+        listeners: HookListeners,
         budget_seconds: float,
-        metadata: DeviceMetadata | None = None,
-        on_waiting: Callable[[ClaimRef], None] = lambda _: None,
         view: RuntimeView | None = None,
-        windows: StartWindows | None = None,
-        workload: WorkloadPack | None = None,
-        on_container: ContainerListener = lambda _pod, _container: None,
-        on_late: Callable[[], None] = lambda: None,
+        containers: ContainerServices | None = None,
     ) -> None:
-        """``metadata`` tells containers of their devices; ``None``: nobody does. ``on_waiting`` is told of a
-        claim that another pod waits for; it must not block. ``view`` is kept to what the runtime tells.
-        ``windows`` let containers start. ``workload`` gives them what is for the programs in them; ``None``:
-        nobody does. ``on_container`` is told of each container of a pod with devices, ``on_late`` of each
-        hook that was not done in time."""
         self._store = store
         self._attachments = attachments
         self._announcer = announcer
-        self._on_synchronized = on_synchronized
-        self._metadata = metadata
-        self._on_waiting = on_waiting
+        self._listeners = listeners
         self._view = view or RuntimeView()
-        self._windows = windows or StartWindows(attachments.gate)
-        self._workload = workload
-        self._on_container = on_container
-        self._on_late = on_late
+        containers = containers or ContainerServices(StartWindows(attachments.gate))
+        self._windows = containers.windows
+        self._metadata = containers.metadata
+        self._workload = containers.workload
         self._wanted_seconds = budget_seconds
         self._budget_seconds = min(budget_seconds, ASSUMED_REQUEST_TIMEOUT_SECONDS * _USABLE_SHARE)
         self._placed_before: Mapping[str, str] = {}
@@ -141,14 +178,14 @@ class PodHooks:
         records = self._store.get_all()
         self._tell_bare(pods, containers)
         self._tell_containers(pods, containers)
-        self._on_synchronized(RuntimeSnapshot(tuple(pods), records, self._placed_before))
+        self._listeners.synchronized(RuntimeSnapshot(tuple(pods), records, self._placed_before))
 
     def _tell_containers(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
         known = {pod.id: pod for pod in pods if self._moving_claims(pod)}
         for container in containers:
             pod = known.get(container.pod_sandbox_id)
             if pod is not None:
-                self._on_container(pod, container)
+                self._listeners.container_seen(pod, container)
 
     def _tell_bare(self, pods: Sequence[PodSandbox], containers: Iterable[Container]) -> None:
         """Containers that were started while no driver was there to see to their devices."""
@@ -161,10 +198,17 @@ class PodHooks:
                     log.error("container runs without its devices: %s", error, extra={"context": context})
                     self._announcer.runs_bare(pod, container.name, error)
 
+    def _find_foreign(self, pod: PodSandbox, mounts: Iterable[Mount]) -> Iterator[ForeignClaim]:
+        """Claims whose ready files a container mounts although its pod has none of their devices."""
+        for claim_uid in filter(None, map(self._attachments.gate.find_claim, mounts)):
+            claim = self._store.get(claim_uid)
+            if claim is None or claim.pod.uid != pod.uid:
+                yield ForeignClaim(claim_uid, claim)
+
     def _find_lacks(self, pod: PodSandbox, container: Container) -> Iterator[ClaimError]:
         """Nothing held the container back: it names no claim, as pods need not, or one of another pod whose
         containers were just being started."""
-        for foreign in self._attachments.find_foreign(pod, container.mounts):
+        for foreign in self._find_foreign(pod, container.mounts):
             yield foreign.describe(pod)
         late = [
             claim
@@ -214,7 +258,7 @@ class PodHooks:
         claims = self._moving_claims(pod)
         extras: ContainerAdjustment | None = None
         if claims:
-            self._on_container(pod, container)
+            self._listeners.container_seen(pod, container)
             let_start = partial(self._let_start, pod, container, claims)
             try:
                 extras = self._in_time(pod, claims, "attaching", let_start)
@@ -245,13 +289,13 @@ class PodHooks:
         return bool(claims)
 
     def _check_owner(self, pod: PodSandbox, container: Container) -> None:
-        for foreign in self._attachments.find_foreign(pod, container.mounts):
+        for foreign in self._find_foreign(pod, container.mounts):
             error = foreign.describe(pod)
             context = {"pod": f"{pod.namespace}/{pod.name}", "container": container.name}
             log.warning("container refused: %s", error, extra={"context": context})
             self._announcer.container_refused(pod, error)
             if foreign.record is not None:
-                self._on_waiting(foreign.record.claim)
+                self._listeners.claim_wanted(foreign.record.claim)
             raise error
 
     def _let_start(
@@ -344,7 +388,7 @@ class PodHooks:
         try:
             return run_with_deadline(work, self._budget_seconds, f"{what} of {pod.namespace}/{pod.name}")
         except HookDeadlineError:
-            self._on_late()
+            self._listeners.late()
             raise
 
     def _do(self, pod: PodSandbox, claims: Sequence[PreparedClaim], work: Callable[[], T]) -> T | None:

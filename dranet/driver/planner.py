@@ -282,7 +282,7 @@ class Planner:
         store: ClaimStore,
         device_id: Callable[[str, str], str],
         node: NodeReader,
-        vendor_device: Callable[[Device], str] = lambda _: "",
+        vendor_device: Callable[[Device], str] | None = None,
     ) -> None:
         """``vendor_device``: the vendor's CDI device of a GPU, or empty."""
         self._driver_name = driver_name
@@ -354,7 +354,7 @@ class Planner:
                 hint="is its driver loaded, and the GPU well?",
                 reason=Reason.DEVICE_HELD_BACK,
             )
-        return self._vendor_device(device)
+        return "" if self._vendor_device is None else self._vendor_device(device)
 
     def _lease_requests(self, claim: ClaimRef, devices: Sequence[DecodedDevice]) -> Iterator[LeaseRequest]:
         for decoded in devices:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dranet.claims.plan.device import plan_device
 from dranet.driver.attachments import Attachments, ReleaseReport
 from dranet.driver.containers import ContainerFiles
-from dranet.driver.hooks import PodHooks
+from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
 from dranet.driver.reconcile.actions import ActionLog
 from dranet.driver.reconcile.loop import FileReconciler
 from dranet.driver.reconcile.pods import PodReconciler
@@ -20,6 +20,7 @@ from dranet.driver.workload.pack import WorkloadFiles, WorkloadPack
 from dranet.errors import DranetError
 from dranet.inventory.policy import DEFAULT_POLICY
 from dranet.kernel.attachment.record import read_link_state
+from dranet.kernel.sysfs.irq import InterruptFiles
 from dranet.model.claim import ClaimRef, PodRef
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice, Link, NodeFacts
@@ -91,9 +92,14 @@ class Bench:
         self.store = ClaimStore(folder / "claims")
         self.store.open()
         self.gate = StartGate(folder)
+        self.metrics = Metrics()
         self.windows = StartWindows(self.gate)
         self.attachments = Attachments(
-            self.store, self.gate, on_released=self.told.released, sysfs_root=sysfs_root
+            self.store,
+            self.gate,
+            on_released=self.told.released,
+            interrupts=InterruptFiles(sysfs_root),
+            metrics=self.metrics.attach,
         )
         self.snapshots: list[RuntimeSnapshot] = []
         self.waiting: list[ClaimRef] = []
@@ -103,17 +109,18 @@ class Bench:
             self.store,
             self.attachments,
             self.told,
-            self.snapshots.append,
+            HookListeners(
+                self.snapshots.append,
+                claim_wanted=self.waiting.append,
+                late=self.metrics.attach.late_hooks.inc,
+            ),
             budget_seconds=30,
-            on_waiting=self.waiting.append,
             view=self.view,
-            windows=self.windows,
-            workload=self.workload,
+            containers=ContainerServices(self.windows, workload=self.workload),
         )
         self.connect()
         self.cdi = CdiSpecs(folder / "cdi", "dra.net")
         metadata = self._build_metadata(folder)
-        self.metrics = Metrics()
         actions = ActionLog(self.metrics)
         self.clock = 0.0
         self.pods = PodReconciler(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from dranet.driver import attachments
-from dranet.driver.hooks import PodHooks
+from dranet.driver.hooks import HookListeners, PodHooks
 from dranet.driver.instances.locks import Work, WorkLocks
 from dranet.driver.start_gate import StartGate
 from dranet.kernel.namespaces.netns import NetworkNamespace
@@ -112,7 +112,9 @@ class _Inside:
     def run_late(self, runtime_waits_seconds: float, *pod: str) -> bool:
         """The process is stopped once the pod has its devices, and until somebody lets it go on."""
         bench, told = self._bench, _Stopping()
-        bench.hooks = PodHooks(bench.store, bench.attachments, told, bench.snapshots.append, 30)
+        bench.hooks = PodHooks(
+            bench.store, bench.attachments, told, HookListeners(bench.snapshots.append), 30
+        )
         bench.hooks.connected("impatient", "1", runtime_waits_seconds)
         has_devices = self._bench.run_sandbox(_sandbox(*pod))
         told.given_up.set()

@@ -220,7 +220,7 @@ def test_claims_load_our_own_modules_and_no_library() -> None:
         f"from dranet.model.parameters.network import NetworkConfig; NetworkConfig.model_validate({asked})"
     )
     before = list_modules("import dranet.driver.app")
-    after = list_modules(f"import dranet.driver.app, dranet.driver.planner, dranet.driver.planner\n{decode}")
+    after = list_modules(f"import dranet.driver.app, dranet.driver.planner\n{decode}")
     assert "dranet.model.parameters.network" in after - before
     assert "dranet.cel" not in after
     assert sorted(name for name in after - before if not name.startswith("dranet.")) == []

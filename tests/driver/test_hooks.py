@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranet.driver.hooks import PodHooks
+from dranet.driver.hooks import HookListeners, PodHooks
 from dranet.errors import ClaimError, DeviceError, KernelError, Reason
 from dranet.model.device import Device, DeviceKind
 from dranet.model.facts import CharDevice
@@ -36,7 +36,7 @@ def test_a_hook_takes_no_longer_than_the_runtime_waits(
     warned: bool,
 ) -> None:
     bench = start()
-    own = PodHooks(bench.store, bench.attachments, bench.told, bench.snapshots.append, budget_seconds=3.0)
+    own = PodHooks(bench.store, bench.attachments, bench.told, HookListeners(bench.snapshots.append), 3.0)
     caplog.set_level(logging.INFO)
     caplog.clear()
     own.connected("containerd", "2.1.9", runtime_waits)
@@ -58,9 +58,11 @@ def test_containers_of_pods_with_devices_are_told_on_and_no_others(
         bench.store,
         bench.attachments,
         bench.told,
-        bench.snapshots.append,
-        budget_seconds=30.0,
-        on_container=lambda owner, container: told.append(f"{owner.name}/{container.name}"),
+        HookListeners(
+            bench.snapshots.append,
+            container_seen=lambda owner, container: told.append(f"{owner.name}/{container.name}"),
+        ),
+        30.0,
     )
     mine, other = sandbox(pod), PodSandbox("s-other", "other", "default", "uid-other", "/run/netns/x", 1)
     bench.node.run(lambda: own.run_pod_sandbox(mine))

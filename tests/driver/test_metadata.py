@@ -25,9 +25,12 @@ from msgspec.structs import replace
 from dranet.claims.metadata import CONTAINER_FOLDER, LINK_IN_POD, RDMA_GIDS
 from dranet.cluster.events import EventNote
 from dranet.driver.attachments import Attachments
-from dranet.driver.hooks import PodHooks
+from dranet.driver.containers import ContainerFiles
+from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
+from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.leases import Leases
-from dranet.driver.prepare import Preparer
+from dranet.driver.prepare import Preparer, PrepareSources
+from dranet.driver.release import ClaimState
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.reports.reporter import Reporter
 from dranet.driver.start_gate import StartGate
@@ -120,18 +123,21 @@ class Driver:
         self.preparer = Preparer(
             driver_name=DRIVER,
             boot_id="boot",
-            sysfs_root=self.sysfs,
-            fetch=self._fetch,
-            inventory=Offered(),
-            store=self.store,
-            attachments=self.attachments,
-            leases=Leases(self.store, self.attachments, Quiet(), metrics),
-            cdi=cdi,
-            gate=gate,
-            runtime_ready=lambda: True,
+            sources=PrepareSources(
+                fetch=self._fetch,
+                inventory=Offered(),
+                is_runtime_ready=lambda: True,
+                sysfs_root=self.sysfs,
+            ),
+            state=ClaimState(
+                self.store,
+                self.attachments,
+                Leases(self.store, self.attachments, Quiet(), metrics),
+                ContainerFiles(gate, cdi, self.metadata),
+                WorkLocks(self.store.folder),
+            ),
             announcer=Quiet(),
             metrics=metrics,
-            metadata=self.metadata,
         )
 
     async def _fetch(self, ref: ClaimRef) -> Claim:
@@ -522,7 +528,12 @@ class Pods:
         self.bench, self.events = bench, Events()
         self.metadata = make_metadata(folder, bench.store, self.events)
         self.hooks = PodHooks(
-            bench.store, bench.attachments, bench.told, bench.snapshots.append, 30, self.metadata
+            bench.store,
+            bench.attachments,
+            bench.told,
+            HookListeners(bench.snapshots.append),
+            30,
+            containers=ContainerServices(bench.windows, self.metadata),
         )
         self.hooks.connected("bench", "1", 60.0)
         bench.hooks = self.hooks

@@ -29,7 +29,6 @@ def test_an_attach_tells_its_steps_a_release_its_time_and_a_failure_that_it_was_
 ) -> None:
     bench = start()
     metrics = bench.metrics
-    bench.attachments._observer = metrics.attach
     bench.prepare("eth1", "net1")
     bench.run_sandbox(sandbox(pod))
     assert read(metrics, "dranet_attach_step_seconds_count", step="move-link") == 1
@@ -48,7 +47,6 @@ def test_an_attach_tells_its_steps_a_release_its_time_and_a_failure_that_it_was_
 @pytest.mark.kernel
 def test_a_hook_that_is_not_done_in_time_is_counted(start: Callable[..., Bench], pod: Namespace) -> None:
     bench = start()
-    bench.hooks._on_late = bench.metrics.attach.late_hooks.inc
     bench.prepare("eth1", "net1")
     bench.hooks.connected("impatient", "1", 0.001)
     bench.run_sandbox(sandbox(pod))

@@ -10,8 +10,11 @@ from typing import Any, ClassVar
 import pytest
 
 from dranet.driver.attachments import Attachments
+from dranet.driver.containers import ContainerFiles
+from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.leases import Leases
-from dranet.driver.prepare import Preparer
+from dranet.driver.prepare import Preparer, PrepareSources
+from dranet.driver.release import ClaimState
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate
 from dranet.errors import ClaimError, DeviceError, DranetError, Reason
@@ -90,15 +93,18 @@ class Bench:
         self.preparer = Preparer(
             driver_name="dra.net",
             boot_id=boot_id,
-            sysfs_root=Path("/sys"),
-            fetch=self.fetch,
-            inventory=Offered(),
-            store=self.store,
-            attachments=attachments,
-            leases=Leases(self.store, attachments, self.told, metrics),
-            cdi=CdiSpecs(self.cdi_dir, "dra.net"),
-            gate=self.gate,
-            runtime_ready=lambda: runtime_ready,
+            sources=PrepareSources(
+                fetch=self.fetch,
+                inventory=Offered(),
+                is_runtime_ready=lambda: runtime_ready,
+            ),
+            state=ClaimState(
+                self.store,
+                attachments,
+                Leases(self.store, attachments, self.told, metrics),
+                ContainerFiles(self.gate, CdiSpecs(self.cdi_dir, "dra.net")),
+                WorkLocks(self.store.folder),
+            ),
             announcer=self.told,
             metrics=metrics,
         )

@@ -52,8 +52,10 @@ class GpuBench(Bench):
         self.vendor_dir = folder / "etc-cdi"
         self.vendor_dir.mkdir()
         containers = GpuContainers([self.vendor_dir, self.cdi_dir], lambda: gpus)
-        self.preparer._inventory = self
-        self.preparer._vendor_device = containers.find_vendor_device
+        sources = replace(
+            self.preparer._sources, inventory=self, find_vendor_device=containers.find_vendor_device
+        )
+        self.preparer._sources = sources
 
     def get_offered(self, name: str) -> Device:
         return self.devices[name]

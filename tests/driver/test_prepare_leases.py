@@ -15,8 +15,11 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.driver.attachments import Attachments, ReleaseReport
+from dranet.driver.containers import ContainerFiles
+from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
-from dranet.driver.prepare import Preparer
+from dranet.driver.prepare import Preparer, PrepareSources
+from dranet.driver.release import ClaimState
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.start_gate import StartGate
 from dranet.errors import DeviceError, DranetError, KernelError, Reason
@@ -110,15 +113,18 @@ class Bench:
         self.preparer = Preparer(
             driver_name="dra.net",
             boot_id="boot",
-            sysfs_root=Path("/sys"),
-            fetch=self._fetch,
-            inventory=Offered(),
-            store=self.store,
-            attachments=self.attachments,
-            leases=self.leases,
-            cdi=CdiSpecs(folder / "cdi", "dra.net"),
-            gate=gate,
-            runtime_ready=lambda: runtime_ready,
+            sources=PrepareSources(
+                fetch=self._fetch,
+                inventory=Offered(),
+                is_runtime_ready=lambda: runtime_ready,
+            ),
+            state=ClaimState(
+                self.store,
+                self.attachments,
+                self.leases,
+                ContainerFiles(gate, CdiSpecs(folder / "cdi", "dra.net")),
+                WorkLocks(self.store.folder),
+            ),
             announcer=self.told,
             metrics=metrics,
         )

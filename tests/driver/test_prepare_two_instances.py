@@ -157,7 +157,7 @@ async def test_what_a_leaving_instance_has_left_released_does_not_undo_what_its_
     claim = a_plain_claim()
     leaving, staying = PlainBench(tmp_path, claim), PlainBench(tmp_path, claim)
     assert (await leaving.prepare(claim)).error == ""
-    forget = leaving.preparer._release_and_forget
+    forget = leaving.preparer._release._release_and_forget
     begun, may_go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def forget_late(claim_uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
@@ -168,7 +168,7 @@ async def test_what_a_leaving_instance_has_left_released_does_not_undo_what_its_
         finally:
             ended.set()
 
-    monkeypatch.setattr(leaving.preparer, "_release_and_forget", forget_late)
+    monkeypatch.setattr(leaving.preparer._release, "_release_and_forget", forget_late)
     stopped = asyncio.create_task(leaving.preparer.unprepare([claim.ref]))
     assert await asyncio.to_thread(begun.wait, SECONDS)
     stopped.cancel()

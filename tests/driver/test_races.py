@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from dranet.driver import attachments
 from dranet.driver.attachments import ReleaseReport
 from dranet.driver.leases import LeaseClient, Leases, iter_leases
-from dranet.driver.prepare import Preparer
 from dranet.driver.reconcile.runtime_view import placements
+from dranet.driver.release import ClaimRelease
 from dranet.errors import DranetError, KernelError, Reason
 from dranet.kernel.attachment.detach import DetachReport, detach
 from dranet.kernel.namespaces.netns import NetworkNamespace
@@ -246,7 +246,7 @@ async def test_a_bug_in_one_claim_fails_no_other_and_leaves_no_call_running(tmp_
         done.set()
         return await fetch(ref)
 
-    bench.preparer._fetch = fetch_or_fail
+    bench.preparer._sources = replace(bench.preparer._sources, fetch=fetch_or_fail)
     call = asyncio.create_task(bench.preparer.prepare([bad.ref, good.ref]))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -264,12 +264,12 @@ async def test_a_bug_in_one_unprepare_keeps_no_other_claim(
     bad, good = a_claim("bad"), a_claim("good", HCA.name)
     bench = PrepareBench(tmp_path, bad, good)
     await bench.preparer.prepare([bad.ref, good.ref])
-    real = Preparer._release_and_forget
+    real = ClaimRelease._release_and_forget
 
-    def release(self: Preparer, uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
+    def release(self: ClaimRelease, uid: str, is_cancelled: Callable[[], bool]) -> ReleaseReport | None:
         return fail() if uid == "bad" else real(self, uid, is_cancelled)
 
-    monkeypatch.setattr(Preparer, "_release_and_forget", release)
+    monkeypatch.setattr(ClaimRelease, "_release_and_forget", release)
     errors = await bench.preparer.unprepare([bad.ref, good.ref])
     assert "new thread" in errors["bad"]
     assert errors["good"] == ""

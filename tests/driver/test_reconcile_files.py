@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.reconcile.actions import ActionLog
-from dranet.driver.reconcile.loop import OwnerReconciler, ReconcileLoop
+from dranet.driver.reconcile.loop import OwnerReconciler, ReconcileLoop, Reconcilers
 from dranet.driver.reconcile.pods import PodReconciler
 from dranet.driver.reconcile.runtime_view import RuntimeView, SnapshotQueue
 from dranet.errors import ClaimError, ClusterError, DranetError, Reason, StoreError
@@ -297,7 +297,13 @@ async def test_what_fails_keeps_nothing_else_from_being_looked_at(
     monkeypatch.setattr(bench.files, "find_unfinished", tuple)
     actions = ActionLog(bench.metrics)
     loop = ReconcileLoop(
-        bench.store, bench.view, SnapshotQueue(), bench.pods, bench.files, asked.owners, actions, finish, 1.0
+        bench.store,
+        bench.view,
+        SnapshotQueue(),
+        Reconcilers(bench.pods, bench.files, asked.owners),
+        actions,
+        finish,
+        1.0,
     )
     for _ in range(2):
         with pytest.raises(StoreError, match="cannot be read"):
@@ -319,9 +325,7 @@ def start_loop(start: Callable[..., Bench]) -> Callable[..., Looks]:
             bench.store,
             bench.view,
             SnapshotQueue(),
-            bench.pods,
-            bench.files,
-            asked.owners,
+            Reconcilers(bench.pods, bench.files, asked.owners),
             ActionLog(bench.metrics),
             finish,
             seconds,

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from dranet.driver.attachments import Attachments
-from dranet.driver.hooks import PodHooks
+from dranet.driver.containers import ContainerFiles
+from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
+from dranet.driver.instances.locks import WorkLocks
 from dranet.driver.leases import Leases
-from dranet.driver.prepare import Preparer
+from dranet.driver.prepare import Preparer, PrepareSources
+from dranet.driver.release import ClaimState
 from dranet.driver.start_gate import StartGate, StartWindows
 from dranet.errors import DranetError
 from dranet.inventory.build import build_devices
@@ -159,23 +162,26 @@ class Driver:
             self.store,
             self.attachments,
             self.told,
-            lambda _: None,
+            HookListeners(lambda _: None),
             Settings(node_name="node").hook_budget_seconds,
-            windows=StartWindows(self.gate),
+            containers=ContainerServices(StartWindows(self.gate)),
         )
         self.plugin = NriPlugin(folder / "nri.sock", DRIVER, "10", hooks, observe=self._note)
         self._preparer = Preparer(
             driver_name=DRIVER,
             boot_id="boot",
-            sysfs_root=Path("/sys"),
-            fetch=self._fetch,
-            inventory=self,
-            store=self.store,
-            attachments=self.attachments,
-            leases=Leases(self.store, self.attachments, self.told, metrics),
-            cdi=CdiSpecs(folder / "cdi", DRIVER),
-            gate=self.gate,
-            runtime_ready=lambda: self.plugin.is_ready,
+            sources=PrepareSources(
+                fetch=self._fetch,
+                inventory=self,
+                is_runtime_ready=lambda: self.plugin.is_ready,
+            ),
+            state=ClaimState(
+                self.store,
+                self.attachments,
+                Leases(self.store, self.attachments, self.told, metrics),
+                ContainerFiles(self.gate, CdiSpecs(folder / "cdi", DRIVER)),
+                WorkLocks(self.store.folder),
+            ),
             announcer=self.told,
             metrics=metrics,
         )

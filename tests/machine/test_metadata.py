@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dranet.claims.metadata import RDMA_GIDS
-from dranet.driver.hooks import PodHooks
+from dranet.driver.hooks import ContainerServices, HookListeners, PodHooks
 from dranet.driver.reports.announcer import Announcer
 from dranet.driver.workload.metadata import DeviceMetadata, MetadataFiles
 from dranet.errors import DranetError
@@ -70,7 +70,14 @@ def bench(tmp_path: Path, node: Namespace) -> Iterator[Bench]:
         lambda: DEFAULT_POLICY,
         SYSFS,
     )
-    made.hooks = PodHooks(made.store, made.attachments, made.told, made.snapshots.append, 30, metadata)
+    made.hooks = PodHooks(
+        made.store,
+        made.attachments,
+        made.told,
+        HookListeners(made.snapshots.append),
+        30,
+        containers=ContainerServices(made.windows, metadata),
+    )
     made.connect()
     yield made
     made.close()

@@ -74,6 +74,7 @@ class ActionLog:
     """Counts and logs."""
 
     def __init__(self, metrics: Metrics, on_action: ActionListener | None = None) -> None:
+        self._metrics = metrics.reconcile
         self._counter = metrics.reconcile.actions
         self._failures: dict[str, str] = {}
         """By claim UID, as said last: what fails again in the same way is counted, and not said again."""
@@ -104,6 +105,10 @@ class ActionLog:
             about = f"claim {record.claim}"
             self._report("Warning", f"Reconciled: {Action.FAILED}", about, f"{_WORDS[why]}: {error}")
         return is_news
+
+    def note_look(self, has_failed: bool, seconds: float) -> None:
+        """A regular look has ended, after so many seconds."""
+        self._metrics.looked(has_failed, seconds)
 
     def keep_only(self, claim_uids: set[str]) -> None:
         """The others are not prepared any more."""

@@ -14,6 +14,8 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 
+from msgspec import Struct
+
 from dranet.driver.attachments import Attachments
 from dranet.driver.containers import ContainerFiles
 from dranet.driver.reconcile.actions import Action, ActionLog, Why
@@ -199,6 +201,14 @@ _JITTER = 0.1
 """Nodes that started together do not ask the API server together."""
 
 
+class Reconcilers(Struct, frozen=True):
+    """What each look goes through."""
+
+    pods: PodReconciler
+    files: FileReconciler
+    owners: OwnerReconciler
+
+
 class ReconcileLoop:
     """Runs the reconcilers, one at a time."""
 
@@ -207,26 +217,25 @@ class ReconcileLoop:
         store: ClaimStore,
         view: RuntimeView,
         snapshots: SnapshotQueue,
-        pods: PodReconciler,
-        files: FileReconciler,
-        owners: OwnerReconciler,
+        reconcilers: Reconcilers,
         actions: ActionLog,
         finish: Callable[[PreparedClaim], Awaitable[bool]],
         seconds: float,
-        on_look: Callable[[bool, float], None] = lambda _has_failed, _seconds: None,
     ) -> None:
-        """``finish`` writes the missing files of a claim again, and says whether it did; ``seconds`` are
-        between two regular looks. ``on_look`` is told of each, whether it has failed and how long it took."""
+        """
+        Args:
+            finish: writes the missing files of a claim again; returns whether any were missing.
+            seconds: between two regular looks.
+        """
         self._store = store
         self._view = view
         self._snapshots = snapshots
-        self._pods = pods
-        self._files = files
-        self._owners = owners
+        self._pods = reconcilers.pods
+        self._files = reconcilers.files
+        self._owners = reconcilers.owners
         self._actions = actions
         self._finish = finish
         self._seconds = seconds
-        self._on_look = on_look
         self._loop = asyncio.get_running_loop()
         self._asked = asyncio.Event()
         self._working = asyncio.Lock()
@@ -277,7 +286,7 @@ class ReconcileLoop:
                 self._complaint = str(error)
             except Exception:  # pods can do without us for a while, but not without the driver
                 log.exception("bug in reconcile")
-            self._on_look(has_failed, self._loop.time() - begin)
+            self._actions.note_look(has_failed, self._loop.time() - begin)
 
     async def look(self) -> None:
         """One regular look at everything. What fails keeps nothing else from being looked at.

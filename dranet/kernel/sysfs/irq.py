@@ -60,6 +60,7 @@ class InterruptFiles:
     """Reads below ``sysfs_root`` which interrupts a function has, and places them below ``procfs_root``."""
 
     def __init__(self, sysfs_root: Path = Path("/sys"), procfs_root: Path = Path("/proc")) -> None:
+        self.sysfs_root = sysfs_root
         self._sysfs = PseudoFiles(sysfs_root, [])
         self._procfs = PseudoFiles(procfs_root, [])
         self._folder = procfs_root / "irq"
