@@ -17,7 +17,7 @@ from benchmarks.measure import HEADER
 from dranet.terminal import format_table
 from testbed.debian.packages import Unavailable
 from testbed.isolation import run_isolated
-from tools.image.lock import ImageError
+from tools.image.debian import ImageError
 
 NAMES = (
     "selectors",

@@ -21,7 +21,7 @@ from testbed.isolation import WORK_DIR
 from testbed.node.hardware import load_hardware
 from testbed.rootfs import mount_root
 from testbed.runtimes import stand_in
-from tools.image.kept import find_or_build
+from tools.image.build import find_or_build
 
 STARTS = 12
 BOUND = 1.15

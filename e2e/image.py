@@ -7,7 +7,7 @@ from pathlib import Path
 from e2e.access import LaneUnavailable
 from tools.image.base import host_architecture
 from tools.image.build import build_image
-from tools.image.lock import ImageError
+from tools.image.debian import ImageError
 
 NAME = "localhost/dranet-e2e/dranet:e2e"
 

@@ -32,7 +32,7 @@ NODE_COMMANDS = {
     "ready": "dranet.cli.ready",
     "seccomp": "dranet.cli.seccomp",
 }
-"""What runs on a node: the image holds these and the modules they reach (``tools.image.modules``)."""
+"""What runs on a node: the image holds these and the modules they reach (``tools.image.trees``)."""
 
 DESK_COMMANDS = {
     "claim": "dranet.desk.cli.claim",

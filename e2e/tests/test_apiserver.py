@@ -26,9 +26,9 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _GROUP = "resource.k8s.io"
 _OTHER_NODE = "the driver may write only slices of the node that it runs on"
-_NO_NODE = "the token does not say on which node the driver runs"
+_NO_NODE = "the token does not name the node of the driver"
 _NOT_ITS_CLAIM = (
-    "the driver may not change who has a claim",
+    "the driver may not change the allocation or the consumers of a claim",
     'cannot patch resource "resourceclaims/binding"',
 )
 """What the admission policies of ``deploy/`` say; any other refusal could hide that they would let it pass.

@@ -129,8 +129,8 @@ def test_both_forms_decode() -> None:
     ("form", "text"),
     [
         ({"apiVersion": "v1"}, "parameters.apiVersion: must be 'dra.net/v1alpha1', not 'v1'"),
-        ({"kind": "NetworkConfig"}, "parameters.apiVersion: is required beside kind"),
-        ({"apiVersion": "dra.net/v1alpha1"}, "parameters.kind: is required beside apiVersion"),
+        ({"kind": "NetworkConfig"}, "parameters.apiVersion: is required with kind"),
+        ({"apiVersion": "dra.net/v1alpha1"}, "parameters.kind: is required with apiVersion"),
     ],
 )
 def test_another_version_and_half_of_one_are_refused(form: dict[str, Any], text: str) -> None:

@@ -16,7 +16,7 @@ from dranet.model.parameters.network import NetworkConfig
 from dranet.model.parameters.part import Part, walk_fields
 from dranet.model.parameters.policy import Envelope
 from tests.model.network_documents import DOCUMENTS, JSON, NEAR_DOCUMENTS
-from tools.pages.parameters_model import build_model
+from tools.pages.parameters import build_model
 
 HALF = "\ud800"
 """Of a character: JSON can escape it, UTF-8 cannot write it."""

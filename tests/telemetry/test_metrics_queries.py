@@ -11,9 +11,10 @@ import pytest
 from dranet.telemetry.recorder import Kind
 from testbed.debian.packages import Unavailable, cache_folder
 from testbed.prometheus import Promtool, fetch_promtool
-from tools.pages.metrics import HEAD, list_declared
+from tools.pages.metrics import list_declared
 
-QUERIES = re.findall(r"```promql\n(.*?)```", HEAD, re.DOTALL)
+PAGE = Path(__file__).parents[2] / "docs/user/metrics.md"
+QUERIES = re.findall(r"```promql\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 JOIN = next(query for query in QUERIES if "group_left" in query)
 

@@ -3,7 +3,7 @@ filesystem and an OCI archive. docs/dev/image.md explains it; ``make rootfs`` an
 
 From Python, for what needs the image to test with::
 
-    from tools.image.kept import find_or_build
+    from tools.image.build import find_or_build
 
     image = find_or_build()      # of this machine's architecture; built once for each state of the sources
     image.archive                # for `ctr images import`

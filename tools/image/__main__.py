@@ -1,4 +1,5 @@
-"""``python -m tools.image``: build the image's root filesystem and archive, or lock its packages anew."""
+"""``python -m tools.image``: build the image's root filesystem and archive, or update the lock of its
+packages."""
 
 from __future__ import annotations
 
@@ -9,8 +10,15 @@ from pathlib import Path
 from testbed.debian.packages import PackagesUnavailable, cache_folder
 from tools.image.base import host_architecture
 from tools.image.build import DEFAULT_NAME, build_image
-from tools.image.debian import fetch_current
-from tools.image.lock import ARCHITECTURES, LOCK_FILE, ImageError, describe_changes, read_all, write_lock
+from tools.image.debian import (
+    ARCHITECTURES,
+    LOCK_FILE,
+    ImageError,
+    describe_changes,
+    fetch_current,
+    read_all,
+    write_lock,
+)
 
 
 def main() -> int:
@@ -26,14 +34,16 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.image", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     rootfs = commands.add_parser("rootfs", help="build the root filesystem and the archive")
-    rootfs.add_argument("--arch", choices=ARCHITECTURES, help="default: of this machine")
-    rootfs.add_argument("--output", type=Path, required=True, help="a folder; what is there is replaced")
+    rootfs.add_argument("--arch", choices=ARCHITECTURES, help="default: that of this machine")
+    rootfs.add_argument("--output", type=Path, required=True, help="a folder, which is replaced")
     rootfs.add_argument(
-        "--name", default=DEFAULT_NAME, help=f"of the image in the archive; default {DEFAULT_NAME}"
+        "--name", default=DEFAULT_NAME, help=f"name of the image in the archive; default {DEFAULT_NAME}"
     )
-    rootfs.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="more labels")
+    rootfs.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="additional label")
     rootfs.add_argument(
-        "--current", action="store_true", help="take what the mirror serves now, not what is locked"
+        "--current",
+        action="store_true",
+        help="use the versions that the mirror serves now instead of the locked ones",
     )
     rootfs.set_defaults(run=_build)
     lock = commands.add_parser("lock", help="lock the Debian packages that the mirror serves now")
@@ -53,7 +63,7 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _lock(_: argparse.Namespace) -> int:
-    """Write the lock, and say what is new in it."""
+    """Write the lock and print what has changed."""
     cache = cache_folder("image")
     before = read_all() if LOCK_FILE.exists() else ()
     packages = [package for architecture in ARCHITECTURES for package in fetch_current(architecture, cache)]

@@ -1,6 +1,7 @@
-"""The base tree and its layer, which change with the locks alone: made once for each state of them, and kept.
+"""The base tree and its layer, which change only with the locks: built once for each state of the locks and
+cached.
 
-And the Python that compiles: the image's own, or its twin of this machine's architecture.
+Also the Python that compiles: the image's own, or the same version for this machine's architecture.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.image.debian import fetch_current, fetch_locked
-from tools.image.lock import ImageError, Package, read_lock
+from tools.image.debian import ImageError, Package, fetch_current, fetch_locked, read_lock
 from tools.image.slices import PYTHON
 from tools.image.trees import make_base, make_system
 from tools.image.wheels import REQUIREMENTS, fetch_wheels
 
 LOADERS = {"amd64": "usr/lib64/ld-linux-x86-64.so.2", "arm64": "usr/lib/ld-linux-aarch64.so.1"}
-"""The program that starts programs, by architecture."""
+"""The dynamic loader, by architecture."""
 
 _FINISH = Path(__file__).with_name("finish.py")
 _HOSTS = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -32,7 +32,7 @@ _KEPT_SECONDS = 7 * 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Finishes trees, with a Python in ``root`` that runs on this machine."""
+    """Finish trees with the Python in ``root``, which runs on this machine."""
 
     root: Path
     architecture: str
@@ -54,13 +54,13 @@ class Builder:
             check=False,
         )
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-            raise ImageError(f"{tree.name} cannot be compiled: {said[-1]}")
+            output = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+            raise ImageError(f"{tree.name} cannot be compiled: {output[-1]}")
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What every version of the driver is put on."""
+    """The lower layer of every version of the driver."""
 
     folder: Path
     packages: tuple[Package, ...]
@@ -76,10 +76,10 @@ class Base:
 
 
 def host_architecture() -> str:
-    """Of this machine, as Debian and Go call it.
+    """Return the architecture of this machine by its name in Debian and Go.
 
     Raises:
-        ImageError: it is neither of those that an image is built on.
+        ImageError: images cannot be built on this architecture.
     """
     machine = platform.machine()
     if machine not in _HOSTS:
@@ -88,7 +88,7 @@ def host_architecture() -> str:
 
 
 def find_or_make_base(architecture: str, cache: Path, *, current: bool) -> Base:
-    """The base for one architecture, from the cache where it is there.
+    """Return the base for one architecture, from the cache if possible.
 
     Raises:
         StaleLock, PackagesUnavailable, ImageError: as :func:`~tools.image.build.build_image`.
@@ -120,7 +120,7 @@ def _fetch_debs(
 
 
 def _once(cache: Path, kind: str, packages: Sequence[Package], make: Callable[[Path], None]) -> Path:
-    """The folder for these packages; made whole or not at all, and forgotten when nobody asks for it."""
+    """Return the cached folder for these packages. It is created atomically and removed when unused."""
     folder = cache / f"{kind}-{packages[0].architecture}-{_hash_inputs(packages)}"
     cache.mkdir(parents=True, exist_ok=True)
     if not folder.exists():
@@ -133,7 +133,7 @@ def _once(cache: Path, kind: str, packages: Sequence[Package], make: Callable[[P
 
 
 def _hash_inputs(packages: Sequence[Package]) -> str:
-    """Of the packages, the wheels, and the programs that put them together."""
+    """Hash the packages, the wheels and the programs that combine them."""
     whole = hashlib.sha256("\n".join(map(str, sorted(packages))).encode())
     for file in (REQUIREMENTS, *sorted(Path(__file__).parent.glob("*.py"))):
         whole.update(file.read_bytes())
@@ -141,7 +141,7 @@ def _hash_inputs(packages: Sequence[Package]) -> str:
 
 
 def forget_old(cache: Path, seconds: float) -> None:
-    """Remove the folders of a cache that nobody asked for since."""
+    """Remove the folders of a cache that were not used for ``seconds``."""
     for folder in cache.iterdir():
         if time.time() - folder.stat().st_mtime > seconds:
             shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Build the image: its root filesystem as a folder, and its archive. The one story of this package.
+"""Build the image: its root filesystem as a folder, and its archive.
 
     packages.lock -------> debs ---\\
     requirements.lock ---> wheels --> base tree ----> layer --\\
@@ -7,33 +7,37 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import dranet
 from testbed.debian.packages import cache_folder
-from tools.image.base import LOADERS, find_or_make_base
-from tools.image.lock import ARCHITECTURES, ImageError, Package
+from tools.image.base import LOADERS, find_or_make_base, forget_old, host_architecture
+from tools.image.debian import ARCHITECTURES, LOCK_FILE, ImageError, Package
 from tools.image.oci import Layer, write_archive
-from tools.image.trees import PROGRAM, make_driver
+from tools.image.trees import PROGRAM, REPOSITORY, list_driver_files, make_driver
+from tools.image.wheels import REQUIREMENTS
 
 Report = Callable[[str], None]
 """Takes one line of progress."""
 
 DEFAULT_NAME = f"localhost/dranet:{dranet.__version__}"
-"""What the archive calls the image; a cluster finds it by its name in a registry, which ``--name`` says."""
+"""Name of the image in the archive. ``--name`` sets the name in a registry, by which a cluster finds it."""
 
 _RECORD = "image.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What was built into ``folder``."""
+    """A finished build in ``folder``."""
 
     folder: Path
     name: str
@@ -43,7 +47,7 @@ class Image:
 
     @property
     def root(self) -> Path:
-        """The root filesystem, to be entered with chroot(2)."""
+        """The root filesystem, for chroot(2)."""
         return self.folder / "rootfs"
 
     @property
@@ -53,7 +57,7 @@ class Image:
 
     @property
     def loader(self) -> Path:
-        """The program that starts programs."""
+        """The dynamic loader."""
         return self.root / LOADERS[self.architecture]
 
 
@@ -67,14 +71,14 @@ def build_image(
     cache: Path | None = None,
     report: Report = print,
 ) -> Image:
-    """Build everything into ``folder``, where an earlier build is replaced.
+    """Build everything into ``folder``, replacing an earlier build.
 
-    ``current`` takes the Debian packages that are served now, not those locked.
+    With ``current``, use the Debian packages that the mirror serves now instead of the locked ones.
 
     Raises:
-        StaleLock: what is locked is no longer served.
-        PackagesUnavailable: no Debian packages can be had on this machine.
-        ImageError: no wheels, or what was built is not sound.
+        StaleLock: the mirror no longer serves the locked versions.
+        PackagesUnavailable: this machine cannot fetch Debian packages.
+        ImageError: wheels are missing, or the build is not consistent.
     """
     if architecture not in ARCHITECTURES:
         raise ImageError(f"no such architecture: {architecture} (one of {', '.join(ARCHITECTURES)})")
@@ -99,17 +103,17 @@ def build_image(
 
 
 def describe_image(folder: Path) -> Image:
-    """What was built into ``folder``."""
+    """Return the build in ``folder``."""
     data = json.loads((folder / _RECORD).read_text())
     packages = tuple(Package(**package) for package in data["packages"])
     return Image(folder, data["name"], data["architecture"], data["digest"], packages)
 
 
 def make_config(labels: Mapping[str, str]) -> dict[str, object]:
-    """How a container of the image starts.
+    """Return the configuration with which a container of the image starts.
 
-    The user is root by default, because the driver's folders and sockets belong to root on the node; which of
-    root's rights it keeps is for the pod to say. What needs none of them runs as any user.
+    The user is root by default, because the driver's folders and sockets belong to root on the node; the pod
+    decides which of root's rights it keeps. Commands that need none of them run as any user.
     """
     return {
         "User": "0:0",
@@ -134,7 +138,7 @@ def _pack(
     config: Mapping[str, object],
     layers: Sequence[Layer],
 ) -> None:
-    """The archive, and the record of what this build is."""
+    """Write the archive, and the record that describes this build."""
     architecture = packages[0].architecture
     image = Image(stage, name, architecture, "", tuple(packages))
     digest = write_archive(image.archive, name, architecture, config, layers)
@@ -144,7 +148,7 @@ def _pack(
 
 
 def _merge(tree: Path, *targets: Path) -> None:
-    """Put a tree into each target, as the same files where one disk holds both, which takes no room there."""
+    """Copy a tree into each target, by hard links where both are on one file system."""
     for target in targets:
         shutil.copytree(tree, target, symlinks=True, dirs_exist_ok=True, copy_function=_link)
 
@@ -154,3 +158,54 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # another disk
         shutil.copy2(source, target)
+
+
+_KEPT_SECONDS = 3 * 3600
+"""Seconds after its last use that an image stays in the cache: longer than a test run."""
+
+
+def _ignore(_line: str) -> None:
+    """Discard progress."""
+
+
+def find_or_build(
+    architecture: str | None = None,
+    *,
+    current: bool = False,
+    cache: Path | None = None,
+    report: Report = _ignore,
+) -> Image:
+    """Return the image of the current sources, by default for this machine's architecture (2 s on a cached
+    base, otherwise 10 s).
+
+    Callers share it: they may read it and run programs in it, but not write to it.
+
+    Raises:
+        StaleLock, PackagesUnavailable, ImageError: as :func:`~tools.image.build.build_image`.
+    """
+    architecture = architecture or host_architecture()
+    cache = cache_folder("image") if cache is None else cache
+    with _locked(cache):
+        folder = cache / "built" / f"{architecture}-{_hash_sources()}{'-current' if current else ''}"
+        if not (folder / "image.json").exists():
+            build_image(architecture, folder, current=current, cache=cache, report=report)
+            forget_old(folder.parent, _KEPT_SECONDS)
+        os.utime(folder)
+        return describe_image(folder)
+
+
+def _hash_sources() -> str:
+    files = [LOCK_FILE, REQUIREMENTS, REPOSITORY / "LICENSE", *sorted(Path(__file__).parent.glob("*.py"))]
+    files += list_driver_files()
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(f"{file.relative_to(REPOSITORY)}\0".encode() + file.read_bytes() + b"\0")
+    return whole.hexdigest()[:20]
+
+
+@contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

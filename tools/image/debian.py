@@ -1,17 +1,18 @@
-"""The Debian packages of the image: fetched by an apt of our own, checked, and the wanted files unpacked.
+"""The Debian packages of the image: locked versions, download by a private apt, verification, and unpacking.
 
-Talks to apt and dpkg-deb by ``testbed.debian``: nothing is installed or configured, so that packages
-of another architecture need no emulation. Each file is kept in a cache, by its hash, and is checked whenever
-it is used; a build from the cache needs no network.
-"""
+``packages.lock`` has a line for each package and architecture: ``libc6 amd64 2.41-12 sha256:...``. Downloads
+use apt and dpkg-deb through ``testbed.debian``; nothing is installed or configured, so packages of another
+architecture need no emulation. Each file is cached by its hash and verified at every use, so a build from the
+cache needs no network."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.debian.packages import (
@@ -22,17 +23,100 @@ from testbed.debian.packages import (
     run_tool,
     unpack,
 )
-from tools.image.lock import ImageError, Package, StaleLock, describe_changes, wanted_packages
 from tools.image.slices import SLICES, SUITE, Slice
+
+ARCHITECTURES = ("amd64", "arm64")
+LOCK_FILE = Path(__file__).with_name("packages.lock")
+
+_HEAD = """\
+# Debian packages of the image: name, architecture, version, hash of the file.
+# Made by `make image-lock`; docs/dev/image.md explains when.
+"""
+
+
+class ImageError(Exception):
+    """The image cannot be built; the text gives the reason and a fix."""
+
+
+class StaleLock(ImageError):
+    """The mirror no longer serves the locked versions. ``changes`` has a line for each package."""
+
+    def __init__(self, changes: Iterable[str]) -> None:
+        self.changes = tuple(changes)
+        listed = "".join(f"\n  {change}" for change in self.changes)
+        super().__init__(
+            f"tools/image/packages.lock is stale: the mirror serves other versions{listed}\n"
+            "lock the current ones with `make image-lock`, or use them once with --current"
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Package:
+    """A package file of the distribution, identified by its hash."""
+
+    name: str
+    architecture: str
+    version: str
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.architecture} {self.version} sha256:{self.sha256}"
+
+
+def wanted_packages() -> tuple[str, ...]:
+    """Return the names of all packages from which the image keeps files."""
+    return tuple(sorted({piece.package for piece in SLICES}))
+
+
+def read_lock(architecture: str, file: Path = LOCK_FILE) -> tuple[Package, ...]:
+    """Return the locked packages for one architecture.
+
+    Raises:
+        ImageError: a line is no such line, or what is locked is not what is wanted.
+    """
+    packages = tuple(p for p in read_all(file) if p.architecture == architecture)
+    locked, wanted = {package.name for package in packages}, set(wanted_packages())
+    if locked != wanted:
+        odd = ", ".join(sorted(locked ^ wanted))
+        raise ImageError(f"{file.name} and slices.py differ for {architecture}: {odd} (make image-lock)")
+    return packages
+
+
+def read_all(file: Path = LOCK_FILE) -> tuple[Package, ...]:
+    """Return the locked packages of all architectures."""
+    lines = (line for line in file.read_text().splitlines() if line and not line.startswith("#"))
+    return tuple(map(_parse, lines))
+
+
+def write_lock(packages: Iterable[Package], file: Path = LOCK_FILE) -> None:
+    file.write_text(_HEAD + "".join(f"{package}\n" for package in sorted(packages)))
+
+
+def describe_changes(before: Iterable[Package], now: Mapping[tuple[str, str], str]) -> list[str]:
+    """A line for each package whose version is another; ``now`` maps name and architecture to a version."""
+    pairs = ((package, now.get((package.name, package.architecture), "no version")) for package in before)
+    return [
+        f"{package.name} ({package.architecture}): locked {package.version}, served {version}"
+        for package, version in pairs
+        if version != package.version
+    ]
+
+
+def _parse(line: str) -> Package:
+    try:
+        name, architecture, version, digest = line.split()
+    except ValueError as error:
+        raise ImageError(f"packages.lock: not a package: {line!r} (make image-lock)") from error
+    return Package(name, architecture, version, digest.removeprefix("sha256:"))
 
 
 def fetch_locked(packages: Sequence[Package], cache: Path) -> dict[str, Path]:
-    """Package -> its file in the cache.
+    """Return the cached file of each package, by package name.
 
     Raises:
         StaleLock: the mirror serves other versions.
         PackagesUnavailable: this machine has no apt, or no mirror answers.
-        ImageError: a file is not the locked one.
+        ImageError: the hash of a file differs from the lock.
     """
     missing = [package for package in packages if not _place(cache, package).exists()]
     if missing:
@@ -43,7 +127,7 @@ def fetch_locked(packages: Sequence[Package], cache: Path) -> dict[str, Path]:
 
 
 def fetch_current(architecture: str, cache: Path) -> tuple[Package, ...]:
-    """Every wanted package in the version that the mirror would install now, into the cache.
+    """Fetch every wanted package in its current version into the cache.
 
     Raises:
         PackagesUnavailable: this machine has no apt, or no mirror answers.
@@ -54,8 +138,8 @@ def fetch_current(architecture: str, cache: Path) -> tuple[Package, ...]:
 
 
 def unpack_slices(files: Mapping[str, Path], root: Path) -> None:
-    """Put what is kept of each package below ``root``, its licence, and its record for scanners."""
-    records = root / "var/lib/dpkg/status.d"  # where they look in images without a package manager
+    """Copy the wanted files of each package, its licence, and its record for scanners below ``root``."""
+    records = root / "var/lib/dpkg/status.d"  # where scanners look in images without a package manager
     records.mkdir(parents=True)
     for name, file in sorted(files.items()):
         with tempfile.TemporaryDirectory(prefix="image-") as folder:
@@ -83,13 +167,13 @@ def _fetch(packages: Sequence[Package], cache: Path) -> None:
 
 
 def _name_versions(package: Package, served: set[str]) -> str:
-    """What is served: the locked version where it still is, else all others."""
+    """Name the locked version if the mirror still serves it, otherwise all others."""
     return package.version if package.version in served else " and ".join(sorted(served)) or "no version"
 
 
 @contextmanager
 def _open_apt(architecture: str) -> Iterator[tuple[PrivateApt, Path]]:
-    """apt with the release of the image and its security updates, from where this machine gets its own."""
+    """Open an apt with the release of the image and its security updates, from this machine's mirror."""
     release = read_release()
     security = find_host_source(f"{release.suite}-security")
     also = [(security, [f"{SUITE}-security"])] if security else []
@@ -131,13 +215,14 @@ def _move_slice(piece: Slice, tree: Path, root: Path) -> None:
     for pattern in piece.keep:
         found = find(tree, pattern)
         if not found and "*" not in pattern and not _is_optional(pattern):
-            raise ImageError(f"package {piece.package} has no {pattern} (mend tools/image/slices.py)")
+            raise ImageError(f"package {piece.package} has no {pattern} (correct tools/image/slices.py)")
         for path in found:
             _move(tree, str(path.relative_to(tree)), root)
 
 
 def find(tree: Path, pattern: str) -> list[Path]:
-    """What a pattern names below ``tree``; links that lead nowhere, too, as those of a package alone may."""
+    """Return the paths below ``tree`` that match a pattern, including dangling links: their target may be in
+    another package."""
     if "*" in pattern:
         return sorted(tree.glob(pattern))
     path = tree / pattern
@@ -145,11 +230,11 @@ def find(tree: Path, pattern: str) -> list[Path]:
 
 
 def _is_optional(pattern: str) -> bool:
-    return pattern in ("lib64", "usr/lib64")  # arm64 has none
+    return pattern in ("lib64", "usr/lib64")  # arm64 has no such folder
 
 
 def _move(tree: Path, name: str, root: Path, *, only_links: bool = False) -> None:
-    """One file, link or whole folder to its place in ``root``, where a folder may have some of it already."""
+    """Copy a file, link or folder to its place in ``root``, merging folders."""
     source, target = tree / name, root / name
     if source.is_symlink():
         target.parent.mkdir(parents=True, exist_ok=True)

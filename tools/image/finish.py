@@ -1,9 +1,9 @@
 """Compile one tree and write it as a layer: ``finish.py TREE LAYER.tar.gz``.
 
-It runs in the image's own Python, so that every byte comes from locked software, whichever Python builds.
-Compiled files are never checked against their source (PEP 552, unchecked): nothing in an image changes, and
-Python need not ask. All in one process and in order, without clock or chance. Standard library alone.
-"""
+It runs in the image's own Python, so that every byte comes from locked software whichever Python builds.
+Compiled files are never checked against their source (PEP 552, unchecked), because nothing in an image
+changes. Everything runs in one process and in a fixed order, without clock or randomness, on the standard
+library only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 def compile_tree(root: Path) -> None:
-    """Every module below ``root``, as of the place where it will be."""
+    """Compile every module below ``root`` with the path that it will have in the image."""
     done = compileall.compile_dir(
         root / "usr/lib",
         maxlevels=50,
@@ -34,7 +34,7 @@ def compile_tree(root: Path) -> None:
 
 
 def normalise(root: Path) -> None:
-    """Modes by what a file is, and one time for all."""
+    """Set modes by kind of file, and the same time for all."""
     for path in (*walk(root), root):
         if not path.is_symlink():
             path.chmod(choose_mode(path, path.relative_to(root)))
@@ -42,7 +42,7 @@ def normalise(root: Path) -> None:
 
 
 def choose_mode(path: Path, name: Path) -> int:
-    """No program gives rights away, and nobody but root writes, but to ``/tmp``."""
+    """Return a mode without setuid bits that lets only root write, except in ``/tmp``."""
     if name == Path("tmp"):
         return 0o1777
     is_program = name.parent == Path("usr/bin") or name.name.startswith("ld-linux")
@@ -50,7 +50,7 @@ def choose_mode(path: Path, name: Path) -> int:
 
 
 def write_layer(root: Path, layer: Path) -> None:
-    """A tar of everything below ``root``, owned by root, in order of names."""
+    """Write a tar of everything below ``root``, owned by root, in order of names."""
     with (
         layer.open("wb") as raw,
         gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
@@ -61,7 +61,7 @@ def write_layer(root: Path, layer: Path) -> None:
 
 
 def walk(root: Path) -> Iterator[Path]:
-    """Everything below ``root``, folders before what is in them; no link is followed."""
+    """Yield everything below ``root``, folders before their contents, without following links."""
     for path in sorted(root.iterdir()):
         yield path
         if path.is_dir() and not path.is_symlink():
@@ -69,7 +69,7 @@ def walk(root: Path) -> Iterator[Path]:
 
 
 def add(tar: tarfile.TarFile, path: Path, name: Path) -> None:
-    """One entry; files that are one file on the disk of the builder are two in the layer."""
+    """Add one entry. Hard links become separate files."""
     state = path.lstat()
     entry = tarfile.TarInfo(str(name))
     if path.is_symlink():

@@ -1,7 +1,7 @@
 """An image archive in the OCI layout (image-spec, ``image-layout.md``), made of layers that are files.
 
 ``ctr images import``, ``docker load``, ``podman load``, ``skopeo copy oci-archive:`` and scanners read it.
-The same layers make the same bytes. Knows nothing of what is in the layers.
+The same layers give the same bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MEDIA = "application/vnd.oci.image"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A gzipped tar, and what the image's history says of it."""
+    """A gzipped tar, and its entry in the image's history."""
 
     file: Path
     made_by: str
@@ -30,7 +30,7 @@ class Layer:
 def write_archive(
     archive: Path, name: str, architecture: str, config: Mapping[str, Any], layers: Sequence[Layer]
 ) -> str:
-    """Write the archive of one image called ``name``; returns the digest of its manifest."""
+    """Write the archive of one image called ``name`` and return the digest of its manifest."""
     blobs: dict[str, bytes] = {}
     contents = [layer.file.read_bytes() for layer in layers]
     image = {

@@ -1,23 +1,22 @@
-"""What of Debian goes into the image: of each package the files that are kept, and why.
+"""The files of each Debian package that go into the image, and why.
 
-A list by hand, not what the packages depend on: that would bring a shell, terminals and locales along. It is
-complete because the tests look up every library that a program or library in the image needs, and small
-because they ask of each library kept who needs it. Pure data.
-"""
+The list is written by hand instead of following dependencies, which would add a shell, terminals and locales.
+Tests keep it complete (they resolve every library that a program or library in the image needs) and small
+(each library must be needed by one of them)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SUITE = "trixie"
-"""The stable Debian release that the image is made of; its Python is :data:`PYTHON`."""
+"""The Debian release of the image; its Python is :data:`PYTHON`."""
 
 PYTHON = "python3.13"
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Of one package what is kept: glob patterns from its root; of a folder, everything below."""
+    """The files kept of one package: glob patterns from its root; a folder includes everything below it."""
 
     package: str
     keep: tuple[str, ...]
@@ -48,7 +47,9 @@ SLICES = (
     _library("libstdc++6", "libstdc++.so.6*", why="gRPC, protobuf and CEL"),
     Slice(f"{PYTHON}-minimal", (f"usr/bin/{PYTHON}",), "the interpreter"),
     Slice(
-        f"lib{PYTHON}-minimal", (f"usr/lib/{PYTHON}",), "the half of the standard library that it starts with"
+        f"lib{PYTHON}-minimal",
+        (f"usr/lib/{PYTHON}",),
+        "the half of the standard library that it needs to start",
     ),
     Slice(f"lib{PYTHON}-stdlib", (f"usr/lib/{PYTHON}",), "the other half, without what is dropped below"),
     _library("zlib1g", "libz.so.1*", why="Python, and pages compressed over HTTP"),
@@ -92,9 +93,9 @@ DROPPED_MODULES = (
         for name in ("_ctypes_test.*", "_test*", "_xxtest*", "xxlimited*", "xxsubtype.*")
     ),
 )
-"""Of Python's standard library: its own tests and examples, terminals, and what would install more. Each
-extension module that goes takes a library with it that nothing else needs (``_uuid`` is for identifiers made
-from the clock, which nobody here makes)."""
+"""Removed from Python's standard library: tests, examples, terminals and installers. Each extension module
+removed makes a library unnecessary (``_uuid`` is for identifiers from the clock, which the driver does not
+use)."""
 
 DROPPED_OF_WHEELS = (
     "bazel-project/*",
@@ -103,5 +104,6 @@ DROPPED_OF_WHEELS = (
     "*.h",
     "*.dist-info/RECORD",
 )
-"""Of the wheels: a build tree that the CEL wheel ships by mistake (7 MB), its extension libraries, which are
-never imported (37 MB), what only type checkers and compilers read, and lists of files, untrue by then."""
+"""Removed from the wheels: a build tree that the CEL wheel ships by mistake (7 MB), its extension libraries,
+which are never imported (37 MB), files for type checkers and compilers, and lists of files, which no longer
+match."""

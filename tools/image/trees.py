@@ -1,19 +1,19 @@
-"""The two trees that the image is made of: ``base``, which changes with the locks, and the driver itself,
-which changes with every version. Each becomes a layer, so that an update moves little.
+"""The two trees of the image: ``base``, which changes with the locks, and the driver, which changes with
+every version. Each becomes a layer, so that an update transfers little.
 
-Nothing of the machine that builds goes in, but for files of this repository.
+Nothing from the building machine goes in except files of this repository.
 """
 
 from __future__ import annotations
 
+import ast
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import dranet
 from dranet.cli.main import NODE_COMMANDS
 from tools.image.debian import find, unpack_slices
-from tools.image.modules import find_reached
 from tools.image.slices import DROPPED_MODULES, PYTHON
 from tools.image.wheels import unpack_wheels
 
@@ -37,7 +37,7 @@ from dranet.cli.main import main
 
 sys.exit(main())
 """
-"""``-I``: neither the working folder nor variables of the pod add modules to a program that runs as root."""
+"""``-I``: neither the working folder nor the environment adds modules to a program that runs as root."""
 
 _METADATA = """\
 Metadata-Version: 2.4
@@ -51,7 +51,7 @@ Requires-Python: >=3.11
 
 
 def make_system(debs: Mapping[str, Path], root: Path) -> None:
-    """What is kept of Debian: enough to run its Python."""
+    """Unpack the files kept of Debian, which are enough to run its Python."""
     root.mkdir(parents=True)
     unpack_slices(debs, root)
     for pattern in DROPPED_MODULES:
@@ -60,7 +60,7 @@ def make_system(debs: Mapping[str, Path], root: Path) -> None:
 
 
 def make_base(debs: Mapping[str, Path], wheels: list[Path], root: Path) -> None:
-    """Debian, the Python packages, and the few files that installing would have written."""
+    """Create Debian, the Python packages, and the few files that an installation would have written."""
     make_system(debs, root)
     unpack_wheels(wheels, root / SITE)
     for name in _EMPTY_FOLDERS:
@@ -71,7 +71,7 @@ def make_base(debs: Mapping[str, Path], wheels: list[Path], root: Path) -> None:
 
 
 def make_driver(root: Path) -> None:
-    """The package dranet, what scanners know it by, and the command."""
+    """Create the package dranet, its metadata for scanners, and the command."""
     for file in list_driver_files():
         target = root / SITE / file.relative_to(REPOSITORY)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -86,12 +86,12 @@ def make_driver(root: Path) -> None:
 
 
 def list_driver_files() -> list[Path]:
-    """The modules that the program and the node's commands reach, sorted."""
+    """Return the modules that the program and the node's commands reach, sorted."""
     return find_reached(REPOSITORY, ("dranet.cli.main", *NODE_COMMANDS.values()))
 
 
 def _bundle_certificates(root: Path) -> None:
-    """One file with all of them where OpenSSL and others look, as Debian's own script would write it."""
+    """Write all certificates into the file that OpenSSL and others read, as Debian's own script does."""
     single = root / "usr/share/ca-certificates"
     bundle = root / "etc/ssl/certs/ca-certificates.crt"
     bundle.parent.mkdir(parents=True)
@@ -100,3 +100,38 @@ def _bundle_certificates(root: Path) -> None:
     default = root / "usr/lib/ssl/cert.pem"
     default.parent.mkdir(parents=True)
     default.symlink_to("/etc/ssl/certs/ca-certificates.crt")
+
+
+PACKAGE = "dranet"
+
+
+def find_reached(repository: Path, roots: Iterable[str]) -> list[Path]:
+    """Return the files of the package that ``roots`` (dotted names) import, directly or not, sorted."""
+    found: dict[str, Path] = {}
+    waiting = list(roots)
+    while waiting:
+        module = waiting.pop()
+        path = _locate(repository, module)
+        if module in found or path is None:
+            continue
+        found[module] = path
+        waiting += _list_imported(path)
+        waiting += [module.rpartition(".")[0]]
+    return sorted(found.values())
+
+
+def _locate(repository: Path, module: str) -> Path | None:
+    """The file of a module or package; None for a name inside a module, and for other packages."""
+    if module.partition(".")[0] != PACKAGE:
+        return None
+    base = repository / module.replace(".", "/")
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def _list_imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -1,9 +1,8 @@
 """The Python packages of the image: the wheels of ``requirements.lock``, downloaded by pip for the image's
 Python and architecture, whatever Python and architecture build it; checked, and unpacked without pip.
 
-Wheels of what the driver is made of are archives of files that belong as they are below one folder. A wheel
-that wants more (scripts, data) is refused rather than half installed.
-"""
+These wheels are archives of files that are used unchanged below one folder. A wheel with more than that
+(scripts, data) is refused."""
 
 from __future__ import annotations
 
@@ -18,15 +17,14 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tools.image.debian import hash_file
-from tools.image.lock import ImageError
+from tools.image.debian import ImageError, hash_file
 from tools.image.slices import DROPPED_OF_WHEELS, PYTHON
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements.lock"
 
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _OLDEST_GLIBC, _NEWEST_GLIBC = 17, 41
-"""``manylinux_2_17`` to that of the image's Debian: pip takes each name literally."""
+"""From ``manylinux_2_17`` to the version of the image's Debian: pip compares each name literally."""
 
 _DOWNLOAD_SECONDS = 300
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)\s*(;.*)?\\?$", re.MULTILINE)
@@ -34,31 +32,31 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 class WheelsUnavailable(ImageError):
-    """pip finds no such wheels, or no registry."""
+    """pip finds no such wheels, or no registry answers."""
 
 
 def locked_versions(requirements: Path = REQUIREMENTS) -> Mapping[str, str]:
-    """Python package -> version.
+    """Return the locked version of each Python package.
 
     Raises:
-        ImageError: a line holds under a condition; pip would judge it by the Python that builds.
+        ImageError: a line has a condition, which pip would evaluate for the Python that builds.
     """
     versions = {}
     for name, version, condition in _PINNED.findall(requirements.read_text()):
         if condition:
             raise ImageError(
-                f"{requirements.name}: {name} has a condition ({condition.strip()}), none is known here"
+                f"{requirements.name}: {name} has a condition ({condition.strip()}), which is not supported"
             )
         versions[name] = version
     return versions
 
 
 def fetch_wheels(architecture: str, cache: Path, requirements: Path = REQUIREMENTS) -> list[Path]:
-    """One wheel for each locked package, in the cache; hashes are checked by pip, and again here.
+    """Return one wheel for each locked package, from the cache. pip verifies the hashes, and so does this.
 
     Raises:
-        WheelsUnavailable: there is none for this architecture, or the registry does not answer.
-        ImageError: what is there is not what is locked.
+        WheelsUnavailable: no wheel exists for this architecture, or the registry does not answer.
+        ImageError: the files differ from the lock.
     """
     wanted = len(locked_versions(requirements))
     text = requirements.read_text()
@@ -76,7 +74,7 @@ def fetch_wheels(architecture: str, cache: Path, requirements: Path = REQUIREMEN
 
 
 def unpack_wheels(wheels: list[Path], folder: Path) -> None:
-    """The files of all wheels below ``folder``, but what is dropped."""
+    """Unpack the files of all wheels below ``folder``, except those that are dropped."""
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             for name in _kept(archive, wheel.name):
@@ -92,7 +90,7 @@ def _kept(archive: zipfile.ZipFile, wheel: str) -> Iterator[str]:
             continue
         top = name.partition("/")[0]
         if top.endswith(".data") or name.startswith("/") or ".." in name.split("/"):
-            raise ImageError(f"{wheel}: {name}: only wheels whose files are used as they are can go in")
+            raise ImageError(f"{wheel}: {name}: only wheels whose files are used unchanged are supported")
         yield name
 
 
@@ -115,14 +113,14 @@ def _download(architecture: str, requirements: Path, folder: Path) -> None:
                 f"no wheels for {architecture}: not here within {_DOWNLOAD_SECONDS} s (pip download)"
             ) from error
         if done.returncode != 0:
-            said = done.stderr.strip().splitlines() or ["pip says nothing"]
-            raise WheelsUnavailable(f"no wheels for {architecture}: {said[-1]} (pip download)")
-        if not folder.exists():  # somebody else may have been faster; theirs are as good
+            output = done.stderr.strip().splitlines() or ["no output"]
+            raise WheelsUnavailable(f"no wheels for {architecture}: {output[-1]} (pip download)")
+        if not folder.exists():  # another build may have been faster; its files are the same
             shutil.copytree(temporary, folder)
 
 
 def _describe_target(architecture: str) -> list[str]:
-    """The Python and platform as options of pip."""
+    """Return the Python and platform as options of pip."""
     version = PYTHON.removeprefix("python")
     machine = _MACHINES[architecture]
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(_NEWEST_GLIBC, _OLDEST_GLIBC - 1, -1)]

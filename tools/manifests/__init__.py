@@ -1,5 +1,4 @@
-"""What Kubernetes objects the driver is installed by, as far as they are made from the code itself.
+"""The Kubernetes objects that are derived from the code: admission policies and the data of the chart.
 
-Talks to nobody: each module declares, and says why; `tools/pages/reference.py` writes the results into
-`charts/dranet/`. Must not know: what a cluster looks like at this moment.
-"""
+The modules do no I/O except reading the sources in `charts/dranet/`; `tools/pages/reference.py` writes the
+results."""

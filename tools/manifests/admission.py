@@ -1,9 +1,9 @@
 """The admission policies that bind the driver to its own node and its own name.
 
-RBAC cannot say "only slices of the node that you run on": a token from one node could publish devices for
-every other one, or take theirs away. The policies can, because the API server puts the node of the pod into
-what it knows of a service account's token (Kubernetes 1.30 and later). They speak of the driver's service
-account alone; a third one, an option, keeps everybody else from the driver's slices. Pure."""
+RBAC cannot express "only slices of the node that you run on": a token from one node could publish devices for
+every other node, or remove theirs. The policies can, because the API server adds the node of the pod to the
+user info of a service account's token (Kubernetes 1.30 and later). They apply only to the driver's service
+account; an optional third one keeps all other users from writing the driver's slices."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CONTROL_PLANE = (
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:serviceaccount:kube-system:storage-version-migrator-controller",
 )
-"""Who removes slices of nodes that are gone, and who writes each object anew in another version. With
-controllers that have no accounts of their own it is the first one; kubelets are known by their group."""
+"""The users that remove slices of deleted nodes and that rewrite objects in another version. If controllers
+have no accounts of their own, it is the first one. Kubelets are recognised by their group."""
 
 _GROUP = "admissionregistration.k8s.io/v1"
 _NODE = {
@@ -36,13 +36,13 @@ _NODE = {
 }
 _NO_NODE = {
     "expression": "variables.node != ''",
-    "message": "the token does not say on which node the driver runs: it must be bound to a pod",
+    "message": "the token does not name the node of the driver: it must be bound to a pod",
     "reason": "Forbidden",
 }
 
 
 class Driver(Struct, frozen=True):
-    """Whom the guards are about; a chart puts names in place of its own marks."""
+    """The driver that the policies apply to. The chart replaces placeholders by names."""
 
     name: str = DRIVER_NAME
     namespace: str = NAMESPACE
@@ -50,14 +50,14 @@ class Driver(Struct, frozen=True):
 
     @property
     def user_name(self) -> str:
-        """As the API server calls its service account."""
+        """The name of its service account as a user of the API server."""
         return f"system:serviceaccount:{self.namespace}:{self.service_account}"
 
 
 def build_policies(
     driver: str = DRIVER_NAME, namespace: str = NAMESPACE, service_account: str = SERVICE_ACCOUNT
 ) -> list[JsonObject]:
-    """Two policies, each with its binding."""
+    """Return two policies, each with its binding."""
     owner = Driver(driver, namespace, service_account)
     is_driver = f"request.userInfo.username == {quote(owner.user_name)}"
     slices = [
@@ -93,8 +93,9 @@ def build_policies(
 
 
 def build_slice_owners(owner: Driver | None = None, admins: Sequence[str] = ()) -> list[JsonObject]:
-    """Nobody but the driver, the node's kubelet, the control plane and ``admins`` writes slices in the
-    driver's name: whoever may write slices could otherwise offer devices that are not there."""
+    """Return a policy that lets only the driver, the node's kubelet, the control plane and ``admins`` write
+    slices in the driver's name. Without it any user that may write slices could offer devices that do not
+    exist."""
     owner = owner or Driver()
     names = [owner.user_name, *CONTROL_PLANE, *admins]
     of_driver = (
@@ -122,8 +123,8 @@ def build_slice_owners(owner: Driver | None = None, admins: Sequence[str] = ()) 
 
 
 def _object_and_old() -> Iterator[JsonObject]:
-    """A deletion has the old object alone; of an update the new one is judged, as driver and node cannot
-    change."""
+    """The object to judge: a deletion has only the old one; for an update it is the new one, since driver and
+    node cannot change."""
     yield {"name": "subject", "expression": "request.operation == 'DELETE' ? oldObject : object"}
 
 
@@ -139,7 +140,7 @@ def _iter_slice_rules(driver: str) -> Iterator[JsonObject]:
         "message": f"the driver may write only slices of {driver}",
         "reason": "Forbidden",
     }
-    # A slice that somebody else wrote in the driver's name is deleted, whatever its pool.
+    # The driver may delete a slice that another user wrote in its name, whatever its pool.
     yield {
         "expression": f"request.operation == 'DELETE' || {_is_of_node('variables.pool')}",
         "message": "the driver may write only pools named after the node that it runs on",
@@ -152,7 +153,7 @@ def _is_of_node(pool: str) -> str:
 
 
 def _iter_status_rules(driver: str) -> Iterator[JsonObject]:
-    """Before 1.36 the server itself does not ask whose entries they are, nor of which node."""
+    """Before Kubernetes 1.36 the server does not check the driver and the node of entries."""
     yield _NO_NODE
     unchanged = " && ".join(
         f"variables.status.?{name}.orValue(null) == variables.before.?{name}.orValue(null)"
@@ -160,7 +161,7 @@ def _iter_status_rules(driver: str) -> Iterator[JsonObject]:
     )
     yield {
         "expression": unchanged,
-        "message": "the driver may not change who has a claim",
+        "message": "the driver may not change the allocation or the consumers of a claim",
         "reason": "Forbidden",
     }
     mine = f"(entry.driver == '{driver}' && {_is_of_node('entry.pool')})"
@@ -183,7 +184,7 @@ def _policy(
     variables: Sequence[JsonObject],
     validations: Sequence[JsonObject],
 ) -> Iterator[JsonObject]:
-    """A policy of ``resource.k8s.io``, and the binding that enforces it."""
+    """Yield a policy for ``resource.k8s.io`` and the binding that enforces it."""
     rule = {
         "apiGroups": ["resource.k8s.io"],
         "apiVersions": ["v1", "v1beta1", "v1beta2"],

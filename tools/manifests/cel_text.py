@@ -1,10 +1,9 @@
-"""CEL as text: what the generators of admission policies write again and again. Pure.
+"""Fragments of CEL that the generators of admission policies share.
 
-Expressions are those of a ValidatingAdmissionPolicy on Kubernetes 1.34, which takes the libraries of 1.33 in
-new policies: optionals, strings, sets, two-variable comprehensions, ``ip``, ``cidr`` and ``quantity``. There
-is no ``cel.bind``, no recursion and no ``flatten``, and the order of a map's keys is nobody's; so lists of
-problems are texts, joined at each level.
-"""
+The expressions are for a ValidatingAdmissionPolicy on Kubernetes 1.34, which offers the libraries of 1.33 to
+new policies: optionals, strings, sets, two-variable comprehensions, ``ip``, ``cidr`` and ``quantity``. CEL
+has no ``cel.bind``, no recursion and no ``flatten`` there, and the order of a map's keys is undefined; so
+lists of problems are texts, joined at each level."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t"}
 _PLAIN_NAME = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 _SHOWN_MAX = 80
-"""Both as in the code's own paths (``model.network_part``)."""
+"""Both match the paths in the driver's messages (``model.network_part``)."""
 
 
 def quote(text: str) -> str:
@@ -27,27 +26,27 @@ def quote_all(texts: Iterable[str]) -> str:
 
 
 def get(owner: str, name: str) -> str:
-    """A field of a map; ``null`` where it is absent."""
+    """A field of a map; ``null`` if it is absent."""
     return f"{owner}[?{quote(name)}].orValue(null)"
 
 
-def is_given(owner: str, name: str) -> str:
-    """``null`` is as absent."""
+def is_set(owner: str, name: str) -> str:
+    """Whether a field is present and not ``null``."""
     return f"{get(owner, name)} != null"
 
 
 def is_a(kind: str, owner: str, name: str) -> str:
-    """A field is there, and of this type (``map``, ``list``, ``string`` ...)."""
+    """Whether a field is present and of this type (``map``, ``list``, ``string`` ...)."""
     return f"type({get(owner, name)}) == {kind}"
 
 
 def join(texts: str) -> str:
-    """A list of texts as one, without the empty ones."""
+    """Join a list of texts, without the empty ones."""
     return f"{texts}.filter(t, t != '').join('; ')"
 
 
 def key(name: str) -> str:
-    """A user's own name in a path: plain behind a dot, anything else quoted, and cut where it is long."""
+    """A user's own name in a path: after a dot if it is plain, otherwise quoted and truncated."""
     cut = f"({name}.size() > {_SHOWN_MAX} ? {name}.substring(0, {_SHOWN_MAX}) + '...' : {name})"
     return f"({name}.matches({quote(_PLAIN_NAME)}) ? '.' + {name} : '[\"' + {cut} + '\"]')"
 
@@ -61,5 +60,5 @@ def show(value: str) -> str:
 
 
 def chain(cases: Iterable[tuple[str, str]]) -> str:
-    """The text (CEL) of the first condition that holds; empty where none does."""
+    """The text (CEL) of the first condition that is true; empty if none is."""
     return "(" + "".join(f"{condition} ? {text} : " for condition, text in cases) + "'')"

@@ -1,19 +1,104 @@
-"""What the templates of the chart read from ``charts/dranet/files``: data that the code declares."""
+"""The files in ``charts/dranet/files`` that templates read: DeviceClasses, admission policies, rights and the
+pod's properties, as the code declares them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, DRIVER_NAME, build_rules
+from dranet.desk.templates import selectors
+from dranet.model import attributes as a
 from dranet.security import context as security
 from dranet.security.context import Mount
 from dranet.security.seccomp import SECCOMP_NAME
 from dranet.settings import DECLARATIONS
-from tools.manifests.chart_policies import DRIVER, build_policy_files
+from tools.manifests import admission, tenant_policy
+from tools.manifests.admission import Driver
 from tools.manifests.chart_settings import BIND_ADDRESS
-from tools.manifests.device_classes import CLASSES, PREFIX
+from tools.manifests.parameters_policy import build_parameters_policy
+from tools.manifests.tenant_policy import build_tenant_policy
 from tools.manifests.values import mount_key, needed_values, plain, refused_values
+
+DRIVER, NAMESPACE, ACCOUNT = "{driver_name}", "{namespace}", "{service_account}"
+ADMINS, FIELDS, NAMESPACES = "{admins}", "{fields}", "{namespaces}"
+"""Placeholders that a template replaces by names; those of the second line by lists."""
+
+
+class ChartPolicy(Struct, frozen=True):
+    """A policy with its binding. ``key`` is its name among the chart's values, ``name`` that of the objects.
+
+    The release's name replaces ``dranet-`` in ``name``.
+    """
+
+    key: str
+    name: str
+    build: Callable[[], list[JsonObject]]
+
+
+def _guard(name: str) -> Callable[[], list[JsonObject]]:
+    return lambda: [
+        document
+        for document in admission.build_policies(DRIVER, NAMESPACE, ACCOUNT)
+        if document["metadata"]["name"] == name
+    ]
+
+
+POLICIES = (
+    ChartPolicy("slices", admission.SLICES, _guard(admission.SLICES)),
+    ChartPolicy("claimStatus", admission.CLAIM_STATUS, _guard(admission.CLAIM_STATUS)),
+    ChartPolicy(
+        "sliceOwners",
+        admission.SLICE_OWNERS,
+        lambda: admission.build_slice_owners(Driver(DRIVER, NAMESPACE, ACCOUNT), [ADMINS]),
+    ),
+    ChartPolicy("parameters", "dranet-parameters", lambda: build_parameters_policy(DRIVER)),
+    ChartPolicy(
+        "tenants",
+        tenant_policy.NAME,
+        lambda: build_tenant_policy(DRIVER, fields=("", FIELDS), namespaces=("", NAMESPACES)),
+    ),
+)
+"""Whether a policy is on by default, and what may be chosen of it, is in ``values.yaml``."""
+
+
+def build_policy_files() -> Mapping[str, JsonObject]:
+    """Return the content of each policy file, by file name."""
+    return {f"admission-{policy.key}.yaml": {"objects": policy.build()} for policy in POLICIES}
+
+
+PREFIX = "dranet"
+"""First part of the classes' names with the default driver name."""
+
+
+class DeviceClass(Struct, frozen=True):
+    """A class. ``key`` is its name among the chart's values.
+
+    ``expression`` selects devices in addition to the driver's name; empty selects every device.
+    """
+
+    key: str
+    suffix: str
+    expression: str
+
+
+def _without_driver(build: Callable[[str], str]) -> str:
+    """Remove the condition on the driver's name, which the chart adds because the name is a value."""
+    return build(DRIVER_NAME).removeprefix(f"{selectors.of_driver(DRIVER_NAME)} && ")
+
+
+_NO_INTERFACE = f'device.attributes["{a.DOMAIN}"].?{a.IFNAME.name}.orValue("") == ""'
+CLASSES = (
+    DeviceClass("all", "", ""),
+    DeviceClass("nic", "-nic", _without_driver(selectors.nic_with_interface)),
+    DeviceClass("rdma", "-rdma", _without_driver(selectors.rdma_nic)),
+    DeviceClass("rdmaOnly", "-rdma-only", f"{_without_driver(selectors.rdma_nic)} && {_NO_INTERFACE}"),
+    DeviceClass("gpu", "-gpu", _without_driver(selectors.own_gpu)),
+)
+"""Their help, and the parameters that they have by default, are in ``values.yaml``."""
+
 
 JsonObject = dict[str, Any]
 
@@ -29,11 +114,11 @@ _WATCHED = (
     "drain_seconds",
     "node_page",
 )
-"""Settings that say what the pod must look like, or what the notes say of it."""
+"""Settings on which the pod specification or the notes of the chart depend."""
 
 
 def build_chart_files() -> Mapping[str, Any]:
-    """File name below ``files`` -> its content, to be written as its name says: YAML or JSON."""
+    """Return the content of each file below ``files``, by file name."""
     return {
         "driver.yaml": _build_driver(),
         "rbac-rules.yaml": build_rules(DRIVER),
@@ -48,7 +133,7 @@ def build_chart_files() -> Mapping[str, Any]:
 
 
 def _build_driver() -> JsonObject:
-    """The pod: what it mounts, what it may do, and the settings that go with that."""
+    """Return the pod's mounts and rights, and the settings that depend on them."""
     return {
         "defaults": {name: plain(DECLARATIONS[name].default) for name in _WATCHED},
         "bindAddress": BIND_ADDRESS,

@@ -1,4 +1,4 @@
-"""The driver's settings as values of the chart: a schema of what each accepts, made from its declaration."""
+"""The driver's settings as values of the chart: a JSON schema for each, from its declaration."""
 
 from __future__ import annotations
 
@@ -16,41 +16,43 @@ _SEEN_TO: Mapping[str, str] = {
     "node_addresses": "the chart takes it from the downward API",
     "ready_file": "the chart sets it, for the readiness probe",
     "procfs_root": "the chart sets it, with the mount that belongs to it",
-    "metrics_tls_cert": "metrics.tls.secretName sees to it",
-    "metrics_tls_key": "metrics.tls.secretName sees to it",
-    "metrics_client_ca": "metrics.tls.clientCASecretName sees to it",
-    "metrics_authentication": "metrics.authentication sees to it",
+    "metrics_tls_cert": "metrics.tls.secretName sets it",
+    "metrics_tls_key": "metrics.tls.secretName sets it",
+    "metrics_client_ca": "metrics.tls.clientCASecretName sets it",
+    "metrics_authentication": "metrics.authentication sets it",
     "sysfs_root": "the chart sets it, with the mount that belongs to it",
 }
-"""Settings that are not a matter of values, and why."""
+"""Settings that values must not set -> the reason."""
 
 BIND_ADDRESS = (
     r"^(|[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]):"
     r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
 )
-"""A template looks at it, which has a sentence for what does not fit."""
+"""Checked by a template, whose message explains what does not match."""
 
 _PATTERNS: Mapping[str, str] = {
     "driver_name": r"^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
     "nri_index": "^[0-9]{2}$",
     "offer_link_kinds": "^[a-z0-9][a-z0-9_-]{0,14}$",
 }
-"""Text that has a form, or each text of a list; the driver asks for as much."""
+"""Patterns of texts, or of each text in a list, as the driver checks them."""
 
 
 def free_settings() -> Iterator[Declaration]:
-    """Those that values may set."""
+    """Yield the settings that values may set."""
     return (setting for name, setting in DECLARATIONS.items() if name not in _SEEN_TO)
 
 
 def refused_settings() -> Mapping[str, str]:
-    """Those that they may not, with the reason."""
+    """Return the settings that values must not set, with the reason."""
     return {name: reason for name, reason in _SEEN_TO.items() if name in DECLARATIONS}
 
 
 def settings_schema() -> Schema:
-    """The chart's ``settings``. What the chart sees to is let through here: a template refuses it with a
-    reason, where a schema can only say that it is not allowed."""
+    """Return the schema of the chart's ``settings``.
+
+    Settings that the chart provides pass the schema: a template refuses them with a reason, while a schema
+    could only report that they are not allowed."""
     free = {
         setting.name: {**_schema_of(setting), "description": setting.description}
         for setting in free_settings()

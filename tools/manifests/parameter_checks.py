@@ -1,9 +1,8 @@
-"""What one value of the parameters must be, as CEL made from the field's annotation. Pure.
+"""Checks of single values of the parameters, as CEL derived from the field's annotation.
 
-Types, numbers and choices are read from the annotation itself. A validator is code, so each has its CEL
-here, beside the code's own patterns and texts; one that is not known here is an error, which a test meets.
-Wherever CEL's libraries are stricter than the code (IPv4 in IPv6, ``/08``), the value passes: Prepare judges.
-"""
+Types, numbers and choices are read from the annotation itself. A validator is code, so each has its CEL here,
+with the code's own patterns and texts; an unknown validator is an error, which a test finds. Where CEL's
+libraries are stricter than the code (IPv4 in IPv6, ``/08``), the value passes and Prepare decides."""
 
 from __future__ import annotations
 
@@ -30,33 +29,33 @@ from dranet.model.parameters.sysctls import VALUE_MAX_BYTES
 from tools.manifests.cel_text import chain, quote, quote_all
 
 Case = tuple[str, str]
-"""A condition on ``x`` under which the value is wrong, and the text (CEL) that says what it must be."""
+"""A condition on ``x`` under which the value is wrong, and the text (CEL) of what it must be."""
 
 _TYPES = {int: ("int", "must be a whole number"), bool: ("bool", "must be true or false")}
 _TYPES |= {str: ("string", "must be text")}
 _NOT_TEXT = ("type(x) != string", quote("must be text"))
 PATHS = "paths"
-"""The variable with the paths of all fields, of which a policy of a DeviceClass may speak."""
+"""The variable with the paths of all fields, which a policy of a DeviceClass may name."""
 _X = re.compile(r"(?<![\w'])x(?![\w'])")
 _BEYOND_CEL = "x.lowerAscii().contains(':ffff:')"
-"""IPv4 in IPv6: for the code an address, for Kubernetes none."""
+"""IPv4 in IPv6: an address for the code, but not for Kubernetes."""
 
 
 class Check(Struct, frozen=True):
-    """The cases for one kind of value, in the order in which they are asked."""
+    """The cases for one kind of value, in the order of evaluation."""
 
     cases: tuple[Case, ...]
 
     def problem(self, value: str) -> str:
-        """CEL for what is wrong with ``value`` (CEL without the letter x as a word): empty for nothing."""
+        """Return CEL for what is wrong with ``value`` (CEL without ``x`` as a word); empty if nothing is."""
         return chain((_X.sub(lambda _: value, condition), text) for condition, text in self.cases)
 
 
 def build_check(annotation: Any, metadata: tuple[Any, ...] = ()) -> Check:
-    """Of a scalar field, or of the items of a list or a map.
+    """Return the check for a scalar field, or for the items of a list or a map.
 
     Raises:
-        NotImplementedError: nobody has said in CEL what a validator of it asks.
+        NotImplementedError: a validator has no CEL here.
     """
     kind, marks = unwrap(annotation, metadata)
     special = [cases for mark in marks if (cases := _special(mark, marks)) is not None]
@@ -66,7 +65,7 @@ def build_check(annotation: Any, metadata: tuple[Any, ...] = ()) -> Check:
 
 
 def unwrap(annotation: Any, metadata: tuple[Any, ...] = ()) -> tuple[Any, tuple[Any, ...]]:
-    """The bare type, and everything that is said of it; ``None`` is as absent."""
+    """Return the bare type and its annotations. An optional type is the type itself."""
     marks = tuple(_iter_marks(metadata))
     while True:
         if get_origin(annotation) is Annotated:
@@ -121,7 +120,7 @@ def _of_mark(mark: Any, kind: Any) -> Iterator[Case]:
 
 
 def _special(mark: Any, marks: tuple[Any, ...]) -> list[Case] | None:
-    """The whole of the cases, where a validator decides alone."""
+    """Return all cases if a single validator decides."""
     if isinstance(mark, BeforeValidator) and mark.func != values.without_nulls:
         build = _BEFORE.get(mark.func, _number_or_auto)
         return build(marks)
@@ -138,9 +137,9 @@ def _limits(marks: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def _quantity(marks: tuple[Any, ...], least: int | None = None) -> list[Case]:
-    """A quantity compares by value. Whether one with a fraction is a whole number is left to Prepare."""
-    given, most = _limits(marks)
-    low = given if least is None else least
+    """Compare a quantity by value. Prepare decides whether one with a fraction is a whole number."""
+    declared, most = _limits(marks)
+    low = declared if least is None else least
     form = "must be a number or a quantity such as 10G, 1.5M or 64Ki"
     outside = "type(x) == int ? x {} {} : quantity(x).compareTo(quantity('{}')) {} 0"
     return [

@@ -1,11 +1,10 @@
-"""The rules of the parameters policy, made by a walk over the parameters' own schema. Pure.
+"""The rules of the parameters policy, derived from the parameters' own schema.
 
 A *place* is one kind of object in the parameters: ``interface.rateLimit.egress``, an entry of ``routes``. Two
 variables hold all objects of all configs, each with its path and its place: ``objects``, and ``entries`` for
-lists of them. One more, ``fields``, is the schema as data: which fields of which place are of which kind.
-A rule judges one kind of value wherever it may stand; it is a variable, too: the text of what is wrong, empty
-for nothing. So one validation says everything at once, as the code does.
-"""
+lists of them. Another one, ``fields``, is the schema as data: place -> kind -> fields. A rule checks one kind
+of value at every place; it is also a variable, the text of what is wrong or empty. Therefore one validation
+reports everything at once, as the code does."""
 
 from __future__ import annotations
 
@@ -36,50 +35,50 @@ class Place(Struct, frozen=True):
     """One kind of object in the parameters."""
 
     name: str
-    """Of its variable: its objects, or the lists that they are entries of, with path (``at``), value (``it``)
-    and the later configs that may say otherwise (``later``)."""
+    """Name of its variable: the objects, or the lists of them, each with path (``at``), value (``it``) and
+    the later configs that may override it (``later``)."""
     part: type[Part]
     path: str = ""
-    """For people: ``routes[].nextHops[]``."""
+    """As in documents: ``routes[].nextHops[]``."""
     find: str = ""
-    """CEL of the variable."""
+    """CEL for the variable."""
     is_list: bool = False
 
     @property
     def fields(self) -> Mapping[str, PartField]:
-        """By JSON name; the outermost object also has what stands beside the parameters."""
-        beside = fields_of(Envelope) if self.name == ROOT else {}
-        return {**beside, **fields_of(self.part)}
+        """The fields by JSON name; the outermost object also has those of the envelope."""
+        envelope = fields_of(Envelope) if self.name == ROOT else {}
+        return {**envelope, **fields_of(self.part)}
 
 
 class Rule(Struct, frozen=True):
-    """One thing that the policy refuses."""
+    """One kind of mistake that the policy refuses."""
 
     name: str
-    """Of its variable."""
+    """Name of its variable."""
     expression: str
-    """CEL: the text of what is wrong."""
+    """CEL for the text of what is wrong."""
     finds: str
-    """What it refuses, as a clause of a table."""
+    """What it refuses, for a table."""
     fields: tuple[str, ...] = ()
-    """Paths of the fields that it judges."""
+    """Paths of the fields that it checks."""
 
 
 class _Kind(Struct, frozen=True):
-    """Fields that are judged alike."""
+    """Fields with the same check."""
 
     word: str
     check: Check
     of: str
-    """What is judged: the value, or the ``items`` of a list, the ``names`` or ``values`` of a map."""
+    """What is checked: the value, or the ``items`` of a list, the ``names`` or ``values`` of a map."""
     is_list: bool
-    """The fields are those of entries."""
+    """Whether the fields are those of list entries."""
     names: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By place."""
+    """Place -> names of fields."""
 
 
 def iter_places() -> Iterator[Place]:
-    """Every place, outer ones first."""
+    """Yield every place, outer ones first."""
     root = Place(ROOT, NetworkConfig)
     yield root
     yield from _iter_below(root)
@@ -112,7 +111,7 @@ def _find_in_objects(place: Place, name: str, kind: str) -> str:
 
 
 def _find_in_entries(place: Place, name: str, kind: str) -> str:
-    """By way of a text of their numbers (``0 3,0 4``): there is no other from lists in lists to one."""
+    """Flatten by a text of indices (``0 3,0 4``), the only way in CEL from nested lists to one list."""
     is_there = f"type(o) == map && {is_a(kind, 'o', name)}"
     numbers = f"l.it.transformList(i, o, {is_there}, string(n) + ' ' + string(i)).join(',')"
     pairs = f"variables.{place.name}.transformList(n, l, {numbers}).filter(t, t != '').join(',').split(',')"
@@ -123,7 +122,7 @@ def _find_in_entries(place: Place, name: str, kind: str) -> str:
 
 
 def build_place_variables() -> list[Variable]:
-    """The objects of each place, and all of them together."""
+    """Return variables with the objects of each place, and with all of them."""
     places = list(iter_places())
     found: list[Variable] = [(place.name, place.find) for place in places if place.find]
     for name, is_list in (("objects", False), ("entries", True)):
@@ -133,13 +132,13 @@ def build_place_variables() -> list[Variable]:
 
 
 def _mark(place: Place) -> str:
-    """The objects of a place, each with its name."""
+    """The objects of a place, each with the place's name."""
     found = f"{{'is': dyn({quote(place.name)}), 'at': dyn(o.at), 'it': dyn(o.it)}}"
     return f"variables.{place.name}.map(o, {found})"
 
 
 def build_field_rules() -> tuple[Variable, list[Rule]]:
-    """The schema as data, and what each field must be by itself."""
+    """Return the schema as data, and the rules for single fields."""
     kinds = _collect_kinds()
     tables = {kind.word: kind.names for kind in kinds}
     tables["known"] = {place.name: sorted(place.fields) for place in iter_places()}
@@ -171,7 +170,7 @@ def _collect_kinds() -> list[_Kind]:
 
 
 def _judgements(name: str, found: PartField) -> Iterator[tuple[str, str, Check]]:
-    """What is asked of a field: (of what, a word for it, the check)."""
+    """Yield the checks of a field: (what is checked, a word for it, the check)."""
     kind, _ = unwrap(found.info.annotation)
     if found.is_map:
         yield "value", "objects", _OBJECT
@@ -197,11 +196,11 @@ def _unknown_rules() -> Iterator[Rule]:
         text = f"{_at(is_list)} + {key('k')} + ': unknown field; fields are ' + {known}.join(', ')"
         it = "o" if is_list else "o.it"
         inside = join(f"{it}.filter(k, !(k in {known})).map(k, {text})")
-        yield Rule(rule_name(name), _visit(is_list, "", inside), "fields that there are not")
+        yield Rule(rule_name(name), _visit(is_list, "", inside), "unknown fields")
 
 
 def rule_name(word: str) -> str:
-    """Of its variable."""
+    """Return the name of the rule's variable."""
     return f"wrong{word[0].upper()}{word[1:]}"
 
 
@@ -210,7 +209,7 @@ def _at(is_list: bool) -> str:
 
 
 def _visit(is_list: bool, word: str, inside: str) -> str:
-    """The texts of ``inside`` for each object whose place has such fields."""
+    """Evaluate ``inside`` for each object whose place has such fields."""
     owner = "l" if is_list else "o"
     source = f"variables.{'entries' if is_list else 'objects'}"
     if word:
@@ -231,12 +230,12 @@ def _build_rule(kind: _Kind) -> Rule:
     fields = tuple(
         f"{paths[place]}.{name}".lstrip(".") for place, found in kind.names.items() for name in found
     )
-    said = "; ".join(texts)
-    finds = said if kind.of == "value" else f"{kind.of}: {said}"
+    joined = "; ".join(texts)
+    finds = joined if kind.of == "value" else f"{kind.of}: {joined}"
     return Rule(rule_name(kind.word), _visit(kind.is_list, kind.word, inside), finds, fields)
 
 
-def _tell(at: str, problem: str, value: str) -> str:
+def _message(at: str, problem: str, value: str) -> str:
     return f"{at} + ': ' + {problem} + ', not ' + {show(value)}"
 
 
@@ -244,28 +243,28 @@ def _of_value(kind: _Kind, names: str, it: str, at: str) -> str:
     value = f"{it}[f]"
     problem = kind.check.problem(value)
     wrong = f"{it}[?f].orValue(null) != null && {problem} != ''"
-    return join(f"{names}.filter(f, {wrong}).map(f, {_tell(at, problem, value)})")
+    return join(f"{names}.filter(f, {wrong}).map(f, {_message(at, problem, value)})")
 
 
 def _of_items(kind: _Kind, names: str, it: str, at: str) -> str:
     problem = kind.check.problem("x")
-    tell = _tell(f"{at} + '[' + string(k) + ']'", problem, "x")
-    items = join(f"{it}[f].transformList(k, x, {problem} != '', {tell})")
+    message = _message(f"{at} + '[' + string(k) + ']'", problem, "x")
+    items = join(f"{it}[f].transformList(k, x, {problem} != '', {message})")
     return join(f"{names}.filter(f, type({it}[?f].orValue(null)) == list).map(f, {items})")
 
 
 def _of_names(kind: _Kind, names: str, it: str, at: str) -> str:
     return _of_map(
-        kind.check.problem("k"), names, it, _tell(f"{at} + {key('k')}", kind.check.problem("k"), "k")
+        kind.check.problem("k"), names, it, _message(f"{at} + {key('k')}", kind.check.problem("k"), "k")
     )
 
 
 def _of_values(kind: _Kind, names: str, it: str, at: str) -> str:
     return _of_map(
-        kind.check.problem("x"), names, it, _tell(f"{at} + {key('k')}", kind.check.problem("x"), "x")
+        kind.check.problem("x"), names, it, _message(f"{at} + {key('k')}", kind.check.problem("x"), "x")
     )
 
 
-def _of_map(problem: str, names: str, it: str, tell: str) -> str:
-    items = join(f"{it}[f].transformList(k, x, x != null && {problem} != '', {tell})")
+def _of_map(problem: str, names: str, it: str, message: str) -> str:
+    items = join(f"{it}[f].transformList(k, x, x != null && {problem} != '', {message})")
     return join(f"{names}.filter(f, type({it}[?f].orValue(null)) == map).map(f, {items})")

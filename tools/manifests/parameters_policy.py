@@ -1,8 +1,8 @@
 """The admission policy for the parameters of claims, claim templates and DeviceClasses. Pure.
 
-It says at ``kubectl apply`` what the driver would say when a pod starts, in the same words and all at once.
-It is made from the parameters' own schema and never stricter than the driver: what it cannot judge it lets
-pass, and so does an expression that fails (``failurePolicy: Ignore``), because Prepare judges everything
+It reports at ``kubectl apply`` what the driver would report when a pod starts, in the same words and all at
+once. It is made from the parameters' own schema and never stricter than the driver: what it cannot judge it
+lets pass, and so does an expression that fails (``failurePolicy: Ignore``), because Prepare judges everything
 again (docs/decisions/045-admission-policies.md)."""
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ LEFT_TO_PREPARE = (
         "`vrf.name`, `rateLimit.egress.rate`), a conflict with a config that comes later, every conflict "
         "in a DeviceClass"
     ),
-    "entries of a list that say two things of one destination, and other conflicts between entries",
+    "entries of a list with the same destination, and other conflicts between entries",
     (
         "the `policy` of a DeviceClass: what claims on it may set, and whether its expressions compile "
         "(expressions in the policy of a DeviceClass)"
     ),
     "IPv4 in IPv6 (`::ffff:10.0.0.1`), of which Kubernetes' functions make nothing",
     "prefix lengths with a zero in front (`10.0.0.0/08`), likewise",
-    "quantities that are no whole number (`1.0001k`): Kubernetes does not tell them for certain",
+    "quantities that are not a whole number (`1.0001k`): Kubernetes does not recognise all of them",
     "scopes of IPv6 tokens (`::5%eth0`)",
-    "which sysctls a claim may write, and everything that only the device, the link or the node can tell",
+    "which sysctls a claim may write, and everything that depends on the device, the link or the node",
 )
 """What the policy lets pass, on the safe side; Prepare and ``dranet validate`` judge it."""
 
@@ -75,15 +75,15 @@ def is_ours(driver: str) -> str:
 
 
 def build_rules() -> list[Rule]:
-    """Everything that the policy refuses, in the order in which it is told."""
+    """Return everything that the policy refuses, in the order of its report."""
     _, rules = build_field_rules()
     return [*rules, _policy_of_claim(), *(conflict.build_rule() for conflict in iter_conflicts())]
 
 
 def _policy_of_claim() -> Rule:
     text = "must not be in a claim: only a DeviceClass may carry one"
-    given = f"variables.{ROOT}.filter(o, o.it[?'policy'].orValue(null) != null)"
-    expression = f"variables.isClass ? '' : {given}.map(o, o.at + {quote(f'.policy: {text}')}).join('; ')"
+    limited = f"variables.{ROOT}.filter(o, o.it[?'policy'].orValue(null) != null)"
+    expression = f"variables.isClass ? '' : {limited}.map(o, o.at + {quote(f'.policy: {text}')}).join('; ')"
     return Rule(rule_name("policyInClaim"), expression, text, ("policy",))
 
 
@@ -137,7 +137,7 @@ def _resource_rule() -> JsonObject:
 
 
 def build_match_conditions(driver: str) -> list[JsonObject]:
-    """An update that leaves the spec alone is nobody's mistake: controllers write finalizers and labels."""
+    """Skip updates that do not change the spec: controllers write finalizers and labels."""
     ours = f"{configs_of('object')}.exists(c, {is_ours(driver)})"
     changed = "request.operation == 'CREATE' || object.?spec.orValue({}) != oldObject.?spec.orValue({})"
     return [{"name": "has-our-config", "expression": ours}, {"name": "spec-changed", "expression": changed}]

@@ -41,7 +41,7 @@ class Powerful(Struct, frozen=True):
     """A parameter that reaches beyond the pod that asks for it."""
 
     path: str
-    """Of a field and everything below it, or :data:`DEFAULT_ROUTE`."""
+    """Path of a field, including everything below it, or :data:`DEFAULT_ROUTE`."""
     why: str
 
 
@@ -55,7 +55,7 @@ POWERFUL = (
     Powerful("interface.forwarding", "the pod becomes a router between its networks"),
     Powerful("rules", "traffic of the pod goes around the pod network and its NetworkPolicies"),
     Powerful(DEFAULT_ROUTE, "all traffic of the pod goes around the pod network and its NetworkPolicies"),
-    Powerful("neighbors", "the pod says itself which machine an address belongs to"),
+    Powerful("neighbors", "the pod decides which machine an address belongs to"),
     Powerful("sysctls", "the pod's network stack behaves otherwise than the administrator knows it"),
     Powerful(
         "ethtool.privateFlags", "switches of the NIC's own driver, some of which reach its other functions"
@@ -64,10 +64,10 @@ POWERFUL = (
     Powerful("cpuLocality.rps", "CPUs that other pods may have for themselves work off what comes in"),
     Powerful("rdma.managementDevices", "the pod can manage the InfiniBand subnet"),
 )
-"""What the policy is about unless it is told otherwise."""
+"""The parameters that the policy restricts by default."""
 POWERFUL_PATHS = tuple(one.path for one in POWERFUL)
 PATHS = (DEFAULT_ROUTE, *sorted(path for path, _ in walk_fields(NetworkConfig)))
-"""What may be named instead."""
+"""All paths that may be named instead."""
 
 
 def build_tenant_policy(
@@ -78,14 +78,14 @@ def build_tenant_policy(
     label: str = LABEL,
     actions: tuple[str, ...] = ("Deny",),
 ) -> list[JsonObject]:
-    """The policy and its binding.
+    """Return the policy and its binding.
 
     Args:
-        driver: whose configs are judged.
-        fields: paths of what is powerful.
-        namespaces: names of those that are trusted without the label.
-        label: what a namespace that is trusted has, with the value ``true``.
-        actions: of the binding.
+        driver: the driver whose configs are checked.
+        fields: paths of the restricted parameters.
+        namespaces: names of namespaces that are trusted without the label.
+        label: the label of a trusted namespace, with the value ``true``.
+        actions: the validation actions of the binding.
     """
     trusted = (
         f"namespaceObject.metadata.?labels[?{quote(label)}].orValue('') == 'true' || "
@@ -105,11 +105,11 @@ def build_tenant_policy(
         "operations": ["CREATE", "UPDATE"],
     }
     why = f'is for namespaces with the label {label}: "true"; elsewhere a DeviceClass may set it'
-    told = f"variables.problems.join(', ') + {quote(': ' + why)}"
+    text = f"variables.problems.join(', ') + {quote(': ' + why)}"
     validation = {
         "expression": f"({trusted}) || variables.problems.size() == 0",
         "message": f"a parameter {why}",
-        "messageExpression": f"size(bytes({told})) > 5000 ? '' : {told}",
+        "messageExpression": f"size(bytes({text})) > 5000 ? '' : {text}",
         "reason": "Forbidden",
     }
     return [

@@ -1,6 +1,6 @@
-"""Every condition that this driver writes, with its meaning: what ``docs/user/status.md`` lists.
+"""Every condition that the driver writes, with the meaning that ``docs/user/status.md`` gives.
 
-For people and tests; the daemon does not load it. :mod:`dranet.claims.report` writes the conditions.
+:mod:`dranet.claims.report` writes the conditions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OF_THE_ERROR = ""
 
 
 class ConditionMeaning(NamedTuple):
-    """One row of what users may see. ``status`` ``None`` is Unknown."""
+    """A row of the table for users. ``status`` ``None`` is Unknown."""
 
     type: ConditionType
     status: bool | None
@@ -25,7 +25,7 @@ class ConditionMeaning(NamedTuple):
 
 _NOT_YET = "prepared; the pod's sandbox does not run yet"
 _OVER = "the pod's sandbox has ended"
-_UNDONE = "the attach failed and was undone; the kubelet tries again"
+_UNDONE = "the attach failed and was undone; the kubelet retries"
 _OR_LEASE = f"{_UNDONE}; or a DHCP lease has ended (`DHCPLeaseExpired`, `DHCPLeaseRefused`)"
 
 _OF_THE_POD = (
@@ -36,7 +36,7 @@ _OF_THE_POD = (
     ),
     (
         ConditionType.CONFIGURED,
-        {ConditionReason.DEVICE_CONFIGURED: "all that the claim asks is set, and was read back"},
+        {ConditionReason.DEVICE_CONFIGURED: "everything that the claim asks for is set and was read back"},
         _OR_LEASE,
     ),
     (
@@ -57,7 +57,7 @@ _OF_THE_POD = (
         {
             ConditionReason.NETWORK_DEVICE_READY: "an interface: every condition above is True",
             ConditionReason.RDMA_ONLY_DEVICE_READY: "the same for an RDMA device without one",
-            ConditionReason.DEVICE_READY: "a GPU, or admin access: prepared is all there is",
+            ConditionReason.DEVICE_READY: "a GPU, or admin access: nothing beyond Prepared applies",
         },
         "a condition above is False for this reason",
     ),
@@ -81,54 +81,59 @@ _PREPARED, _ALIGNED, _RELEASED = ConditionType.PREPARED, ConditionType.ALIGNED, 
 
 CONDITIONS = (
     _row(_PREPARED, True, ConditionReason.DEVICE_PREPARED, "planned, and the plan is on disk"),
-    _row(
-        _PREPARED, False, OF_THE_ERROR, "the claim is refused for now; the pod waits, the kubelet asks again"
-    ),
+    _row(_PREPARED, False, OF_THE_ERROR, "the claim is refused for now; the pod waits, the kubelet retries"),
     *_rows_of_the_pod(),
     _row(_ALIGNED, True, ConditionReason.SAME_PCIE_SWITCH, "PIX: below the same PCIe switch as its GPU"),
     _row(
         _ALIGNED,
         True,
         ConditionReason.SAME_PCIE_ROOT,
-        "PXB or PHB: below the same PCIe root, and nothing nearer on this node",
+        "PXB or PHB: below the same PCIe root, and nothing closer on this node",
     ),
     _row(
         _ALIGNED,
         True,
         ConditionReason.SAME_NUMA_NODE,
-        "NODE: on the same NUMA node, and nothing nearer on this node",
+        "NODE: on the same NUMA node, and nothing closer on this node",
     ),
     _row(
         _ALIGNED,
         True,
         ConditionReason.NEAREST_POSSIBLE,
-        "SYS: on another NUMA node, and nothing nearer on this node",
+        "SYS: on another NUMA node, and nothing closer on this node",
     ),
     _row(
         _ALIGNED,
         False,
         ConditionReason.WORSE_THAN_POSSIBLE,
-        "the node has a nearer device of the kind; the message names it, and who has it",
+        "the node has a closer device of this kind; the message names it and its holder",
     ),
-    _row(_ALIGNED, None, ConditionReason.PLACE_UNKNOWN, "the node does not tell where they sit"),
+    _row(_ALIGNED, None, ConditionReason.PLACE_UNKNOWN, "the node does not report their PCIe location"),
     _row(
         _ALIGNED,
         None,
         ConditionReason.OTHER_DRIVERS_DEVICES,
-        "the pod has devices of another driver, and its slices do not tell where they sit",
+        "the pod has devices of another driver, and its slices do not report their PCIe location",
     ),
     _row(
         _ALIGNED,
         None,
         ConditionReason.GPUS_UNCLEAR,
-        "its containers have GPUs, and nobody tells which; the message says what was seen",
+        "its containers have GPUs, but it is unknown which; the message names what was seen",
     ),
-    _row(_RELEASED, True, ConditionReason.DEVICE_RELEASED, "the node has it back as it was before"),
+    _row(
+        _RELEASED, True, ConditionReason.DEVICE_RELEASED, "the node has the device back in its earlier state"
+    ),
     _row(
         _RELEASED,
         False,
         ConditionReason.HOST_STATE_NOT_RESTORED,
-        "the node does not have it back as it was; the message names what differs",
+        "the device was returned to the node but not fully restored; the message names what differs",
     ),
-    _row(_RELEASED, False, OF_THE_ERROR, "it is still in the namespace of the ended pod; this is repeated"),
+    _row(
+        _RELEASED,
+        False,
+        OF_THE_ERROR,
+        "it is still in the namespace of the ended pod; the release is retried",
+    ),
 )

@@ -1,4 +1,4 @@
-"""All checks of ``dranet doctor`` as a table, and the shape of its output, from where they are declared."""
+"""The checks of ``dranet doctor`` as a page, and the JSON schema of its output, from their declarations."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ from dranet.cli.doctor.command import FORMAT
 from dranet.desk.doctor.catalogue import list_entries
 from dranet.desk.doctor.checks import Entry
 from dranet.model.findings import WORST_FIRST
+from tools.pages.page import fill, table
 
 SCHEMA_NAME = "doctor.schema.json"
-
-_HEAD = """# What `dranet doctor` looks at
-
-Generated from `dranet/desk/doctor` by `make docs`; a test fails when it is stale. How to use
-it: [doctor](doctor.md).
-
-An id never changes its meaning. `--ignore ID` leaves one out; `dranet doctor --list` prints them. How bad a
-finding is depends on what the node has, so it is not in the table: the finding says it.
-"""
 
 _PARTS = {
     "driver": "The driver",
@@ -43,12 +35,10 @@ _PARTS = {
 
 
 def checks_page() -> str:
-    """``docs/user/doctor-checks.md``."""
     entries = list_entries()
     parts = sorted({entry.part for entry in entries}, key=_rank)
-    return _HEAD + "".join(
-        _section(_PARTS.get(part, part), [e for e in entries if e.part == part]) for part in parts
-    )
+    sections = (_section(_PARTS.get(part, part), [e for e in entries if e.part == part]) for part in parts)
+    return fill("doctor-checks.md", sections="\n".join(sections))
 
 
 def _rank(part: str) -> tuple[int, str]:
@@ -57,17 +47,12 @@ def _rank(part: str) -> tuple[int, str]:
 
 
 def _section(title: str, entries: list[Entry]) -> str:
-    head = f"\n## {title}\n\n| id | looks at | why it matters | how to mend it |\n|---|---|---|---|\n"
-    rows = (f"| `{e.id}` | {_cell(e.what)} | {_cell(e.matters)} | {_cell(e.fix)} |\n" for e in entries)
-    return head + "".join(rows)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    rows = ((f"`{e.id}`", e.what, e.matters, e.fix) for e in entries)
+    return f"## {title}\n\n{table(('id', 'checks', 'why it matters', 'how to fix it'), rows)}"
 
 
 def doctor_schema() -> str:
-    """``docs/user/doctor.schema.json``."""
+    """Return ``docs/user/doctor.schema.json``."""
     text = {"type": "string"}
     count = {"type": "integer"}
     severity = {"enum": [str(state) for state in WORST_FIRST]}
@@ -76,7 +61,7 @@ def doctor_schema() -> str:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What dranet doctor -o json prints",
-        "description": "Fields are added, never taken away, as long as the format stays.",
+        "description": "Fields are added, never removed, while the format stays the same.",
         **_object(
             format={"enum": [FORMAT]},
             version=text,

@@ -1,8 +1,7 @@
-"""Fills the outputs into a page of the documentation whose code blocks begin with ``$ dranet ...``.
+"""Update the outputs in pages of the documentation whose code blocks begin with ``$ dranet ...``.
 
-Such a block holds one command and what it prints, run in the root of the repository and in a pipe. A test
-fails when a page is stale; ``make docs`` writes it anew.
-"""
+Such a block has one command and its output, run in the root of the repository and in a pipe. A test fails
+when a page is stale; ``make docs`` rewrites it."""
 
 from __future__ import annotations
 
@@ -31,19 +30,19 @@ _BLOCK = re.compile(r"^```\n\$ dranet ([^\n]*)\n.*?^```$", re.MULTILINE | re.DOT
 
 
 def fill_page(text: str) -> str:
-    """The page with the outputs of now."""
+    """Return the page with current outputs."""
     return _BLOCK.sub(lambda block: f"```\n$ dranet {block[1]}\n{print_out(block[1])}```", text)
 
 
 def print_out(command: str) -> str:
-    """What ``dranet COMMAND`` prints.
+    """Return the output of ``dranet COMMAND``.
 
     Raises:
-        RuntimeError: its arguments or files are wrong.
+        RuntimeError: the command's arguments or files are wrong.
     """
     with redirect_stdout(io.StringIO()) as printed, redirect_stderr(printed):
         code = main(command.split())
-    if code not in (0, EXIT_FAILED):  # which says that it found what it looked for, or refuses
+    if code not in (0, EXIT_FAILED):  # which reports findings or a refusal
         raise RuntimeError(f"dranet {command} ended with {code}: {printed.getvalue()}")
     return printed.getvalue()
 

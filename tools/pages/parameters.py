@@ -1,19 +1,37 @@
-"""The page ``docs/user/parameters.md`` and the JSON schema, from the declarations in ``dranet.model``."""
+"""The page ``docs/user/parameters.md`` and the JSON schema, from the declarations in ``dranet.model``.
+
+The schema is that of equivalent pydantic classes; tests compare what the two decode.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
+import pydantic
 import yaml
 
-from dranet.model.parameters.decoder import UNSET
+from dranet.model.parameters import policy as network_policy
+from dranet.model.parameters.decoder import (
+    UNSET,
+    AfterValidator,
+    BeforeValidator,
+    FieldInfo,
+    Ge,
+    Le,
+    MaxLen,
+    MinLen,
+    WithJsonSchema,
+)
 from dranet.model.parameters.network import NetworkConfig
-from dranet.model.parameters.part import Part, PartField, fields_of
+from dranet.model.parameters.part import Part, PartField, fields_of, settle
 from dranet.model.parameters.policy import Envelope
-from dranet.model.parameters.sysctls import NAMESPACE_WIDE, PER_INTERFACE, REFUSED, SysctlGroup
-from tools.pages.parameters_model import build_model
+from dranet.model.parameters.sysctls import NAMESPACE_WIDE, PER_INTERFACE, REFUSED
+from dranet.model.parameters.values import OneOf
+from tools.pages.page import fill, table
 
 SCHEMA_NAME = "network-config.schema.json"
 
@@ -21,13 +39,20 @@ _Schema = dict[str, Any]
 
 
 def parameters_page() -> str:
-    """``docs/user/parameters.md``."""
-    sections = (line for path, part in walk_objects() for line in _render_section(path, part))
-    return "\n".join([*_PAGE_HEAD, *sections, *_render_sysctls()]) + "\n"
+    sysctls = (
+        (f"`{name}`", group.meaning) for group in (*PER_INTERFACE, *NAMESPACE_WIDE) for name in group.names
+    )
+    return fill(
+        "parameters.md",
+        schema=SCHEMA_NAME,
+        sections="\n".join(_render_section(path, part) for path, part in walk_objects()),
+        sysctls=table(("name", "what it is about"), sysctls),
+        refused=table(("name", "reason"), ((f"`{name}`", reason) for name, reason in REFUSED.items())),
+    )
 
 
 def example_of(field: PartField) -> str:
-    """The first example of a field as one line of YAML: ``mtu: 9000``."""
+    """Return the first example of a field as one line of YAML: ``mtu: 9000``."""
     value = {field.name: (field.info.examples or [None])[0]}
     return (
         yaml.safe_dump(value, default_flow_style=True, width=10**6)
@@ -38,7 +63,7 @@ def example_of(field: PartField) -> str:
 
 
 def walk_objects() -> Iterator[tuple[str, type[Part]]]:
-    """Every object with its path, ``routes[].nextHops[]``; the whole has an empty one."""
+    """Yield every object with its path, ``routes[].nextHops[]``; that of the outermost object is empty."""
     yield "", NetworkConfig
     yield from _objects(NetworkConfig)
     yield from _objects(Envelope)
@@ -52,15 +77,14 @@ def _objects(part: type[Part], prefix: str = "") -> Iterator[tuple[str, type[Par
             yield from _objects(field.part, f"{path}.")
 
 
-def _render_section(path: str, part: type[Part]) -> Iterator[str]:
+def _render_section(path: str, part: type[Part]) -> str:
     fields = [*fields_of(part).values(), *(() if path else fields_of(Envelope).values())]
-    yield from ("", f"## `{path}`" if path else "## The whole", "")
-    yield from (_summary(part), "")
-    yield from ("| field | meaning | when absent | example |", "|---|---|---|---|")
-    yield from (_render_row(path, field) for field in fields)
+    rows = (_describe_field(path, field) for field in fields)
+    lines = table(("field", "meaning", "when absent", "example"), rows)
+    return f"## {f'`{path}`' if path else 'All parameters'}\n\n{_summary(part)}\n\n{lines}"
 
 
-def _render_row(path: str, field: PartField) -> str:
+def _describe_field(path: str, field: PartField) -> tuple[str, str, str, str]:
     info = field.info
     if info.is_required():
         absent = "required"
@@ -72,12 +96,12 @@ def _render_row(path: str, field: PartField) -> str:
         below = f"{path}.{field.name}" if path else field.name
         example = f"[below](#{_anchor(below)})"
     else:
-        example = f"`{_cell(example_of(field))}`"
-    return f"| `{field.name}` | {_cell(info.description or '')} | {absent} | {example} |"
+        example = f"`{example_of(field)}`"
+    return f"`{field.name}`", info.description or "", absent, example
 
 
 def _summary(part: type[Part]) -> str:
-    """The first paragraph of the docstring, as Markdown, without the name that the heading has already."""
+    """Return the first paragraph of the docstring as Markdown, without the name, which is in the heading."""
     text = " ".join((part.__doc__ or "").partition("\n\n")[0].split()).replace("``", "`")
     name, colon, rest = text.partition("`: ")
     return rest[:1].upper() + rest[1:] if colon and name.startswith("`") else text
@@ -87,27 +111,9 @@ def _anchor(path: str) -> str:
     return "".join(character for character in path.lower() if character.isalnum() or character in "-_")
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _render_sysctls() -> Iterator[str]:
-    yield from ("", "## Sysctls that a claim may set", "")
-    yield "`*` stands for the rest of a name. The value is put back when the claim is done with the pod, and"
-    yield "what belongs to the interface goes with it."
-    yield from ("", "| name | what it is about |", "|---|---|")
-    yield from _render_groups((*PER_INTERFACE, *NAMESPACE_WIDE))
-    yield from ("", "Refused, each with its reason:", "", "| name | it |", "|---|---|")
-    yield from (f"| `{name}` | {_cell(reason)} |" for name, reason in REFUSED.items())
-
-
-def _render_groups(groups: Iterable[SysctlGroup]) -> Iterator[str]:
-    for group in groups:
-        yield from (f"| `{name}` | {_cell(group.meaning)} |" for name in group.names)
-
-
 def parameters_schema() -> str:
-    """``docs/user/network-config.schema.json``: each field by itself, not what two say against each other."""
+    """Return ``docs/user/network-config.schema.json``. It describes single fields, not conflicts between
+    them."""
     schema = build_model(NetworkConfig).model_json_schema(by_alias=True)
     envelope = build_model(Envelope).model_json_schema(by_alias=True)
     schema["properties"] = {**envelope["properties"], **schema["properties"]}
@@ -124,7 +130,7 @@ def parameters_schema() -> str:
 
 
 def _tidy(part: _Schema) -> None:
-    """``null`` is as absent for each field that may be absent; Python's names and defaults are left out."""
+    """Allow ``null`` for each optional field; remove Python's names and defaults."""
     part.pop("title", None)
     part["description"] = " ".join(part.get("description", "").split()).replace("``", "`")
     required = part.get("required", [])
@@ -146,16 +152,87 @@ def _field_schema(field: _Schema, *, nullable: bool) -> _Schema:
     return {**about, **(kinds[0] if len(kinds) == 1 else {"anyOf": kinds})}
 
 
-_PAGE_HEAD = (
-    "# Parameters of a claim",
-    "",
-    "<!-- Generated from dranet/model/parameters/network*.py; do not edit. -->",
-    "",
-    "What the opaque config of a ResourceClaim or DeviceClass may say about a network device. How to use it",
-    f"is in [claims](claims.md); editors and linters take the [JSON schema]({SCHEMA_NAME}).",
-    "",
-    "Decoding is strict: unknown fields, text for a number and the like are refused, every mistake at once",
-    'and with its path. What is absent, or `null`, leaves things alone; `false`, `0`, `""` and `[]` are',
-    "values. Sizes and rates may be quantities: `k`, `M`, `G` and `T` count in thousands, `Ki`, `Mi`, `Gi`",
-    "and `Ti` in 1024.",
-)
+class _Object(pydantic.BaseModel):
+    """For known fields ``null`` is the same as absent."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {name: item for name, item in value.items() if item is not None or name not in known}
+
+
+def build_model(part: type[Part]) -> type[pydantic.BaseModel]:
+    """Return a model with the same fields. Conflicts between fields or entries are not part of it."""
+    fields: dict[str, Any] = {field.attribute: _translate_field(field) for field in fields_of(part).values()}
+    return pydantic.create_model(part.__name__, __base__=_Object, __doc__=part.__doc__, **fields)
+
+
+def _translate_field(field: PartField) -> Any:
+    info = field.info
+    words = {"alias": info.alias, "description": info.description, "examples": info.examples}
+    declare: Any = partial(pydantic.Field, **words)
+    if info.is_required():
+        declared = declare()
+    elif info.default_factory:
+        declared = declare(default_factory=info.default_factory)
+    else:
+        declared = declare(default=info.default)
+    return _annotate(_translate(info.annotation), info.metadata), declared
+
+
+def _translate(annotation: Any) -> Any:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _annotate(_translate(arguments[0]), arguments[1:])
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_translate, arguments))]  # noqa: UP007 - of as many as there are
+    if origin is tuple:
+        item = _translate(arguments[0])
+        return Annotated[tuple[item, ...], pydantic.Field(strict=False)]  # type: ignore[valid-type]
+    if origin is dict:
+        name, item = map(_translate, arguments)
+        return dict[name, item]  # type: ignore[valid-type]
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return build_model(annotation)
+    return annotation
+
+
+def _annotate(kind: Any, marks: tuple[Any, ...]) -> Any:
+    for mark in marks:
+        for translated in _translate_mark(mark):
+            kind = Annotated[kind, translated]
+    return kind
+
+
+def _translate_mark(mark: Any) -> Iterator[Any]:
+    match mark:
+        case FieldInfo(metadata=limits):
+            for limit in limits:
+                yield from _translate_mark(limit)
+        case Ge(ge=least):
+            yield pydantic.Field(ge=least)
+        case Le(le=most):
+            yield pydantic.Field(le=most)
+        case MinLen(min_length=least):
+            yield pydantic.Field(min_length=least)
+        case MaxLen(max_length=most):
+            yield pydantic.Field(max_length=most)
+        case BeforeValidator(func=func):
+            yield pydantic.BeforeValidator(func)
+        case AfterValidator(func=func) if func is not settle:
+            yield pydantic.AfterValidator(func)
+            yield from _describe_choices(func)
+        case WithJsonSchema(json_schema=schema):
+            yield pydantic.WithJsonSchema(dict(schema))
+
+
+def _describe_choices(validator: Any) -> Iterator[Any]:
+    if isinstance(validator, OneOf):
+        yield pydantic.WithJsonSchema({"type": "integer", "enum": [*validator.choices]})
+    if validator is network_policy.field_path:
+        yield pydantic.WithJsonSchema({"type": "string", "enum": sorted(network_policy.known_paths())})

@@ -1,4 +1,4 @@
-"""Writes what is generated in ``docs/user``, ``charts`` and ``deploy`` from what code declares once
+"""Write the generated files in ``docs/user``, ``charts`` and ``deploy`` from declarations in the code
 (``make docs``)."""
 
 from __future__ import annotations
@@ -7,40 +7,54 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dranet.model.attributes import (
+    CATALOGUE,
+    DOMAIN,
+    MAX_ATTRIBUTES_PER_DEVICE,
+    MAX_VALUE_BYTES,
+    MAX_VALUES_PER_DEVICE,
+    PLACES,
+    Attribute,
+)
 from dranet.settings import DECLARATIONS, Declaration
 from dranet.view.flags import default_text
 from tools.pages.alerts import alerts_page
-from tools.pages.attributes import attributes_page
-from tools.pages.chart import build_chart, can_render, render_plain_manifests
+from tools.pages.chart import build_chart, can_render, render_plain_manifests, values_page
 from tools.pages.doctor import SCHEMA_NAME as DOCTOR_SCHEMA_NAME
 from tools.pages.doctor import checks_page, doctor_schema
 from tools.pages.examples import write_examples
 from tools.pages.metrics import metrics_page
+from tools.pages.page import fill, table
 from tools.pages.parameters import SCHEMA_NAME, parameters_page, parameters_schema
-from tools.pages.permissions import permissions_page
 from tools.pages.restored import restored_page
-from tools.pages.rights import rights_page
-from tools.pages.values import values_page
+from tools.pages.rights import permissions_page, rights_page
 
-SETTINGS_HEAD = """# Settings of the driver
 
-Generated from `dranet/settings.py` by `make docs`; a test fails when it is stale.
+def attributes_page() -> str:
+    shown = sorted(CATALOGUE, key=lambda a: (a.domain != DOMAIN, a.domain, a.name.lower()))
+    head = ("attribute", "type", "meaning", "left out when", "stability", "place")
+    return fill(
+        "attributes.md",
+        attributes=MAX_ATTRIBUTES_PER_DEVICE,
+        values=MAX_VALUES_PER_DEVICE,
+        bytes=MAX_VALUE_BYTES,
+        catalogue=table(head, map(_describe_attribute, shown)),
+    )
 
-Later wins: default, file (`--config FILE`, YAML or JSON), environment, flag. Unknown keys are refused, and
-bad settings stop the start with exit code 2, naming every bad key.
 
-| flag | environment | key in the file | default | meaning |
-|---|---|---|---|---|
-"""
+def _describe_attribute(a: Attribute) -> tuple[str, ...]:
+    kind = f"{a.type} or list" if a.has_list_form else str(a.type)
+    place = "always" if a.essential else str(PLACES[a.qualified] + 1)
+    return f"`{a.qualified}`", kind, a.meaning, a.omitted_when or "never", str(a.stability), place
 
 
 def settings_page() -> str:
-    """``docs/user/settings.md``."""
-    return SETTINGS_HEAD + "".join(
-        f"| `{setting.flag}` | `{setting.environment}` | `{setting.name}` | {_default(setting)} "
-        f"| {setting.description} |\n"
-        for setting in DECLARATIONS.values()
+    head = ("flag", "environment", "key in the file", "default", "meaning")
+    rows = (
+        (f"`{one.flag}`", f"`{one.environment}`", f"`{one.name}`", _default(one), one.description)
+        for one in DECLARATIONS.values()
     )
+    return fill("settings.md", settings=table(head, rows))
 
 
 def _default(setting: Declaration) -> str:
@@ -79,9 +93,9 @@ def main(folder: Path) -> None:
 
 
 def _write_manifests(chart: Path, folder: Path) -> None:
-    """After the chart, of which they are made."""
+    """Render the plain manifests from the chart, which must be up to date."""
     if not can_render():
-        print("deploy/*.yaml are left as they are: Helm's library is not installed (x86-64 alone)")
+        print("deploy/*.yaml are unchanged: Helm's library is not installed (it exists only for x86-64)")
         return
     for name, text in render_plain_manifests(chart).items():
         (folder / name).write_text(text)

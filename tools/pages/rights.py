@@ -1,88 +1,76 @@
-"""``docs/user/rights.md``: what the driver may do on a node, why, and what fails without."""
+"""``docs/user/rights.md`` and ``docs/user/permissions.md``: what the driver may do on a node and in the API
+server, why, and what fails without each right."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from dranet.cluster.permissions import AUTHENTICATION_PERMISSIONS, PERMISSIONS, Permission
 from dranet.security.context import CAPABILITIES, MOUNTS, SECCOMP_MOUNT, Mount, resolve_path
 from dranet.security.seccomp import CHOSEN, EVERYDAY, FALLBACKS, Rule
+from tools.pages.page import fill, table
 
 _ALL_CAPABILITIES = 41
-"""Of Linux 5.9 and later: what a privileged container has."""
-
-_HEAD = """# Rights of the driver on a node
-
-Generated from `dranet/security/context.py` and `seccomp.py` by `make docs`; a test fails when it is stale.
-[Security](security.md) says what they mean together.
-
-The container is not privileged. It runs as user 0 with all capabilities dropped but these, may not gain
-rights (`allowPrivilegeEscalation: false`), has a read-only root file system, the network of the node, and
-its own process and IPC namespaces. Each right was taken away in turn, in a real container, and what fails was
-seen (`tests/runtime/test_containerd_security_minimal.py`); of `/etc/cdi` and `pod-resources` only that
-`dranet doctor` tells of it. It names each right that lacks, wherever the driver starts without it.
-
-"optional" says what one may do without; leave the right out then.
-
-"""
+"""The number of capabilities in Linux 5.9 and later."""
 
 
 def rights_page() -> str:
-    return "".join(
-        (
-            _HEAD,
-            f"## Capabilities: {len(CAPABILITIES)} of {_ALL_CAPABILITIES}\n\n",
-            "| capability | what for | without it | optional |\n|---|---|---|---|\n",
-            *(
-                f"| `{each.name}` | {each.why} | {each.without} | {each.feature or '-'} |\n"
-                for each in CAPABILITIES
-            ),
-            f"\n## Folders of the node: {len(MOUNTS)}\n\n",
-            "With the paths of the default settings.\n\n",
-            _MOUNT_HEAD,
-            *map(_mount_row, MOUNTS),
-            "\nThe init container, which has no capability at all:\n\n",
-            _MOUNT_HEAD,
-            _mount_row(SECCOMP_MOUNT),
-            f"\n## System calls: {_count((*EVERYDAY, *CHOSEN, *FALLBACKS))}\n\n",
-            "The seccomp profile (`dranet seccomp` prints it). Every other call is answered with ENOSYS.\n\n",
-            f"### With conditions on their arguments\n\n{_RULE_HEAD}",
-            *map(_rule_row, CHOSEN),
-            f"\n### Without conditions: {_count(EVERYDAY)}\n\n",
-            "Each was taken away in turn; the driver did not start, failed, or complained in its log.\n\n",
-            "| calls | what for |\n|---|---|\n",
-            *map(_plain_row, EVERYDAY),
-            f"\n### Fallbacks: {_count(FALLBACKS)}\n\n",
-            "Not made on every machine; without them the profile would fail on the next one.\n\n",
-            "| calls | when |\n|---|---|\n",
-            *map(_plain_row, FALLBACKS),
-        )
+    head = ("what for", "without it", "optional")
+    return fill(
+        "rights.md",
+        count=len(CAPABILITIES),
+        all=_ALL_CAPABILITIES,
+        capabilities=table(
+            ("capability", *head),
+            ((f"`{each.name}`", each.why, each.without, each.feature or "-") for each in CAPABILITIES),
+        ),
+        folders=len(MOUNTS),
+        mounts=_table_of_mounts(MOUNTS),
+        init=_table_of_mounts((SECCOMP_MOUNT,)),
+        calls=_count((*EVERYDAY, *CHOSEN, *FALLBACKS)),
+        chosen=table(
+            ("calls", *head),
+            ((_names(rule), rule.why, rule.without, rule.feature or "-") for rule in CHOSEN),
+        ),
+        everyday_count=_count(EVERYDAY),
+        everyday=table(("calls", "what for"), ((_names(rule), rule.why) for rule in EVERYDAY)),
+        fallback_count=_count(FALLBACKS),
+        fallbacks=table(("calls", "when"), ((_names(rule), rule.why) for rule in FALLBACKS)),
     )
 
 
-_MOUNT_HEAD = (
-    "| in the container | on the node | access | what for | without it | optional |\n"
-    "|---|---|---|---|---|---|\n"
-)
-_RULE_HEAD = "| calls | what for | without it | optional |\n|---|---|---|---|\n"
+def _table_of_mounts(mounts: Iterable[Mount]) -> str:
+    head = ("in the container", "on the node", "access", "what for", "without it", "optional")
+    return table(head, map(_describe_mount, mounts))
 
 
-def _mount_row(mount: Mount) -> str:
+def _describe_mount(mount: Mount) -> tuple[str, ...]:
     access = "read" if mount.read_only else "write"
     if mount.propagation != "None":
         access += f", {mount.propagation}"
-    paths = f"`{resolve_path(mount.path)}` | `{resolve_path(mount.host_path)}`"
-    return f"| {paths} | {access} | {mount.why} | {mount.without} | {mount.feature or '-'} |\n"
-
-
-def _rule_row(rule: Rule) -> str:
-    return f"| {_names(rule)} | {rule.why} | {rule.without} | {rule.feature or '-'} |\n"
-
-
-def _plain_row(rule: Rule) -> str:
-    return f"| {_names(rule)} | {rule.why} |\n"
+    paths = (f"`{resolve_path(path)}`" for path in (mount.path, mount.host_path))
+    return *paths, access, mount.why, mount.without, mount.feature or "-"
 
 
 def _names(rule: Rule) -> str:
     return ", ".join(f"`{call}`" for call in rule.calls)
 
 
-def _count(rules: tuple[Rule, ...]) -> int:
+def _count(rules: Iterable[Rule]) -> int:
     return len({call for rule in rules for call in rule.calls if not rule.errno})
+
+
+def permissions_page() -> str:
+    head = ("resource", "verbs", "why", "when")
+    return fill(
+        "permissions.md",
+        permissions=table(head, map(_describe_permission, PERMISSIONS)),
+        optional=table(head, map(_describe_permission, AUTHENTICATION_PERMISSIONS)),
+    )
+
+
+def _describe_permission(permission: Permission) -> tuple[str, ...]:
+    verbs = ", ".join(f"`{verb}`" for verb in permission.verbs)
+    group = f" ({permission.group})" if permission.group else ""
+    name = ", of this driver's name" if permission.only_driver else ""
+    return f"`{permission.resource}`{group}{name}", verbs, permission.why, permission.when

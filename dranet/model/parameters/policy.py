@@ -92,9 +92,9 @@ class Envelope(Part):
 
     def find_conflicts(self) -> Iterator[Conflict]:
         if self.kind is None and self.api_version is not None:
-            yield ("kind",), "is required beside apiVersion"
+            yield ("kind",), "is required with apiVersion"
         if self.api_version is None and self.kind is not None:
-            yield ("apiVersion",), "is required beside kind"
+            yield ("apiVersion",), "is required with kind"
 
 
 ENVELOPE_FIELDS = ("apiVersion", "kind", "policy")

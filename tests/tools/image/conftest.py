@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from testbed.debian.packages import PackagesUnavailable
-from tools.image.build import Image, describe_image
-from tools.image.kept import find_or_build
-from tools.image.lock import ARCHITECTURES, StaleLock
+from tools.image.build import Image, describe_image, find_or_build
+from tools.image.debian import ARCHITECTURES, StaleLock
 from tools.image.wheels import WheelsUnavailable
 
 _FOLDER = "TEST_IMAGE_FOLDER"

@@ -16,11 +16,17 @@ import dranet
 from dranet.cli.main import DESK_COMMANDS, NODE_COMMANDS
 from testbed.debian.packages import PackagesUnavailable, cache_folder
 from tests.tools.image.conftest import build
-from tools.image import debian, lock
-from tools.image.build import build_image, make_config
-from tools.image.debian import fetch_locked
-from tools.image.kept import find_or_build
-from tools.image.lock import ARCHITECTURES, ImageError, Package, StaleLock, describe_changes, read_lock
+from tools.image import debian
+from tools.image.build import build_image, find_or_build, make_config
+from tools.image.debian import (
+    ARCHITECTURES,
+    ImageError,
+    Package,
+    StaleLock,
+    describe_changes,
+    fetch_locked,
+    read_lock,
+)
 from tools.image.trees import REPOSITORY, list_driver_files
 from tools.image.wheels import fetch_wheels, locked_versions, unpack_wheels
 
@@ -92,7 +98,7 @@ def test_a_file_that_is_not_the_locked_one_is_refused(tmp_path: Path) -> None:
 
 def test_a_lock_without_a_wanted_package_says_which(tmp_path: Path) -> None:
     file = tmp_path / "packages.lock"
-    lock.write_lock([p for p in read_lock("arm64") if p.name != "libudev1"], file)
+    debian.write_lock([p for p in read_lock("arm64") if p.name != "libudev1"], file)
     with pytest.raises(ImageError, match=r"differ for arm64: libudev1 \(make image-lock\)"):
         read_lock("arm64", file)
     file.write_text("libudev1 arm64\n")

@@ -8,8 +8,7 @@ import pytest
 
 from dranet.errors import Reason
 from dranet.model.attributes import CATALOGUE
-from tools.pages.attributes import attributes_page
-from tools.pages.reference import build_pages
+from tools.pages.reference import attributes_page, build_pages
 
 FOLDER = Path(__file__).parents[3] / "docs" / "user"
 

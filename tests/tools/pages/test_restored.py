@@ -8,7 +8,7 @@ from dranet.kernel.attachment.hardware import HARDWARE
 from dranet.kernel.attachment.properties import PROPERTIES
 from dranet.kernel.ethtool import settings as ethtool
 from dranet.model.plan import AttachPlan, EthtoolState, LinkState
-from tools.pages.restored_table import DEVICE, IDENTITY, LINK, list_restored
+from tools.pages.restored import DEVICE, IDENTITY, LINK, list_restored
 
 AID = {"fixed", "maxima", "refused"}
 """Fields of ``EthtoolState`` that a plan is made with; nobody can set them."""

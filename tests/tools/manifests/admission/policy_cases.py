@@ -208,8 +208,8 @@ CASES = {
     "wrongEntryExpression": Case(policy_rule(expression=""), policy_rule(), "must not be empty", True),
     "wrongEntryTexts": Case(policy_rule(message=5), policy_rule(message="no"), "message: must be text", True),
     "wrongPolicyInClaim": Case(policy(lock=["sysctls"]), {}, "must not be in a claim"),
-    "wrongKindAbsent": Case(without(VERSION, "kind"), VERSION, "kind: is required beside apiVersion", True),
-    "wrongApiVersionAbsent": Case(without(VERSION, "apiVersion"), VERSION, "is required beside kind"),
+    "wrongKindAbsent": Case(without(VERSION, "kind"), VERSION, "kind: is required with apiVersion", True),
+    "wrongApiVersionAbsent": Case(without(VERSION, "apiVersion"), VERSION, "is required with kind"),
     "wrongPolicyRulesFieldAbsent": Case(
         without(policy_rule(), "policy", "rules", 0, "field"),
         policy_rule(),

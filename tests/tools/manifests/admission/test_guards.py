@@ -155,4 +155,4 @@ def test_it_does_not_say_who_has_a_claim(name: str) -> None:
     """Neither at first nor when it is said already."""
     for before, after in (({}, {name: [1]}), ({name: [1]}, {name: [2]}), ({name: [1]}, {})):
         said = guarded(a_claim(**before), a_claim(entry(), **after), policy=STATUS)
-        assert said == "the driver may not change who has a claim"
+        assert said == "the driver may not change the allocation or the consumers of a claim"

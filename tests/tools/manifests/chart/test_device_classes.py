@@ -16,7 +16,7 @@ from dranet.settings import PublishGpus
 from tests.data.layouts import LAYOUTS, read_layout
 from tests.tools.manifests.chart.rendering import of_kind, render
 from tests.tools.manifests.chart.value_sets import OTHER_NAME
-from tools.manifests.device_classes import CLASSES
+from tools.manifests.chart_files import CLASSES
 
 DRIVERS = {"dra.net": {}, "nic.example.com": OTHER_NAME}
 

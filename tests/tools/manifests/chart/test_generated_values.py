@@ -206,7 +206,7 @@ def test_the_message_names_the_place(values: JsonObject, says: str) -> None:
             "metrics.authentication: kubernetes needs metrics.tls",
         ),
         ({"metrics": {"tls": {"clientCASecretName": "a"}}}, "metrics.tls.clientCASecretName is for"),
-        ({"settings": {"metrics_tls_cert": "/a"}}, "metrics.tls.secretName sees to it"),
+        ({"settings": {"metrics_tls_cert": "/a"}}, "metrics.tls.secretName sets it"),
         ({"deviceClasses": {"extra": [{"name": "dranet"}]}}, "deviceClasses: two are called dranet"),
         ({"args": {"cloudProviderOptions": {}}}, "args.cloudProviderOptions is a value of DraNet's chart"),
         ({"args": {"unheardOf": 1}}, "args are those of DraNet's chart; here there is `settings`"),

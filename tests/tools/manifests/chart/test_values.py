@@ -13,14 +13,11 @@ from jsonschema import Draft202012Validator
 from dranet import __version__
 from dranet.security.context import APPARMOR_TYPE, CAPABILITIES, MOUNTS, SELINUX_TYPE
 from tests.tools.manifests.chart.rendering import CHART, REPOSITORY, helm
-from tools.manifests.chart_files import build_chart_files
-from tools.manifests.chart_policies import POLICIES
+from tools.manifests.chart_files import CLASSES, POLICIES, PREFIX, build_chart_files
 from tools.manifests.chart_settings import free_settings
-from tools.manifests.device_classes import CLASSES, PREFIX
 from tools.manifests.tenant_policy import POWERFUL_PATHS
 from tools.manifests.values import build_schema, list_values, mount_key, refused_values, walk
-from tools.pages.chart import build_chart, render_plain_manifests
-from tools.pages.values import values_page
+from tools.pages.chart import build_chart, render_plain_manifests, values_page
 
 TEXT = (CHART / "values.yaml").read_text()
 DEFAULTS = yaml.safe_load(TEXT)
