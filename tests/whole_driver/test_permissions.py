@@ -417,7 +417,7 @@ class TestPolicies:
                 with pytest.raises(ClusterError, match=r"only the device entries of dra\.net"):
                     await client.patch(path, {"status": {"devices": devices}})
             pod = {"resource": "pods", "name": "p", "uid": "u"}
-            with pytest.raises(ClusterError, match="who has a claim"):
+            with pytest.raises(ClusterError, match="the allocation or the consumers of a claim"):
                 await client.patch(path, {"status": {"reservedFor": [pod]}})
 
 

@@ -56,7 +56,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
     path = ""
     for line in parameters_page().splitlines():
         if line.startswith("## "):
-            path = "" if line == "## The whole" else line.removeprefix("## ").strip("`")
+            path = "" if line == "## All parameters" else line.removeprefix("## ").strip("`")
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
         if len(cells) == 6 and cells[1].startswith("`") and not cells[4].startswith("[below]"):
             name = cells[1].strip("`")
