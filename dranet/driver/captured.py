@@ -16,8 +16,8 @@ class CapturedFacts:
 
     is_live = False
 
-    def __init__(self, file: str, told_by: str = "facts_file") -> None:
-        self._file, self._told_by = file, told_by
+    def __init__(self, file: str, named_by: str = "facts_file") -> None:
+        self._file, self._named_by = file, named_by
         self._facts: NodeFacts | None = None
 
     def set_protected_addresses(self, targets: Sequence[ProtectedAddress]) -> None:
@@ -30,5 +30,5 @@ class CapturedFacts:
             SettingsError: it cannot be read, or is no capture.
         """
         if self._facts is None:
-            self._facts = read_capture(self._file, self._told_by).facts
+            self._facts = read_capture(self._file, self._named_by).facts
         return self._facts

@@ -1,6 +1,6 @@
-"""What was found out about the driver's surroundings, said so that a person knows whether to act.
+"""Findings about the driver's surroundings, worded so that a reader knows whether to act.
 
-``/readyz?verbose`` prints findings in one line each, ``dranet doctor`` with why they matter and how to mend
+``/readyz?verbose`` prints findings in one line each, ``dranet doctor`` with why they matter and how to fix
 them. Pure.
 """
 
@@ -20,7 +20,7 @@ RUNTIME_NRI, PATIENCE, RUNTIME_CDI = "runtime-nri", "runtime-patience", "runtime
 """Ids of findings; the docs know them from ``desk/doctor/catalogue.py``."""
 
 DEFAULT_REQUEST_TIMEOUT_SECONDS = 2.0
-"""What a runtime waits for a hook when it does not say (``plugin_request_timeout``)."""
+"""Seconds that a runtime waits for a hook by default (``plugin_request_timeout``)."""
 
 
 class Severity(StrEnum):
@@ -73,7 +73,7 @@ def parse_finding(data: Mapping[str, Any]) -> Finding:
     """The inverse of :meth:`Finding.to_json`, for one that came from another process.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no finding.
     """
     texts = [data.get(name, "") for name in ("part", "seen", "matters", "fix", "id")]
     if not all(isinstance(text, str) for text in texts):

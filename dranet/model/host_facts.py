@@ -1,8 +1,8 @@
-"""What ``dranet doctor`` reads of a node beside its devices: its tuning, who else manages what.
+"""What ``dranet doctor`` reads of a node besides its devices: its tuning, and other managers of its links.
 
-Unjudged: filled by ``dranet.kernel.host_checks``, judged by ``dranet.desk.doctor``. As in
-``model.facts`` a fact that nobody gives is ``None`` or empty, never a guess. What could not be looked at from
-where we stand is in :attr:`HostFacts.unseen`, so that silence and absence are told apart.
+Unjudged: filled by ``dranet.kernel.host_checks``, judged by ``dranet.desk.doctor``. As in ``model.facts`` a
+fact that is not known is ``None`` or empty, never a guess. What could not be read from here is in
+:attr:`HostFacts.unseen`, so that unknown and absent differ.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class KernelFacts(Struct, frozen=True):
 
     release: str = ""
     config: tuple[tuple[str, str], ...] | None = None
-    """Of the options that we ask for those that are on, with ``y`` or ``m``; ``None``: not readable."""
+    """The options of interest that are on, with ``y`` or ``m``; ``None``: not readable."""
     command_line: str = ""
-    """Of its parameters those that concern us."""
+    """Its parameters that concern us."""
     modules: tuple[str, ...] = ()
     """Those of the ones we ask for that are loaded or built in."""
 
 
 class PciFacts(Struct, frozen=True):
-    """One function, or one bridge on the way to it, as its config space and sysfs tell."""
+    """One function, or one bridge on the way to it, from its config space and sysfs."""
 
     address: str
     port: str = ""
@@ -54,7 +54,7 @@ class PciFacts(Struct, frozen=True):
     is_readable: bool = False
     """The whole config space could be read, which takes root with CAP_SYS_ADMIN."""
     acs_control: int | None = None
-    """The ACS control register; ``None``: there is none, or it could not be read."""
+    """The ACS control register; ``None``: it does not exist, or could not be read."""
     max_read_request: int | None = None
     """Bytes that one read may ask for."""
     relaxed_ordering: bool | None = None
@@ -101,7 +101,7 @@ class TuningFacts(Struct, frozen=True):
     swappiness: int | None = None
     swaps: tuple[str, ...] = ()
     clock_is_synchronised: bool | None = None
-    """As ``adjtimex(2)`` says; ``None``: it does not."""
+    """According to ``adjtimex(2)``; ``None``: unknown."""
 
 
 class Process(Struct, frozen=True):
@@ -128,7 +128,7 @@ class FlowFacts(Struct, frozen=True):
 
     ifname: str
     pfc_priorities: int | None = None
-    """Bits of the priorities that PFC pauses (IEEE 802.1Qbb), by DCB netlink; ``None``: not told."""
+    """Bits of the priorities that PFC pauses (IEEE 802.1Qbb), by DCB netlink; ``None``: unknown."""
     ecn_np: tuple[int, ...] | None = None
     """Priorities for which the adapter marks (notification point); ``None``: its driver has no such files."""
     ecn_rp: tuple[int, ...] | None = None
@@ -136,11 +136,11 @@ class FlowFacts(Struct, frozen=True):
 
 
 WITHOUT_CONNECTION = "without a connection"
-"""Of a link that NetworkManager manages and has nothing to set up on."""
+"""Detail of a link that NetworkManager manages without a connection."""
 
 
 class Manager(Struct, frozen=True):
-    """Somebody else who has a word about a link of the node."""
+    """Another program that manages a link of the node."""
 
     name: str
     """``NetworkManager``, ``systemd-networkd``, or the file of a CNI configuration."""
@@ -150,7 +150,7 @@ class Manager(Struct, frozen=True):
 
 
 class RuntimeConfig(Struct, frozen=True):
-    """The configuration of containerd or CRI-O, as far as it concerns us. ``None`` where it does not say."""
+    """The configuration of containerd or CRI-O, as far as it concerns us. ``None`` where it is not set."""
 
     path: str
     runtime: str
@@ -161,7 +161,7 @@ class RuntimeConfig(Struct, frozen=True):
     cdi: bool | None = None
     cdi_dirs: tuple[str, ...] | None = None
     version: int = 0
-    """Of the form of containerd's file."""
+    """Version of the format of containerd's file."""
 
 
 class KubeletConfig(Struct, frozen=True):
@@ -189,6 +189,6 @@ class HostFacts(Struct, frozen=True):
     runtime: RuntimeConfig | None = None
     kubelet: KubeletConfig | None = None
     misc_devices: tuple[str, ...] = ()
-    """Of the character devices we ask for (``rdma_cm``), those that are there."""
+    """The character devices of interest (``rdma_cm``) that exist."""
     unseen: tuple[Unseen, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -33,11 +33,11 @@ def read_rules(file: Path, driver: str) -> tuple[OwnAttributes, Stamp]:
     except DranetError as error:
         raise SettingsError(f"--attributes-file {file}: {error.message}", hint=error.hint) from error
     if problems:
-        raise SettingsError("; ".join(_told(file, lines, problem) for problem in problems))
+        raise SettingsError("; ".join(_describe(file, lines, problem) for problem in problems))
     return own, stamp
 
 
-def _told(file: Path, lines: Mapping[Place, int], problem: Problem) -> str:
+def _describe(file: Path, lines: Mapping[Place, int], problem: Problem) -> str:
     known = (lines[path] for n in range(len(problem.path), -1, -1) if (path := problem.path[:n]) in lines)
     line = next(known, 0)
     return f"--attributes-file {file}{f':{line}' if line else ''}: {problem.place}: {problem.text}"
@@ -70,7 +70,7 @@ def _read_text(file: Path) -> tuple[str, Stamp]:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """A pipe that nobody writes to would hold up every scan."""
+    """Do not block: a pipe without a writer would delay every scan."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -84,7 +84,7 @@ def _parse_json(file: Path, text: str) -> tuple[object, Mapping[Place, int]]:
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError(f"a key stands twice among {', '.join(key for key, _ in pairs)}")
+        raise ValueError(f"a key occurs twice among {', '.join(key for key, _ in pairs)}")
     return found
 
 
@@ -110,7 +110,7 @@ def _refuse_aliases(events: Iterable[Any]) -> None:
 
 
 def _lines(node: Any, path: Place) -> Iterator[tuple[Place, int]]:
-    """Line of each place as deep as rules go. Raises ValueError for a key that stands twice."""
+    """Line of each place as deep as rules go. Raises ValueError for a key that occurs twice."""
     if node is None or len(path) > 4:
         return
     yield path, node.start_mark.line + 1
@@ -122,7 +122,7 @@ def _lines(node: Any, path: Place) -> Iterator[tuple[Place, int]]:
         for key, child in node.value:
             name = str(key.value) if key.id == "scalar" else ""
             if name in seen:
-                raise ValueError(f"line {key.start_mark.line + 1}: the key {name} stands twice")
+                raise ValueError(f"line {key.start_mark.line + 1}: the key {name} occurs twice")
             seen.add(name)
             yield (*path, name), key.start_mark.line + 1
             yield from _lines(child, (*path, name))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 
 
-def read_capture(file: str, told_by: str) -> Capture:
+def read_capture(file: str, named_by: str) -> Capture:
     """Read a capture of at most 64 MiB; ``-`` is standard input.
 
     Args:
         file: where it is.
-        told_by: the flag or setting that named it, for the error.
+        named_by: the flag or setting that named it, for the error.
 
     Raises:
         SettingsError: it cannot be read, is too long, or does not fit.
@@ -30,11 +30,11 @@ def read_capture(file: str, told_by: str) -> Capture:
     try:
         return decode_capture(_read_at_most(file, MAX_CAPTURE_BYTES).decode())
     except OSError as error:
-        raise SettingsError(f"{told_by} {file}: {os.strerror(error.errno or 0)}") from error
+        raise SettingsError(f"{named_by} {file}: {os.strerror(error.errno or 0)}") from error
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{told_by} {file}: not UTF-8 text") from error
+        raise SettingsError(f"{named_by} {file}: not UTF-8 text") from error
     except SettingsError as error:
-        raise SettingsError(f"{told_by} {file}: {error.message}", hint=error.hint) from error
+        raise SettingsError(f"{named_by} {file}: {error.message}", hint=error.hint) from error
 
 
 def _read_at_most(file: str, size: int) -> bytes:

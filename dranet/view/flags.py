@@ -30,7 +30,7 @@ def add_settings_flags(parser: argparse._ActionsContainer, fields: tuple[str, ..
 
 
 def default_text(default: object) -> str:
-    """A setting's default as one would type it; empty where there is none."""
+    """A setting's default as one would type it; empty if it has none."""
     if default in ("", None, ()):
         return ""
     if isinstance(default, tuple):
@@ -52,7 +52,7 @@ def settings_from(options: argparse.Namespace) -> Settings:
 
 def read_settings(options: argparse.Namespace) -> Settings:
     """Merge file, environment and flags. A file named by a flag is looked for where the user is."""
-    given = {name: value for name, value in vars(options).items() if name in DECLARATIONS}
-    given |= {name: str(Path(given[name]).absolute()) for name in _FILES if given.get(name)}
+    values = {name: value for name, value in vars(options).items() if name in DECLARATIONS}
+    values |= {name: str(Path(values[name]).absolute()) for name in _FILES if values.get(name)}
     file = Path(options.config) if getattr(options, "config", None) else None
-    return load_settings(given, os.environ, file)
+    return load_settings(values, os.environ, file)

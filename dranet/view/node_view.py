@@ -22,7 +22,7 @@ SHAPING_SETTINGS = (
     "sysfs_root",
     "procfs_root",
 )
-"""The settings that decide which devices there are and what they say."""
+"""The settings that decide which devices are offered, and with which attributes."""
 
 
 class NodeView(node_view.Look, frozen=True):

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def load_policy(settings: Settings) -> Policy:
-    """What the settings say about publishing.
+    """Return the policy of these settings.
 
     Raises:
         SettingsError: an expression does not compile, the file of attributes or a name to prefer is wrong, or

@@ -176,7 +176,7 @@ def test_a_yaml_and_a_json_file_give_the_same(tmp_path: Path) -> None:
         (
             "a.yaml",
             "attributes: []\nattributes: []\n",
-            ["a.yaml: not YAML: line 2: the key attributes stands twice"],
+            ["a.yaml: not YAML: line 2: the key attributes occurs twice"],
         ),
         ("a.yaml", "attributes: [{set: {rail: 2024-13-45}}]", ["a.yaml: not YAML: month must be in 1..12"]),
         ("a.yaml", "\nattributes: &a [*a]", ["a.yaml: not YAML: line 2: write out what & and * stand for"]),
@@ -185,7 +185,7 @@ def test_a_yaml_and_a_json_file_give_the_same(tmp_path: Path) -> None:
         (
             "a.json",
             '{"attributes": [], "attributes": []}',
-            ["not JSON: a key stands twice among attributes"],
+            ["not JSON: a key occurs twice among attributes"],
         ),
         ("a.json", "[" * 100_000, ["a.json: not JSON: "]),
         ("a.json", '{"attributes": [{"set": {"rail": null}}]}', ["a.json: attributes[0].set.rail: must be"]),

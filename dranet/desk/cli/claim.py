@@ -1,4 +1,4 @@
-"""``dranet claim new``: writes the manifests that get NICs beside GPUs on the hardware at hand."""
+"""``dranet claim new``: writes the manifests that get NICs next to GPUs on the hardware at hand."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ _NAMES = {
 _DESCRIPTION = """\
 Write a DeviceClass, a ResourceClaimTemplate and a pod to start from, with which
 the scheduler gives each pod NICs that are as near to its GPUs as this hardware
-has them. Says above them what was seen, what was chosen and why, and what
-distance to expect. Changes nothing; what it writes is for kubectl apply -f -.
+has them. Comments above them explain what was seen, what was chosen and why,
+and what distance to expect. Changes nothing; what it writes is for kubectl
+apply -f -.
 """
 
 _EPILOG = """\
@@ -109,8 +110,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", default="", help="of template and pod (default: by what they ask for)")
-    parser.add_argument("-n", "--namespace", default="", help="of template and pod (default: left out)")
+    parser.add_argument("--name", default="", help="name of template and pod (default: by what they request)")
+    parser.add_argument("-n", "--namespace", default="", help="of template and pod; left out by default")
     parser.add_argument(
         "--gpu-class",
         default="",
@@ -125,7 +126,7 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="DeviceClass of the NICs (default: dranet-rdma or dranet-nic)",
     )
-    parser.add_argument("--image", default="trainer", help="of the pod's container (default: trainer)")
+    parser.add_argument("--image", default="trainer", help="image of the pod's container (default: trainer)")
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
@@ -142,7 +143,9 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", choices=("yaml", "json"), default="yaml", help="json: a List, without the reasons"
     )
     parser.add_argument(
-        "--explain", action="store_true", help="also what else was tried, and how it did; with json beside it"
+        "--explain",
+        action="store_true",
+        help="also what else was tried, and the results; with json on standard error",
     )
     add_cluster_flags(parser)
     add_facts_settings(parser)
@@ -202,7 +205,7 @@ def _read_request(options: argparse.Namespace) -> ClaimRequest:
 
 
 def _read_objects(options: argparse.Namespace) -> ClusterObjects:
-    """From files and captures where any are named; from the cluster where none is, or it is named, too."""
+    """Read files and captures where any are named; the cluster where none is, or where it is also named."""
     found = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
     if names_cluster(options) or not (options.file or options.facts):
         found = found | fetch_live(options, _KINDS)
@@ -219,14 +222,14 @@ def _read_hardware(objects: ClusterObjects, only: Sequence[str]) -> Hardware:
 
 
 def _read_classes(objects: ClusterObjects, options: argparse.Namespace) -> dict[str, JsonObject] | None:
-    """``None`` where files have none: that says nothing of the cluster."""
+    """``None`` where files have no classes: the cluster may still have some."""
     if not objects.classes and (options.file or options.facts):
         return None
     return {entry["metadata"]["name"]: entry for entry in objects.classes}
 
 
 def _list_not_offered(looks: Mapping[str, NodeView]) -> dict[str, Sequence[str]]:
-    """Of RDMA NICs, which are what is asked for in vain."""
+    """List the RDMA NICs that are not offered, by node: usually it is these that were requested."""
     return {
         node: tuple(
             f"{decision.device.rdma_device} {decision.reason}"

@@ -37,7 +37,7 @@ from dranet.view.flags import read_settings
 from dranet.view.node_view import NodeView
 
 _DESCRIPTION = """\
-Say why a ResourceClaim, or all claims of a pod together, can or cannot be
+Explain why a ResourceClaim, or all claims of a pod together, can or cannot be
 allocated: for each node how many devices every class, selector, claim, taint
 and constraint takes away, and what comes nearest. Asks the cluster, or reads
 files and needs none. Changes nothing.
@@ -51,8 +51,8 @@ Without a cluster:
 
 A name of a ResourceClaimTemplate is taken as a claim made from it.
 
-Exit code: 0 when it is allocated or can be, 1 when it cannot be, or nobody can
-tell, 2 when arguments or files are wrong.
+Exit code: 0 when it is allocated or can be, 1 when it cannot be, or cannot be
+decided, 2 when arguments or files are wrong.
 """
 
 
@@ -85,7 +85,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read, explain, print; the exit code is the verdict."""
+    """Read, explain, print; the exit code is the conclusion."""
     if not options.namespace and options.name.count("/") == 1:
         options.namespace, options.name = options.name.split("/")  # as we print it ourselves
     objects = _read(options)
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         objects.nodes,
         objects.taint_rules,
         options.node,
-        find_held_back(objects.looks, read_settings(options).driver_name),
+        find_not_offered(objects.looks, read_settings(options).driver_name),
     )
     if options.node and not (objects.nodes or objects.slices):
         raise SettingsError(f"--node {options.node}: there are neither nodes nor slices")
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> ClusterObjects:
-    """From files and captures where any are named; from the cluster where none is, or where it is named, too:
+    """Read files and captures where any are named; the cluster where none is, or where it is also named:
     what would be if that were created there? Of two nodes of one name the last counts, so a capture's least.
     """
     captured = capture_slices(options.facts, read_settings(options)) if options.facts else ClusterObjects()
@@ -167,7 +167,7 @@ def _label(options: argparse.Namespace, bodies: Sequence[JsonObject]) -> str:
 NotOffered = tuple[tuple[dict[str, Any], str], ...]
 
 
-def find_held_back(looks: Mapping[str, NodeView], driver: str) -> dict[str, NotOffered]:
+def find_not_offered(looks: Mapping[str, NodeView], driver: str) -> dict[str, NotOffered]:
     """By node: for each reason a slice of the devices that are not published for it, as if they were."""
     return {node: tuple(_iter_slices(node, look, driver)) for node, look in looks.items()}
 
@@ -180,7 +180,7 @@ def _iter_slices(node: str, look: NodeView, driver: str) -> Iterator[tuple[dict[
             by_reason.setdefault(decision.reason, []).append(device)
     for number, (reason, devices) in enumerate(by_reason.items()):
         pages = build_slices(devices, look.policy)
-        pool = {"name": f"{node} (held back {number})", "generation": 1, "resourceSliceCount": 1}
+        pool = {"name": f"{node} (not offered {number})", "generation": 1, "resourceSliceCount": 1}
         bodies = [device_to_json(device) for page in pages for device in page]
         spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": bodies}
         yield {"kind": "ResourceSlice", "metadata": {"name": pool["name"]}, "spec": spec}, reason

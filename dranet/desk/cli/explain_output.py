@@ -39,7 +39,7 @@ def to_document(explanation: Explanation) -> str:
             {"name": claim.label, "podClaim": claim.pod_claim or None, "madeFrom": claim.origin or None}
             for claim in subject.claims
         ],
-        "allocated": _given(explanation.allocated),
+        "allocated": _list_allocated(explanation.allocated),
         "nodes": [_group(group) for group in explanation.groups],
         "notLookedAt": [{"reason": reason, "nodes": list(names)} for reason, names in explanation.excluded],
     }
@@ -64,7 +64,7 @@ def _group(group: NodeGroup) -> dict[str, Any]:
         }
         if report.failure
         else None,
-        "gives": _given(report.allocated) if not report.failure and not report.blocked else [],
+        "gives": _list_allocated(report.allocated) if not report.failure and not report.blocked else [],
         "requests": [_request(request) for request in report.requests],
         "constraints": [_constraint(constraint) for constraint in report.constraints],
         "nearestMisses": [
@@ -115,7 +115,7 @@ def _constraint(report: ConstraintReport) -> dict[str, Any]:
     }
 
 
-def _given(allocated: Sequence[AllocatedDevice]) -> list[dict[str, str]]:
+def _list_allocated(allocated: Sequence[AllocatedDevice]) -> list[dict[str, str]]:
     return [{"claim": e.claim, "request": e.request, "device": "/".join(e.id)} for e in allocated]
 
 
@@ -154,7 +154,9 @@ def render(explanation: Explanation, screen: Screen, *, shows_all: bool = False)
         yield ""
         if explanation.groups:
             yield screen.bold("allocated already")
-        yield from _given_table(explanation.allocated, screen, by_claim=len(explanation.subject.claims) > 1)
+        yield from _allocated_table(
+            explanation.allocated, screen, by_claim=len(explanation.subject.claims) > 1
+        )
     shown = explanation.groups if shows_all else explanation.groups[:GROUPS_SHOWN]
     for group in shown:
         yield ""
@@ -163,13 +165,13 @@ def render(explanation: Explanation, screen: Screen, *, shows_all: bool = False)
 
 
 def _render_rest(explanation: Explanation, rest: Sequence[NodeGroup], width: int) -> Iterator[str]:
-    """The nodes of which there is no more to say."""
+    """The nodes without further details."""
     if rest or explanation.excluded:
         yield ""
     if rest:
         nodes = _count(sum(len(group.nodes) for group in rest), "more node")
         reports = _count(len(rest), "other story", "other stories")
-        yield f"{nodes} with {reports} (--all tells them)"
+        yield f"{nodes} with {reports} (--all shows them)"
     for reason, names in explanation.excluded:
         yield from _wrap(f"{_count(len(names), 'node')} not looked at ({_names(names)}): {reason}", width)
 
@@ -188,7 +190,7 @@ def _render_group(group: NodeGroup, screen: Screen, width: int) -> Iterator[str]
         where = f"{len(group.nodes)} nodes like {report.node} ({_names(group.nodes[1:])})"
     yield from map(screen.bold, _wrap(f"{where}: {_ending(report)}", width))
     if report.ending is AttemptResult.ALLOCATED:
-        yield from _indent(_given_table(report.allocated, screen))
+        yield from _indent(_allocated_table(report.allocated, screen))
         return
     yield from _render_troubles(report, width)
     table = list(_request_table(report, screen))
@@ -205,7 +207,7 @@ def _render_group(group: NodeGroup, screen: Screen, width: int) -> Iterator[str]
 
 
 def _render_troubles(report: NodeReport, width: int) -> Iterator[str]:
-    if report.failure and report.failure.cause != "SELECTOR_FAILED":  # which the request tells
+    if report.failure and report.failure.cause != "SELECTOR_FAILED":  # the request has it
         yield from _wrap(report.failure.message, width, CONTINUED)
     for pool, count, defect in report.pools:
         if defect:
@@ -290,11 +292,11 @@ def _describe(step: Step) -> str:
 
 
 def _by_text(notes: Sequence[Note]) -> str:
-    """Who has them, each with its devices: ``team-a/train-0 (pci-0000-18-00-0)``."""
+    """The claims that have them, each with its devices: ``team-a/train-0 (pci-0000-18-00-0)``."""
     holders: dict[str, list[str]] = {}
     for note in notes:
         holders.setdefault(note.text or "another claim", []).append(note.name)
-    shown = [f"{who} ({_names(names)})" for who, names in holders.items()]
+    shown = [f"{claim} ({_names(names)})" for claim, names in holders.items()]
     more = len(shown) - _NAMES_SHOWN
     return ", ".join(shown[:_NAMES_SHOWN]) + (f" and {_count(more, 'other claim')}" if more > 0 else "")
 
@@ -344,7 +346,7 @@ def _cell(devices: Sequence[DeviceId], columns: int) -> str:
     return f"{len(names)}: {_names(names, 2)}"
 
 
-def _given_table(
+def _allocated_table(
     allocated: Sequence[AllocatedDevice], screen: Screen, *, by_claim: bool = False
 ) -> Iterator[str]:
     by_claim = by_claim or len({entry.claim for entry in allocated}) > 1

@@ -67,10 +67,10 @@ def _make_client_in_pod() -> ApiClient:
         ) from error
 
 
-def _find_kubeconfig(given: str) -> Path | None:
+def _find_kubeconfig(chosen: str) -> Path | None:
     """As kubectl looks for it, but of several in ``KUBECONFIG`` the first that exists."""
-    if given:
-        return Path(given).expanduser()
+    if chosen:
+        return Path(chosen).expanduser()
     named = [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
     for file in (*named, Path("~/.kube/config").expanduser()):
         if file.exists():

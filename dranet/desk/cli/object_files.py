@@ -19,7 +19,7 @@ MAX_DEPTH = 100
 """The API server refuses deeper objects; the YAML library ends the process at some ten thousand."""
 
 MAX_VALUES = 10_000_000
-"""Of one document. A few lines of YAML can stand for more values than there are atoms."""
+"""Values of one document. With aliases a few lines of YAML can mean more values than there are atoms."""
 
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _ENDINGS = (".yaml", ".yml", ".json")
@@ -27,7 +27,7 @@ _WORDS = {"datetime": "a date", "date": "a date", "bytes": "binary", "set": "a s
 
 
 def expand(path: str) -> Iterator[str]:
-    """The file itself; of a folder its YAML and JSON files, sorted by name.
+    """Iterate over the file itself, or over a folder's YAML and JSON files, sorted by name.
 
     Raises:
         SettingsError: a folder without such files.
@@ -42,7 +42,7 @@ def expand(path: str) -> Iterator[str]:
 
 
 def name_of(path: str) -> str:
-    """As errors say it."""
+    """The name of a file in error messages."""
     return "standard input" if path == STANDARD_INPUT else path
 
 
@@ -115,7 +115,7 @@ def _parse_yaml(text: str, name: str) -> list[Any]:
 
 
 def _check_depth(text: str, name: str) -> None:
-    """Before the library nests its own calls as deep as the text says."""
+    """Refuse deep documents before the library nests its own calls as deeply."""
     import yaml
 
     from dranet.desk.cli.object_yaml import TextLoader
@@ -133,7 +133,7 @@ def _check_depth(text: str, name: str) -> None:
 
 
 def _check_plain(value: Any) -> None:
-    """What JSON can say, counted with every repetition: an alias stands for all that it names.
+    """Check that the value can be JSON. Repetitions count: an alias counts as all that it names.
 
     Raises:
         ValueError: something else, too much or too deep.

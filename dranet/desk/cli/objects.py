@@ -36,7 +36,7 @@ LISTS: Mapping[str, str] = {
 
 _RESOURCE_GROUP = "resource.k8s.io"
 _VERSIONS = ("v1", "v1beta2")
-"""Which say the same in the same fields."""
+"""API versions with equal fields."""
 
 _MAX_ITEMS = 200_000
 _MAX_PREFIX = 58
@@ -71,14 +71,14 @@ class ClusterObjects:
     nodes: list[JsonObject] = field(default_factory=list)
     taint_rules: list[JsonObject] = field(default_factory=list)
     others: list[JsonObject] = field(default_factory=list)
-    """Of kinds that nothing here reads."""
+    """Objects of kinds that are not read."""
     sources: dict[int, Source] = field(default_factory=dict)
     """By ``id`` of the object: see :meth:`source_of`."""
     looks: dict[str, NodeView] = field(default_factory=dict)
     """By node name: what was seen on a node whose slices come from a capture."""
 
     def source_of(self, body: JsonObject) -> str:
-        """Where ``body`` (the very object) was found; empty if nobody noted it."""
+        """Where ``body`` (the very object) was found; empty if unknown."""
         source = self.sources.get(id(body))
         return str(source) if source else ""
 
@@ -105,11 +105,11 @@ def load_files(paths: Iterable[str | Path], *, check: bool = True, others: bool 
     Args:
         paths: what the user named.
         check: refuse an object whose fields have shapes that no API server would take. Without it only
-            kind, name and ``spec`` are known to be of the right type: for who wants to say more of it.
+            kind, name and ``spec`` are known to be of the right type: for callers that report more about it.
         others: objects of other kinds are enough.
 
     Raises:
-        SettingsError: a file that cannot be read, an object that is none, or nothing in them that is read
+        SettingsError: a file that cannot be read, an invalid object, or nothing in them that is read
             here; names file, document and cause.
     """
     found = ClusterObjects()
@@ -150,8 +150,8 @@ def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
         action="extend",
         default=[],
         metavar="FILE",
-        help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input; beside a "
-        "cluster that is named (--kubeconfig, --context) these are added to what it has",
+        help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input; added to what "
+        "a cluster has if one is named (--kubeconfig, --context)",
     )
     parser.add_argument(
         "--facts",
@@ -192,7 +192,7 @@ def add_cluster_flags(parser: argparse._ActionsContainer) -> None:
 def capture_slices(paths: Iterable[str | Path], settings: Settings) -> ClusterObjects:
     """A Node and its ResourceSlices for each capture (``dranet capture``), exactly as the driver would
     publish them with these settings. A node is called as its host; a second one of that name ``NAME-2``.
-    ``looks`` has by node name what was seen, held back or not.
+    ``looks`` has by node name what was seen, offered or not.
 
     Raises:
         SettingsError: a file that cannot be read or is no capture; a setting that is wrong.

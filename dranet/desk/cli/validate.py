@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="find mistakes in claims, templates, classes and pods before they are applied",
         description="Look for mistakes in ResourceClaims, ResourceClaimTemplates, DeviceClasses and Pods, "
         "and in whatever has a pod template (Deployment, Job, JobSet, LeaderWorkerSet ...). Changes nothing.",
-        epilog="Exit code: 0 when there are no errors, 1 when there is one (with --strict a warning, too) "
+        epilog="Exit code: 0 without errors, 1 with an error (with --strict also with a warning) "
         "or the cluster does not answer, 2 when arguments or files are wrong.",
         usage="%(prog)s [FILE ...] [-f FILE] [--facts CAPTURE] [--live]\n"
         "                       [--strict] [-o text|json] [--kubeconfig FILE] [settings]",
@@ -54,14 +54,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="append",
         default=[],
         metavar="CAPTURE",
-        help="try selectors on the devices of a capture (dranet capture), too; may be repeated",
+        help="also try selectors on the devices of a capture (dranet capture); may be repeated",
     )
     parser.add_argument(
         "--live",
         action="store_true",
         help="know what the cluster has; without FILE, look for mistakes in it",
     )
-    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings, too")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 also for warnings")
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
     )
@@ -71,7 +71,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read, look, and tell."""
+    """Read the objects, lint them, and print the reports."""
     never_fail_to_print()
     is_live = options.live or names_cluster(options)
     if not options.files and not is_live:
@@ -79,11 +79,11 @@ def run(options: argparse.Namespace) -> int:
         hint = only_known or "or --live for what is in the cluster"
         raise SettingsError("nothing to look at: name a file", hint=hint)
     settings = read_settings(options)
-    given = load_files(options.files, check=False, others=True) if options.files else None
+    loaded = load_files(options.files, check=False, others=True) if options.files else None
     known = [load_files(options.also)] if options.also else []
     known += [capture_slices(options.facts, settings)] if options.facts else []
     known += [fetch_live(options)] if is_live else []
-    judged = given if given is not None else known[-1]
+    judged = loaded if loaded is not None else known[-1]
     scope = build_scope([judged, *known], settings.driver_name, is_live=is_live)
     reports = inspect(judged, scope)
     if options.output == "json":
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def build_scope(known: Iterable[ClusterObjects], driver: str, *, is_live: bool = False) -> Scope:
-    """What all of them together know; of two of one name the first counts."""
+    """Merge what all of them contain; the first of two objects with one name counts."""
     from dranet.desk.kubeapi.shapes import find_fault
 
     whole = ClusterObjects()

@@ -1,4 +1,5 @@
-"""What ``dranet validate`` says of each object: the lint's findings, and what an API server would refuse."""
+"""Reports of ``dranet validate``: for each object the findings of the lint, and what an API server would
+refuse."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from dranet.terminal import PROSE, Screen
 from dranet.view.documents import to_json
 
 _MAX_DEPTH = 12
-"""Of a pod template in an object; a JobSet has its at five."""
+"""How deep a pod template may be in an object; a JobSet has it at five."""
 
 _COPIES = ("replicas", "parallelism", "completions", "size")
 _EVERY_NODE = "DaemonSet"
@@ -48,7 +49,7 @@ class Report:
 
 
 def inspect(objects: ClusterObjects, scope: Scope) -> list[Report]:
-    """A report for each object that has something to say of, in the order of kinds and files."""
+    """Return a report for each object of a kind that is linted, in the order of kinds and files."""
     bodies = [*objects.classes, *objects.templates, *objects.claims, *objects.pods]
     faults = {id(body): find_fault(body) for body in bodies}
     pods = [(key_of(pod), pod.get("spec") or {}) for pod in objects.pods if not faults[id(pod)]]
@@ -71,7 +72,7 @@ def inspect(objects: ClusterObjects, scope: Scope) -> list[Report]:
 
 
 def _named(body: JsonObject) -> Key:
-    """As it says itself: without a namespace where it has none."""
+    """Its own name, without a namespace where it has none."""
     metadata = body.get("metadata")
     if not isinstance(metadata, dict):
         return Key("", "")
@@ -80,9 +81,9 @@ def _named(body: JsonObject) -> Key:
 
 
 def _unique(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Each once, the worst first; where the lint has said it, the API's words are not needed."""
-    said = {finding.path for finding in findings if finding.rule is not rules.REFUSED}
-    kept = [f for f in dict.fromkeys(findings) if f.rule is not rules.REFUSED or f.path not in said]
+    """Each once, the worst first; what the lint has found need not be repeated in the API's words."""
+    found_paths = {finding.path for finding in findings if finding.rule is not rules.REFUSED}
+    kept = [f for f in dict.fromkeys(findings) if f.rule is not rules.REFUSED or f.path not in found_paths]
     order = ("error", "warning", "note")
     return tuple(sorted(kept, key=lambda finding: order.index(finding.severity)))
 
@@ -127,7 +128,7 @@ def _ask_api(body: JsonObject) -> Iterator[Finding]:
 
 
 def _inspect_templates(body: JsonObject, scope: Scope) -> Iterator[Finding]:
-    """Of whatever makes pods, known or not."""
+    """Find the pod templates of any object that makes pods, known or not."""
     metadata = body.get("metadata")
     namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
     namespace = namespace if isinstance(namespace, str) and namespace else "default"
@@ -144,7 +145,7 @@ def _inspect_templates(body: JsonObject, scope: Scope) -> Iterator[Finding]:
 
 
 def find_pod_templates(body: JsonObject) -> Iterator[tuple[str, JsonObject, int]]:
-    """Path, pod spec, and how many pods are made of it, as far as the numbers beside it tell."""
+    """Path, pod spec, and how many pods are made of it, as far as the numbers next to it show."""
     many = 2 if body.get("kind") == _EVERY_NODE else 1
     yield from _find_templates(body, "", many, _MAX_DEPTH)
 

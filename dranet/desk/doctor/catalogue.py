@@ -21,7 +21,7 @@ NO_NEW_PRIVILEGES = Entry(
     GAIN,
     RIGHTS,
     "whether a program that the driver starts could gain rights",
-    "The driver starts none; whoever made it start one would get what a set-user-ID program gives.",
+    "The driver starts none; if it were made to, it would get the rights of a set-user-ID program.",
     "Set `allowPrivilegeEscalation: false` for its container.",
 )
 
@@ -45,8 +45,8 @@ ENTRIES: tuple[Entry, ...] = (
         "port",
         "whether the certificate that the port shows is the one in its file (--metrics-tls-cert), and good "
         "for a while yet",
-        "A certificate that was not renewed is refused by who scrapes the port when its time is over.",
-        "Mend the Secret: certificate and key must belong together.",
+        "A certificate that was not renewed is refused by scrapers of the port once it has expired.",
+        "Fix the Secret: certificate and key must belong together.",
     ),
     Entry(
         "api-server",
@@ -65,7 +65,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         "permission-missing",
         "permissions",
-        "every right of the driver's role, as whoever you are here",
+        "every right of the driver's role, for the user or service account that runs the doctor",
         "Each right is for one thing, which the finding names.",
         "Apply the role of this version (deploy/rbac.yaml), or ask as the driver's service account.",
     ),
@@ -93,7 +93,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         "runtime-nri",
         "runtime",
-        "whether the runtime has connected over NRI, and who it is",
+        "whether the runtime has connected over NRI, and which runtime it is",
         "No NIC can be attached, so no claim with a NIC is prepared.",
         "Enable NRI in the runtime; is --nri-socket its socket, mounted into the pod?",
     ),
@@ -122,7 +122,7 @@ ENTRIES: tuple[Entry, ...] = (
         "place",
         "places",
         "the folders and the socket that the driver shares with kubelet and runtime",
-        "What is missing, read-only or full there stops the driver; the finding says how.",
+        "What is missing, read-only or full there stops the driver; the finding describes how.",
         "Mount the node's folder at the same path, or make room.",
     ),
     Entry(
@@ -136,14 +136,14 @@ ENTRIES: tuple[Entry, ...] = (
         "settings",
         "settings",
         "under which name, and on which node",
-        "With another name or node than the driver's all else is about somebody else.",
+        "With another name or node than the driver's, all other findings are about another driver.",
         "Give the driver's own settings (--config, flags; DRANET_* is there by kubectl exec).",
     ),
     Entry(
         "doctor-blind",
         "view",
         "a part of the node that could not be read at all",
-        "Nothing is said of it, neither good nor bad.",
+        "It is not judged.",
         "The finding names what failed; run it as root on the node.",
     ),
     Entry(

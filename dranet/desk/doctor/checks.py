@@ -31,7 +31,7 @@ class DevicePlugin(Struct, frozen=True):
 
 
 class ClusterFacts(Struct, frozen=True):
-    """What the API server tells of this node; empty where it cannot be asked."""
+    """What the API server knows of this node; empty where it cannot be asked."""
 
     server_version: str = ""
     kubelet_version: str = ""
@@ -53,7 +53,7 @@ class Surroundings(Struct, frozen=True, dict=True):
     cluster: ClusterFacts = field(default_factory=ClusterFacts)
     plugins: tuple[DevicePlugin, ...] = ()
     shown: frozenset[str] = frozenset()
-    """Ids of what the running driver has seen for itself, which counts for more than what a file says."""
+    """Ids of what the running driver has seen for itself, which takes precedence over configuration files."""
 
     @cached_property
     def rdma(self) -> tuple[RdmaDevice, ...]:
@@ -112,7 +112,7 @@ class Surroundings(Struct, frozen=True, dict=True):
 
 
 class Evaluation(Struct, frozen=True):
-    """What a judge says of this node; empty words are those of the check."""
+    """What a judge has found on this node; empty texts are those of the check."""
 
     severity: Severity
     seen: str
@@ -140,7 +140,7 @@ Judge = Callable[[Surroundings], Iterator[Evaluation]]
 
 
 class Entry(Struct, frozen=True):
-    """What ``docs/user/doctor.md`` says of an id."""
+    """What ``docs/user/doctor.md`` explains of an id."""
 
     id: str
     part: str
@@ -157,7 +157,7 @@ class Check(Struct, frozen=True):
     judge: Judge
 
     def run(self, surroundings: Surroundings) -> Iterator[Finding]:
-        """Its findings; why and how are told where there is something to do."""
+        """Return its findings, with why and how where there is something to do."""
         entry = self.entry
         for evaluation in self.judge(surroundings):
             is_fine = evaluation.severity is Severity.OK
@@ -186,7 +186,7 @@ VISIBILITY = "view"
     "not-visible",
     VISIBILITY,
     "what cannot be looked at from where the doctor runs",
-    matters="Nothing is said of it, neither good nor bad.",
+    matters="It is not judged.",
     fix="On the node, as root: `dranet doctor`. In a debug container: `kubectl debug node/NODE -it "
     "--image=IMAGE --profile=sysadmin -- dranet doctor --host-root /host --procfs-root /host/proc "
     "--sysfs-root /host/sys`.",

@@ -1,4 +1,4 @@
-"""Two managers of one NIC: who else gives out, configures or takes what this driver offers."""
+"""Two managers of one NIC: what else allocates, configures or takes the devices that this driver offers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _managed_by(seen: Surroundings, name: str) -> dict[str, str]:
     "networkmanager",
     MANAGERS,
     "NetworkManager on links that the driver offers",
-    matters="When a link comes back from a pod it is configured anew (addresses, DHCP, routes) before "
-    "the driver has given back what was there, and a link that NetworkManager is busy with may not leave. A "
-    "link without a connection is left as it is until somebody makes one for it.",
+    matters="When a link comes back from a pod it is configured again (addresses, DHCP, routes) before "
+    "the driver has restored what was there, and a link that NetworkManager is busy with may not leave. A "
+    "link without a connection is left as it is until a connection is made for it.",
     fix="/etc/NetworkManager/conf.d/90-dranet.conf: `[keyfile]` "
     "`unmanaged-devices=interface-name:LINK;...`, then `nmcli general reload`.",
 )
@@ -33,9 +33,9 @@ def network_manager(seen: Surroundings) -> Iterator[Evaluation]:
     if links:
         names = ";".join(f"interface-name:{link}" for link in list(links)[:16])
         idle = all(detail == WITHOUT_CONNECTION for detail in links.values())
-        tell, evaluation = (note, f", {WITHOUT_CONNECTION}") if idle else (warning, "")
-        yield tell(
-            f"NetworkManager manages {join(links)}{evaluation}",
+        severity, suffix = (note, f", {WITHOUT_CONNECTION}") if idle else (warning, "")
+        yield severity(
+            f"NetworkManager manages {join(links)}{suffix}",
             fix=f"/etc/NetworkManager/conf.d/90-dranet.conf: [keyfile] unmanaged-devices={names}, then "
             "nmcli general reload.",
         )
@@ -47,8 +47,8 @@ def network_manager(seen: Surroundings) -> Iterator[Evaluation]:
     "networkd",
     MANAGERS,
     "systemd-networkd on links that the driver offers",
-    matters="When a link comes back from a pod it is configured anew, and foreign addresses and routes "
-    "are removed (ManageForeignRoutes), before the driver has given back what was there.",
+    matters="When a link comes back from a pod it is configured again, and foreign addresses and routes "
+    "are removed (ManageForeignRoutes), before the driver has restored what was there.",
     fix="/etc/systemd/network/05-dranet.network: `[Match]` `Name=LINK ...` `[Link]` `Unmanaged=yes`, then "
     "`networkctl reload`.",
 )
@@ -69,7 +69,7 @@ def networkd(seen: Surroundings) -> Iterator[Evaluation]:
     MANAGERS,
     "CNI configurations (Multus, SR-IOV, host-device, macvlan) that name a link the driver offers",
     matters="Kubernetes does not know that both give out the same link: the pod that comes second does "
-    "not start, or finds somebody else's link.",
+    "not start, or finds the link of another pod.",
     fix="Take the link out of one of the two: change the network, or leave it out here (`--filter`).",
 )
 def cni(seen: Surroundings) -> Iterator[Evaluation]:
@@ -101,19 +101,19 @@ _NIC_WORDS = ("sriov", "rdma", "hca", "netdevice", "/nic", "efa", "ib_", "roce")
     "device-plugin-of-nics",
     MANAGERS,
     "extended resources of this node that are NICs by their names",
-    matters="Another device plugin gives out NICs here. Nothing is wrong as long as they are others than "
+    matters="Another device plugin gives out NICs here. Nothing is wrong while they are others than "
     "those of this driver; which ones it has cannot be seen from here.",
     fix="Compare its configuration with `dranet devices`: docs/user/sriov-and-multus.md.",
 )
 def plugins_by_name(seen: Surroundings) -> Iterator[Evaluation]:
     known = {plugin.resource for plugin in seen.plugins}
     names = [name for name in seen.cluster.resources if any(word in name.lower() for word in _NIC_WORDS)]
-    unsure = [name for name in names if name not in known or not _tells_functions(seen, name)]
+    unsure = [name for name in names if name not in known or not _names_functions(seen, name)]
     if unsure and seen.offered_addresses:
         yield note(f"device plugins that look like NICs: {join(unsure)}")
 
 
-def _tells_functions(seen: Surroundings, resource: str) -> bool:
+def _names_functions(seen: Surroundings, resource: str) -> bool:
     """Whether the plugin's ids are PCI addresses, so that an overlap would have been seen."""
     known = {function.address for function in seen.node.pci_functions}
     return any(p.resource == resource and known.intersection(p.ids) for p in seen.plugins)
@@ -133,7 +133,7 @@ def other_drivers(seen: Surroundings) -> Iterator[Evaluation]:
         if device.pci_address in seen.offered_addresses:
             both[device.driver].append(device.pci_address)
     for driver, addresses in sorted(both.items()):
-        yield warning(f"{driver} offers {join(sorted(addresses))}, too")
+        yield warning(f"{driver} also offers {join(sorted(addresses))}")
 
 
 CHECKS = (network_manager, networkd, cni, device_plugins, plugins_by_name, other_drivers)

@@ -1,6 +1,6 @@
 """Checks of PCIe links and rails: is each NIC as fast as both ends allow, and are all of them alike?
 
-No node sees on its own what a fabric loses: of PFC and ECN each node knows only its own half.
+No node sees on its own what a fabric loses: each node knows only its own half of PFC and ECN.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def _judge_link(seen: Surroundings, address: str) -> str:
         return ""
     width = min(card.max_width, port.max_width)
     speed = min(parse_speed(card.max_speed), parse_speed(port.max_speed))
-    lacks = []
+    deficits = []
     if card.width < width:
-        lacks.append(f"x{card.width} of x{width}")
+        deficits.append(f"x{card.width} of x{width}")
     if 0 < parse_speed(card.speed) < speed:
-        lacks.append(f"{parse_speed(card.speed):g} of {speed:g} GT/s")
-    return f"{address} at {' and '.join(lacks)}" if lacks else ""
+        deficits.append(f"{parse_speed(card.speed):g} of {speed:g} GT/s")
+    return f"{address} at {' and '.join(deficits)}" if deficits else ""
 
 
 def _shows_its_slot(seen: Surroundings, address: str) -> bool:
@@ -72,7 +72,7 @@ def _find_port(seen: Surroundings, address: str) -> PciFacts | None:
     "pcie-settings-differ",
     PCIE,
     "read request size and relaxed ordering of RDMA NICs of one model",
-    matters="The slowest NIC of a job sets its pace. Vendors ask for read requests of 4096 bytes "
+    matters="The slowest NIC of a job sets its speed. Vendors ask for read requests of 4096 bytes "
     "(ConnectX), and for relaxed ordering on AMD and in virtual machines.",
     fix="Look with `lspci -s ADDRESS -vv | grep -E 'MaxReadReq|RlxdOrd'`. For 4096 bytes: "
     "`setpci -s ADDRESS CAP_EXP+8.w=5000:7000`; for relaxed ordering: "
@@ -135,7 +135,7 @@ def _card_of(link: Link) -> str:
 
 
 def _name_board(seen: Surroundings, device: RdmaDevice) -> str:
-    """``MT_0000000838``; by vendor and device where its driver does not tell the board."""
+    """``MT_0000000838``; by vendor and device where its driver does not name the board."""
     return device.board_id or seen.models.get(device.pci_address, "")
 
 
@@ -229,7 +229,7 @@ def firmware(seen: Surroundings) -> Iterator[Evaluation]:
     "pfc-differs",
     RAILS,
     "which priorities PFC pauses on RoCE NICs of one board",
-    matters="The rails of one fabric should be set alike: one without PFC drops what the others hold back.",
+    matters="The rails of one fabric should be set alike: one without PFC drops what the others pause.",
     fix="`mlnx_qos -i LINK --pfc 0,0,0,1,0,0,0,0` (or `dcb pfc set dev LINK prio-pfc all:off 3:on`) as "
     "on the others, and on the switch ports.",
 )
@@ -279,7 +279,7 @@ def ecn(seen: Surroundings) -> Iterator[Evaluation]:
     if off:
         yield note(f"ECN is off on {join(off)}")
     elif evaluation:
-        yield fine("ECN on all RoCE NICs that tell")
+        yield fine("ECN on all RoCE NICs that report it")
 
 
 _NONE = "none"

@@ -132,7 +132,7 @@ _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
     "gpudirect-no-path",
     GPUDIRECT,
     "how NVIDIA GPUs let NICs at their memory: nvidia_peermem, or dma-buf (Linux 5.12 and the open modules)",
-    matters="Without it all that a GPU sends goes through memory of the host: NCCL says `GDR 0`, and "
+    matters="Without it all that a GPU sends goes through memory of the host: NCCL logs `GDR 0`, and "
     "each byte crosses the CPU's memory twice.",
     fix="The open kernel modules on Linux 5.12 and later (GPU Operator: `driver.kernelModuleType=open`); or "
     "`modprobe nvidia-peermem` (GPU Operator: `driver.rdma.enabled=true`), which takes the RDMA drivers of "
@@ -150,7 +150,7 @@ def path(seen: Surroundings) -> Iterator[Evaluation]:
     if not stack.nvidia_driver:
         yield note(
             "the NVIDIA driver is not loaded",
-            matters="Nobody can use the GPUs, and how NICs reach their memory cannot be told.",
+            matters="The GPUs cannot be used, and how NICs reach their memory is unknown.",
             fix="Install the driver (GPU Operator); nothing to do where GPUs are passed to virtual machines.",
         )
     elif peer or dma_buf:
@@ -236,8 +236,8 @@ def iommu(seen: Surroundings) -> Iterator[Evaluation]:
     if not seen.rdma or not kinds:
         return
     if translated:
-        tell = warning if seen.gpus else note
-        yield tell(f"an IOMMU translates for {join(translated)}")
+        severity = warning if seen.gpus else note
+        yield severity(f"an IOMMU translates for {join(translated)}")
     else:
         passed = any(kind == "identity" for kind in kinds.values())
         yield fine("the IOMMU passes through" if passed else "no IOMMU in the way")
@@ -264,7 +264,7 @@ def fabric_manager(seen: Surroundings) -> Iterator[Evaluation]:
     "gpu-persistence",
     GPUDIRECT,
     "nvidia-persistenced, where there are NVIDIA GPUs",
-    matters="A GPU that nobody uses is put down, and brought up with the next program: that takes "
+    matters="A GPU without a user is powered down, and brought up with the next program: that takes "
     "seconds, and forgets settings.",
     fix="`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1`.",
 )

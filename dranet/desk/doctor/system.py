@@ -116,7 +116,7 @@ def nri(seen: Surroundings) -> Iterator[Evaluation]:
     "nri-socket-elsewhere",
     RUNTIME,
     "where the runtime's configuration puts the NRI socket",
-    matters="The driver waits at a socket where nobody will be.",
+    matters="The driver waits at a socket on which no runtime listens.",
     fix="`--nri-socket` as in the configuration, and the same folder mounted into the pod.",
 )
 def nri_socket(seen: Surroundings) -> Iterator[Evaluation]:
@@ -136,7 +136,7 @@ def _resolve(path: str) -> Path:
     "nri-timeout-short",
     RUNTIME,
     "how long the runtime waits for a hook, against the driver's hook_budget_seconds",
-    matters="Who has not answered in time is disconnected, and the pod starts without its NIC; the "
+    matters="A plugin that has not answered in time is disconnected, and the pod starts without its NIC; the "
     "driver answers after 85 % of it; a slow attach goes on, and its containers are tried again.",
     fix="Raise `plugin_request_timeout` (CRI-O: `nri_plugin_request_timeout`), or lower "
     "`--hook-budget-seconds`.",
@@ -261,7 +261,7 @@ def runtime_version(seen: Surroundings) -> Iterator[Evaluation]:
     elif name == "containerd" and found < (2, 0):
         yield note(
             f"{name} {number}",
-            matters="containerd 1.7 has NRI and CDI off until its configuration says otherwise.",
+            matters="containerd 1.7 has NRI and CDI off unless its configuration turns them on.",
         )
     else:
         yield fine(f"{name} {number}")
@@ -302,7 +302,7 @@ def kubelet_version(seen: Surroundings) -> Iterator[Evaluation]:
 @check(
     "kubelet-skew",
     KUBELET,
-    "the kubelet's version beside the API server's",
+    "the kubelet's version compared with the API server's",
     matters="Kubernetes supports a kubelet that is up to three minor versions behind the API server, and "
     "none that is ahead: fields that one of them does not know get lost.",
     fix="Update the control plane first, then the nodes.",
@@ -334,7 +334,7 @@ def kubelet_gate(seen: Surroundings) -> Iterator[Evaluation]:
 @check(
     "topology-manager",
     KUBELET,
-    "who chooses the CPUs and the memory of a pod (CPU, memory and Topology Manager)",
+    "which managers choose the CPUs and the memory of a pod (CPU, memory and Topology Manager)",
     matters="Without the static CPU manager a pod's threads wander over all sockets, whatever NUMA node "
     "its NIC and GPU are on. The Topology Manager does not know devices of DRA drivers: it does not help "
     "a claim, and single-numa-node can refuse a pod whose device plugins and CPUs lie apart.",
@@ -346,12 +346,12 @@ def resource_managers(seen: Surroundings) -> Iterator[Evaluation]:
     config = seen.host.kubelet
     if config is None or not seen.is_fast or len(seen.node.numa_nodes) < 2:
         return
-    evaluation = (
+    managers = (
         f"CPU manager {config.cpu_policy or 'unknown'}, memory manager {config.memory_policy or 'unknown'}"
     )
     topology = f", topology manager {config.topology_policy}" if config.topology_policy else ""
-    tell = fine if config.cpu_policy == "static" else note
-    yield tell(f"{evaluation}{topology} ({config.path})")
+    severity = fine if config.cpu_policy == "static" else note
+    yield severity(f"{managers}{topology} ({config.path})")
 
 
 CHECKS = (

@@ -20,7 +20,7 @@ _MOST_SWAPPINESS = 10
 
 
 def where_it_shows(judge: Judge) -> Judge:
-    """Nothing is said of a node that nobody tunes for its network."""
+    """Judge only nodes whose network is worth tuning for."""
 
     @wraps(judge)
     def judge_if(seen: Surroundings) -> Iterator[Evaluation]:
@@ -95,7 +95,7 @@ def numa_balancing(seen: Surroundings) -> Iterator[Evaluation]:
     "swap-on",
     TUNING,
     "swap, and how eagerly it is used",
-    matters="A process whose memory was swapped out stands still for milliseconds, and with it its job; "
+    matters="A process whose memory was swapped out stops for milliseconds, and with it its job; "
     "pinned memory stays, what is around it does not.",
     fix="`swapoff -a` and take it out of /etc/fstab, or `sysctl -w vm.swappiness=0` where pods are to swap "
     "(kubelet: memorySwap).",
@@ -150,8 +150,8 @@ def thp_defrag(seen: Surroundings) -> Iterator[Evaluation]:
     "hugepages-uneven",
     TUNING,
     "huge pages that are kept, by NUMA node",
-    matters="A pod beside a NIC of the other NUMA node finds none there: it does not start with the "
-    "static memory manager, and takes far ones without it.",
+    matters="A pod next to a NIC of the other NUMA node finds no huge pages there: it does not start with "
+    "the static memory manager, and takes far ones without it.",
     fix="Reserve them by node: `echo N > "
     "/sys/devices/system/node/nodeX/hugepages/hugepages-2048kB/nr_hugepages`, or `hugepages=0:N,1:N` on "
     "the kernel's command line.",
@@ -170,7 +170,7 @@ def huge_pages(seen: Surroundings) -> Iterator[Evaluation]:
 @check(
     "irqbalance",
     TUNING,
-    "irqbalance beside claims that place interrupts (`cpuLocality.irq`)",
+    "irqbalance together with claims that place interrupts (`cpuLocality.irq`)",
     matters="It would move interrupts away again within seconds, so a claim that asks for their locality is "
     "refused while it runs; no other claim minds.",
     fix="Where claims ask for locality: `irqbalance --banmod=DRIVER` for the NICs' driver (mlx5_core), "
@@ -186,16 +186,16 @@ def irqbalance(seen: Surroundings) -> Iterator[Evaluation]:
 @check(
     "clock-adrift",
     TUNING,
-    "whether somebody keeps the node's clock right; not in the driver's container, whose seccomp profile "
+    "whether the node's clock is synchronised; not in the driver's container, whose seccomp profile "
     "keeps programs away from the clock",
-    matters="Logs, Events and traces of several nodes cannot be laid beside each other, and tokens or "
+    matters="Logs, Events and traces of several nodes cannot be compared, and tokens or "
     "certificates fail when the clock is minutes off.",
     fix="Run chronyd or systemd-timesyncd on the node (`timedatectl set-ntp true`).",
 )
 def clock(seen: Surroundings) -> Iterator[Evaluation]:
     if seen.host.tuning.clock_is_synchronised is not None:
         synchronised = seen.host.tuning.clock_is_synchronised
-        yield fine("the clock is synchronised") if synchronised else note("nobody synchronises the clock")
+        yield fine("the clock is synchronised") if synchronised else note("the clock is not synchronised")
 
 
 CHECKS = (

@@ -191,7 +191,7 @@ def _ip_token(start: int, text: str, prefix_length: str | None) -> Iterator[_Tok
 def _replace_digits(originals: Collection[str]) -> dict[str, str]:
     """Numbered in the order in which they occur, after the maker's prefix where there is one.
 
-    All zeros and all ones identify nothing and stay. The first three bytes of an address that somebody
+    All zeros and all ones identify nothing and stay. The first three bytes of an address that a person
     administers himself (bit 1 of the first byte) are no maker's.
     """
     renamed: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What ``dranet doctor`` reads of the node beside its devices: facts, unjudged, for ``model.host_facts``.
+"""What ``dranet doctor`` reads of the node besides its devices: facts, unjudged, for ``model.host_facts``.
 
-The daemon loads none of it. Everything is read through ``kernel.sysfs``: bounded, waiting for nobody.
+The daemon loads none of it. Everything is read through ``kernel.sysfs``: bounded and without blocking.
 """

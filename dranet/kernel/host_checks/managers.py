@@ -1,7 +1,8 @@
-"""Who else has a word about the node's links: NetworkManager, systemd-networkd, CNI configurations.
+"""Other managers of the node's links: NetworkManager, systemd-networkd, CNI configurations.
 
-NetworkManager says in ``/run/NetworkManager/devices/<ifindex>`` whether it manages a link (there is no file
-for one that it leaves alone from the start), systemd-networkd in ``/run/systemd/netif/links/<ifindex>``.
+NetworkManager records in ``/run/NetworkManager/devices/<ifindex>`` whether it manages a link (there is no
+file for one that it leaves alone from the start), systemd-networkd in
+``/run/systemd/netif/links/<ifindex>``.
 """
 
 from __future__ import annotations

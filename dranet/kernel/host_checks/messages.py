@@ -1,4 +1,4 @@
-"""What the kernel has said about NICs, RDMA, PCIe and GPUs (``/dev/kmsg``), for a support bundle."""
+"""Kernel messages about NICs, RDMA, PCIe and GPUs (``/dev/kmsg``), for a support bundle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_kernel_messages(path: Path = KMSG) -> list[str]:
     """The last of them, ``seconds message``; what is not about such devices is left out.
 
     Raises:
-        KernelError: they may not be read (``kernel.dmesg_restrict``), or there are none here.
+        KernelError: they may not be read (``kernel.dmesg_restrict``), or the file does not exist.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -17,7 +17,7 @@ from dranet.kernel.netlink.socket import open_raw_socket
 from dranet.kernel.refusals import is_refusal
 
 _PROTOCOLS = (socket.NETLINK_ROUTE, 15, 16, 20)
-"""Routing, uevents, generic, RDMA; a kernel without one says so otherwise."""
+"""Routing, uevents, generic, RDMA; a kernel without one returns another error."""
 
 
 def try_calls() -> dict[str, str]:

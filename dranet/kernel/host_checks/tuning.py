@@ -26,7 +26,7 @@ _THP = "kernel/mm/transparent_hugepage"
 _CHOSEN = re.compile(r"\[(\w+(?:\+\w+)?)\]")
 _HUGE = re.compile(r"hugepages-([0-9]{1,9})kB")
 _TIME_ERROR = 5
-"""What ``adjtimex(2)`` returns while nobody has set the clock by another."""
+"""What ``adjtimex(2)`` returns while the clock is not synchronised."""
 _TIMEX_BYTES = 512
 """``struct timex`` has 208 on 64-bit machines."""
 
@@ -60,7 +60,7 @@ def _chosen(text: str) -> str:
 
 
 def _read_idle_states(sysfs: PseudoFiles) -> Iterable[IdleState]:
-    """Of the first CPU: the others have the same ones."""
+    """Read the states of the first CPU: the others have the same."""
     folder = f"{_CPUS}/cpu0/cpuidle"
     for number in sysfs.numbered(folder, "state"):
         state = f"{folder}/state{number}"
@@ -86,7 +86,7 @@ def _read_swaps(table: str) -> tuple[str, ...]:
 
 
 def ask_clock() -> bool | None:
-    """Whether somebody keeps the clock right; the answer of the kernel, which is the same in a container."""
+    """Whether the clock is synchronised, according to the kernel; the same in a container."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):

@@ -94,7 +94,7 @@ def _describe_apart(request: RequestReport, constraint: ConstraintReport, before
     devices = (
         f"none of the {before} that match has" if before > 1 else "the only one that matches does not have"
     )
-    shared = f"of a device that fits {others}" if others else "that others have"
+    shared = f"of a device that fits {others}" if others else "of the others"
     return f"{devices} the {attribute} {shared} (constraint {constraint.index + 1})"
 
 
