@@ -49,11 +49,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--redact", action="store_true", help="replace everything that tells whose machine it is"
+        "--redact", action="store_true", help="replace everything that identifies the owner of the machine"
     )
-    parser.add_argument(
-        "--source", metavar="TEXT", default="", help="what the file says about where it comes from"
-    )
+    parser.add_argument("--source", metavar="TEXT", default="", help="a note in the file about its origin")
     parser.add_argument(
         "-o",
         "--output",
@@ -66,7 +64,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Scan and write. The file appears whole or not at all."""
+    """Scan and write. The file appears atomically."""
     facts = _read_facts(read_settings(options))
     for warning in facts.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -102,7 +100,7 @@ def _summarize(facts: NodeFacts) -> str:
 
 
 def _write_file(output: str, text: str, mode: int) -> None:
-    """Through a neighbour and a rename, so that nobody ever reads half a capture.
+    """Write a temporary file next to it and rename that, so that half a capture is never read.
 
     A rename would put a file in the place of anything, ``/dev/null`` too: only files are replaced.
     """

@@ -26,8 +26,8 @@ from dranet.view.flags import add_settings_flags, read_settings
 
 _DESCRIPTION = """\
 Show the claims that are prepared on this node, where their devices are, and
-whether the kernel agrees. Reads the driver's store as it lies on the disk,
-beside a running driver or without one; changes nothing. Needs root, to look
+whether the kernel agrees. Reads the driver's store as it is on the disk,
+with or without a running driver; changes nothing. Needs root, to look
 into the network namespaces of pods.
 """
 
@@ -176,9 +176,9 @@ def _lease(lease: DhcpLease) -> str:
 
 def _sum_up(claims: Sequence[SeenClaim]) -> str:
     counts = Counter(seen.state for seen in claims)
-    told = [f"{counts[state]} {state}" for state in State if counts[state]]
+    counted = [f"{counts[state]} {state}" for state in State if counts[state]]
     total = f"{len(claims)} claim{'' if len(claims) == 1 else 's'}" if claims else "no claim"
-    return f"{total} prepared on this node" + (f": {', '.join(told)}" if told else "")
+    return f"{total} prepared on this node" + (f": {', '.join(counted)}" if counted else "")
 
 
 def _iter_details(claims: Sequence[SeenClaim]) -> Iterator[str]:
@@ -193,7 +193,7 @@ def _iter_details(claims: Sequence[SeenClaim]) -> Iterator[str]:
         yield f"gate       {'open' if seen.gate_open else 'closed'}"
         if record.sandbox_id:
             yield f"sandbox    {record.sandbox_id}"
-            yield f"namespace  {record.netns_path} ({record.netns_id or 'not told from a later one'})"
+            yield f"namespace  {record.netns_path} ({record.netns_id or 'maybe a later one'})"
         for device in seen.devices:
             yield f"device     {device.prepared.device.name}, request {device.prepared.request_reference}"
             yield from (f"{CONTINUED}{line}" for line in _iter_device(device))

@@ -122,7 +122,7 @@ def _read_store(path: Path) -> tuple[Rows, list[UnreadableRecord]]:
     except FileNotFoundError as error:
         raise StoreError(
             f"there is no store {path}: no driver has run here, or with another folder",
-            hint="--state-dir says where; on the node, or in the driver's pod",
+            hint="--state-dir names the folder; on the node, or in the driver's pod",
         ) from error
     except OSError as error:
         hint = files.hint_for(error, otherwise="run it as root, or in the driver's pod")

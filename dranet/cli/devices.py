@@ -1,4 +1,4 @@
-"""``dranet devices``: what this node offers, what is known of it, and why a device is held back."""
+"""``dranet devices``: what this node offers, what is known of it, and why a device is not offered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declare the command."""
     parser = commands.add_parser(
         "devices",
-        help="list the devices of this node, or of a capture, and why one is held back",
+        help="list the devices of this node, or of a capture, and why one is not offered",
         description="Scan this node and list its devices. Reads only; needs neither a cluster nor root.",
         usage="%(prog)s [-o FORM] [--all] [--watch] [--facts FILE] [settings]",
     )
@@ -38,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "yaml: everything known; slices: the ResourceSlices that dranet run would write",
     )
     parser.add_argument(
-        "-a", "--all", action="store_true", help="also list what is held back, with the reason"
+        "-a", "--all", action="store_true", help="also list what is not offered, with the reason"
     )
     parser.add_argument(
         "-w",
@@ -49,8 +49,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_look_flags(parser, ("driver_name", "node_name"))
     parser.epilog = (
-        "GPUs: with publish_gpus auto they are listed as offered. Whether somebody else serves them, so that "
-        "they are left to it, is known to the running driver, which asks the API server (/readyz?verbose)."
+        "GPUs: with publish_gpus auto they are listed as offered. Whether another driver serves them, so "
+        "that they are left to it, is known to the running driver, which asks the API server (/readyz?verbose)."
     )
     parser.set_defaults(run=run)
 
@@ -105,16 +105,16 @@ def _as_wide(look: NodeView, shown: Sequence[Decision], screen: Screen) -> list[
 
     def cells(device: Device) -> tuple[str, ...]:
         near = nearest(device, gpus) if device.kind is not DeviceKind.GPU else None
-        return (*_place(device), *_trait_cells(reader.read(device)), nearest_text(near))
+        return (*_place(device), *_detail_cells(reader.read(device)), nearest_text(near))
 
-    header = ("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT", *_TRAITS, "NEAREST GPU")
+    header = ("DEVICE", "KIND", "LINK", "RDMA", "NUMA", "PCIE ROOT", *_DETAILS, "NEAREST GPU")
     return _table(header, cells, shown, screen)
 
 
-_TRAITS = ("STATE", "SPEED", "RATE", "ADDRESS", "SR-IOV", "MODEL")
+_DETAILS = ("STATE", "SPEED", "RATE", "ADDRESS", "SR-IOV", "MODEL")
 
 
-def _trait_cells(traits: Traits) -> tuple[str, ...]:
+def _detail_cells(traits: Traits) -> tuple[str, ...]:
     addresses = first_of(traits.addresses)
     return (traits.state, traits.speed, traits.rate, addresses, traits.sriov, traits.model)
 
@@ -138,19 +138,22 @@ def _table(
     screen: Screen,
 ) -> list[str]:
     """Held-back devices are muted and have their reason at the end."""
-    tells = any(not decision.published for decision in shown)
+    has_reasons = any(not decision.published for decision in shown)
     rows = [
-        [*(cell or UNKNOWN for cell in cells(decision.device)), *([_verdict(decision)] if tells else [])]
+        [
+            *(cell or UNKNOWN for cell in cells(decision.device)),
+            *([_describe_state(decision)] if has_reasons else []),
+        ]
         for decision in shown
     ]
-    first, *blocks = format_table([*header, *(["OFFERED"] if tells else [])], rows, screen.columns)
+    first, *blocks = format_table([*header, *(["OFFERED"] if has_reasons else [])], rows, screen.columns)
     lines = [screen.bold(line) for line in first]
     for decision, block in zip(shown, blocks, strict=True):
         lines += block if decision.published else map(screen.dim, block)
     return lines
 
 
-def _verdict(decision: Decision) -> str:
+def _describe_state(decision: Decision) -> str:
     return "yes" if decision.published else f"no: {decision.reason}"
 
 

@@ -21,7 +21,7 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _CLEAR_ALL = "\x1b[2J"
 
 _PATIENCE = (Patience(settle_seconds=0.1, longest_seconds=1.0),)
-"""Somebody is looking on: nothing waits longer because much is going on, as the driver lets it."""
+"""A person is watching: nothing is delayed while much is going on, as it is in the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,17 @@ def describe(decision: Decision) -> str:
     """``nic eth1, offered``; ``nic lo, held back: is the loopback``."""
     device = decision.device
     what = f"{device.kind} {device.ifname or device.rdma_device}".rstrip()
-    return f"{what}, {_verdict(decision)}"
+    return f"{what}, {_describe_state(decision)}"
 
 
-def _verdict(decision: Decision) -> str:
+def _describe_state(decision: Decision) -> str:
     return "offered" if decision.published else f"held back: {decision.reason}"
 
 
 def _changes(old: Decision, new: Decision) -> list[str]:
     changes = []
     if (old.published, old.published or old.reason) != (new.published, new.published or new.reason):
-        changes.append(f"{_verdict(old)} -> {_verdict(new)}")
+        changes.append(f"{_describe_state(old)} -> {_describe_state(new)}")
     return changes + _attribute_changes(old.device.attributes, new.device.attributes)
 
 
@@ -101,22 +101,22 @@ def redrawing(render: Callable[[NodeView], str], screen: Screen) -> Show:
 
 
 def telling(shows: Callable[[Decision], bool]) -> Show:
-    """Says what became of which device, a line each. ``shows`` tells which devices matter."""
+    """Print what became of each device, a line each. ``shows`` selects the devices."""
     before: list[Decision] | None = None
 
     def show(look: NodeView) -> None:
         nonlocal before
         after = [decision for decision in look.decisions if shows(decision)]
         if before is None:
-            _tell(Event("here", decision.device.name, describe(decision)) for decision in after)
+            _print_events(Event("here", decision.device.name, describe(decision)) for decision in after)
         else:
-            _tell(compare(before, after))
+            _print_events(compare(before, after))
         before = after
 
     return show
 
 
-def _tell(events: Iterable[Event]) -> None:
+def _print_events(events: Iterable[Event]) -> None:
     now = time.strftime("%H:%M:%S")
     for event in events:
         print(printable(f"{now}  {event.word:7}  {event.name}  {event.detail}"))
@@ -142,4 +142,4 @@ async def _follow(eye: Eye, show: Show) -> None:
                 async with asyncio.timeout(eye.settings.rescan_seconds):
                     changes = await watch.wait_changed()
             except TimeoutError:
-                changes = EVERYTHING  # not everything tells of its change
+                changes = EVERYTHING  # not every change is notified

@@ -77,7 +77,7 @@ def make_scanner(settings: Settings) -> NodeScanner:
 
 
 def warn(warnings: Iterable[str], already: frozenset[str] = frozenset()) -> None:
-    """What could not be read, each thing once, beside the output."""
+    """Print what could not be read to standard error, each thing once."""
     sys.stdout.flush()
     for warning in dict.fromkeys(warnings):
         if warning not in already:

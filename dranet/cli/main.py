@@ -56,7 +56,7 @@ def build_parser(first_argument: str) -> argparse.ArgumentParser:
     """The command line; all of it, unless the first argument names a command."""
     parser = argparse.ArgumentParser(
         prog="dranet",
-        description="Kubernetes DRA network driver: the pod's NIC beside its GPU, whole or not at all.",
+        description="Kubernetes DRA network driver: the pod's NIC next to its GPU, all or nothing.",
     )
     parser.add_argument(VERSION_FLAG, action="version", version=f"dranet {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
@@ -81,10 +81,10 @@ def _is_installed(command: str) -> bool:
         return False
 
 
-def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
-    """As ``parse_args``, and says which command's help knows better."""
-    parser = build_parser(given[0] if given else "")
-    options, unknown = parser.parse_known_args(given)
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """As ``parse_args``, with a pointer to the command's help in the error."""
+    parser = build_parser(arguments[0] if arguments else "")
+    options, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)} (see dranet {options.command} --help)")
     return options
@@ -92,11 +92,11 @@ def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad arguments or settings."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    typed = sys.argv[1:] if arguments is None else list(arguments)
     # pydantic would read the metadata of every installed package to look for plugins: 50 ms for nothing
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        options = parse_arguments(given)
+        options = parse_arguments(typed)
         code = int(options.run(options))
         sys.stdout.flush()  # here, where a reader that went away is still caught
     except SettingsError as error:
@@ -135,7 +135,7 @@ def _explain_missing(error: ModuleNotFoundError) -> int:
 
 
 def _drop_output() -> None:
-    """So that the last flush, when Python ends, says nothing."""
+    """Drop what is still buffered, so that the last flush of Python does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

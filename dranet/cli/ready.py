@@ -12,7 +12,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declare the command."""
     parser = commands.add_parser(
         "ready",
-        help="say by the exit code whether the driver of this pod is ready",
+        help="exit with 0 if the driver of this pod is ready",
         description="Exit with 0 while the driver of this pod is ready, and with 1 while it is not: for a "
         "readiness probe, which an HTTP probe cannot be while two instances overlap.",
     )
@@ -24,5 +24,5 @@ def run(options: argparse.Namespace) -> int:
     """The kubelet shows what is printed."""
     if options.file.exists():
         return 0
-    print(f"not ready: {options.file} is not there; /readyz and the log say why", file=sys.stderr)
+    print(f"not ready: {options.file} does not exist; /readyz and the log have the reason", file=sys.stderr)
     return 1

@@ -10,7 +10,7 @@ from dranet import files
 from dranet.errors import SettingsError
 
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
-"""It holds no secret, and a runtime may read it as somebody else."""
+"""It holds no secret, and a runtime may read it as another user."""
 
 _DESCRIPTION = """\
 Print the seccomp profile of this version of the driver: the system calls that
@@ -57,7 +57,7 @@ def write_profile(folder: Path, name: str, text: str) -> Path:
     """Put a profile into a folder; a runtime that reads meanwhile sees the whole of it or nothing.
 
     Raises:
-        SettingsError: the disk refuses, or something else lies there.
+        SettingsError: the disk refuses, or another file is in the way.
     """
     place, content = folder / name, text.encode()
     try:

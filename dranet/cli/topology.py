@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """NodeView, draw and write."""
     never_fail_to_print()
     if options.output == "png" and not options.file:
-        raise SettingsError("-o png writes a file: say which one", hint="--file out.png")
+        raise SettingsError("-o png writes a file: name it", hint="--file out.png")
     look = Eye(options).look()
     if options.output == "png":
         _write(options.file, render_png(draw_svg(look)))

@@ -29,7 +29,7 @@ def title(facts: NodeFacts) -> str:
 def draw_topology(look: Look, shown: Sequence[Decision], screen: Screen) -> list[str]:
     """Lines of the tree: NUMA nodes, root complexes, switches, devices; held-back devices muted."""
     rows = _device_rows(look, shown)
-    held_back = {d.device.name for d in shown if not d.published}
+    not_offered = {d.device.name for d in shown if not d.published}
     lines = [screen.bold(screen.cut(printable(title(look.facts))))]
     drawn = list(_draw(_numa_branches(look.facts, (d.device for d in shown))))
     room = max((len(lead) for lead, branch in drawn if branch.device), default=0)
@@ -41,7 +41,7 @@ def draw_topology(look: Look, shown: Sequence[Decision], screen: Screen) -> list
         first, *rest = rows[branch.device]
         texts = [first.ljust(widths[0] + room - len(lead)), *map(str.ljust, rest, widths[1:])]
         line = cut((lead + GAP.join(text for text in texts if text)).rstrip(), screen.columns)
-        lines.append(lead + screen.dim(line[len(lead) :]) if branch.device in held_back else line)
+        lines.append(lead + screen.dim(line[len(lead) :]) if branch.device in not_offered else line)
     return lines
 
 
@@ -172,4 +172,4 @@ def _word_legend(distances: DistanceMatrix) -> Iterator[str]:
         yield f"{word.name:4}  through {word.meaning}"
     unknown = sum(cell is None for cells in distances.cells for cell in cells) > len(distances.devices)
     if unknown:
-        yield f"{NOT_KNOWN:4}  unknown: the platform does not say where one of the two sits"
+        yield f"{NOT_KNOWN:4}  unknown: the platform does not report where one of the two sits"

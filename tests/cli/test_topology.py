@@ -134,7 +134,7 @@ def test_an_unknown_distance_is_a_question_mark_with_an_explanation(topology: Sh
     shown = topology("-o", "matrix", facts=apart).splitlines()
     assert shown[0] == "this node"
     assert shown[3] == "NIC0 X    ?"
-    assert "?     unknown: the platform does not say where one of the two sits" in shown
+    assert "?     unknown: the platform does not report where one of the two sits" in shown
 
 
 def test_a_card_that_is_not_on_pci_hides_no_other_from_the_matrix(topology: Shown) -> None:
@@ -179,7 +179,7 @@ def test_names_from_a_machine_cannot_reach_the_terminal(topology: Shown) -> None
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["-o", "png"], "-o png writes a file: say which one (--file out.png)"),
+        (["-o", "png"], "-o png writes a file: name it (--file out.png)"),
         (["--facts", "/nonexistent.json"], "--facts /nonexistent.json: No such file or directory"),
         (["-o", "svg", "--file", "/nonexistent/out.svg"], "--file /nonexistent/out.svg: No such file"),
     ],

@@ -29,7 +29,7 @@ from dranet.cli.claims_look import look
 from dranet.cli.doctor.bundle_names import find_names
 from dranet.cli.doctor.cluster import fetch_events
 from dranet.cli.doctor.examine import Examination, Progress
-from dranet.cli.doctor.running import FEATURES_PATH, NobodyThere, fetch_page
+from dranet.cli.doctor.running import FEATURES_PATH, NotListening, fetch_page
 from dranet.desk.redact.text import redact_texts
 from dranet.errors import DranetError, SettingsError
 from dranet.kernel.host_checks.messages import read_kernel_messages
@@ -41,12 +41,12 @@ from dranet.settings import DECLARATIONS, Settings
 FORMAT = "dranet.bundle/1"
 MODE = 0o600
 MOST_BYTES = 64 << 20
-"""Of the whole, unpacked; a node with 10,000 links has a capture of 8 MiB."""
+"""Size of the whole, unpacked; a node with 10,000 links has a capture of 8 MiB."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One file of the bundle: its text, or why there is none."""
+    """One file of the bundle: its text, or why it is missing."""
 
     file: str
     about: str
@@ -73,7 +73,8 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def pack(pieces: Sequence[Piece], counts: Mapping[str, int], redacts: bool) -> bytes:
-    """The archive: the manifest first, then the files by name; nothing in it depends on who made it."""
+    """The archive: the manifest first, then the files by name; nothing in it depends on the user who made
+    it."""
     kept, left_out = _fit(sorted((p for p in pieces if not p.missing), key=lambda piece: piece.file))
     manifest = {
         "format": FORMAT,
@@ -119,7 +120,7 @@ def _encode(text: str) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Whole or not at all, and for its owner alone."""
+    """Write the file atomically, readable for its owner only."""
     neighbour = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
@@ -153,7 +154,7 @@ def write_bundle(
     redacts: bool,
     progress: Progress,
 ) -> list[str]:
-    """Collect, redact and write; returns what to tell.
+    """Collect, redact and write; returns lines for the user.
 
     Args:
         path: the file, looked at by :func:`check_target`; ``None`` is standard output.
@@ -194,7 +195,7 @@ def _collect(
     yield Piece("findings.txt", "what the doctor found", f"{text}\n")
     yield Piece("findings.json", "the same for programs", to_json(document))
     yield Piece("host.json", "what the doctor's checks judged", to_json(_to_plain(seen.host)))
-    yield Piece("cluster.json", "what the API server says of the node", to_json(_to_plain(seen.cluster)))
+    yield Piece("cluster.json", "what the API server knows of the node", to_json(_to_plain(seen.cluster)))
     yield Piece("settings.json", "the settings at work here", to_json(_list_settings(settings)))
     yield Piece("versions.json", "versions", to_json(_list_versions(found)))
     for file, about, collect in (
@@ -203,7 +204,7 @@ def _collect(
         ("claims.json", "claims that are prepared here (dranet claims)", lambda: _list_claims(settings)),
         ("state.txt", "files of the state folder", lambda: _list_state(settings.state_dir)),
         ("events.json", "Events of the driver", lambda: to_json(fetch_events(settings))),
-        ("kernel.txt", "what the kernel said of NICs, RDMA, PCIe and GPUs", _list_kernel_messages),
+        ("kernel.txt", "kernel messages about NICs, RDMA, PCIe and GPUs", _list_kernel_messages),
     ):
         progress(about)
         yield _try(file, about, collect)
@@ -212,7 +213,7 @@ def _collect(
 def _try(file: str, about: str, collect: Callable[[], str]) -> Piece:
     try:
         return Piece(file, about, _cut(collect()))
-    except NobodyThere:
+    except NotListening:
         return Piece(file, about, missing="no driver answers")
     except DranetError as error:
         return Piece(file, about, missing=error.message)
@@ -240,7 +241,7 @@ def _list_claims(settings: Settings) -> str:
 
 
 def _list_state(folder: Path) -> str:
-    """Names, sizes and times; of no file the content."""
+    """Names, sizes and times of files, without their content."""
     lines = []
     for path in sorted(folder.rglob("*"))[:_MOST_FILES]:
         found = path.lstat()
@@ -323,6 +324,6 @@ def _describe(where: str, pieces: Sequence[Piece], counts: Mapping[str, int], re
         )
     else:
         lines.append(
-            "NOT REDACTED: it names pods, nodes, addresses and hosts. Send it to nobody you would not tell."
+            "NOT REDACTED: it names pods, nodes, addresses and hosts. Send it only to people who may see them."
         )
     return lines

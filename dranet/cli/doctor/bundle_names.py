@@ -22,7 +22,7 @@ _LABELS = {
     "node": "node",
     "container": "container",
 }
-"""Of metrics -> what their values name."""
+"""Labels of metrics -> what their values name."""
 _LABEL = re.compile(rf'\b({"|".join(_LABELS)})="((?:[^"\\]|\\.)+)"')
 _URL = re.compile(r"https?://(\[[^\]]+\]|[^/:\s\"]+)")
 _USUAL = re.compile(
@@ -30,7 +30,7 @@ _USUAL = re.compile(
     "img|ipvlan|kindnet|kubeconfig|kubelet|loopback|macvlan|multus|net|netplan|ovn|ovs|partition|podman|rails?|roce|"
     "settings|sriov|swap|swapfile|vg|weave|[0-9]+|(?:sd|vd|xvd|nvme|zram|mmcblk|md)[0-9a-z]*"
 )
-"""Words of which names of files are made that tell nothing."""
+"""Common words in names of files: they identify nothing."""
 _NAMED = {
     "claims": "claim",
     "pod": "pod",
@@ -39,7 +39,7 @@ _NAMED = {
     "regarding": "object",
     "source": "node",
 }
-"""Where in a document an object's name stands -> what it is the name of."""
+"""Key above an object's name in a document -> what it is the name of."""
 
 
 def find_names(settings: Settings, found: Examination, texts: Mapping[str, str]) -> dict[str, str]:
@@ -60,7 +60,7 @@ def find_names(settings: Settings, found: Examination, texts: Mapping[str, str])
 
 
 def _find_cluster_names(cluster: ClusterFacts, driver_name: str) -> dict[str, str]:
-    """Of nodes, of domains that are not everybody's, and of extended resources."""
+    """Names of nodes, of domains other than well-known ones, and of extended resources."""
     domains = {
         *(resource.partition("/")[0] for resource in cluster.resources),
         driver_name,
@@ -74,7 +74,7 @@ def _find_cluster_names(cluster: ClusterFacts, driver_name: str) -> dict[str, st
 
 
 def _iter_resources(cluster: ClusterFacts) -> Iterator[str]:
-    """What people call extended resources; a plain word, as ``gpu``, tells nothing."""
+    """What people call extended resources; a plain word such as ``gpu`` identifies nothing."""
     names = (resource.partition("/")[2] for resource in cluster.resources)
     return (name for name in names if re.search("[-_]", name))
 
@@ -90,11 +90,11 @@ def _iter_files(settings: Settings, found: Examination) -> Iterator[str]:
     ]
     for path in paths:
         stem = path.rpartition("/")[2].partition(".")[0]
-        if any(_is_made_up(word) for word in re.split(r"[-_]+", stem) if word not in links):
+        if any(_is_chosen(word) for word in re.split(r"[-_]+", stem) if word not in links):
             yield stem
 
 
-def _is_made_up(word: str) -> bool:
+def _is_chosen(word: str) -> bool:
     return bool(word) and _USUAL.fullmatch(word.lower()) is None
 
 
@@ -103,7 +103,7 @@ def _drivers(cluster: ClusterFacts) -> Iterator[str]:
 
 
 def _find_object_names(text: str) -> dict[str, str]:
-    """Names and namespaces of objects, wherever they stand in a document."""
+    """Names and namespaces of objects, anywhere in a document."""
     names: dict[str, str] = {}
     try:
         _walk(json.loads(text), "", names) if text else None

@@ -1,4 +1,4 @@
-"""Asks the API server: the Node, the rights of the caller, optional fields, and who else has slices here."""
+"""Asks the API server: the Node, the rights of the caller, optional fields, and slices of other drivers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_VERSION = 64
 Answers = tuple[list[Finding], ClusterFacts]
 
 
-async def ask_cluster_in_time(settings: Settings, *, ask_for_features: bool) -> Answers:
+async def ask_cluster_with_deadline(settings: Settings, *, ask_for_features: bool) -> Answers:
     """As :func:`ask_cluster`, but not for longer than :data:`CLUSTER_SECONDS`, name servers included."""
     asyncio.get_running_loop().set_default_executor(DriverExecutor(1))
     try:
@@ -81,7 +81,7 @@ def _open_client(settings: Settings) -> ApiClient:
 
 
 async def _fetch_denied(client: ApiClient, settings: Settings) -> list[Denied]:
-    """Of all that the driver needs with these settings."""
+    """Ask which of the rights that the driver needs with these settings are denied."""
     asks = settings.metrics_authentication is Authentication.KUBERNETES
     needed = (*permissions.PERMISSIONS, *(permissions.AUTHENTICATION_PERMISSIONS if asks else ()))
     return await fetch_denied(client, settings.driver_name, needed)
@@ -110,7 +110,7 @@ async def _look_at_node(client: ApiClient, node_name: str) -> tuple[Finding, Clu
 
 
 async def _ask_version(client: ApiClient) -> str:
-    """Which everybody may ask; empty where somebody took that away."""
+    """Ask for the version, which every user may by default; empty where that right was removed."""
     try:
         return _text(await client.get("/version"), "gitVersion")
     except DranetError:
@@ -118,7 +118,7 @@ async def _ask_version(client: ApiClient) -> str:
 
 
 def parse_node(node: JsonObject) -> ClusterFacts:
-    """What a Node says of its kubelet; it may have any shape."""
+    """Read the kubelet's facts from a Node, which may have any shape."""
     status = node.get("status")
     info = status.get("nodeInfo") if isinstance(status, dict) else None
     return ClusterFacts(
@@ -134,7 +134,7 @@ def _text(document: Any, key: str) -> str:
 
 
 async def _add_slices(client: ApiClient, settings: Settings, facts: ClusterFacts) -> ClusterFacts:
-    """Devices of other drivers; of the rights it was said already."""
+    """Add the devices of other drivers; a missing right has been reported already."""
     devices = NodeDevices(client, settings.driver_name, settings.node_name)
     selector = f"spec.nodeName={settings.node_name},spec.driver!={settings.driver_name}"
     try:
@@ -145,7 +145,7 @@ async def _add_slices(client: ApiClient, settings: Settings, facts: ClusterFacts
 
 
 def judge_denied(denied: Iterable[Denied]) -> list[Finding]:
-    """One finding for each right that lacks, or one that says that none does."""
+    """One finding for each missing right, or a single one if none is missing."""
     findings = [
         Finding(
             PERMISSIONS,
@@ -170,12 +170,12 @@ async def _judge_features(client: ApiClient, settings: Settings) -> list[Finding
 
 
 def not_asked(why: str) -> Finding:
-    """That nobody has told us where it is does not mean that it is away."""
+    """A finding for an API server whose address is unknown, which need not be unreachable."""
     return Finding(
         API,
         Severity.NOTE,
         f"not asked: {why}",
-        "what the API server says of node, rights and features is not judged",
+        "node, rights and features are not judged",
         "name a kubeconfig file with --kubeconfig, or run the doctor in the driver's pod",
         API_SERVER,
     )
@@ -219,7 +219,8 @@ _EVENT_FIELDS = (
 
 
 def trim_event(event: JsonObject) -> JsonObject:
-    """What the driver said, and of whom; not what others have written at it (labels, annotations)."""
+    """Keep what the driver wrote and about which object; drop what others have added (labels,
+    annotations)."""
     metadata = event.get("metadata")
     named = metadata if isinstance(metadata, dict) else {}
     kept = {name: named[name] for name in ("name", "namespace") if name in named}

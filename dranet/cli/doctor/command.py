@@ -1,4 +1,4 @@
-"""``dranet doctor``: what works, what does not, why it matters and how to mend it."""
+"""``dranet doctor``: what works, what does not, why it matters and how to fix it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dranet.view.flags import add_settings_flags, settings_from
 
 FORMAT = "dranet.doctor/1"
 CHART_CONFIG = Path("/etc/dranet/settings.yaml")
-"""Where the chart puts the settings: whoever runs the doctor in the driver's pod need not know."""
+"""Where the chart puts the settings; the doctor finds them by itself in the driver's pod."""
 STANDARD_OUTPUT = "-"
 
 _SETTINGS = (
@@ -65,10 +65,10 @@ _FAIL_ON = (Severity.PROBLEM, Severity.WARNING, Severity.NOTE)
 
 _DESCRIPTION = """\
 Look at everything that the driver needs and that decides how fast its devices
-are: kernel, runtime, kubelet and API server; who else manages the NICs; RDMA,
+are: kernel, runtime, kubelet and API server; other managers of NICs; RDMA,
 GPUDirect, PCIe and the rails side by side; how the node is tuned. Asks a
 running driver through its port; where none answers it asks the API server
-itself, by dry runs. Changes nothing. Says little of a node that is fine.
+itself, by dry runs. Changes nothing. Prints little for a healthy node.
 """
 
 _EPILOG = f"""\
@@ -76,7 +76,7 @@ In the driver's pod, with the driver's own settings:
 kubectl exec -n dranet-system POD -- dranet doctor
 Without --config it takes {CHART_CONFIG} where there is one.
 It has the driver's environment there, but not its flags: repeat those.
-On a node as root it sees more: what it cannot see it says.
+On a node as root it sees more; it lists what it cannot see.
 
 Exit code: 0 when nothing is as bad as --fail-on says, 1 when something is,
 2 when arguments or settings are wrong.
@@ -87,7 +87,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Declare the command."""
     parser = commands.add_parser(
         "doctor",
-        help="what works, what does not, and how to mend it",
+        help="what works, what does not, and how to fix it",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -113,7 +113,7 @@ def _add_what_is_shown(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="for people or for programs"
     )
-    parser.add_argument("--all", action="store_true", help="list what is fine, and explain notes, too")
+    parser.add_argument("--all", action="store_true", help="also list what is fine, and explain notes")
     parser.add_argument(
         "--fail-on",
         choices=(*map(str, _FAIL_ON), _NEVER),
@@ -142,7 +142,7 @@ def _add_bundle(group: argparse._ArgumentGroup) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, print, and say by the exit code whether something is amiss."""
+    """Examine, print, and return an exit code that shows whether something is amiss."""
     if options.list:
         return _list_ids()
     ignored = _parse_ignored(options.ignore)
@@ -219,12 +219,12 @@ def _list_ids() -> int:
     return 0
 
 
-def _parse_ignored(given: Sequence[str]) -> frozenset[str]:
+def _parse_ignored(flags: Sequence[str]) -> frozenset[str]:
     """
     Raises:
         SettingsError: no finding has such an id.
     """
-    names = [name for text in given for name in text.split(",") if name]
+    names = [name for text in flags for name in text.split(",") if name]
     known = [entry.id for entry in list_entries()]
     for name in names:
         if name not in known:
@@ -285,7 +285,7 @@ def render(findings: Sequence[Finding], screen: Screen, *, shows_all: bool = Fal
 
 
 def _describe(finding: Finding) -> str:
-    """With the id where somebody may want to do something about it."""
+    """The finding, with its id unless it is OK."""
     return (
         f"{finding.seen} [{finding.id}]"
         if finding.id and finding.severity is not Severity.OK

@@ -1,7 +1,7 @@
 """What ``dranet doctor`` looks at: the running driver, the API server, folders, and the node itself.
 
 Some things only a running driver knows, because the kubelet and the runtime show what they can do by what
-they call. The rest is asked here and now. Nothing that cannot be read keeps the rest from being said.
+they call. The rest is asked here and now. A part that cannot be read does not stop the rest.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dranet.cli.doctor.cluster import ask_cluster_in_time, not_asked
+from dranet.cli.doctor.cluster import ask_cluster_with_deadline, not_asked
 from dranet.cli.doctor.places import judge_places
 from dranet.cli.doctor.rights import judge_rights, rights_elsewhere
-from dranet.cli.doctor.running import ask_running_driver, nobody_answers
+from dranet.cli.doctor.running import ask_running_driver, no_answer
 from dranet.desk.doctor.catalogue import run_checks
 from dranet.desk.doctor.checks import ClusterFacts, DevicePlugin, Surroundings
 from dranet.driver.captured import CapturedFacts
@@ -44,7 +44,7 @@ _AS_ROOT = "Run it as root, or correct --sysfs-root and --procfs-root."
 _CAPTURED = "Leave --facts out to look at this machine alone."
 
 Progress = Callable[[str], None]
-"""Told what is looked at next."""
+"""Called with what is looked at next."""
 
 
 class Examination(Struct, frozen=True):
@@ -69,13 +69,13 @@ def examine(settings: Settings, root: Path | None = None, progress: Progress = l
     if is_elsewhere(root) and not settings.kubeconfig:  # the token is that of the debug container
         answers, cluster = [not_asked("the driver's service account is not at hand here")], ClusterFacts()
     else:
-        answers, cluster = asyncio.run(ask_cluster_in_time(settings, ask_for_features=running is None))
+        answers, cluster = asyncio.run(ask_cluster_with_deadline(settings, ask_for_features=running is None))
     progress("the node")
     blind: list[Finding] = []
     surroundings = look_around(settings, cluster, running or [], root, blind)
     findings = (
         ok(SETTINGS, f"driver {settings.driver_name} on node {settings.node_name}", SETTINGS),
-        *(running if running is not None else [nobody_answers(settings.bind_address)]),
+        *(running if running is not None else [no_answer(settings.bind_address)]),
         *answers,
         *judge_places(look_below(settings, root)),
         *([rights_elsewhere()] if is_elsewhere(root) else judge_rights(settings)),
@@ -86,7 +86,7 @@ def examine(settings: Settings, root: Path | None = None, progress: Progress = l
 
 
 def is_elsewhere(root: Path | None) -> bool:
-    """Whether we are beside the node's own file system, as ``kubectl debug node`` is: no driver's place."""
+    """Whether we run outside the node's own file system, as in ``kubectl debug node``."""
     return root is not None and root != Path("/")
 
 
@@ -120,7 +120,7 @@ def look_around(
     root: Path | None,
     blind: list[Finding],
 ) -> Surroundings:
-    """What the checks judge; a part that cannot be read is left empty, and told in ``blind``."""
+    """What the checks judge; a part that cannot be read is left empty, and reported in ``blind``."""
     node, offered = NodeFacts(), tuple[Device, ...]()
     try:
         node = _read_node(settings)

@@ -100,13 +100,13 @@ def _look_at(folder: Path, matters: str, fix: str, *, may_be_made: bool, must_be
         return _unfit(f"{folder} is not a folder", matters, fix)
     if must_be_writable and is_like_driver() and not os.access(folder, os.W_OK):
         return _unfit(f"{folder} cannot be written", matters, fix)
-    lack = _find_lack_of_room(os.statvfs(folder)) if must_be_writable else ""
-    if lack:
-        return _unfit(f"{folder} has {lack}", matters, "make room there")
+    shortage = _find_shortage(os.statvfs(folder)) if must_be_writable else ""
+    if shortage:
+        return _unfit(f"{folder} has {shortage}", matters, "make room there")
     return ok(PLACES, str(folder), PLACE)
 
 
-def _find_lack_of_room(free: os.statvfs_result) -> str:
+def _find_shortage(free: os.statvfs_result) -> str:
     if free.f_bavail * free.f_frsize < LEAST_FREE_BYTES:
         return f"{free.f_bavail * free.f_frsize >> 20} MiB left"
     return "no room for another file (inodes)" if free.f_files and not free.f_favail else ""
@@ -118,7 +118,7 @@ def _judge_nri_socket(path: Path) -> Finding:
     )
     try:
         is_socket = stat.S_ISSOCK(path.stat().st_mode)
-        trouble = _ask_who_listens(path) if is_socket else "is not a socket"
+        trouble = _probe_socket(path) if is_socket else "is not a socket"
     except OSError as error:
         if error.errno == errno.EACCES and not is_like_driver():
             return _hidden(f"the NRI socket {path}")
@@ -130,25 +130,26 @@ def _judge_nri_socket(path: Path) -> Finding:
     return _no_nri(f"the NRI socket {path} {trouble}", enable)
 
 
-def _ask_who_listens(path: Path) -> str:
-    """What is wrong with a socket; empty if somebody listens.
+def _probe_socket(path: Path) -> str:
+    """What is wrong with a socket; empty if a program listens on it.
 
-    He does not notice: he speaks in streams, so the kernel refuses a datagram socket before it comes to him
-    (EPROTOTYPE), and where nobody is it says so.
+    The program does not notice: it uses a stream socket, so the kernel refuses our datagram socket
+    (EPROTOTYPE) before it reaches the program, and with another error where no program listens.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(bytes(path))
         except OSError as error:
             if error.errno == errno.ECONNREFUSED:
-                return "is left over: nobody listens on it"
+                return "is left over: no program listens on it"
             if error.errno in (errno.EACCES, errno.EPERM):
                 return _NOT_OURS
     return ""
 
 
 def is_like_driver() -> bool:
-    """Whether we are root, as the driver is: what others may not see or write says nothing of the driver."""
+    """Whether we are root, as the driver is: what other users may not see or write does not matter to the
+    driver."""
     return os.geteuid() == 0
 
 
@@ -157,7 +158,7 @@ def _hidden(what: str) -> Finding:
         PLACES,
         Severity.NOTE,
         f"{what} cannot be looked at by this user",
-        "nothing is said of it, neither good nor bad",
+        "it is not judged",
         "run the doctor as root",
         PLACE,
     )

@@ -1,4 +1,4 @@
-"""The rights of the driver's process, or of one beside it in its container: are they what it needs?
+"""The rights of the driver's process, or of another one in its container: are they what it needs?
 
 Against ``dranet.security.context``: capabilities, system calls (tried where they change nothing) and, in a
 pod, the folders of the node. For ``dranet doctor``, which must run where the driver runs.
@@ -28,23 +28,23 @@ _OWN_PROC = Path("/proc")
 
 
 def judge_rights(settings: Settings) -> list[Finding]:
-    """One finding for each right that lacks, or one that says that none does; reads only."""
+    """One finding for each missing right, or a single one if none is missing; reads only."""
     if os.geteuid() != 0:
         seen = "not judged: this is not root, as the driver is"
         return [Finding(RIGHTS, Severity.NOTE, seen, fix="run it where the driver runs", id=CAPABILITY)]
     rights, status = read_rights(), _OWN_PROC / "self/mountinfo"
     mounts = status.read_text(errors="replace") if settings.procfs_root != _OWN_PROC else ""
-    lacks = [
+    missing = [
         *_judge_capabilities(rights),
         *_judge_calls(rights, try_calls()),
         *(_judge_mounts(settings, parse_mount_points(mounts)) if mounts else ()),
         *(_judge_gain(rights) if mounts else ()),
     ]
-    return lacks or [ok(RIGHTS, "all that the driver needs", CAPABILITY)]
+    return missing or [ok(RIGHTS, "all that the driver needs", CAPABILITY)]
 
 
 def rights_elsewhere() -> Finding:
-    """Of another container than the driver's nothing is to be learnt."""
+    """A finding for another container than the driver's, whose rights are not the driver's."""
     seen = "not judged: this is not the driver's container"
     return Finding(RIGHTS, Severity.NOTE, seen, fix="run it where the driver runs", id=CAPABILITY)
 
@@ -59,7 +59,7 @@ def _judge_capabilities(rights: Rights) -> Iterator[Finding]:
 
 
 def _judge_calls(rights: Rights, refused: Mapping[str, str]) -> Iterator[Finding]:
-    """Where the capability lacks, too, that was said."""
+    """Judge refused calls; a missing capability that explains one has been reported already."""
     for rule in RULES:
         if rule.name in refused and all(map(rights.has, rule.needs)):
             severity = Severity.WARNING if rule.feature else Severity.PROBLEM
@@ -86,16 +86,16 @@ def _judge_mounts(settings: Settings, points: Mapping[str, bool]) -> Iterator[Fi
         path = os.path.realpath(
             resolve_path(mount.path, places).replace(HOST_PROC, str(settings.procfs_root), 1)
         )
-        if lack := _find_lack(mount, path, points):
+        if fault := _find_fault(mount, path, points):
             severity = Severity.NOTE if mount.feature else Severity.PROBLEM
             folder = resolve_path(mount.host_path, places)
             fix = f"mount the node's {folder} at {path}{'' if mount.read_only else ', writable'}"
             if mount.propagation != "None":
                 fix += f", with mountPropagation: {mount.propagation}"
-            yield Finding(RIGHTS, severity, f"{path} {lack}", mount.without, fix, FOLDER)
+            yield Finding(RIGHTS, severity, f"{path} {fault}", mount.without, fix, FOLDER)
 
 
-def _find_lack(mount: Mount, path: str, points: Mapping[str, bool]) -> str:
+def _find_fault(mount: Mount, path: str, points: Mapping[str, bool]) -> str:
     """What is wrong with a folder; empty where nothing is."""
     nearest = next((str(p) for p in (Path(path), *Path(path).parents) if str(p) in points), "/")
     is_within = mount.path.startswith(f"{HOST_PROC}/") and nearest != path
@@ -109,7 +109,7 @@ def _find_lack(mount: Mount, path: str, points: Mapping[str, bool]) -> str:
 
 
 def parse_mount_points(mountinfo: str) -> dict[str, bool]:
-    """Where something is mounted, and whether later mounts of the node come there, too.
+    """Where something is mounted, and whether later mounts of the node also appear there.
 
     ``proc_pid_mountinfo(5)``.
     """

@@ -1,4 +1,4 @@
-"""Asks a running driver at its port: what its parts say, and what it has seen of kubelet and runtime."""
+"""Asks a running driver at its port: the state of its parts, and what it has seen of kubelet and runtime."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _MEANS = {
 }
 
 
-class NobodyThere(Exception):
-    """Nobody listens at the port."""
+class NotListening(Exception):
+    """No program listens on the port."""
 
 
 class Page(NamedTuple):
@@ -49,10 +49,10 @@ class Page(NamedTuple):
 
 
 def ask_running_driver(settings: Settings) -> list[Finding] | None:
-    """What it says; ``None`` where nobody is."""
+    """Return its findings; ``None`` where no driver listens."""
     try:
         page = fetch_page(settings, FEATURES_PATH)
-    except NobodyThere:
+    except NotListening:
         return None
     except (OSError, ValueError, http.client.HTTPException):
         return [_no_driver(settings.bind_address)]
@@ -71,7 +71,7 @@ def fetch_page(settings: Settings, path: str) -> Page:
     """One page of the port.
 
     Raises:
-        NobodyThere: nobody listens.
+        NotListening: no program listens.
         OSError: no answer in time.
         HTTPException: an answer that is no HTTP.
     """
@@ -81,25 +81,28 @@ def fetch_page(settings: Settings, path: str) -> Page:
         try:
             connection.connect()
         except OSError as error:
-            raise NobodyThere from error
+            raise NotListening from error
         with _ended_after(connection, PROBE_SECONDS):
             is_certified, headers = True, dict[str, str]()
             if settings.metrics_tls_cert is not None:
                 connection.sock, is_certified = _speak_tls(connection.sock, settings.metrics_tls_cert)
-                headers = _say_who_we_are() if is_certified else {}
+                headers = _read_authorization() if is_certified else {}
             connection.request("GET", path, headers=headers)
             response = connection.getresponse()
             return Page(response.status, response.read(MAX_ANSWER_BYTES), is_certified)
 
 
 def _reachable(host: str) -> str:
-    """Who listens on all addresses is asked on the node's own."""
+    """The address to connect to: the loopback for a driver that listens on all addresses."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
 
 
 def _speak_tls(sock: socket.socket, certificate: Path) -> tuple[ssl.SSLSocket, bool]:
-    """Whoever shows the certificate of our own settings is the driver, under whatever name. A driver whose
-    files were spoilt since shows the one before: what it says needs no secret of ours."""
+    """Wrap the socket in TLS; return it, and whether it shows the certificate of our own settings.
+
+    The program that shows this certificate is the driver, whatever its name. A driver whose files have been
+    damaged since then shows the previous one; it gets no secret of ours.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -108,7 +111,7 @@ def _speak_tls(sock: socket.socket, certificate: Path) -> tuple[ssl.SSLSocket, b
 
 
 def _read_certificate(file: Path) -> bytes:
-    """The first one: that of the port itself, those of its authorities follow. Empty where there is none."""
+    """The first one: that of the port itself, those of its authorities follow. Empty if the file has none."""
     try:
         _, begin, rest = file.read_text("ascii").partition("-----BEGIN CERTIFICATE-----")
         body, end, _ = rest.partition("-----END CERTIFICATE-----")
@@ -117,8 +120,8 @@ def _read_certificate(file: Path) -> bytes:
         return b""
 
 
-def _say_who_we_are() -> dict[str, str]:
-    """The token of the pod that we are in; sent to nobody but the driver (:func:`_speak_tls`)."""
+def _read_authorization() -> dict[str, str]:
+    """The token of the pod that we are in; sent only to the driver (:func:`_speak_tls`)."""
     try:
         return {"Authorization": f"Bearer {_TOKEN.read_text('ascii').strip()}"}
     except (OSError, UnicodeDecodeError):
@@ -127,7 +130,7 @@ def _say_who_we_are() -> dict[str, str]:
 
 @contextmanager
 def _ended_after(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
-    """A socket's own timeout begins anew with every byte."""
+    """Limit the whole exchange: a socket's own timeout restarts with every byte."""
 
     def end() -> None:
         with suppress(OSError):
@@ -143,7 +146,7 @@ def _ended_after(connection: http.client.HTTPConnection, seconds: float) -> Iter
 
 
 def parse_running(page: bytes) -> list[Finding]:
-    """What ``/readyz?verbose=json`` says; a part that is not ready is told once.
+    """Parse ``/readyz?verbose=json``; a part that is not ready is reported once.
 
     Raises:
         ValueError: it is not such a page.
@@ -170,13 +173,13 @@ def _judge_part(name: str, ready: bool, detail: str) -> Finding:
     return Finding(name, Severity.PROBLEM, seen, _MEANS.get(name, ""), "see the driver's log", NOT_READY)
 
 
-def nobody_answers(bind_address: str) -> Finding:
+def no_answer(bind_address: str) -> Finding:
     return Finding(
         DRIVER,
         Severity.WARNING,
         f"no driver answers on {bind_address}",
         "what the kubelet and the runtime can do is seen by a running driver alone",
-        "start it and look again; --bind-address says where it answers",
+        "start it and look again; --bind-address is where it answers",
         SILENT,
     )
 
@@ -209,7 +212,7 @@ def _other_certificate(settings: Settings) -> Finding:
         Severity.WARNING,
         f"what answers on {settings.bind_address} shows another certificate than that in "
         f"{settings.metrics_tls_cert}",
-        "it was not told who we are; where it is the driver, who scrapes it refuses the old one one day",
-        "mend the Secret: certificate and key must belong together; is --metrics-tls-cert the driver's?",
+        "no token was sent to it; if it is the driver, scrapers will refuse the old one once it expires",
+        "fix the Secret: certificate and key must belong together; is --metrics-tls-cert the driver's?",
         PORT_CERTIFICATE,
     )

@@ -150,8 +150,8 @@ def add_source_flags(parser: argparse.ArgumentParser, files_help: str) -> None:
         action="extend",
         default=[],
         metavar="FILE",
-        help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input; added to what "
-        "a cluster has if one is named (--kubeconfig, --context)",
+        help=f"{files_help} instead of a cluster, YAML or JSON; a folder; - reads standard input; added to "
+        "what a cluster has if one is named (--kubeconfig, --context)",
     )
     parser.add_argument(
         "--facts",

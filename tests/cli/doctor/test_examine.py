@@ -295,7 +295,7 @@ def test_an_nri_socket_that_a_killed_runtime_has_left_is_a_problem(node: Setting
         killed.bind("left.sock")
     (finding,) = unfit(judge_places(replace(node, nri_socket=Path("left.sock"))))
     assert finding.severity is PROBLEM
-    assert finding.seen == "the NRI socket left.sock is left over: nobody listens on it"
+    assert finding.seen == "the NRI socket left.sock is left over: no program listens on it"
     assert "enable NRI" in finding.fix
 
 
@@ -405,7 +405,7 @@ async def test_an_api_server_that_takes_its_time_with_each_answer_is_given_up(
         async with ApiClient(access_from_url(server.url)) as admin:
             await admin.create(paths.NODES, {"metadata": {"name": "node-a"}})
         settings = Settings(node_name="node-a", kubeconfig=str(tmp_path / "kubeconfig"))
-        findings, _ = await cluster.ask_cluster_in_time(settings, ask_for_features=False)
+        findings, _ = await cluster.ask_cluster_with_deadline(settings, ask_for_features=False)
     assert [(finding.severity, finding.part) for finding in findings] == [(PROBLEM, "api")]
 
 
@@ -425,7 +425,7 @@ def test_a_name_server_that_says_nothing_holds_nobody_up(
     settings = Settings(node_name="node-a", kubeconfig=str(kubeconfig), bind_address="127.0.0.1:1")
     begin = time.monotonic()
     try:
-        findings, _ = asyncio.run(cluster.ask_cluster_in_time(settings, ask_for_features=True))
+        findings, _ = asyncio.run(cluster.ask_cluster_with_deadline(settings, ask_for_features=True))
         assert time.monotonic() - begin < 15.0
     finally:
         ended.set()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dranet.cli.doctor.cluster import judge_denied
 from dranet.cli.doctor.examine import find_shown
 from dranet.cli.doctor.places import judge_places
-from dranet.cli.doctor.running import nobody_answers, parse_running
+from dranet.cli.doctor.running import no_answer, parse_running
 from dranet.cluster.access import Denied
 from dranet.cluster.features import ApiFeatures, Support
 from dranet.cluster.permissions import PERMISSIONS
@@ -189,7 +189,7 @@ def list_told(tmp_path: Path) -> list[Finding]:
         *judge_denied([Denied(PERMISSIONS[0], "get")]),
         *judge_denied([]),
         *parse_running(json.dumps(page).encode()),
-        nobody_answers(":1"),
+        no_answer(":1"),
     ]
 
 
