@@ -50,7 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_look_flags(parser, ("driver_name", "node_name"))
     parser.epilog = (
         "GPUs: with publish_gpus auto they are listed as offered. Whether another driver serves them, so "
-        "that they are left to it, is known to the running driver, which asks the API server (/readyz?verbose)."
+        "that they are left to it, only the running driver knows, from the API server (/readyz?verbose)."
     )
     parser.set_defaults(run=run)
 

@@ -47,14 +47,14 @@ def compare(before: Sequence[Decision], after: Sequence[Decision]) -> Iterator[E
 
 
 def describe(decision: Decision) -> str:
-    """``nic eth1, offered``; ``nic lo, held back: is the loopback``."""
+    """``nic eth1, offered``; ``nic lo, not offered: is the loopback``."""
     device = decision.device
     what = f"{device.kind} {device.ifname or device.rdma_device}".rstrip()
     return f"{what}, {_describe_state(decision)}"
 
 
 def _describe_state(decision: Decision) -> str:
-    return "offered" if decision.published else f"held back: {decision.reason}"
+    return "offered" if decision.published else f"not offered: {decision.reason}"
 
 
 def _changes(old: Decision, new: Decision) -> list[str]:

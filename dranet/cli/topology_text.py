@@ -50,7 +50,7 @@ def _device_rows(look: Look, shown: Sequence[Decision]) -> Mapping[str, Sequence
     rows: dict[str, Sequence[str]] = {}
     for decision in shown:
         device, traits = decision.device, reader.read(decision.device)
-        end = traits.model if decision.published else f"held back: {decision.reason}"
+        end = traits.model if decision.published else f"not offered: {decision.reason}"
         row = (names.get(device.name, ""), device.name, device.ifname, device.rdma_device)
         rows[device.name] = [printable(text) for text in (*row, traits.pace, end)]
     return rows

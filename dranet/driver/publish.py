@@ -181,7 +181,7 @@ class View(Struct, frozen=True):
         decision = self.held_back[name]
         is_uplink = decision.device.ifname in uplink_names(self.facts)
         return DeviceError(
-            f"device {name} is held back: {decision.reason}",
+            f"device {name} is not offered: {decision.reason}",
             reason=Reason.DEVICE_IS_UPLINK if is_uplink else Reason.DEVICE_HELD_BACK,
             retryable=False,
         )

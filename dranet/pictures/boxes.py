@@ -97,7 +97,7 @@ UNMARKED: Mapping[str, Mark] = {}
 def build_picture(
     look: Look, shown: Sequence[Decision] | None = None, marks: Mapping[str, Mark] = UNMARKED
 ) -> Picture:
-    """The picture of a node; by default of all its hardware, held back or not. ``marks`` are by device."""
+    """The picture of a node; by default of all its hardware, offered or not. ``marks`` are by device."""
     shown = choose_hardware(look) if shown is None else shown
     artist = _Artist(look, shown, marks)
     host, counts = look.facts.host, summarize(shown, shows_all=True)
@@ -224,8 +224,8 @@ def _tone(decision: Decision) -> Tone:
 def _tooltip(decision: Decision, traits: Traits, mark: Mark) -> str:
     device = decision.device
     path = " / ".join((device.pcie_root, *device.pci_path)) if device.pci_path else ""
-    held_back = "" if decision.published else f"held back: {decision.reason}"
-    lines = (device.name, traits.model, path, held_back, mark.fault, mark.pod and f"in {mark.pod}")
+    not_offered = "" if decision.published else f"not offered: {decision.reason}"
+    lines = (device.name, traits.model, path, not_offered, mark.fault, mark.pod and f"in {mark.pod}")
     return "\n".join(printable(line) for line in lines if line)
 
 

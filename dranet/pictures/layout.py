@@ -111,7 +111,7 @@ _TONE_WORDS = {
     Tone.GPU: "GPU",
     Tone.NIC: "NIC",
     Tone.RDMA: "RDMA-only device",
-    Tone.HELD_BACK: "held back: the node needs it, or it cannot be given away",
+    Tone.HELD_BACK: "not offered: the node needs it, or it cannot be given away",
 }
 
 

@@ -31,7 +31,7 @@ class Look(Struct, frozen=True):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All of them, held back or not."""
+        """All of them, offered or not."""
         return tuple(decision.device for decision in self.decisions)
 
 
@@ -40,15 +40,15 @@ def _place(device: Device) -> tuple[bool, bool, str, str]:
 
 
 def summarize(decisions: Iterable[Decision], shows_all: bool) -> str:
-    """``8 NICs, 8 GPUs offered; 3 held back (--all says why)``."""
+    """``8 NICs, 8 GPUs offered; 3 not offered (--all shows why)``."""
     everything = tuple(decisions)
     offered = [decision.device.kind for decision in everything if decision.published]
     counts = [_count(offered.count(kind), word) for kind, word in _KIND_WORDS.items() if kind in offered]
-    held_back = len(everything) - len(offered)
+    not_offered = len(everything) - len(offered)
     text = f"{', '.join(counts) or 'nothing'} offered"
-    if not held_back:
+    if not not_offered:
         return text
-    return f"{text}; {held_back} held back" + ("" if shows_all else " (--all says why)")
+    return f"{text}; {not_offered} not offered" + ("" if shows_all else " (--all shows why)")
 
 
 _KIND_WORDS = {DeviceKind.NIC: "NIC", DeviceKind.RDMA: "RDMA-only device", DeviceKind.GPU: "GPU"}

@@ -101,7 +101,7 @@ def test_the_table_lists_what_is_offered_and_counts_the_rest(dranet: Dranet, sma
         "dummy0            nic   dummy0    -       -     -\n"
         "gpu-0000-24-00-0  gpu   -         -       0     pci0000:20\n"
         "\n"
-        "4 NICs, 1 GPU offered; 2 held back (--all says why)\n"
+        "4 NICs, 1 GPU offered; 2 not offered (--all shows why)\n"
     )
 
 
@@ -113,7 +113,7 @@ def test_all_adds_what_is_held_back_with_the_reason(dranet: Dranet, small: str) 
         "no: is the node's uplink: eno1 carries a default route"
     )
     assert lines[2].endswith("pci0000:20  yes")
-    assert lines[-1] == "4 NICs, 1 GPU offered; 2 held back"
+    assert lines[-1] == "4 NICs, 1 GPU offered; 2 not offered"
 
 
 def test_wide_adds_state_speed_address_sriov_model_and_the_nearest_gpu(dranet: Dranet, small: str) -> None:
@@ -302,7 +302,9 @@ def test_what_could_not_be_read_is_said_once_beside_the_output(dranet: Dranet, t
 
 def test_a_node_that_offers_nothing_says_so(dranet: Dranet, tmp_path: Path) -> None:
     capture = write_capture(tmp_path / "lo.json", NodeFacts(links=SMALL.links[:1]))
-    assert dranet("devices", "--facts", capture).stdout == "nothing offered; 1 held back (--all says why)\n"
+    assert (
+        dranet("devices", "--facts", capture).stdout == "nothing offered; 1 not offered (--all shows why)\n"
+    )
 
 
 # -- the screen -----------------------------------------------------------------------------------------
@@ -412,7 +414,7 @@ def test_two_looks_are_compared_device_by_device_with_old_and_new_values() -> No
     ]
     assert list(compare(before, after)) == [
         Event("changed", "a", 'alias: (none) -> ""; mtu: 1500 -> 9000'),
-        Event("changed", "c", "offered -> held back: is the uplink"),
+        Event("changed", "c", "offered -> not offered: is the uplink"),
         Event("came", "d", "nic d, offered"),
         Event("gone", "b", "nic b, offered"),
     ]

@@ -62,7 +62,7 @@ def test_the_picture_is_a_standalone_document_that_names_every_device() -> None:
     assert (root.attrib["width"], root.attrib["height"]) == (f"{width:g}", f"{height:g}")
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", ""), "nothing comes from outside"
     shown = texts(svg)
-    for text in ("node-1", "ACME Box 9000 · 4 NICs, 1 GPU offered; 1 held back", "NUMA node 0", "CPUs 0-3"):
+    for text in ("node-1", "ACME Box 9000 · 4 NICs, 1 GPU offered; 1 not offered", "NUMA node 0", "CPUs 0-3"):
         assert text in shown
     for text in ("GPU0", "NIC0", "NIC1", "NIC2", "NIC3", "rail0 · mlx5_0", "400 Gb/s NDR", "dummy0", "PIX"):
         assert text in shown
@@ -87,7 +87,7 @@ def test_the_uplink_is_muted_and_its_reason_is_in_the_tooltip() -> None:
     boxes = [b for p in build_picture(look(SMALL)).panels for g in p.groups for b in g.others]
     (uplink,) = [box for box in boxes if box.tone is Tone.HELD_BACK]
     assert uplink.lines[1] == ("is the node's uplink",)
-    assert uplink.tooltip.endswith("held back: is the node's uplink: eno1 carries a default route")
+    assert uplink.tooltip.endswith("not offered: is the node's uplink: eno1 carries a default route")
     assert 'class="box held"' in draw_svg(look(SMALL))
 
 

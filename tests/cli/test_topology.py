@@ -38,7 +38,7 @@ node-1, ACME Box 9000, 2 NUMA nodes
 NUMA node 0  CPUs 0-3
 ├─ pci0000:00 / 00:1c.0
 │  └─ NIC0  pci-0000-01-00-0  eno1              1 Gb/s        \
-held back: is the node's uplink: eno1 carries a default route
+not offered: is the node's uplink: eno1 carries a default route
 └─ pci0000:20 / 20:01.0 / 21:00.0
    ├─ NIC1  pci-0000-23-00-0  rail0     mlx5_0  400 Gb/s NDR  Mellanox ConnectX-7
    └─ GPU0  gpu-0000-24-00-0                                  NVIDIA H100 80GB HBM3
@@ -49,7 +49,7 @@ NUMA node 1  CPUs 4-7
 no PCI
 └─          dummy0            dummy0
 
-4 NICs, 1 GPU offered; 1 held back
+4 NICs, 1 GPU offered; 1 not offered
 """
 
 MATRIX = """\
@@ -74,7 +74,7 @@ PHB   through the CPU's PCIe host bridge
 NODE  through several host bridges of one NUMA node
 SYS   through the link between NUMA nodes
 
-2 NICs, 1 GPU offered; 1 held back; 1 virtual function left out (--all lists all)
+2 NICs, 1 GPU offered; 1 not offered; 1 virtual function left out (--all lists all)
 """
 
 
@@ -87,8 +87,8 @@ def test_the_matrix_is_followed_by_what_its_names_and_words_mean(topology: Shown
 
 
 def test_all_adds_software_links_to_the_tree_and_virtual_functions_to_the_matrix(topology: Shown) -> None:
-    assert "held back: is the loopback" in topology("--all")
-    assert "held back: is the loopback" not in topology()
+    assert "not offered: is the loopback" in topology("--all")
+    assert "not offered: is the loopback" not in topology()
     rows = topology("-o", "matrix", "--all").splitlines()
     assert rows[2] == "     GPU0 NIC0 NIC1 NIC2 NIC3"
     assert rows[7] == "NIC3 SYS  SYS  SYS  PIX  X"

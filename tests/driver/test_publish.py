@@ -117,7 +117,9 @@ def test_a_held_back_device_is_refused_with_the_whole_reason(make: Make) -> None
     inventory = make(Reader())
     inventory.scan()
     assert list(inventory.view.offered) == ["eth1"]
-    with pytest.raises(DeviceError, match=r"eth0 is held back: is the node's uplink: eth0 carries") as caught:
+    with pytest.raises(
+        DeviceError, match=r"eth0 is not offered: is the node's uplink: eth0 carries"
+    ) as caught:
         inventory.get_offered("eth0")
     assert caught.value.reason is Reason.DEVICE_IS_UPLINK
     assert not caught.value.retryable
@@ -138,7 +140,7 @@ def test_another_reason_to_hold_back_is_no_uplink() -> None:
     decision = Decision(Device("br0", DeviceKind.NIC, ifname="br0"), False, "is part of the node's network")
     refusal = View.of(FACTS, [decision]).refusal("br0")
     assert refusal.reason is Reason.DEVICE_HELD_BACK
-    assert refusal.message == "device br0 is held back: is part of the node's network"
+    assert refusal.message == "device br0 is not offered: is part of the node's network"
 
 
 def test_devices_on_which_the_filter_fails_are_counted(make: Make) -> None:

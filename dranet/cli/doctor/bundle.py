@@ -324,6 +324,6 @@ def _describe(where: str, pieces: Sequence[Piece], counts: Mapping[str, int], re
         )
     else:
         lines.append(
-            "NOT REDACTED: it names pods, nodes, addresses and hosts. Send it only to people who may see them."
+            "NOT REDACTED: it names pods, nodes, addresses and hosts. Send it only to those who may see them."
         )
     return lines
