@@ -1,4 +1,4 @@
-"""What is seen of a node, or in the capture of one, with what the driver would make of it."""
+"""A node, or the capture of one, with the decisions of the driver about its devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPING_SETTINGS = (
 
 
 class NodeView(node_view.Look, frozen=True):
-    """What was seen, what the driver would make of it, and by which rules."""
+    """The facts of a node, the driver's decisions about its devices, and the policy behind them."""
 
     policy: Policy
     is_capture: bool = False

@@ -107,7 +107,7 @@ MODULES = (
     "rdma_cm",
     "rdma_ucm",
 )
-"""A module is here also where it is built in, as long as it has a parameter or a version."""
+"""A module is here also where it is built in, if it has a parameter or a version."""
 
 _OPTIONS = frozenset({"NET_NS", *SOFT_OPTIONS})
 
@@ -156,9 +156,9 @@ def _unpack(packed: bytes) -> bytes:
         return b""
 
 
-# What keeps an Ethernet fabric with RDMA from losing packets, as far as the kernel tells.
+# What keeps an Ethernet fabric with RDMA from losing packets, as far as the kernel reports it.
 #
-# PFC by DCB netlink (``kernel.pause_counters``), which anybody may read. ECN by the files that mlx5 of
+# PFC by DCB netlink (``kernel.pause_counters``), readable for every user. ECN by the files that mlx5 of
 # NVIDIA's own driver package has below the interface (``ecn/roce_np``, ``ecn/roce_rp``); the kernel's mlx5
 # has them in debugfs, which is not read.
 
@@ -178,7 +178,7 @@ def read_flows(sysfs: PseudoFiles, ifnames: Iterable[str]) -> tuple[FlowFacts, .
 
 
 def read_pfc(ifnames: Iterable[str]) -> dict[str, int]:
-    """Bits of the priorities with PFC; an interface whose driver does not tell is left out."""
+    """Bits of the priorities with PFC; an interface whose driver does not report it is left out."""
     found: dict[str, int] = {}
     try:
         with NetlinkSocket.open() as rtnl:
@@ -200,7 +200,7 @@ def _ask_pfc(rtnl: NetlinkSocket, ifname: str) -> int | None:
 
 
 def parse_pfc(payload: bytes) -> int | None:
-    """What the answer says; ``None`` where it does not speak of PFC."""
+    """The enabled priorities of the answer; ``None`` without PFC in it."""
     pfc = find_flow_control(payload)
     return pfc[_PFC_ENABLED] if len(pfc) > _PFC_ENABLED else None
 
