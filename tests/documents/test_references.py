@@ -56,6 +56,18 @@ def test_the_index_leads_to_every_page(folder: str) -> None:
     assert pages - index == set()
 
 
+def test_the_index_of_decisions_has_every_record() -> None:
+    folder = REPOSITORY / "docs/decisions"
+    records = {page.name for page in folder.glob("0*.md")}
+    assert {target for target in links(folder / "README.md") if "/" not in target} == records
+
+
+def test_the_architecture_has_a_row_for_every_room() -> None:
+    rows = re.findall(r"^\| `(\w+)/` \|", (REPOSITORY / "docs/dev/architecture.md").read_text(), re.MULTILINE)
+    rooms = {path.parent.name for path in (REPOSITORY / "dranet").glob("*/__init__.py")}
+    assert rooms <= set(rows)
+
+
 _CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -119,7 +131,7 @@ _NO_SETTINGS = {"json", "py", "memory_policy"}
 def test_the_check_sees_files_and_settings() -> None:
     install, architecture = words(Path("docs/user/install.md")), words(Path("docs/dev/architecture.md"))
     assert {"settings.driver_name", "settings.kubelet_root"} <= install
-    assert {"../rtnl.py", "attach.py", "tests/kernel"} <= architecture
+    assert {"hooks.py", "driver/app.py", "dranet/desk/"} <= architecture
 
 
 def test_every_page_that_names_the_image_names_this_version() -> None:
